@@ -1,0 +1,94 @@
+# trainrig from a fresh clone: `make qualify` measures this machine, `make test` proves the parts.
+#
+# The environment is .venv, made by python3 and pip with the pins of constraints.txt, in stages:
+# light (enough for `trainrig inspect`, seconds), full (torch and the plots), test, dev.
+# A stage writes its stamp last, so the next `make` mends one that was interrupted.
+
+PYTHON ?= python3
+ARGS   ?=
+
+ifeq ($(TORCH),existing)
+# The user's torch is seen from an environment of our own; see tools/existing_torch.py.
+VENV   := .venv-existing
+NOTE   := $(VENV).txt
+PINS   := $(NOTE)
+TORCHED =
+else
+VENV   := .venv
+NOTE   :=
+PINS   := constraints.txt
+TORCHED = torch,
+endif
+
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input install -c $(PINS)
+# pip is silent but for a terminal, where torch's several GB deserve their progress bar.
+HUSH   := $(shell test -t 1 || echo --quiet)
+# What `trainrig inspect` needs; the rest follows in the full stage.
+LIGHT  := click humanize jinja2 nvidia-ml-py psutil pydantic rich tomli_w
+
+.DEFAULT_GOAL := help
+.PHONY: help setup qualify test lint bench clean FORCE
+
+help: ## list what there is to make
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@echo
+	@echo 'make qualify ARGS="--budget 1m"     passes options to trainrig qualify'
+	@echo 'make qualify TORCH=existing         uses the torch that PYTHON=python3 has, and leaves it as it is'
+
+setup: $(VENV)/.full ## make the environment and install trainrig in it
+
+qualify: $(VENV)/.full ## measure this machine: a verdict and report.html
+	@$(BIN)/trainrig qualify $(ARGS)
+
+test: $(VENV)/.test ## run the tests; what this machine lacks is skipped and counted
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+lint: $(VENV)/.dev ## ruff, mypy and the import rules
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.full ## measure trainrig itself against the usual way, in ratios
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
+
+clean: ## remove environments and caches; runs are kept
+	rm -rf .venv .venv-* build dist src/*.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# A python that has gone from under its environment is found here: the link to it dangles.
+$(BIN)/python:
+	@rm -rf $(VENV)
+	@command -v $(PYTHON) >/dev/null || { echo "trainrig: there is no $(PYTHON); hint: sudo apt install python3 python3-venv" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "trainrig: $(PYTHON) is older than 3.11; hint: name a newer one with PYTHON=python3.12" >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "trainrig: $(PYTHON) -m venv cannot work here; hint: sudo apt install python3-venv" >&2; exit 3; }
+
+$(VENV)/.light: $(BIN)/python $(NOTE) pyproject.toml constraints.txt
+	@test -e $@ || { echo "making $(VENV)" >&2; $(PYTHON) -m venv --clear $(VENV); }
+	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py link $(NOTE) $(VENV))
+	@$(PIP) --quiet $(LIGHT)
+	@$(PIP) --quiet --no-deps --editable .
+	@touch $@
+
+# The first look at the machine comes before the heavy packages.  The light stamp is gone while
+# they are installed: an environment that was left half-made has none, and is made anew.
+$(VENV)/.full: $(VENV)/.light
+	@test -e $@ || $(BIN)/trainrig inspect || echo "inspect failed; the set-up goes on" >&2
+	@echo "installing $(if $(NOTE),the plots,torch and the plots: with CUDA several GB)" >&2
+	@rm $<; $(PIP) $(HUSH) --editable '.[$(TORCHED)]'; status=$$?; touch $<; exit $$status
+	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py check $(NOTE))
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.full
+	@$(PIP) --quiet --editable '.[$(TORCHED)test]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	@$(PIP) --quiet --editable '.[$(TORCHED)dev]'
+	@touch $@
+
+ifdef NOTE
+$(NOTE): FORCE
+	@$(PYTHON) tools/existing_torch.py find $@
+endif
