@@ -12,18 +12,18 @@ ifeq ($(TORCH),existing)
 VENV   := .venv-existing
 NOTE   := $(VENV).txt
 PINS   := $(NOTE)
-TORCHED =
+TORCHED :=
 else
 VENV   := .venv
 NOTE   :=
 PINS   := constraints.txt
-TORCHED = torch,
+TORCHED := torch
 endif
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input install -c $(PINS)
 # pip is silent but for a terminal, where torch's several GB deserve their progress bar.
-HUSH   := $(shell test -t 1 || echo --quiet)
+HUSH   := $(shell test -t 1 || echo -qq)
 # What `trainrig inspect` needs; the rest follows in the full stage.
 LIGHT  := click humanize jinja2 nvidia-ml-py psutil pydantic rich tomli_w
 
@@ -67,25 +67,31 @@ $(BIN)/python:
 $(VENV)/.light: $(BIN)/python $(NOTE) pyproject.toml constraints.txt
 	@test -e $@ || { echo "making $(VENV)" >&2; $(PYTHON) -m venv --clear $(VENV); }
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py link $(NOTE) $(VENV))
-	@$(PIP) --quiet $(LIGHT)
-	@$(PIP) --quiet --no-deps --editable .
+	@$(PIP) -qq $(LIGHT) setuptools
+	@$(PIP) -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The first look at the machine comes before the heavy packages.  The light stamp is gone while
-# they are installed: an environment that was left half-made has none, and is made anew.
+# The light stamp is gone while a later stage is at work, and an environment without it is made
+# anew: so one that was left half-made never passes for whole.
+install = @mv $(VENV)/.light $(VENV)/.held; $(PIP) $(1); status=$$?; mv $(VENV)/.held $(VENV)/.light; exit $$status
+comma   := ,
+EXTRAS  = --no-build-isolation --editable '.[$(TORCHED)$(if $(TORCHED),$(if $(1),$(comma)))$(1)]'
+
+# The first look at the machine comes before the heavy packages.
 $(VENV)/.full: $(VENV)/.light
 	@test -e $@ || $(BIN)/trainrig inspect || echo "inspect failed; the set-up goes on" >&2
 	@echo "installing $(if $(NOTE),the plots,torch and the plots: with CUDA several GB)" >&2
-	@rm $<; $(PIP) $(HUSH) --editable '.[$(TORCHED)]'; status=$$?; touch $<; exit $$status
+	$(call install,$(HUSH) $(call EXTRAS,))
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py check $(NOTE))
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.full
-	@$(PIP) --quiet --editable '.[$(TORCHED)test]'
+	@echo "installing what the tests need" >&2
+	$(call install,-qq $(call EXTRAS,test))
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test
-	@$(PIP) --quiet --editable '.[$(TORCHED)dev]'
+	$(call install,-qq $(call EXTRAS,dev))
 	@touch $@
 
 ifdef NOTE

@@ -1,0 +1,73 @@
+"""What all tests share: how absence is handled, and where captured outputs lie.
+
+A test that drives a real program is marked `needs("chromium")`, one that needs a GPU `gpu`; a
+test that finds out for itself calls `pytest.skip("needs ...")`.  Skips are counted aloud at the
+end.  With TRAINRIG_REQUIRE_ALL=1 a skip whose reason begins "needs " is a failure: what can be
+installed must be there.  A GPU cannot be installed, so its absence is worded otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    wanted = [tool for marker in item.iter_markers("needs") for tool in marker.args]
+    absent = [tool for tool in wanted if shutil.which(tool) is None]
+    if absent:
+        pytest.skip("needs " + ", ".join(absent))
+    if item.get_closest_marker("gpu") and not any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("no GPU here")
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test, or a whole file, was skipped; empty if it was not."""
+    if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+        return ""
+    return report.longrepr[2].removeprefix("Skipped: ")
+
+
+def _require(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = skip_reason(report)
+    if os.environ.get("TRAINRIG_REQUIRE_ALL") == "1" and reason.startswith("needs "):
+        report.outcome = "failed"
+        report.longrepr = f"{reason}, and TRAINRIG_REQUIRE_ALL is set"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    report = yield
+    _require(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    _require(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = Counter(map(skip_reason, terminalreporter.stats.get("skipped", [])))
+    for reason, number in reasons.most_common():
+        terminalreporter.write_line(f"skipped {number}: {reason}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def captures() -> Path:
+    """Outputs captured on real machines; they lie beside the checkout, not in it."""
+    folder = Path(os.environ.get("TRAINRIG_CAPTURES", ROOT.parent / "shared" / "captures"))
+    if not folder.is_dir():
+        pytest.skip("no captured outputs beside this checkout")
+    return folder
