@@ -1,0 +1,52 @@
+"""Every error that a user can meet, and the exit code each one ends in.
+
+    TrainrigError
+    ├── UsageError        2   the command line or an argument is wrong
+    ├── DataError         2   a file is unreadable, foreign, truncated, older or newer
+    ├── StoreError        3   the run cannot be written: disk full, no permission
+    └── UnavailableError  3   a required step cannot run here: no torch, no device
+
+A TrainrigError is one line for the user and, where there is one, a hint that
+says what to do next.  Anything else that reaches the command line is our own
+mistake and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+# Exit codes are an interface (scripts and schedulers read them).
+EXIT_OK = 0
+EXIT_FINDING = 1
+EXIT_USAGE = 2
+EXIT_INCOMPLETE = 3
+EXIT_INTERRUPTED = 130
+
+
+class TrainrigError(Exception):
+    """One line for the user, a hint on what to do, and an exit code."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(TrainrigError):
+    """The command line or an argument is wrong."""
+
+
+class DataError(TrainrigError):
+    """A file is unreadable, foreign, truncated, older or newer than this program."""
+
+
+class StoreError(TrainrigError):
+    """A run cannot be written: the disk is full, the folder is read-only."""
+
+    exit_code = EXIT_INCOMPLETE
+
+
+class UnavailableError(TrainrigError):
+    """A required step cannot run on this machine."""
+
+    exit_code = EXIT_INCOMPLETE

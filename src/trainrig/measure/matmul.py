@@ -1,0 +1,183 @@
+"""matmul: how fast (m,k)·(k,n) goes, by dtype and shape.
+
+Definition: `torch.matmul` of two dense random matrices into a fresh or reused
+output, both operands row-major in the dtype of the case, the same operands in
+every call (``cache: hot``); 2mkn FLOPs over the median time of a call.  Per
+device.  tf32 is fp32 storage with the tensor cores' 10-bit mantissa allowed;
+fp32 forbids it.  int8 accumulates in int32 (`torch._int_mm`), fp8 is e4m3 with
+unit scales into bf16 (`torch._scaled_mm`).
+
+The answer is checked by Freivalds' method: for a random ±1 vector x, C·x must
+equal A·(B·x) in fp64 within what rounding explains.  It costs O(n²), sees every
+element of C, and misses a wrong row with probability at most one half; four
+vectors bring that to 1/16 a row, and a fault in hardware rarely spoils one row.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from trainrig import workload
+from trainrig.errors import UsageError
+from trainrig.measure.family import Family, Metric, Prepared, Unsupported
+from trainrig.record import Case
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
+MAX_SIZE = 65536
+_FIELDS = {"dtype", "m", "k", "n", "cache"}
+_NUM_PROBES = 4
+
+# Rounding of one element of the result, and of one step of its accumulation, as shares.
+# fp8: Hopper's tensor cores keep about 14 bits while accumulating (DeepSeek-V3 report, 3.3.2).
+_OUTPUT_EPS = {
+    "fp64": 2.0**-52,
+    "fp32": 2.0**-23,
+    "tf32": 2.0**-10,
+    "bf16": 2.0**-8,
+    "fp16": 2.0**-10,
+    "int8": 0.0,
+    "fp8": 2.0**-8,
+}
+_ACCUMULATE_EPS = {"fp64": 2.0**-52, "int8": 0.0, "fp8": 2.0**-13}
+
+
+def _check(case: Case) -> None:
+    if case.get("dtype") not in DTYPES:
+        raise UsageError(
+            f"unknown dtype {case.get('dtype')!r} for matmul", "one of: " + ", ".join(DTYPES)
+        )
+    for axis in ("m", "k", "n"):
+        size = case.get(axis)
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
+            raise UsageError(f"matmul size {axis} = {size!r}", f"a whole number from 1 to {MAX_SIZE}")
+    extra = set(case) - _FIELDS - {"sustained"}
+    if extra:
+        raise UsageError(f"matmul has no case field {sorted(extra)[0]!r}")
+
+
+def shape(case: Case) -> tuple[int, int, int]:
+    """(m, k, n) of a checked case."""
+    m, k, n = (case[axis] for axis in ("m", "k", "n"))
+    assert isinstance(m, int) and isinstance(k, int) and isinstance(n, int)
+    return m, k, n
+
+
+def _work(case: Case) -> workload.Work:
+    return workload.matmul(*shape(case), str(case["dtype"]))
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    unit = "OP/s" if case["dtype"] == "int8" else "FLOP/s"
+    flops = _work(case).flops
+    return (Metric(name="flop_rate", unit=unit, amount=flops, formula="2·m·k·n / time"),)
+
+
+def _memory(case: Case) -> int:
+    """Operands, result, and the fp64 copies that the check makes one at a time."""
+    m, k, n = shape(case)
+    return _work(case).num_bytes + 8 * max(m * k, k * n, m * n)
+
+
+def _prepare(case: Case, device: str) -> Prepared:
+    import torch
+
+    dtype = str(case["dtype"])
+    if dtype == "tf32" and device == "cpu":
+        raise Unsupported("tf32 is a mode of NVIDIA's tensor cores; this is a CPU")
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    m, k, n = shape(case)
+    generator = torch.Generator(device=device).manual_seed(m * 31 + k * 7 + n)
+    left, right = _operands(torch, dtype, (m, k, n), device, generator)
+    multiply = _multiplier(torch, dtype, left, right)
+    try:
+        multiply()
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        if _is_out_of_memory(torch, error):
+            raise
+        reason = str(error).splitlines()[0][:160]
+        raise Unsupported(f"{dtype} matmul does not run here: {reason}") from None
+    return Prepared(
+        call=multiply, wrong=lambda: wrong_answer(left, right, multiply(), dtype, generator)
+    )
+
+
+def _is_out_of_memory(torch: Any, error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+def _operands(
+    torch: Any, dtype: str, mkn: tuple[int, int, int], device: str, generator: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random operands: normal values (zeros would draw less power and clock higher)."""
+    m, k, n = mkn
+    if dtype == "int8":
+        make = {"low": -128, "high": 128, "device": device, "generator": generator}
+        return (
+            torch.randint(size=(m, k), dtype=torch.int8, **make),
+            torch.randint(size=(k, n), dtype=torch.int8, **make),
+        )
+    wide = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
+    torch_dtype = wide.get(dtype, torch.float32)
+    left = torch.randn(m, k, dtype=torch_dtype, device=device, generator=generator)
+    if dtype == "fp8":  # cuBLASLt wants the second operand column-major
+        right = torch.randn(n, k, dtype=torch_dtype, device=device, generator=generator)
+        return left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
+    return left, torch.randn(k, n, dtype=torch_dtype, device=device, generator=generator)
+
+
+def _multiplier(torch: Any, dtype: str, left: torch.Tensor, right: torch.Tensor) -> Any:
+    """The operation that is timed; writes into one output where torch can."""
+    if dtype == "int8":
+        return lambda: torch._int_mm(left, right)
+    if dtype == "fp8":
+        one = torch.ones((), device=left.device)
+        return lambda: torch._scaled_mm(
+            left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+        )
+    out = torch.empty(left.shape[0], right.shape[1], dtype=left.dtype, device=left.device)
+    return lambda: torch.matmul(left, right, out=out)
+
+
+def wrong_answer(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    product: torch.Tensor,
+    dtype: str,
+    generator: torch.Generator | None = None,
+) -> str | None:
+    """What is wrong with ``product`` = ``left`` (m,k) · ``right`` (k,n), or None.
+
+    The sum over a row of n rounding errors with random signs grows as √n, and one
+    element's error is its output rounding plus √k steps of accumulation; eight
+    times that, relative to the result's root mean square, is allowed.
+    """
+    import torch
+
+    k, n = right.shape
+    signs = torch.randint(0, 2, (n, _NUM_PROBES), device=right.device, generator=generator)
+    probes = signs.to(torch.float64) * 2.0 - 1.0
+    expected = left.to(torch.float64) @ (right.to(torch.float64) @ probes)
+    exact = product.to(torch.float64)
+    if not bool(torch.isfinite(exact).all()):
+        return "the result holds NaN or infinity"
+    error = float((exact @ probes - expected).abs().max())
+    eps = _OUTPUT_EPS[dtype] + _ACCUMULATE_EPS.get(dtype, 2.0**-23) * math.sqrt(k)
+    allowed = 8.0 * math.sqrt(n) * eps * float(exact.square().mean().sqrt())
+    if error <= allowed:
+        return None
+    return f"wrong result: a row's sum is off by {error:.3g}, rounding explains {allowed:.3g}"
+
+
+FAMILY = Family(
+    name="matmul",
+    version=1,
+    check=_check,
+    work=_work,
+    metrics=_metrics,
+    memory=_memory,
+    prepare=_prepare,
+)

@@ -1,0 +1,136 @@
+"""The worker's side: read a case, check the answer, time it, write one reply line.
+
+Started as ``python -m trainrig.measure.serve DEVICE``.  Requests and replies are
+JSON lines on stdin and on a private copy of stdout; whatever libraries print
+goes to stderr, which is the worker's log.  The worker dies with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from trainrig.errors import TrainrigError
+from trainrig.measure import sampler
+from trainrig.measure.clock import clock_for
+from trainrig.measure.family import Unsupported, family
+from trainrig.measure.loop import Settings, sample
+from trainrig.record import Status
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve cases until stdin closes."""
+    device = sys.argv[1]
+    replies = _take_stdout()
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _reply(replies, {"ready": _introduce(device)})
+    for line in sys.stdin:
+        _reply(replies, run_case(json.loads(line), device))
+    # Interpreter shutdown with live CUDA or OpenMP threads is where crashes hide.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def run_case(request: dict[str, Any], device: str) -> dict[str, Any]:
+    """One reply for one request; every failure of the case itself becomes a status."""
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    start = time.perf_counter()
+    reply = _classify(lambda: _measure(request, device))
+    return {**reply, "started": started, "duration": time.perf_counter() - start}
+
+
+def _measure(request: dict[str, Any], device: str) -> dict[str, Any]:
+    chosen = family(request["family"])
+    clock = clock_for(device)
+    prepared = chosen.prepare(request["case"], device)
+    wrong = prepared.wrong()
+    if wrong is not None:
+        return {"status": Status.FAILED, "reason": f"wrong answer before timing: {wrong}"}
+    with sampler.watch(device) as watched:
+        samples = sample(clock, prepared.call, Settings(**request["settings"]))
+    wrong = prepared.wrong()  # again: a device may only fail when it is warm
+    if wrong is not None:
+        return {"status": Status.FAILED, "reason": f"wrong answer after timing: {wrong}"}
+    return {
+        "status": Status.OK,
+        "samples": samples.times,
+        "stop": samples.stop,
+        "conditions": {
+            "clock": clock.name,
+            "calls_per_sample": samples.calls_per_sample,
+            **watched.conditions,
+        },
+        "disturbed": watched.disturbed,
+    }
+
+
+def _classify(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Turn the ways in which a case can fail into a status and a reason."""
+    import torch
+
+    try:
+        return measure()
+    except Unsupported as error:
+        return {"status": Status.SKIPPED, "reason": error.message}
+    except TrainrigError as error:
+        return {"status": Status.FAILED, "reason": error.message}
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        return {"status": Status.OOM, "reason": _first_line(error)}
+    except Exception as error:  # the edge: torch raises RuntimeError for nearly everything
+        status = Status.OOM if "allocate memory" in str(error) else Status.FAILED
+        return {"status": status, "reason": f"{type(error).__name__}: {_first_line(error)}"}
+    finally:
+        with contextlib.suppress(RuntimeError):
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:200]
+
+
+def _introduce(device: str) -> dict[str, Any]:
+    """What this worker runs on: names only; machine.json has the rest."""
+    import torch
+
+    about: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    if device != "cpu":
+        about["name"] = torch.cuda.get_device_name(device)
+        about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
+        torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
+    return about
+
+
+def _take_stdout() -> TextIO:
+    """Keep stdout for replies and send what anybody prints to stderr."""
+    private = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return private
+
+
+def _reply(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent goes, so that no worker is orphaned."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:  # it went before we asked
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

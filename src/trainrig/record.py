@@ -1,0 +1,328 @@
+"""The record: the one noun that comes out of everything trainrig does.
+
+A record says one thing about one number: what a vendor claims, what the model
+predicts, what was measured here, what others published.  All four share this
+schema, so that they stand side by side; `Record.key` is what they meet by.
+Values are in base SI units (s, B, FLOP/s, B/s, W, Hz).
+
+How a measured point is stored.  Each fresh worker process appends one record
+with an `attempt` number, metric ``time`` and its raw samples in seconds.  When
+the attempts are in, the point itself is appended: `attempt` is null, and its
+value names the attempts it is derived from and the formula.
+
+Findings and verdicts live here too, since every room above produces or shows
+them.  The JSON schema in docs/record.schema.json is generated from this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from trainrig.errors import DataError
+
+SCHEMA_VERSION = 1
+
+Scalar = str | int | float | bool | None
+Case = Mapping[str, Scalar]
+Severity = Literal["error", "warning", "info"]
+
+
+def _finite(value: float) -> float:
+    if value - value != 0.0:  # inf and nan have no place in JSON
+        raise ValueError("not a finite number")
+    return value
+
+
+Finite = Annotated[float, AfterValidator(_finite)]
+
+
+class Kind(StrEnum):
+    """Where a number comes from."""
+
+    CLAIMED = "claimed"
+    PREDICTED = "predicted"
+    MEASURED = "measured"
+    BASELINE = "baseline"
+
+
+class Status(StrEnum):
+    """What became of a case."""
+
+    OK = "ok"
+    FAILED = "failed"
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    SKIPPED = "skipped"
+    MISSING = "missing"
+
+
+class Outcome(StrEnum):
+    """The verdict on a run."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCOMPLETE = "INCOMPLETE"
+
+
+def new_id() -> str:
+    """A fresh record id: twelve hex digits, unique within a run."""
+    return uuid.uuid4().hex[:12]
+
+
+_STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """What a value was computed from."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    ids: tuple[str, ...]
+    """Ids of the records it is derived from, in the same run."""
+    formula: str
+    """How: ``2·m·k·n / median of the attempts' median times``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The ceiling of a number: the rung below it on the ladder."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    value: Finite
+    """In the unit of the record that carries it."""
+    source: str
+    """Where the ceiling comes from: ``RTX 4090 data sheet, fp16 dense, fp32 accumulation``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One number, with everything needed to trace it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    schema: int = SCHEMA_VERSION
+    """Version of this schema."""
+    id: str = field(default_factory=new_id)
+    """Unique within the run."""
+    run: str = ""
+    """Name of the run it belongs to; empty for catalogue and baseline records."""
+    kind: Kind
+    benchmark: str
+    """``matmul``, ``vector``, ``copy``; its definition stands in docs/definitions.md."""
+    version: int = 1
+    """Version of the benchmark: different versions are never compared."""
+    case: Case
+    """What was asked for: flat, sorted by name where order matters; tuned values are not in it."""
+    metric: str
+    """``time``, ``flop_rate``, ``byte_rate``."""
+    unit: str
+    """Base SI: ``s``, ``FLOP/s``, ``OP/s``, ``B/s``, ``B``, ``W``, ``Hz``."""
+    value: Finite | None = None
+    """None unless status is ok."""
+    samples: tuple[Finite, ...] | None = None
+    """Raw samples in `unit`, in the order they were taken."""
+    derived: Annotated[Derivation | None, Field(alias="from")] = None
+    """What `value` was computed from, where it has no samples of its own; ``from`` in JSON."""
+    interval: tuple[Finite, Finite] | None = None
+    """Low and high end of the interval of `value`, in `unit`."""
+    confidence: Finite | None = None
+    """Of the interval, 0 to 1; None for a band that has no stated confidence."""
+    attempt: int | None = None
+    """Which fresh worker took these samples, from 1; None for the point itself."""
+    stop: str | None = None
+    """Why sampling stopped: ``converged``, ``time``, ``samples``."""
+    limit: Limit | None = None
+    """The ceiling of this number."""
+    status: Status = Status.OK
+    reason: str | None = None
+    """Why status is not ok, in words."""
+    disturbed: str | None = None
+    """Why this point must not be judged, or None."""
+    device: str | None = None
+    """Device model: a name of the catalog where one fits, else what the machine reports."""
+    device_count: int = 1
+    """How many devices worked at the same time."""
+    device_index: int | None = None
+    """Which of the machine's devices it was; not part of the key."""
+    environment: str | None = None
+    """Digest of the software and settings it ran under; spelled out in machine.json."""
+    conditions: Case = field(default_factory=dict)
+    """Clocks, power, temperature, load around the measurement: flat, base SI units."""
+    source: str | None = None
+    """For claimed, predicted and baseline records: where the value comes from."""
+    started: str | None = None
+    """UTC, ISO 8601."""
+    duration: Finite | None = None
+    """Wall seconds spent on it."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What records of different kinds and runs meet by."""
+        return (
+            self.benchmark,
+            self.version,
+            tuple(sorted(self.case.items())),
+            self.metric,
+            self.device,
+            self.device_count,
+        )
+
+    @property
+    def is_point(self) -> bool:
+        """A measured point, not one worker's attempt at it."""
+        return self.kind is Kind.MEASURED and self.attempt is None
+
+    def replace(self, **changes: Any) -> Record:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something the user should know, what was seen, and the next thing to do."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    id: str
+    """Stable and scriptable: ``gpu-without-driver``, ``below-band``."""
+    severity: Severity
+    """error decides the verdict; warning and info do not."""
+    evidence: str
+    """What was seen, with its numbers."""
+    fix: str
+    """The next command or action."""
+    records: tuple[str, ...] = ()
+    """Ids of the records it rests on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """PASS, FAIL or INCOMPLETE, why, and what was found."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    schema: int = SCHEMA_VERSION
+    """Version of this schema."""
+    outcome: Outcome
+    reason: str
+    """One sentence."""
+    findings: tuple[Finding, ...] = ()
+
+
+@cache
+def _record_adapter() -> TypeAdapter[Record]:
+    return TypeAdapter(Record)
+
+
+@cache
+def _verdict_adapter() -> TypeAdapter[Verdict]:
+    return TypeAdapter(Verdict)
+
+
+def to_json(record: Record) -> str:
+    """One line of JSON; fields that are None or empty by default are left out."""
+    whole = _record_adapter().dump_python(record, mode="json", by_alias=True)
+    kept = {
+        name: value for name, value in whole.items() if value is not None or name in _ALWAYS_WRITTEN
+    }
+    return json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+# Others script against these (the interface of `qualify`): they are present even when null.
+_ALWAYS_WRITTEN = frozenset(
+    ["kind", "benchmark", "case", "metric", "unit", "value", "interval", "limit"]
+    + ["status", "reason", "disturbed"]
+)
+
+
+def from_json(line: str | bytes) -> Record:
+    """The record in one line of JSON.
+
+    Raises DataError if it is not JSON, misses a field, has an unknown one, or
+    was written under another schema version.
+    """
+    try:
+        record = _record_adapter().validate_json(line)
+    except ValidationError as error:
+        raise DataError(f"not a record: {_first_problem(line, error)}") from None
+    check_schema(record.schema, "the record")
+    return record
+
+
+def verdict_to_json(verdict: Verdict) -> str:
+    """The verdict as an indented JSON object."""
+    return _verdict_adapter().dump_json(verdict, indent=1).decode()
+
+
+def verdict_from_json(data: str | bytes) -> Verdict:
+    """The verdict in a JSON object.  Raises DataError for anything else."""
+    try:
+        return _verdict_adapter().validate_json(data)
+    except ValidationError as error:
+        raise DataError(f"not a verdict: {_first_problem(data, error)}") from None
+
+
+def check_schema(found: object, what: str) -> None:
+    """Refuse what an older or newer trainrig wrote, and say what to run instead."""
+    if found == SCHEMA_VERSION:
+        return
+    if isinstance(found, int) and not isinstance(found, bool) and found > SCHEMA_VERSION:
+        raise DataError(
+            f"{what} was written by a newer trainrig (schema {found}; this one reads "
+            f"{SCHEMA_VERSION})",
+            "upgrade: pip install --upgrade trainrig",
+        )
+    if isinstance(found, int) and not isinstance(found, bool):
+        raise DataError(
+            f"{what} was written by an older trainrig (schema {found}; this one reads "
+            f"{SCHEMA_VERSION})",
+            "read it with the version named in its run.toml, or measure again: trainrig qualify",
+        )
+    raise DataError(f"{what} has no schema version", "is it a trainrig run?")
+
+
+def case_label(case: Case) -> str:
+    """A case in one line for people: ``bf16 4096×4096×4096 hot``."""
+    parts = dict(case)
+    words = []
+    if {"m", "k", "n"} <= parts.keys():
+        words.append("×".join(str(parts.pop(axis)) for axis in ("m", "k", "n")))
+    dtype = parts.pop("dtype", None)
+    rest = [str(value) for _, value in sorted(parts.items()) if value is not None]
+    return " ".join([*([str(dtype)] if dtype else []), *words, *rest])
+
+
+def digest(value: object) -> str:
+    """Sixteen hex digits that name a JSON-able value; equal values, equal names."""
+    text = json.dumps(value, sort_keys=True, default=str, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a record, with each field's documentation."""
+    return _record_adapter().json_schema(by_alias=True)
+
+
+def _first_problem(line: str | bytes, error: ValidationError) -> str:
+    """The first problem in words; a wrong schema version before anything it caused."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return "not JSON"
+    if isinstance(found, dict) and found.get("schema") != SCHEMA_VERSION:
+        check_schema(found.get("schema"), "the record")
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the line"
+    return f"{place}: {first['msg']}"

@@ -1,0 +1,31 @@
+"""A run is a folder; a bundle is a run in one file.
+
+    runs/<utc>-<host>-<verb>-<id>/
+        run.toml        resolved configuration and versions, written first
+        machine.json    what the machine was
+        records.jsonl   appended and synced after every case
+        series/*.jsonl  temperature, clocks: one line a sample
+        logs/           what the workers said on stderr
+        verdict.json    written last; absent when the run was cut off
+        report.html     what a person opens
+
+A run killed at any moment is a valid run: run.toml exists before the folder has
+its name, and a torn last line is dropped by the reader.
+"""
+
+from trainrig.store.bundle import is_bundle, pack, unpack
+from trainrig.store.reader import RunData, find_runs, read_run
+from trainrig.store.writer import RunWriter, create_run, resume_run, write_atomic
+
+__all__ = [
+    "RunData",
+    "RunWriter",
+    "create_run",
+    "find_runs",
+    "is_bundle",
+    "pack",
+    "read_run",
+    "resume_run",
+    "unpack",
+    "write_atomic",
+]

@@ -1,0 +1,152 @@
+"""A run in one file, with a content hash: evidence that opens anywhere.
+
+Format: one header line, ``trainrig-bundle 1 <sha256>``, then a gzipped tar whose
+bytes the hash covers.  The same run packs to the same bytes.  A bundle is data
+from strangers: the hash is checked before anything is parsed, only plain files
+with plain relative names are accepted, sizes are bounded, nothing is unpickled
+and nothing is written outside the folder that was named.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+import zlib
+from pathlib import Path
+
+from trainrig.errors import DataError, StoreError
+
+BUNDLE_VERSION = 1
+_MAGIC = b"trainrig-bundle "
+_HEADER = re.compile(rb"trainrig-bundle (?P<version>[1-9]\d{0,5}) (?P<digest>[0-9a-f]{64})\n")
+_HEADER_MAX = 128
+_MAX_UNPACKED = 1 << 30
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*(/[A-Za-z0-9_+-][A-Za-z0-9._+-]*){0,4}")
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether the file starts as a bundle does; False for what cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def pack(run: Path, target: Path) -> str:
+    """Pack the run folder into ``target`` and return the content hash.
+
+    Hidden files and links are left out.  Raises StoreError when it cannot write,
+    and refuses to replace an existing file.
+    """
+    payload = _pack_payload(run)
+    digest = hashlib.sha256(payload).hexdigest()
+    try:
+        with target.open("xb") as file:
+            file.write(_MAGIC + f"{BUNDLE_VERSION} {digest}\n".encode())
+            file.write(payload)
+    except FileExistsError:
+        raise StoreError(f"{target} exists", "name another file; bundles are not replaced") from None
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {target}: {error.strerror}") from None
+    return digest
+
+
+def _pack_payload(run: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for file in sorted(run.rglob("*")):
+            name = f"{run.name}/{file.relative_to(run).as_posix()}"
+            if file.is_symlink() or not file.is_file() or not _SAFE_NAME.fullmatch(name):
+                continue
+            data = file.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def open_bundle(path: Path) -> tuple[str, dict[str, bytes]]:
+    """The run's name, and its files by their names within the run.
+
+    Raises DataError if a byte was changed, the bundle is newer, or it holds
+    anything but plain files of one run.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    payload = _check_hash(path, raw)
+    try:
+        return _read_archive(path, _gunzip(path, payload))
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError, RecursionError):
+        raise DataError(f"{path} is damaged: its archive cannot be read") from None
+
+
+def unpack(path: Path, parent: Path) -> Path:
+    """Unpack a bundle into ``parent``/<run name> and return that folder.
+
+    Raises DataError as `open_bundle` does, StoreError when the folder exists or
+    cannot be written.
+    """
+    name, files = open_bundle(path)
+    folder = parent / name
+    try:
+        folder.mkdir(parents=True)
+        for file, data in files.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(data)
+    except FileExistsError:
+        raise StoreError(f"{folder} exists", "name another folder") from None
+    except OSError as error:
+        raise StoreError(f"cannot write {folder}: {error.strerror}") from None
+    return folder
+
+
+def _check_hash(path: Path, raw: bytes) -> bytes:
+    header = _HEADER.match(raw[:_HEADER_MAX])
+    if header is None:
+        raise DataError(f"{path} is not a bundle, or its header was changed")
+    if int(header["version"]) != BUNDLE_VERSION:
+        raise DataError(
+            f"{path} is a bundle of version {int(header['version'])}; this trainrig reads "
+            f"{BUNDLE_VERSION}",
+            "upgrade: pip install --upgrade trainrig",
+        )
+    payload = raw[header.end() :]
+    found = hashlib.sha256(payload).hexdigest()
+    if found != header["digest"].decode():
+        raise DataError(
+            f"{path} was changed after it was packed: content hash {found[:12]}, "
+            f"packed as {header['digest'].decode()[:12]}",
+            "ask for the original file",
+        )
+    return payload
+
+
+def _gunzip(path: Path, payload: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(payload)) as stream:
+        data = stream.read(_MAX_UNPACKED + 1)
+    if len(data) > _MAX_UNPACKED:
+        raise DataError(f"{path} is refused: it unpacks to more than 1 GiB")
+    return data
+
+
+def _read_archive(path: Path, data: bytes) -> tuple[str, dict[str, bytes]]:
+    files: dict[str, bytes] = {}
+    names = set()
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        for entry in archive:
+            if not entry.isreg() or not _SAFE_NAME.fullmatch(entry.name) or "/" not in entry.name:
+                raise DataError(f"{path} is refused: it holds {entry.name[:80]!r}")
+            name, _, file = entry.name.partition("/")
+            names.add(name)
+            content = archive.extractfile(entry)
+            files[file] = content.read() if content else b""
+    if len(names) != 1:
+        raise DataError(f"{path} is refused: it holds {len(names)} runs, not one")
+    return names.pop(), files

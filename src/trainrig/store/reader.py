@@ -1,0 +1,150 @@
+"""Reading a run, from its folder or its bundle, as far as it was written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import DataError
+from trainrig.record import Record, Verdict, check_schema, from_json, verdict_from_json
+from trainrig.store.bundle import is_bundle, open_bundle
+from trainrig.store.writer import CONFIG, MACHINE, RECORDS, SERIES, VERDICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """Everything that a run holds, in memory."""
+
+    name: str
+    path: Path
+    config: Mapping[str, Any]
+    machine: Mapping[str, Any] | None
+    records: tuple[Record, ...]
+    series: Mapping[str, tuple[Mapping[str, Any], ...]]
+    verdict: Verdict | None
+    """None when the run was cut off before it was judged."""
+    problems: tuple[str, ...]
+    """What was missing or torn, in words."""
+
+
+def read_run(path: Path) -> RunData:
+    """The run at ``path``: its folder, its bundle, or a folder that holds one run.
+
+    Raises DataError for what is not a run, was written under another schema, or
+    has a damaged line before its last.
+    """
+    if path.is_dir():
+        folder = path if (path / CONFIG).is_file() else _only_run(path)
+        return _parse(folder.name, folder, _folder_files(folder))
+    if is_bundle(path):
+        name, files = open_bundle(path)
+        return _parse(name, path, files)
+    if path.exists():
+        raise DataError(f"neither a run nor a bundle: {path}", "name a folder inside runs/")
+    raise DataError(f"no such run: {path}", "trainrig qualify makes one; its last line names it")
+
+
+def find_runs(parent: Path) -> tuple[Path, ...]:
+    """The run folders in ``parent``, oldest first; empty if there is no such folder."""
+    if not parent.is_dir():
+        return ()
+    return tuple(sorted(entry.parent for entry in parent.glob(f"[!.]*/{CONFIG}")))
+
+
+def _only_run(parent: Path) -> Path:
+    runs = find_runs(parent)
+    if len(runs) == 1:
+        return runs[0]
+    if runs:
+        raise DataError(f"{parent} holds {len(runs)} runs", f"name one, the newest is {runs[-1]}")
+    raise DataError(f"not a run: {parent} has no {CONFIG}", "name a folder inside runs/")
+
+
+def _folder_files(folder: Path) -> dict[str, bytes]:
+    names = [CONFIG, MACHINE, RECORDS, VERDICT]
+    names += [f"{SERIES}/{file.name}" for file in sorted((folder / SERIES).glob("[!.]*.jsonl"))]
+    try:
+        return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror}", "check its permissions") from None
+
+
+def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
+    problems: list[str] = []
+    config = _parse_config(path, files)
+    machine = _parse_object(MACHINE, files, problems)
+    records = _parse_records(files.get(RECORDS, b""), path, problems)
+    series = {
+        Path(file).stem: _parse_series(data) for file, data in files.items() if file.startswith(SERIES)
+    }
+    verdict = None
+    if VERDICT in files:
+        verdict = verdict_from_json(files[VERDICT])
+    else:
+        problems.append("the run was cut off before its verdict")
+    return RunData(
+        name=name,
+        path=path,
+        config=config,
+        machine=machine,
+        records=records,
+        series=series,
+        verdict=verdict,
+        problems=tuple(problems),
+    )
+
+
+def _parse_config(path: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    if CONFIG not in files:
+        raise DataError(f"not a run: {path} has no {CONFIG}", "name a folder inside runs/")
+    try:
+        config = tomllib.loads(files[CONFIG].decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}/{CONFIG} is damaged: {str(error).splitlines()[0]}") from None
+    check_schema(config.get("schema"), str(path))
+    return config
+
+
+def _parse_object(
+    name: str, files: Mapping[str, bytes], problems: list[str]
+) -> Mapping[str, Any] | None:
+    if name not in files:
+        problems.append(f"the run was cut off before its {name}")
+        return None
+    try:
+        found = json.loads(files[name])
+    except (ValueError, RecursionError):
+        raise DataError(f"{name} is damaged: not JSON") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{name} is damaged: not an object")
+    return found
+
+
+def _parse_records(data: bytes, path: Path, problems: list[str]) -> tuple[Record, ...]:
+    *lines, torn = data.split(b"\n")
+    if torn:
+        problems.append("the last record was cut off while it was written")
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(from_json(line))
+        except DataError as error:
+            raise DataError(f"{path} {RECORDS}:{number}: {error.message}", error.hint) from None
+    return tuple(records)
+
+
+def _parse_series(data: bytes) -> tuple[Mapping[str, Any], ...]:
+    """Samples of a series; a damaged line is left out, since no number rests on it alone."""
+    rows = []
+    for line in data.split(b"\n")[:-1]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return tuple(rows)

@@ -1,0 +1,217 @@
+"""Writing a run so that nothing that was measured can be lost.
+
+Each record is one line, written by one call and synced to the disk.  A write
+that fails half-way (disk full) is taken back to the last whole line, so that
+the run on the disk stays valid and can be resumed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from trainrig.errors import DataError, StoreError
+from trainrig.record import SCHEMA_VERSION, Record, Verdict, to_json, verdict_to_json
+
+CONFIG = "run.toml"
+MACHINE = "machine.json"
+RECORDS = "records.jsonl"
+VERDICT = "verdict.json"
+REPORT = "report.html"
+SERIES = "series"
+LOGS = "logs"
+
+
+class RunWriter:
+    """An open run: the only way that records reach the disk.
+
+    Holds a lock on records.jsonl, so that a run has one writer; use it as a
+    context manager.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder of an existing run for appending.
+
+        Raises StoreError when it cannot be written or another process writes it.
+        """
+        self.path = path
+        self.name = path.name
+        with _store_errors(path):
+            (path / SERIES).mkdir(exist_ok=True)
+            (path / LOGS).mkdir(exist_ok=True)
+            self._records = _LineFile(path / RECORDS)
+        self._series: dict[str, _LineFile] = {}
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, record: Record) -> Record:
+        """Write one record, synced to the disk, and return it with its run's name.
+
+        Raises StoreError if the disk is full; the records before it stay whole.
+        """
+        named = record.replace(run=self.name)
+        self._records.append(to_json(named), sync=True)
+        return named
+
+    def append_series(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add one sample to ``series/<name>.jsonl``; flushed, not synced."""
+        if name not in self._series:
+            with _store_errors(self.path):
+                self._series[name] = _LineFile(self.path / SERIES / f"{name}.jsonl")
+        line = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+        self._series[name].append(line, sync=False)
+
+    def write_machine(self, machine: Mapping[str, Any]) -> None:
+        """Store the machine's snapshot."""
+        write_atomic(self.path / MACHINE, json.dumps(machine, indent=1, ensure_ascii=False))
+
+    def write_verdict(self, verdict: Verdict) -> None:
+        """Store the verdict: the run is complete."""
+        write_atomic(self.path / VERDICT, verdict_to_json(verdict))
+
+    def write_report(self, html: str) -> Path:
+        """Store the HTML report and return its path."""
+        write_atomic(self.path / REPORT, html)
+        return self.path / REPORT
+
+    def log_path(self, name: str) -> Path:
+        """Where a worker's stderr goes."""
+        return self.path / LOGS / f"{name}.log"
+
+    def close(self) -> None:
+        """Release the run."""
+        for file in (self._records, *self._series.values()):
+            file.close()
+
+
+def create_run(parent: Path, verb: str, config: Mapping[str, Any]) -> RunWriter:
+    """Make a new run folder in ``parent`` and open it.
+
+    The folder gets its name only when its run.toml is inside, so that a run is
+    readable from the moment it can be seen.  ``config`` must be TOML-able (no
+    None).  Raises StoreError when ``parent`` cannot be made or written.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
+    with _store_errors(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".run-", dir=parent))
+        try:
+            name = f"{now:%Y%m%dT%H%M%SZ}-{host[:32]}-{verb}-{draft.name[-6:].replace('_', '0')}"
+            head = {"schema": SCHEMA_VERSION, "name": name, "verb": verb, "started": now}
+            (draft / CONFIG).write_text(tomli_w.dumps({**head, **config}), encoding="utf-8")
+            (draft / RECORDS).touch()
+            draft.chmod(0o755)
+            path = draft.rename(parent / name)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    return RunWriter(path)
+
+
+def resume_run(path: Path) -> RunWriter:
+    """Open an existing run to go on; a torn last line is cut off first."""
+    if not (path / CONFIG).is_file():
+        raise DataError(f"not a run: {path} has no {CONFIG}", "name a folder inside runs/")
+    writer = RunWriter(path)
+    (path / VERDICT).unlink(missing_ok=True)  # it is open again
+    return writer
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a whole file or leave the old one; never half of it.
+
+    Raises StoreError when it cannot be written.
+    """
+    with _store_errors(path):
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(draft, 0o644)
+            os.replace(draft, path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+
+
+class _LineFile:
+    """A file of lines that is only ever extended by whole lines, by one writer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise StoreError(
+                f"another process is writing {path.parent}", "wait for it, or start a new run"
+            ) from None
+        self._end = _end_of_whole_lines(self._fd)
+        os.ftruncate(self._fd, self._end)
+
+    def append(self, line: str, *, sync: bool) -> None:
+        data = line.encode("utf-8") + b"\n"
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self._end + written)
+            if sync:
+                os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, self._end)
+            raise _store_error(error, self._path) from None
+        self._end += len(data)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _end_of_whole_lines(fd: int) -> int:
+    """The offset behind the last newline, found from the end of the file."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+@contextmanager
+def _store_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _store_error(error, path) from None
+
+
+def _store_error(error: OSError, path: Path) -> StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "free some space, then go on with --resume; what was written is whole"
+        return StoreError(f"the disk is full: cannot write {path}", hint)
+    reason = error.strerror or str(error)
+    return StoreError(f"cannot write {path}: {reason}", "name another folder with --out DIR")

@@ -1,0 +1,89 @@
+"""Numbers at the edges: what a person types, and what a person reads.
+
+Inside the program every quantity is in base SI units (seconds, bytes, FLOP/s,
+bytes/s, watts, hertz).  This module is the only place that converts.  SI
+prefixes are powers of 1000; memory sizes that people know as powers of 1024
+are printed with the binary prefixes (KiB, MiB, GiB).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import humanize
+
+from trainrig.errors import UsageError
+
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|min|h|d)?")
+_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+# A second, a byte and a hertz are what they are; FLOP/s reads as TFLOPS in the field.
+_SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS"}
+_SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in ``text``: ``90``, ``45s``, ``4m``, ``1.5h``, ``500ms``.
+
+    Raises UsageError for anything else, zero and infinity included.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match["number"]) * _DURATION_UNITS[match["unit"] or "s"] if match else 0.0
+    if not 0.0 < seconds < math.inf:
+        raise UsageError(f"not a duration: {text!r}", "write it like 45s, 4m or 1.5h")
+    return seconds
+
+
+def format_time(seconds: float) -> str:
+    """``seconds`` with three digits and the unit that suits it: ``1.25 ms``, ``3 min 20 s``."""
+    if seconds >= 60.0:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
+    for step, unit in _TIME_STEPS:
+        if abs(seconds) >= step:
+            return f"{_digits(seconds / step)} {unit}"
+    return f"{_digits(seconds / 1e-9)} ns"
+
+
+def si_scale(value: float, unit: str) -> tuple[float, str]:
+    """The divisor and the spelled unit that suit ``value``: ``(1e12, "TFLOPS")`` for 1.6e14 FLOP/s.
+
+    An axis or a table column calls it once with its largest value, so that all
+    of its numbers share one prefix.
+    """
+    spelled = _SPELLING.get(unit, unit)
+    for step, prefix in _SI_STEPS:
+        if abs(value) >= step:
+            return step, prefix + spelled
+    return 1.0, spelled
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """``value`` with three digits and an SI prefix: ``161 TFLOPS``, ``1.01 TB/s``, ``2.52 GHz``."""
+    if unit == "s":
+        return format_time(value)
+    if unit in ("", "1"):
+        return _digits(value)
+    divisor, spelled = si_scale(value, unit)
+    return f"{_digits(value / divisor)} {spelled}"
+
+
+def format_memory(num_bytes: float) -> str:
+    """A memory size with a binary prefix: ``24.0 GiB``."""
+    return humanize.naturalsize(num_bytes, binary=True, format="%.1f")
+
+
+def format_share(fraction: float) -> str:
+    """A fraction as a percentage: ``0.873`` is ``87 %``, ``0.0123`` is ``1.2 %``."""
+    percent = fraction * 100.0
+    return f"{percent:.1f} %" if abs(percent) < 10.0 else f"{percent:.0f} %"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, no exponent, no trailing dot."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
