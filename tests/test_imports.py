@@ -1,0 +1,90 @@
+"""The direction of imports: its check catches what it should, and light verbs stay light.
+
+Each fault is planted in a copy of the package, where import-linter must see it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A copy of the package beside its contracts."""
+    shutil.copytree(
+        ROOT / "src" / "trainrig",
+        tmp_path / "trainrig",
+        ignore=lambda folder, names: [name for name in names if not _is_source(folder, name)],
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path / "trainrig"
+
+
+def _is_source(folder: str, name: str) -> bool:
+    return name.endswith(".py") or Path(folder, name).is_dir()
+
+
+def lint_imports(house: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LINT, "--no-cache", "--no-logo"],
+        cwd=house.parent,
+        env=os.environ | {"PYTHONPATH": str(house.parent)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def plant(house: Path, room: str, code: str) -> None:
+    folder = house / room
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    before = path.read_text() if path.exists() else ""
+    path.write_text(before + "\n\n" + code + "\n")
+
+
+def test_the_house_is_in_order(house: Path) -> None:
+    result = lint_imports(house)
+    assert result.returncode == 0, result.stdout
+    assert "0 broken" in result.stdout
+
+
+LAZY = "def _planted():\n    import {}"
+
+
+@pytest.mark.parametrize(
+    ("room", "code", "seen"),
+    [
+        ("workload", "import torch", "trainrig.workload -> torch"),
+        ("catalog", LAZY.format("torch"), "trainrig.catalog -> torch"),
+        ("doctor", LAZY.format("trainrig.measure"), "trainrig.doctor -> trainrig.measure"),
+        ("report", "import trainrig.measure", "trainrig.report -> trainrig.measure"),
+        ("report", "import trainrig.store", "trainrig.report -> trainrig.store"),
+        ("machine", "import trainrig.catalog", "trainrig.machine -> trainrig.catalog"),
+        ("errors", "import trainrig.units", "trainrig.errors -> trainrig.units"),
+        ("attic", "'A room that nobody declared.'", "trainrig.attic"),
+    ],
+)
+def test_a_planted_import_is_found(house: Path, room: str, code: str, seen: str) -> None:
+    plant(house, room, code)
+    result = lint_imports(house)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert seen in " ".join(result.stdout.split())
+
+
+def test_torch_is_found_through_other_rooms(house: Path) -> None:
+    """An indirect way to torch counts as much as a direct one."""
+    plant(house, "stats", LAZY.format("torch"))
+    plant(house, "store", LAZY.format("trainrig.stats"))
+    result = lint_imports(house)
+    assert result.returncode == 1
+    assert "trainrig.store is not allowed to import torch" in result.stdout
