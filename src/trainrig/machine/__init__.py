@@ -1,0 +1,25 @@
+"""What this machine is: read-only probes, and the snapshot they fill.
+
+`inspect` looks; `Snapshot` is what it saw; a field that could not be read is
+`Missing(reason)`.  Nothing here imports torch or changes the machine.
+"""
+
+from trainrig.machine.inspection import inspect
+from trainrig.machine.snapshot import (
+    Missing,
+    Snapshot,
+    environment_digest,
+    from_dict,
+    to_dict,
+    value_or,
+)
+
+__all__ = [
+    "Missing",
+    "Snapshot",
+    "environment_digest",
+    "from_dict",
+    "inspect",
+    "to_dict",
+    "value_or",
+]

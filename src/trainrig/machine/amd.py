@@ -1,0 +1,188 @@
+"""AMD's GPUs as their own tools describe them: amd-smi, else the older rocm-smi.
+
+Both print JSON.  rocm-smi's values are text under names that carry the unit;
+amd-smi's are numbers, or objects of value and unit, in a list that newer
+versions wrap in ``gpu_data``.  Blanks are 65535, 2^32-1 and ``N/A``.
+Source of amd-smi's names: its repository's Python command line (ROCm 6 and 7).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trainrig.machine.host import Host
+from trainrig.machine.pci import AMD
+from trainrig.machine.snapshot import Gpu, Missing, PcieLink
+from trainrig.machine.values import (
+    first,
+    integer,
+    json_object,
+    number,
+    objects,
+    scaled,
+    size_bytes,
+    text,
+)
+
+# Both are Python programs that load the driver's library; they take about a second.
+_TIMEOUT_S = 6.0
+_ADDRESS = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_DEVICE_ID = re.compile(r"0x([0-9a-fA-F]{3,4})")
+_CLOCK = re.compile(r"\(?(\d{1,6}) ?[Mm]hz\)?")
+_LINK = re.compile(r"\((\d{1,3}(?:\.\d)?)GT/s x(\d{1,2})\)")
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+
+Fields = Mapping[str, Any]
+
+
+def amd_gpus(host: Host) -> tuple[Gpu, ...] | Missing:
+    """AMD's GPUs, or why neither tool described any."""
+    static = host.run("amd-smi", "static", "--json", timeout_s=_TIMEOUT_S)
+    found = parse_amd_smi(static)
+    if not isinstance(found, Missing):
+        return found
+    older = parse_rocm_smi(host.run("rocm-smi", "-a", "--json", timeout_s=_TIMEOUT_S))
+    return first([older, found], "AMD GPU")
+
+
+def parse_rocm_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
+    """The cards in what `rocm-smi -a --json` prints."""
+    value = json_object(output, "rocm-smi")
+    if isinstance(value, Missing):
+        return value
+    cards = {name: card for name, card in value.items() if re.fullmatch(r"card\d{1,3}", name)}
+    ordered = sorted(cards.items(), key=lambda item: int(item[0][4:]))
+    listed = [card for _, card in ordered if isinstance(card, dict)]
+    found = tuple(_rocm_gpu(index, card) for index, card in enumerate(listed))
+    return found if found else Missing("rocm-smi listed no card")
+
+
+def _rocm_gpu(index: int, card: Fields) -> Gpu:
+    names = [text(card.get(name), "name") for name in ("Device Name", "Card series", "Card Series")]
+    ids = [_pci_id(card.get(name)) for name in ("Device ID", "GPU ID")]
+    powers = ("Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")
+    busy = number(card.get("GPU use (%)"), "utilization", most=100)
+    return dataclasses.replace(
+        _blank(index, "rocm-smi does not tell"),
+        name=first(names, "name"),
+        uuid=text(card.get("Unique ID"), "unique id"),
+        pci_address=_address(card.get("PCI Bus")),
+        pci_id=first(ids, "PCI id"),
+        memory_total_bytes=integer(card.get("VRAM Total Memory (B)"), "memory size"),
+        memory_used_bytes=integer(card.get("VRAM Total Used Memory (B)"), "memory use"),
+        vbios=text(card.get("VBIOS version"), "VBIOS version"),
+        link=_rocm_link(card.get("pcie clock level")),
+        power_w=first([number(card.get(name), "power", most=5000) for name in powers], "power"),
+        power_limit_w=number(card.get("Max Graphics Package Power (W)"), "limit", most=5000),
+        sm_clock_hz=_clock(card.get("sclk clock speed:")),
+        memory_clock_hz=_clock(card.get("mclk clock speed:")),
+        temperature_c=_temperature(card),
+        utilization=busy if isinstance(busy, Missing) else busy / 100,
+    )
+
+
+def parse_amd_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
+    """The GPUs in what `amd-smi static --json` prints."""
+    if isinstance(output, Missing):
+        return output
+    try:
+        value = json.loads(output)
+    except (ValueError, RecursionError):
+        return Missing("amd-smi did not print JSON")
+    listed = objects(value.get("gpu_data") if isinstance(value, dict) else value)
+    found = tuple(_smi_gpu(index, gpu) for index, gpu in enumerate(listed))
+    return found if found else Missing("amd-smi listed no GPU")
+
+
+def _smi_gpu(index: int, gpu: Fields) -> Gpu:
+    asic, bus, vram = _part(gpu, "asic"), _part(gpu, "bus"), _part(gpu, "vram")
+    limit, vbios = _part(gpu, "limit"), _part(gpu, "vbios")
+    blank = _blank(index, "amd-smi's static part does not tell")
+    return dataclasses.replace(
+        blank,
+        name=text(asic.get("market_name"), "name"),
+        uuid=text(asic.get("asic_serial"), "serial number"),
+        pci_address=_address(bus.get("bdf")),
+        pci_id=_pci_id(asic.get("device_id")),
+        memory_total_bytes=_with_unit(vram.get("size")),
+        memory_bus_bits=integer(_value(vram.get("bit_width")), "bus width"),
+        num_cores=integer(asic.get("num_compute_units"), "compute units"),
+        vbios=text(vbios.get("version"), "VBIOS version"),
+        link=dataclasses.replace(
+            blank.link,
+            max_generation=_generation(_value(bus.get("max_pcie_speed"))),
+            max_width=integer(bus.get("max_pcie_width"), "link width"),
+        ),
+        power_limit_w=number(_value(limit.get("socket_power")), "power limit", most=5000),
+        power_limit_max_w=number(_value(limit.get("max_power")), "power limit", most=5000),
+    )
+
+
+def _blank(index: int, reason: str) -> Gpu:
+    """A GPU of which nothing is known, for those fields the tool has no name for."""
+    none = Missing(reason)
+    link = PcieLink(generation=none, width=none, max_generation=none, max_width=none)
+    known = {"index": index, "vendor": "amd", "link": link}
+    unknown = {field.name: none for field in dataclasses.fields(Gpu) if field.name not in known}
+    return Gpu(**{**known, **unknown})  # type: ignore[arg-type]
+
+
+def _part(gpu: Fields, name: str) -> Fields:
+    part = gpu.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _value(value: object) -> object:
+    """5 of ``{"value": 5, "unit": "W"}``, and of 5."""
+    return value.get("value") if isinstance(value, dict) else value
+
+
+def _with_unit(value: object) -> int | Missing:
+    """Bytes of ``{"value": 192, "unit": "GB"}``; AMD's MB and GB are powers of 1024."""
+    if not isinstance(value, dict):
+        return Missing("no memory size")
+    return size_bytes(f"{value.get('value')} {value.get('unit')}", "memory size")
+
+
+def _address(value: object) -> str | Missing:
+    if isinstance(value, str) and _ADDRESS.fullmatch(value):
+        return value.lower()
+    return Missing("no PCI address")
+
+
+def _pci_id(value: object) -> str | Missing:
+    match = _DEVICE_ID.fullmatch(value) if isinstance(value, str) else None
+    return f"{AMD}:{match[1].lower():0>4}" if match else Missing("no PCI id")
+
+
+def _clock(value: object) -> float | Missing:
+    match = _CLOCK.fullmatch(value) if isinstance(value, str) else None
+    return scaled(match[1] if match else None, 1e6, "clock")
+
+
+def _temperature(card: Fields) -> float | Missing:
+    """The hottest point of the chip, where the card has a sensor there."""
+    sensors = ("Temperature (Sensor junction) (C)", "Temperature (Sensor edge) (C)")
+    return first([number(card.get(name), "temperature", most=200) for name in sensors], "sensor")
+
+
+def _rocm_link(value: object) -> PcieLink:
+    none = Missing("rocm-smi does not tell")
+    match = _LINK.search(value) if isinstance(value, str) else None
+    return PcieLink(
+        generation=_generation(match[1]) if match else none,
+        width=integer(match[2], "link width") if match else none,
+        max_generation=none,
+        max_width=none,
+    )
+
+
+def _generation(value: object) -> int | Missing:
+    speed = number(value, "link speed", most=1000)
+    if isinstance(speed, Missing):
+        return speed
+    return _GENERATIONS.get(speed, Missing(f"not a link speed: {speed:g} GT/s"))

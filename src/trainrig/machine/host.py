@@ -1,0 +1,173 @@
+"""The host: reading files, listing folders and running commands, and nothing else.
+
+Every probe looks at the machine through the `Host` protocol, so that it can be
+tested on captured files and outputs.  No method raises: what cannot be read is
+`Missing` with the reason.  Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import BinaryIO, Protocol
+
+from trainrig.machine.snapshot import Missing
+
+COMMAND_TIMEOUT_S = 1.0
+
+# /proc/cpuinfo of 512 threads is about 800 kB, pci.ids 1.5 MB.
+_MAX_BYTES = 8_000_000
+_PIECE_BYTES = 65_536
+
+
+class Host(Protocol):
+    """What a probe may do to a machine."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables of this process."""
+        ...
+
+    def read(self, path: str) -> str | Missing:
+        """The text of a file, stripped of white space at its ends."""
+        ...
+
+    def names(self, path: str) -> tuple[str, ...] | Missing:
+        """Names in a folder, sorted."""
+        ...
+
+    def resolve(self, path: str) -> str | Missing:
+        """Where a symbolic link ends."""
+        ...
+
+    def capacity_bytes(self, path: str) -> int | Missing:
+        """Size of the file system that a path lies on."""
+        ...
+
+    def run(self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | Missing:
+        """What a command prints on stdout."""
+        ...
+
+    def usable_threads(self) -> int | Missing:
+        """Logical processors that this process may run on."""
+        ...
+
+
+class ThisMachine:
+    """The machine the program runs on."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    def read(self, path: str) -> str | Missing:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return _content(file).decode("utf-8", "replace").strip()
+        except OSError as error:
+            return Missing(f"{path}: {_reason(error)}")
+        except ValueError:
+            return Missing(f"{path!r} is not a path")
+
+    def names(self, path: str) -> tuple[str, ...] | Missing:
+        try:
+            return tuple(sorted(os.listdir(path)))
+        except OSError as error:
+            return Missing(f"{path}: {_reason(error)}")
+
+    def resolve(self, path: str) -> str | Missing:
+        try:
+            return os.path.realpath(path, strict=True)
+        except OSError as error:
+            return Missing(f"{path}: {_reason(error)}")
+
+    def capacity_bytes(self, path: str) -> int | Missing:
+        try:
+            status = os.statvfs(path)
+        except OSError as error:
+            return Missing(f"{path}: {_reason(error)}")
+        return status.f_frsize * status.f_blocks
+
+    def run(self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | Missing:
+        return run_command(command, timeout_s)
+
+    def usable_threads(self) -> int | Missing:
+        if not hasattr(os, "sched_getaffinity"):
+            return Missing("this system has no CPU affinity")
+        return len(os.sched_getaffinity(0))
+
+
+def _content(file: BinaryIO) -> bytes:
+    """A file's first `_MAX_BYTES` bytes, piece by piece.
+
+    The kernel sets a buffer aside for a whole read of /proc/sys and refuses a large one.
+    """
+    pieces, size = [], 0
+    while size < _MAX_BYTES and (piece := file.read(_PIECE_BYTES)):
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
+
+
+def run_command(command: tuple[str, ...], timeout_s: float) -> str | Missing:
+    """What `command` prints within `timeout_s` seconds, or why it did not."""
+    name = os.path.basename(command[0])
+    program = shutil.which(command[0], path=_search_path())
+    if program is None:
+        return Missing(f"{name} is not installed")
+    try:
+        process = subprocess.Popen(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Missing(f"{name}: {_reason(error)}")
+    return _finish(process, name, timeout_s)
+
+
+def _finish(process: subprocess.Popen[bytes], name: str, timeout_s: float) -> str | Missing:
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        # No wait: a process stuck in a driver does not die before its call returns.
+        process.kill()
+        _close(process)
+        return Missing(f"{name} did not answer in {timeout_s:g} s")
+    if process.returncode != 0:
+        return Missing(f"{name}: {_last_line(err or out) or _ending(process.returncode)}")
+    return out[:_MAX_BYTES].decode("utf-8", "replace")
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(timeout=0.05)
+    except subprocess.TimeoutExpired:
+        # Left to init; without a return code Popen would warn about it when collected.
+        process.returncode = -9
+
+
+def _search_path() -> str:
+    """PATH, and the folders of system tools that a user's PATH often lacks."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def _last_line(text: bytes) -> str:
+    lines = text[-2000:].decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:200] if lines else ""
+
+
+def _ending(code: int) -> str:
+    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()

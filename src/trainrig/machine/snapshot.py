@@ -1,0 +1,417 @@
+"""What this machine is, at one moment: the nouns, and their form on disk.
+
+A field that could not be read is `Missing(reason)`, never a zero and never a
+guess.  None means a fact: "there is no limit".  Quantities are in base SI units
+(bytes, hertz, watts, seconds), temperatures in degrees Celsius, memory speeds in
+transfers per second.
+
+This module does not look at anything: the probes beside it do.  machine.json in
+a run folder is `to_dict` of a Snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from trainrig.errors import DataError
+from trainrig.record import Finite, digest
+
+SNAPSHOT_SCHEMA = 1
+
+T = TypeVar("T")
+
+# What a machine does not have is left out on purpose; what it has and we do not know is refused.
+_STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A value that could not be read, and why; ``{"missing": "why"}`` in JSON."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    reason: Annotated[str, Field(alias="missing")]
+
+
+def value_or(value: T | Missing, default: T) -> T:
+    """`value` where it is known, else `default`."""
+    return default if isinstance(value, Missing) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostInfo:
+    """The computer as a whole and its operating system."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    hostname: str | Missing
+    os: str | Missing
+    """Pretty name: ``Debian GNU/Linux 12 (bookworm)``."""
+    kernel: str | Missing
+    architecture: str | Missing
+    container: str | Missing
+    """``docker``, ``podman``, …, or ``none``."""
+    virtualization: str | Missing
+    """``kvm``, ``vmware``, ``wsl``, …, or ``none``."""
+    uptime_s: Finite | Missing
+    vendor: str | Missing
+    product: str | Missing
+    board: str | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """One level of the CPU's caches."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    name: str
+    """``L1d``, ``L1i``, ``L2``, ``L3``."""
+    total_bytes: int
+    """Of all instances together."""
+    instance_bytes: int
+    """Of one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The processors, and how much of them this process may use."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    model: str | Missing
+    vendor: str | Missing
+    family: str | Missing
+    model_number: str | Missing
+    stepping: str | Missing
+    sockets: int | Missing
+    cores: int | Missing
+    """Physical cores, all sockets together."""
+    threads: int | Missing
+    """Logical processors, all sockets together."""
+    numa_nodes: int | Missing
+    flags: tuple[str, ...] | Missing
+    caches: tuple[Cache, ...] | Missing
+    base_clock_hz: Finite | Missing
+    max_clock_hz: Finite | Missing
+    clock_hz: Finite | Missing
+    """Median over the logical processors when it was looked at."""
+    usable_threads: int | Missing
+    """Logical processors this process may run on (its affinity)."""
+    quota_cpus: Finite | None | Missing
+    """CPU time the control group allows, in processors; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimm:
+    """One memory module, as the firmware describes it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    locator: str | Missing
+    bank: str | Missing
+    size_bytes: int | Missing
+    type: str | Missing
+    """``DDR4``, ``DDR5``."""
+    rated_mt_per_s: Finite | Missing
+    """What the module is made for, in megatransfers a second."""
+    speed_mt_per_s: Finite | Missing
+    """What it runs at."""
+    part_number: str | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """Memory and processors that are close to each other."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    index: int
+    total_bytes: int | Missing
+    cpus: str | Missing
+    """As the kernel writes it: ``0-31,64-95``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """Main memory, and how much of it this process may use."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    total_bytes: int | Missing
+    available_bytes: int | Missing
+    swap_total_bytes: int | Missing
+    swap_free_bytes: int | Missing
+    limit_bytes: int | None | Missing
+    """What the control group allows; None: no limit."""
+    shm_bytes: int | Missing
+    """Size of /dev/shm, through which data loaders and NCCL pass buffers."""
+    dimms: tuple[Dimm, ...] | Missing
+    speed_mt_per_s: Finite | Missing
+    """Of the slowest module, in megatransfers a second."""
+    channels: int | Missing
+    """Channels with at least one module, all sockets together."""
+    nodes: tuple[NumaNode, ...] | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """Where a disk, or a part of it, is mounted."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    path: str
+    filesystem: str | Missing
+    size_bytes: int | Missing
+    available_bytes: int | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """One block device that holds data."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    name: str
+    model: str | Missing
+    size_bytes: int | Missing
+    rotational: bool | Missing
+    transport: str | Missing
+    """``nvme``, ``sata``, ``usb``."""
+    mounts: tuple[Mount, ...]
+    """Of the disk and of everything that lies on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """A PCI Express link, as it runs and at its most."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    generation: int | Missing
+    """1 to 6; an idle device may run its link slower than it can."""
+    width: int | Missing
+    """Lanes."""
+    max_generation: int | Missing
+    max_width: int | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciGpu:
+    """A GPU or accelerator as the PCI bus shows it, with or without a driver."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    address: str
+    """``0000:01:00.0``."""
+    pci_id: str
+    """``10de:2684``: vendor and device."""
+    subsystem_id: str | Missing
+    pci_class: str
+    """``0300`` display, ``0302`` 3D, ``0380`` other display, ``1200`` accelerator."""
+    name: str | Missing
+    """From the system's pci.ids; the catalog has its own names."""
+    driver: str | None | Missing
+    """The kernel driver bound to it; None: no driver."""
+    numa_node: int | Missing
+    link: PcieLink
+    """The device's own link, and what the device can do."""
+    slot: PcieLink
+    """The same link from the port above: what the slot can do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as its driver describes it (NVML; amd-smi or rocm-smi for AMD)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    index: int
+    """The driver's number, in PCI order; CUDA_VISIBLE_DEVICES may renumber it."""
+    vendor: str
+    """``nvidia`` or ``amd``."""
+    name: str | Missing
+    uuid: str | Missing
+    pci_address: str | Missing
+    """``0000:01:00.0``."""
+    pci_id: str | Missing
+    memory_total_bytes: int | Missing
+    memory_used_bytes: int | Missing
+    memory_bus_bits: int | Missing
+    num_cores: int | Missing
+    compute_capability: str | Missing
+    """``8.9``."""
+    vbios: str | Missing
+    link: PcieLink
+    power_w: Finite | Missing
+    power_limit_w: Finite | Missing
+    power_limit_default_w: Finite | Missing
+    power_limit_min_w: Finite | Missing
+    power_limit_max_w: Finite | Missing
+    ecc: bool | Missing
+    ecc_uncorrected_volatile: int | Missing
+    """Since the driver was loaded."""
+    ecc_uncorrected_aggregate: int | Missing
+    """Since the card was made."""
+    ecc_corrected_volatile: int | Missing
+    ecc_corrected_aggregate: int | Missing
+    retired_pages: int | Missing
+    retirement_pending: bool | Missing
+    remapped_rows: int | Missing
+    """Rows replaced after uncorrectable errors."""
+    remap_pending: bool | Missing
+    remap_failed: bool | Missing
+    sm_clock_hz: Finite | Missing
+    memory_clock_hz: Finite | Missing
+    max_sm_clock_hz: Finite | Missing
+    max_memory_clock_hz: Finite | Missing
+    application_sm_clock_hz: Finite | Missing
+    temperature_c: Finite | Missing
+    throttle_reasons: tuple[str, ...] | Missing
+    """What holds the clocks down now: ``hw_thermal_slowdown``, ``sw_power_cap``, …"""
+    utilization: Finite | Missing
+    """Share of the last sample period in which a kernel ran, 0 to 1."""
+    mig: bool | Missing
+    persistence: bool | Missing
+    compute_mode: str | Missing
+    num_processes: int | Missing
+    """Processes with a compute context on it."""
+    nvlinks_active: int | Missing
+    nvlinks_inactive: int | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLink:
+    """How two GPUs reach each other."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    a: int
+    b: int
+    path: str | Missing
+    """``NV4`` (four NVLinks), ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
+    p2p_read: str | Missing
+    """``ok``, or why one cannot read the other's memory directly."""
+    p2p_write: str | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Links between GPUs, each pair once with a < b."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    links: tuple[GpuLink, ...] | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """What measurements run on, found without importing any of it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    python: str
+    torch: str | Missing
+    torch_cuda: str | None | Missing
+    """CUDA version torch was built for; None: built without."""
+    torch_hip: str | None | Missing
+    """ROCm's HIP version torch was built for; None: built without."""
+    nvidia_driver: str | Missing
+    cuda_driver: str | Missing
+    """The newest CUDA version the driver speaks."""
+    cuda_toolkit: str | Missing
+    cudnn: str | Missing
+    nccl: str | Missing
+    rocm: str | Missing
+    packages: Mapping[str, str]
+    """Installed packages that bear on speed: name, version."""
+    environment: Mapping[str, str]
+    """Environment variables that bear on speed; no others are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """This machine at one moment."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    schema: int = SNAPSHOT_SCHEMA
+    taken: str
+    """UTC, ISO 8601."""
+    host: HostInfo
+    cpu: Cpu
+    memory: MemoryInfo
+    disks: tuple[Disk, ...] | Missing
+    pci_gpus: tuple[PciGpu, ...] | Missing
+    gpus: tuple[Gpu, ...] | Missing
+    topology: Topology
+    software: Software
+
+
+@cache
+def _adapter() -> TypeAdapter[Snapshot]:
+    return TypeAdapter(Snapshot)
+
+
+def to_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as JSON-able values; the form of machine.json."""
+    whole: dict[str, Any] = _adapter().dump_python(snapshot, mode="json", by_alias=True)
+    return whole
+
+
+def from_dict(value: object) -> Snapshot:
+    """The snapshot in the parsed text of a machine.json.
+
+    Raises DataError if it is not one, or was written under another schema version.
+    """
+    _check_schema(value)
+    try:
+        return _adapter().validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"not a machine description: {place}: {first['msg']}") from None
+
+
+def _check_schema(value: object) -> None:
+    found = value.get("schema") if isinstance(value, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise DataError("not a machine description: it has no schema version")
+    if found > SNAPSHOT_SCHEMA:
+        raise DataError(
+            f"the machine description was written by a newer trainrig (schema {found}; this one "
+            f"reads {SNAPSHOT_SCHEMA})",
+            "upgrade: pip install --upgrade trainrig",
+        )
+    if found < SNAPSHOT_SCHEMA:
+        raise DataError(
+            f"the machine description was written by an older trainrig (schema {found}; this one "
+            f"reads {SNAPSHOT_SCHEMA})",
+            "look again: trainrig inspect --json",
+        )
+
+
+def environment_digest(snapshot: Snapshot) -> str:
+    """Names what a measurement ran under: software, kernel, CPU model and settings.
+
+    Clocks, temperatures, free memory and the moment are not part of it: two
+    snapshots of an unchanged machine have the same digest.
+    """
+    whole = to_dict(snapshot)
+    return digest(
+        {
+            "software": whole["software"],
+            "kernel": whole["host"]["kernel"],
+            "cpu": whole["cpu"]["model"],
+            "gpus": [gpu["name"] for gpu in whole["gpus"]] if _known(whole["gpus"]) else [],
+        }
+    )
+
+
+def _known(value: object) -> bool:
+    return not (isinstance(value, dict) and "missing" in value)
