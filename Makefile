@@ -12,12 +12,16 @@ ifeq ($(TORCH),existing)
 VENV   := .venv-existing
 NOTE   := $(VENV).txt
 PINS   := $(NOTE)
-TORCHED :=
+FULL   := .
+TEST   := .[test]
+DEV    := .[dev]
 else
 VENV   := .venv
 NOTE   :=
 PINS   := constraints.txt
-TORCHED := torch
+FULL   := .[torch]
+TEST   := .[torch,test]
+DEV    := .[torch,dev]
 endif
 
 BIN    := $(VENV)/bin
@@ -74,24 +78,23 @@ $(VENV)/.light: $(BIN)/python $(NOTE) pyproject.toml constraints.txt
 # The light stamp is gone while a later stage is at work, and an environment without it is made
 # anew: so one that was left half-made never passes for whole.
 install = @mv $(VENV)/.light $(VENV)/.held; $(PIP) $(1); status=$$?; mv $(VENV)/.held $(VENV)/.light; exit $$status
-comma   := ,
-EXTRAS  = --no-build-isolation --editable '.[$(TORCHED)$(if $(TORCHED),$(if $(1),$(comma)))$(1)]'
+LOCAL   = --no-build-isolation --editable
 
 # The first look at the machine comes before the heavy packages.
 $(VENV)/.full: $(VENV)/.light
 	@test -e $@ || $(BIN)/trainrig inspect || echo "inspect failed; the set-up goes on" >&2
 	@echo "installing $(if $(NOTE),the plots,torch and the plots: with CUDA several GB)" >&2
-	$(call install,$(HUSH) $(call EXTRAS,))
+	$(call install,$(HUSH) $(LOCAL) '$(FULL)')
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py check $(NOTE))
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.full
 	@echo "installing what the tests need" >&2
-	$(call install,-qq $(call EXTRAS,test))
+	$(call install,-qq $(LOCAL) '$(TEST)')
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test
-	$(call install,-qq $(call EXTRAS,dev))
+	$(call install,-qq $(LOCAL) '$(DEV)')
 	@touch $@
 
 ifdef NOTE
