@@ -1,0 +1,123 @@
+"""From a name or a PCI id to a chip: the right one or none.
+
+A name is matched exactly after normalisation: case, spaces, dashes and
+brackets do not count, nor do leading vendor words (NVIDIA, GeForce, Tesla,
+AMD Instinct ...).  Nothing else is forgiven.  "RTX 4090 Laptop GPU" is another
+chip than "RTX 4090" and gets no figures of it; a slice ("MIG 1g.10gb", "GRID
+A100-10C") is not the whole chip.  A short name that fits several chips
+("A100") picks none of them: `candidates` lists them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import cache
+
+from trainrig.catalog.chip import Chip
+from trainrig.catalog.load import load_chips
+from trainrig.errors import DataError, UsageError
+
+# Dropped only where they lead: "Quadro" stays, since a Quadro RTX 6000 is not an RTX 6000 Ada.
+_VENDOR_WORDS = frozenset(
+    ["nvidia", "geforce", "tesla", "amd", "radeon", "instinct"]
+    + ["intel", "habana", "google", "huawei", "aws", "apple"]
+)
+# A plus or a letter of any script is part of a word: "4090+" is not a 4090.
+_WORD = re.compile(r"[\w.+]+")
+_MAX_NAME = 200
+_MAX_CANDIDATES = 12
+
+
+def normalise(name: str) -> str:
+    """``NVIDIA GeForce RTX 4090`` and ``rtx-4090`` are both ``rtx4090``."""
+    return "".join(_words(name))
+
+
+def find_chip(name: str) -> Chip | None:
+    """The chip that ``name`` means, or None: unknown, or fitting more than one."""
+    return _by_name().get(normalise(name))
+
+
+def chip_by_pci_id(pci_id: str) -> Chip | None:
+    """The chip with the PCI id ``vendor:device`` (``10de:2684``), or None."""
+    return _by_pci_id().get(pci_id.strip().lower())
+
+
+def candidates(name: str) -> tuple[Chip, ...]:
+    """The chips that a shortened ``name`` may mean: ``A100`` fits four, ``A100 80GB`` two.
+
+    The first word is taken whole, so that ``A10`` does not mean an A100.
+    """
+    wanted = _words(name)
+    if not wanted:
+        return ()
+    return tuple(chip for chip in load_chips() if _fits(_words(chip.name), wanted))
+
+
+def did_you_mean(name: str, limit: int = 3) -> tuple[str, ...]:
+    """Names of the catalog that look like ``name``.  A hint for people, never a match."""
+    spelled = {normalise(known): chip.name for chip in load_chips() for known in _names(chip)}
+    near = difflib.get_close_matches(normalise(name)[:_MAX_NAME], spelled, n=2 * limit, cutoff=0.6)
+    return tuple(dict.fromkeys(spelled[found] for found in near))[:limit]
+
+
+def require_chip(name: str) -> Chip:
+    """The chip that ``name`` means.
+
+    Raises UsageError that lists the candidates, or names that look like it.
+    """
+    chip = find_chip(name)
+    if chip is not None:
+        return chip
+    several = candidates(name)
+    if len(several) > 1:
+        raise UsageError(f"{_shown(name)} is one of: {_listed(several)}", "give the whole name")
+    near = tuple(fitting.name for fitting in several) or did_you_mean(name)
+    hint = f"did you mean {' or '.join(near)}?" if near else "list them with: trainrig catalog"
+    raise UsageError(f"unknown chip: {_shown(name)}", hint)
+
+
+@cache
+def _by_name() -> dict[str, Chip]:
+    index: dict[str, Chip] = {}
+    for chip in load_chips():
+        for name in _names(chip):
+            other = index.setdefault(normalise(name), chip)
+            if other is not chip:
+                raise DataError(f"catalog: {name!r} means both {other.name} and {chip.name}")
+    return index
+
+
+@cache
+def _by_pci_id() -> dict[str, Chip]:
+    return {pci_id: chip for chip in load_chips() for pci_id in chip.pci_ids}
+
+
+def _names(chip: Chip) -> tuple[str, ...]:
+    return (chip.name, *chip.short_names, *chip.aliases)
+
+
+def _words(name: str) -> list[str]:
+    """The words of ``name`` without leading vendor words; none if it is absurdly long."""
+    words = _WORD.findall(name.casefold()) if len(name) <= _MAX_NAME else []
+    while words and words[0] in _VENDOR_WORDS:
+        words.pop(0)
+    return words
+
+
+def _fits(words: list[str], wanted: list[str]) -> bool:
+    """The first words are equal, and each further wanted word begins one of ``words``."""
+    return words[:1] == wanted[:1] and all(
+        any(word.startswith(part) for word in words[1:]) for part in wanted[1:]
+    )
+
+
+def _listed(chips: tuple[Chip, ...]) -> str:
+    names = [chip.name for chip in chips[:_MAX_CANDIDATES]]
+    more = len(chips) - len(names)
+    return ", ".join([*names, *([f"and {more} more"] if more else [])])
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "..."
