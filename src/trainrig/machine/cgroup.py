@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from trainrig.machine.host import Host
 from trainrig.machine.snapshot import Missing
-from trainrig.machine.values import integer
+from trainrig.machine.values import first, integer, scaled
 
 _ROOT = "/sys/fs/cgroup"
 # cgroup v1 writes "no limit" as the largest multiple of a page below 2^63.
@@ -43,6 +43,26 @@ def memory_limit(host: Host) -> int | None | Missing:
     limits = [integer(host.read(path), "limit") for path in paths]
     known = [limit for limit in limits if not isinstance(limit, Missing) and limit < _V1_NO_LIMIT]
     return min(known, default=None)
+
+
+def throttled_s(host: Host) -> float | Missing:
+    """Seconds in which the quota held this process back; its own group's counter only."""
+    membership = host.read("/proc/self/cgroup")
+    if isinstance(membership, Missing):
+        return membership
+    files = [(folder, "throttled_usec", 1e-6) for folder in _folders(membership, "", _ROOT)]
+    for mount in _v1_mounts(membership, "cpu"):
+        folders = _folders(membership, "cpu", mount)
+        files += [(folder, "throttled_time", 1e-9) for folder in folders]
+    found = [_counter(host.read(f"{folder}/cpu.stat"), name, unit) for folder, name, unit in files]
+    return first(found, "count of throttled time")
+
+
+def _counter(content: str | Missing, name: str, unit_s: float) -> float | Missing:
+    if isinstance(content, Missing):
+        return content
+    fields = dict(line.split()[:2] for line in content.splitlines() if len(line.split()) == 2)
+    return scaled(fields.get(name), unit_s, name)
 
 
 def _v2_quota(host: Host, folder: str) -> float | None:

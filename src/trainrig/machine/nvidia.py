@@ -83,7 +83,9 @@ def read_inventory(answer: Mapping[str, Any] | Missing) -> Driver:
         return Driver(version=answer, cuda=answer, gpus=answer, links=answer)
     devices = answer.get("devices")
     listed = list(devices) if isinstance(devices, list) else []
-    gpus = tuple(_gpu(i, device) for i, device in enumerate(listed) if isinstance(device, dict))
+    gpus = tuple(
+        read_device(i, device) for i, device in enumerate(listed) if isinstance(device, dict)
+    )
     return Driver(
         version=_matching(_DRIVER, answer.get("driver"), "driver version"),
         cuda=_cuda_version(answer.get("cuda")),
@@ -107,7 +109,8 @@ def _answered(facts: Mapping[str, Any], name: str) -> Any | Missing:
     return _reason_of(value) or (Missing(f"NVML has no {name}") if value is None else value)
 
 
-def _gpu(index: int, facts: Mapping[str, Any]) -> Gpu:
+def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
+    """One GPU out of NVML's answers about it; what was not asked is Missing."""
     why = _reason_of(facts)
     if why is not None:  # the device is counted, but the driver does not hand it out
         facts = {name: {"missing": why.reason} for name in nvml.QUESTION_NAMES}
@@ -166,8 +169,8 @@ def _errors(facts: Mapping[str, Any]) -> dict[str, Any]:
     remapped = _answered(facts, "remapped")
     rows = remapped if isinstance(remapped, list) and len(remapped) == 4 else [remapped] * 4
     current, _ = _two(_answered(facts, "ecc"), "ECC mode")
-    counters = ("uncorrected_volatile", "uncorrected_aggregate")
-    counters += ("corrected_volatile", "corrected_aggregate")
+    kinds = ("uncorrected", "corrected")
+    counters = [f"{kind}_{since}" for kind in kinds for since in ("volatile", "aggregate")]
     return {
         "ecc": yes_or_no(current, "ECC mode"),
         **{f"ecc_{name}": integer(_answered(facts, name), "ECC counter") for name in counters},
