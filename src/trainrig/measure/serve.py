@@ -36,27 +36,43 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _reply(replies, {"ready": _introduce(device)})
     for line in sys.stdin:
-        _reply(replies, run_case(json.loads(line), device))
+        request = json.loads(line)
+        _reply(replies, run_case(request, device, _holder(replies, request)))
     # Interpreter shutdown with live CUDA or OpenMP threads is where crashes hide.
     sys.stderr.flush()
     os._exit(0)
 
 
-def run_case(request: dict[str, Any], device: str) -> dict[str, Any]:
+def _holder(replies: TextIO, request: dict[str, Any]) -> Callable[[], None]:
+    """What a case does between preparing and timing: nothing, or wait for the parent's word."""
+
+    def wait_for_word() -> None:
+        _reply(replies, {"holding": True})
+        sys.stdin.readline()
+
+    return wait_for_word if request.get("hold") else lambda: None
+
+
+def run_case(
+    request: dict[str, Any], device: str, hold: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """One reply for one request; every failure of the case itself becomes a status."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     start = time.perf_counter()
-    reply = _classify(lambda: _measure(request, device))
+    reply = _classify(lambda: _measure(request, device, hold))
     return {**reply, "started": started, "duration": time.perf_counter() - start}
 
 
-def _measure(request: dict[str, Any], device: str) -> dict[str, Any]:
+def _measure(
+    request: dict[str, Any], device: str, hold: Callable[[], None]
+) -> dict[str, Any]:
     chosen = family(request["family"])
     clock = clock_for(device)
     prepared = chosen.prepare(request["case"], device)
     wrong = prepared.wrong()
     if wrong is not None:
         return {"status": Status.FAILED, "reason": f"wrong answer before timing: {wrong}"}
+    hold()
     with sampler.watch(device) as watched:
         samples = sample(clock, prepared.call, Settings(**request["settings"]))
     wrong = prepared.wrong()  # again: a device may only fail when it is warm

@@ -28,6 +28,9 @@ from trainrig.record import Case, Status
 START_TIMEOUT = 120.0
 _TICK = 1.0
 
+# The worker's word that a held case is prepared.
+HOLDING = b'{"holding": true}'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -38,6 +41,8 @@ class Request:
     settings: Settings
     timeout: float
     """Hard limit in seconds, preparation and the answer's check included."""
+    hold: bool = False
+    """Wait for the parent's word between preparing and timing: several devices start together."""
 
     def to_line(self) -> bytes:
         """The request as the worker reads it."""
@@ -46,7 +51,12 @@ class Request:
             "warmup_time": self.settings.warmup_time,
             "target": self.settings.target,
         }
-        request = {"family": self.family, "case": dict(self.case), "settings": settings}
+        request = {
+            "family": self.family,
+            "case": dict(self.case),
+            "settings": settings,
+            "hold": self.hold,
+        }
         return json.dumps(request).encode() + b"\n"
 
 
@@ -122,21 +132,33 @@ class Worker:
             self._ready = json.loads(line)["ready"]
         return self._ready
 
-    def run(self, request: Request) -> Reply:
-        """Run one case.  Whatever happens to the worker becomes the reply's status."""
+    def run(self, request: Request, released: Callable[[], None] = lambda: None) -> Reply:
+        """Run one case.  Whatever happens to the worker becomes the reply's status.
+
+        A request with `hold` is prepared first; then ``released`` is called, and
+        when it returns the timing starts.
+        """
         self.wait_ready()
         kills_before = _oom_kills()
         start = time.monotonic()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died between cases: no reply will come
-            self._process.stdin.write(request.to_line())
-            self._process.stdin.flush()
+        self._send(request.to_line())
         line = self._read_line(request.timeout)
+        if request.hold:
+            released()  # also when it died: the others must not wait for it
+            if line == HOLDING:
+                self._send(b"go\n")
+                line = self._read_line(request.timeout)
         if line is not None:
             return _parse_reply(line)
         reply = self._post_mortem(request.timeout, kills_before, time.monotonic() - start)
         self._start()
         return reply
+
+    def _send(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died between cases: no reply will come
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
 
     def stop(self) -> None:
         """End the process; it holds nothing that needs saving."""
