@@ -88,3 +88,54 @@ def test_torch_is_found_through_other_rooms(house: Path) -> None:
     result = lint_imports(house)
     assert result.returncode == 1
     assert "trainrig.store is not allowed to import torch" in result.stdout
+
+
+# Runs one command as `python -m trainrig` does, then writes down which modules it loaded.
+LOADED = """
+import runpy, sys
+target, sys.argv = sys.argv[1], ["trainrig", *sys.argv[2:]]
+try:
+    runpy.run_module("trainrig", run_name="__main__")
+except SystemExit as end:
+    status = end.code
+open(target, "w").write("\\n".join(sys.modules))
+sys.exit(status)
+"""
+HEAVY = {"pydantic", "rich", "altair", "scipy", "numpy", "jinja2", "psutil", "vl_convert"}
+
+
+def loaded_by(tmp_path: Path, *command: str) -> set[str]:
+    """The top-level modules that are loaded once ``trainrig COMMAND`` has ended well."""
+    target = tmp_path / "modules"
+    result = subprocess.run(
+        [sys.executable, "-c", LOADED, str(target), *command],
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    return {name.split(".")[0] for name in target.read_text().split()}
+
+
+def test_the_help_loads_click_and_nothing_heavy(tmp_path: Path) -> None:
+    loaded = loaded_by(tmp_path, "--help")
+    assert "click" in loaded
+    assert not loaded & (HEAVY | {"torch"})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect"],
+        ["inspect", "--json"],
+        ["catalog", "RTX 4090"],
+        ["catalog", "--compare", "RTX 4090", "RTX 3090"],
+        ["qualify", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_light_verb_does_not_load_torch(tmp_path: Path, command: list[str]) -> None:
+    assert "torch" not in loaded_by(tmp_path, *command)

@@ -56,7 +56,9 @@ def read_note(note: Path) -> dict[str, object]:
 def find(note: Path) -> None:
     """Write NOTE.  It keeps its date while nothing has changed, so that make has nothing to do."""
     if find_torch() is None:
-        stop(f"{sys.executable} has no torch", "name the python that has it: PYTHON=/path/to/python")
+        stop(
+            f"{sys.executable} has no torch", "name the python that has it: PYTHON=/path/to/python"
+        )
     text = "\n".join([PREFIX + json.dumps(describe()), *pins()]) + "\n"
     if not note.exists() or note.read_text() != text:
         shutil.rmtree(note.with_suffix(""), ignore_errors=True)  # made for another torch
