@@ -32,7 +32,9 @@ from trainrig.errors import DataError
 
 SCHEMA_VERSION = 1
 
-Scalar = str | int | float | bool | None
+# Whole numbers that every reader of JSON has; a longer one is an attack or an accident.
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Scalar = str | Whole | float | bool | None
 Case = Mapping[str, Scalar]
 Severity = Literal["error", "warning", "info"]
 
@@ -79,7 +81,15 @@ def new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-_STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
+# Strict: a number in quotes, a float for a count or an infinity is a fault of the writer, and
+# is not to be repaired in silence.
+_STRICT: ConfigDict = {
+    "strict": True,
+    "extra": "forbid",
+    "allow_inf_nan": False,
+    "use_attribute_docstrings": True,
+}
+_AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +131,7 @@ class Record:
     kind: Kind
     benchmark: str
     """``matmul``, ``vector``, ``copy``; its definition stands in docs/definitions.md."""
-    version: int = 1
+    version: _AtLeastOne = 1
     """Version of the benchmark: different versions are never compared."""
     case: Case
     """What was asked for: flat, sorted by name where order matters; tuned values are not in it."""
@@ -137,9 +147,9 @@ class Record:
     """What `value` was computed from, where it has no samples of its own; ``from`` in JSON."""
     interval: tuple[Finite, Finite] | None = None
     """Low and high end of the interval of `value`, in `unit`."""
-    confidence: Finite | None = None
+    confidence: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Of the interval, 0 to 1; None for a band that has no stated confidence."""
-    attempt: int | None = None
+    attempt: _AtLeastOne | None = None
     """Which fresh worker took these samples, from 1; None for the point itself."""
     stop: str | None = None
     """Why sampling stopped: ``converged``, ``time``, ``samples``."""
@@ -152,9 +162,9 @@ class Record:
     """Why this point must not be judged, or None."""
     device: str | None = None
     """Device model: a name of the catalog where one fits, else what the machine reports."""
-    device_count: int = 1
+    device_count: _AtLeastOne = 1
     """How many devices worked at the same time."""
-    device_index: int | None = None
+    device_index: Annotated[int, Field(ge=0)] | None = None
     """Which of the machine's devices it was; not part of the key."""
     environment: str | None = None
     """Digest of the software and settings it ran under; spelled out in machine.json."""
@@ -221,6 +231,21 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What is read before the rest, so that another version is told from damage."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = {"strict": True}
+
+    schema: int | None = None
+    id: str | None = None
+
+
+@cache
+def _head_adapter() -> TypeAdapter[_Head]:
+    return TypeAdapter(_Head)
+
+
 @cache
 def _record_adapter() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
@@ -237,7 +262,9 @@ def to_json(record: Record) -> str:
     kept = {
         name: value for name, value in whole.items() if value is not None or name in _ALWAYS_WRITTEN
     }
-    return json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    line = json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Half a surrogate pair (an undecodable byte in what some tool printed) is no UTF-8.
+    return line.encode("utf-8", "replace").decode("utf-8")
 
 
 # Others script against these (the interface of `qualify`): they are present even when null.
@@ -254,10 +281,12 @@ def from_json(line: str | bytes) -> Record:
     was written under another schema version.
     """
     try:
+        head = _check_head(line, "the record")
         record = _record_adapter().validate_json(line)
     except ValidationError as error:
-        raise DataError(f"not a record: {_first_problem(line, error)}") from None
-    check_schema(record.schema, "the record")
+        raise DataError(f"not a record: {_first_problem(error)}") from None
+    if head.id is None:  # it has a default for those who make records, not for those who read
+        raise DataError("not a record: id: Field required")
     return record
 
 
@@ -269,28 +298,34 @@ def verdict_to_json(verdict: Verdict) -> str:
 def verdict_from_json(data: str | bytes) -> Verdict:
     """The verdict in a JSON object.  Raises DataError for anything else."""
     try:
+        _check_head(data, "the verdict")
         return _verdict_adapter().validate_json(data)
     except ValidationError as error:
-        raise DataError(f"not a verdict: {_first_problem(data, error)}") from None
+        raise DataError(f"not a verdict: {_first_problem(error)}") from None
+
+
+def _check_head(data: str | bytes, what: str) -> _Head:
+    head = _head_adapter().validate_json(data)
+    check_schema(head.schema, what)
+    return head
 
 
 def check_schema(found: object, what: str) -> None:
     """Refuse what an older or newer trainrig wrote, and say what to run instead."""
-    if found == SCHEMA_VERSION:
-        return
-    if isinstance(found, int) and not isinstance(found, bool) and found > SCHEMA_VERSION:
+    if type(found) is not int or not 0 <= found < 2**31:  # True is no version, nor is 1.0
+        raise DataError(f"{what} has no schema version", "is it a trainrig run?")
+    if found > SCHEMA_VERSION:
         raise DataError(
             f"{what} was written by a newer trainrig (schema {found}; this one reads "
             f"{SCHEMA_VERSION})",
             "upgrade: pip install --upgrade trainrig",
         )
-    if isinstance(found, int) and not isinstance(found, bool):
+    if found < SCHEMA_VERSION:
         raise DataError(
             f"{what} was written by an older trainrig (schema {found}; this one reads "
             f"{SCHEMA_VERSION})",
             "read it with the version named in its run.toml, or measure again: trainrig qualify",
         )
-    raise DataError(f"{what} has no schema version", "is it a trainrig run?")
 
 
 def case_label(case: Case) -> str:
@@ -312,17 +347,14 @@ def digest(value: object) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a record, with each field's documentation."""
-    return _record_adapter().json_schema(by_alias=True)
+    schema = _record_adapter().json_schema(by_alias=True)
+    schema["required"] = ["schema", "id", *schema["required"]]  # see `from_json`
+    return schema
 
 
-def _first_problem(line: str | bytes, error: ValidationError) -> str:
-    """The first problem in words; a wrong schema version before anything it caused."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return "not JSON"
-    if isinstance(found, dict) and found.get("schema") != SCHEMA_VERSION:
-        check_schema(found.get("schema"), "the record")
+def _first_problem(error: ValidationError) -> str:
+    """The first problem, in one printable line whatever the file says."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the line"
-    return f"{place}: {first['msg']}"
+    text = f"{place}: {first['msg']}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]

@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 CONFIDENCE = 0.95
 
@@ -56,20 +57,23 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return Interval(low=ordered[rank - 1], high=ordered[-rank], confidence=reached)
 
 
+@lru_cache(maxsize=4096)
 def _median_rank(count: int, confidence: float) -> tuple[int, float]:
     """The largest rank k whose interval reaches ``confidence``, and what it reaches.
 
-    Sums the lower tail from k = 0 upwards; beyond 1000 samples the normal
-    approximation is exact to well under one rank.
+    Sums the lower tail from k = 0 upwards in whole numbers; beyond 1000 samples the
+    normal approximation is exact to well under one rank.  Remembered, because the
+    timing loop asks between samples.
     """
     if count > 1000:
         quantile = statistics.NormalDist().inv_cdf((1.0 + confidence) / 2.0)
         return max(1, math.floor((count - quantile * math.sqrt(count)) / 2.0)), confidence
     whole = 2**count
     tail = 0  # ways to see fewer than `rank` samples below the median
-    rank = 0
-    while 2 * (tail + math.comb(count, rank)) <= (1.0 - confidence) * whole:
-        tail += math.comb(count, rank)
+    rank, ways = 0, 1  # ways = comb(count, rank)
+    while 2 * (tail + ways) <= (1.0 - confidence) * whole:
+        tail += ways
+        ways = ways * (count - rank) // (rank + 1)
         rank += 1
     if rank == 0:
         return 1, 1.0 - 2.0 / whole
