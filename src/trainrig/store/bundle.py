@@ -13,11 +13,15 @@ import gzip
 import hashlib
 import io
 import re
+import shutil
 import tarfile
+import tempfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainrig.errors import DataError, StoreError
+from trainrig.store.layout import CONFIG, parse_config, read_file
 
 BUNDLE_VERSION = 1
 _MAGIC = b"trainrig-bundle "
@@ -30,6 +34,8 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*(/[A-Za-z0-9_+-][A-Za-z0
 def is_bundle(path: Path) -> bool:
     """Whether the file starts as a bundle does; False for what cannot be read."""
     try:
+        if not path.is_file():  # to open a pipe would be to wait for its writer
+            return False
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
@@ -39,9 +45,11 @@ def is_bundle(path: Path) -> bool:
 def pack(run: Path, target: Path) -> str:
     """Pack the run folder into ``target`` and return the content hash.
 
-    Hidden files and links are left out.  Raises StoreError when it cannot write,
-    and refuses to replace an existing file.
+    Hidden files and links are left out.  Raises DataError for what is not a run of
+    this schema or cannot be read, StoreError when it cannot write or ``target``
+    exists.
     """
+    parse_config(read_file(run / CONFIG), run)
     payload = _pack_payload(run)
     digest = hashlib.sha256(payload).hexdigest()
     try:
@@ -49,7 +57,9 @@ def pack(run: Path, target: Path) -> str:
             file.write(_MAGIC + f"{BUNDLE_VERSION} {digest}\n".encode())
             file.write(payload)
     except FileExistsError:
-        raise StoreError(f"{target} exists", "name another file; bundles are not replaced") from None
+        raise StoreError(
+            f"{target} exists", "name another file; bundles are not replaced"
+        ) from None
     except OSError as error:
         target.unlink(missing_ok=True)
         raise StoreError(f"cannot write {target}: {error.strerror}") from None
@@ -58,15 +68,20 @@ def pack(run: Path, target: Path) -> str:
 
 def _pack_payload(run: Path) -> bytes:
     buffer = io.BytesIO()
+    folder = re.sub(
+        r"[^A-Za-z0-9._+-]|^\.", "-", run.resolve().name
+    )  # the user may have renamed it
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for file in sorted(run.rglob("*")):
-            name = f"{run.name}/{file.relative_to(run).as_posix()}"
-            if file.is_symlink() or not file.is_file() or not _SAFE_NAME.fullmatch(name):
+            name = f"{folder}/{file.relative_to(run).as_posix()}"
+            data = None if file.is_symlink() else read_file(file)
+            if data is None or not _SAFE_NAME.fullmatch(name):
                 continue
-            data = file.read_bytes()
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
+    if buffer.tell() > _MAX_UNPACKED:
+        raise DataError(f"{run} is larger than the 1 GiB that a bundle may hold")
     return gzip.compress(buffer.getvalue(), mtime=0)
 
 
@@ -83,7 +98,7 @@ def open_bundle(path: Path) -> tuple[str, dict[str, bytes]]:
     payload = _check_hash(path, raw)
     try:
         return _read_archive(path, _gunzip(path, payload))
-    except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError, RecursionError):
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError):
         raise DataError(f"{path} is damaged: its archive cannot be read") from None
 
 
@@ -96,15 +111,26 @@ def unpack(path: Path, parent: Path) -> Path:
     name, files = open_bundle(path)
     folder = parent / name
     try:
-        folder.mkdir(parents=True)
-        for file, data in files.items():
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file).write_bytes(data)
-    except FileExistsError:
-        raise StoreError(f"{folder} exists", "name another folder") from None
+        parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            raise StoreError(f"{folder} exists", "name another folder")
+        draft = Path(tempfile.mkdtemp(prefix=".unpack-", dir=parent))
+        try:
+            _write_files(draft, files)
+            draft.chmod(0o755)
+            draft.rename(folder)  # all of it, or nothing
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror}") from None
     return folder
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    for file, data in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(data)
 
 
 def _check_hash(path: Path, raw: bytes) -> bytes:
@@ -141,12 +167,18 @@ def _read_archive(path: Path, data: bytes) -> tuple[str, dict[str, bytes]]:
     names = set()
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         for entry in archive:
-            if not entry.isreg() or not _SAFE_NAME.fullmatch(entry.name) or "/" not in entry.name:
-                raise DataError(f"{path} is refused: it holds {entry.name[:80]!r}")
             name, _, file = entry.name.partition("/")
+            if not _is_plain(entry) or not file or file in files:
+                raise DataError(f"{path} is refused: it holds {entry.name[:80]!r}")
             names.add(name)
             content = archive.extractfile(entry)
             files[file] = content.read() if content else b""
     if len(names) != 1:
         raise DataError(f"{path} is refused: it holds {len(names)} runs, not one")
     return names.pop(), files
+
+
+def _is_plain(entry: tarfile.TarInfo) -> bool:
+    """A file of as many bytes as the archive holds: a sparse one may claim any size."""
+    regular = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
+    return regular and _SAFE_NAME.fullmatch(entry.name) is not None

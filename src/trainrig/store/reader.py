@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trainrig.errors import DataError
-from trainrig.record import Record, Verdict, check_schema, from_json, verdict_from_json
+from trainrig.record import Record, Verdict, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
-from trainrig.store.writer import CONFIG, MACHINE, RECORDS, SERIES, VERDICT
+from trainrig.store.layout import (
+    CONFIG,
+    MACHINE,
+    RECORDS,
+    SERIES,
+    VERDICT,
+    parse_config,
+    read_file,
+)
+
+_SERIES_FILE = re.compile(rf"{SERIES}/[^/]+\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +47,17 @@ def read_run(path: Path) -> RunData:
     Raises DataError for what is not a run, was written under another schema, or
     has a damaged line before its last.
     """
-    if path.is_dir():
-        folder = path if (path / CONFIG).is_file() else _only_run(path)
-        return _parse(folder.name, folder, _folder_files(folder))
+    try:
+        if path.is_dir():
+            folder = path if (path / CONFIG).is_file() else _only_run(path)
+            return _parse(folder.resolve().name, folder, _folder_files(folder))
+        exists = path.exists()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "check its permissions") from None
     if is_bundle(path):
         name, files = open_bundle(path)
         return _parse(name, path, files)
-    if path.exists():
+    if exists:
         raise DataError(f"neither a run nor a bundle: {path}", "name a folder inside runs/")
     raise DataError(f"no such run: {path}", "trainrig qualify makes one; its last line names it")
 
@@ -67,19 +81,21 @@ def _only_run(parent: Path) -> Path:
 def _folder_files(folder: Path) -> dict[str, bytes]:
     names = [CONFIG, MACHINE, RECORDS, VERDICT]
     names += [f"{SERIES}/{file.name}" for file in sorted((folder / SERIES).glob("[!.]*.jsonl"))]
-    try:
-        return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
-    except OSError as error:
-        raise DataError(f"cannot read {folder}: {error.strerror}", "check its permissions") from None
+    found = {name: read_file(folder / name) for name in names}
+    return {name: data for name, data in found.items() if data is not None}
 
 
 def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
     problems: list[str] = []
-    config = _parse_config(path, files)
+    config = parse_config(files.get(CONFIG), path)
     machine = _parse_object(MACHINE, files, problems)
+    if RECORDS not in files:
+        problems.append(f"{RECORDS} is gone")
     records = _parse_records(files.get(RECORDS, b""), path, problems)
     series = {
-        Path(file).stem: _parse_series(data) for file, data in files.items() if file.startswith(SERIES)
+        Path(file).stem: _parse_series(data)
+        for file, data in files.items()
+        if _SERIES_FILE.fullmatch(file)
     }
     verdict = None
     if VERDICT in files:
@@ -98,17 +114,6 @@ def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
     )
 
 
-def _parse_config(path: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
-    if CONFIG not in files:
-        raise DataError(f"not a run: {path} has no {CONFIG}", "name a folder inside runs/")
-    try:
-        config = tomllib.loads(files[CONFIG].decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}/{CONFIG} is damaged: {str(error).splitlines()[0]}") from None
-    check_schema(config.get("schema"), str(path))
-    return config
-
-
 def _parse_object(
     name: str, files: Mapping[str, bytes], problems: list[str]
 ) -> Mapping[str, Any] | None:
@@ -116,7 +121,7 @@ def _parse_object(
         problems.append(f"the run was cut off before its {name}")
         return None
     try:
-        found = json.loads(files[name])
+        found = json.loads(files[name], parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise DataError(f"{name} is damaged: not JSON") from None
     if not isinstance(found, dict):
@@ -142,9 +147,14 @@ def _parse_series(data: bytes) -> tuple[Mapping[str, Any], ...]:
     rows = []
     for line in data.split(b"\n")[:-1]:
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             rows.append(row)
     return tuple(rows)
+
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and the infinities are no JSON, though Python reads them."""
+    raise ValueError(constant)

@@ -17,22 +17,25 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from trainrig.errors import DataError, StoreError
+from trainrig.errors import StoreError
 from trainrig.record import SCHEMA_VERSION, Record, Verdict, to_json, verdict_to_json
-
-CONFIG = "run.toml"
-MACHINE = "machine.json"
-RECORDS = "records.jsonl"
-VERDICT = "verdict.json"
-REPORT = "report.html"
-SERIES = "series"
-LOGS = "logs"
+from trainrig.store.layout import (
+    CONFIG,
+    LOGS,
+    MACHINE,
+    RECORDS,
+    REPORT,
+    SERIES,
+    VERDICT,
+    parse_config,
+    read_file,
+)
 
 
 class RunWriter:
@@ -80,7 +83,7 @@ class RunWriter:
 
     def write_machine(self, machine: Mapping[str, Any]) -> None:
         """Store the machine's snapshot."""
-        write_atomic(self.path / MACHINE, json.dumps(machine, indent=1, ensure_ascii=False))
+        write_atomic(self.path / MACHINE, _indented(machine))
 
     def write_verdict(self, verdict: Verdict) -> None:
         """Store the verdict: the run is complete."""
@@ -116,7 +119,9 @@ def create_run(parent: Path, verb: str, config: Mapping[str, Any]) -> RunWriter:
         try:
             name = f"{now:%Y%m%dT%H%M%SZ}-{host[:32]}-{verb}-{draft.name[-6:].replace('_', '0')}"
             head = {"schema": SCHEMA_VERSION, "name": name, "verb": verb, "started": now}
-            (draft / CONFIG).write_text(tomli_w.dumps({**head, **config}), encoding="utf-8")
+            text = tomli_w.dumps({**head, **config, **head})
+            # An undecodable byte of an argument is no UTF-8, and must not cost the run.
+            (draft / CONFIG).write_text(text, encoding="utf-8", errors="replace")
             (draft / RECORDS).touch()
             draft.chmod(0o755)
             path = draft.rename(parent / name)
@@ -127,11 +132,19 @@ def create_run(parent: Path, verb: str, config: Mapping[str, Any]) -> RunWriter:
 
 
 def resume_run(path: Path) -> RunWriter:
-    """Open an existing run to go on; a torn last line is cut off first."""
-    if not (path / CONFIG).is_file():
-        raise DataError(f"not a run: {path} has no {CONFIG}", "name a folder inside runs/")
+    """Open an existing run to go on; a torn last line is cut off first.
+
+    Raises DataError for what is not a run of this schema, StoreError when it
+    cannot be written.
+    """
+    parse_config(read_file(path / CONFIG), path)
     writer = RunWriter(path)
-    (path / VERDICT).unlink(missing_ok=True)  # it is open again
+    try:
+        with _store_errors(path):
+            (path / VERDICT).unlink(missing_ok=True)  # it is open again
+    except StoreError:
+        writer.close()
+        raise
     return writer
 
 
@@ -143,7 +156,7 @@ def write_atomic(path: Path, text: str) -> None:
     with _store_errors(path):
         handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -154,6 +167,10 @@ def write_atomic(path: Path, text: str) -> None:
             raise
 
 
+def _indented(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+
+
 class _LineFile:
     """A file of lines that is only ever extended by whole lines, by one writer."""
 
@@ -162,16 +179,19 @@ class _LineFile:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._end = _end_of_whole_lines(self._fd)
+            os.ftruncate(self._fd, self._end)
         except BlockingIOError:
-            os.close(self._fd)
+            self.close()
             raise StoreError(
                 f"another process is writing {path.parent}", "wait for it, or start a new run"
             ) from None
-        self._end = _end_of_whole_lines(self._fd)
-        os.ftruncate(self._fd, self._end)
+        except OSError:
+            self.close()
+            raise
 
     def append(self, line: str, *, sync: bool) -> None:
-        data = line.encode("utf-8") + b"\n"
+        data = line.encode("utf-8", "replace") + b"\n"
         try:
             written = 0
             while written < len(data):
@@ -179,7 +199,8 @@ class _LineFile:
             if sync:
                 os.fsync(self._fd)
         except OSError as error:
-            os.ftruncate(self._fd, self._end)
+            with suppress(OSError):  # a disk that is gone: the reader drops the torn line
+                os.ftruncate(self._fd, self._end)
             raise _store_error(error, self._path) from None
         self._end += len(data)
 

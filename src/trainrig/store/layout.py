@@ -1,0 +1,44 @@
+"""What the files of a run are called, and the one that every run has: run.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import DataError
+from trainrig.record import check_schema
+
+CONFIG = "run.toml"
+MACHINE = "machine.json"
+RECORDS = "records.jsonl"
+VERDICT = "verdict.json"
+REPORT = "report.html"
+SERIES = "series"
+LOGS = "logs"
+
+
+def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:
+    """What run.toml says; ``data`` is None where there is no such file, ``path`` is the run.
+
+    Raises DataError for no run.toml, a damaged one, or one of another schema.
+    """
+    if data is None:
+        raise DataError(f"not a run: {path} has no {CONFIG}", "name a folder inside runs/")
+    try:
+        config = tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}/{CONFIG} is damaged: not TOML") from None
+    check_schema(config.get("schema"), str(path))
+    return config
+
+
+def read_file(path: Path) -> bytes | None:
+    """The bytes of a plain file; None where there is none, or a pipe or folder instead.
+
+    Raises DataError when it cannot be read.
+    """
+    try:
+        return path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "check its permissions") from None
