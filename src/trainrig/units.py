@@ -38,11 +38,11 @@ def parse_duration(text: str) -> float:
 
 def format_time(seconds: float) -> str:
     """``seconds`` with three digits and the unit that suits it: ``1.25 ms``, ``3 min 20 s``."""
-    if seconds >= 60.0:
+    if 60.0 <= seconds < math.inf:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
     for step, unit in _TIME_STEPS:
-        if abs(seconds) >= step:
+        if abs(_three_digits(seconds)) >= step:
             return f"{_digits(seconds / step)} {unit}"
     return f"{_digits(seconds / 1e-9)} ns"
 
@@ -55,7 +55,7 @@ def si_scale(value: float, unit: str) -> tuple[float, str]:
     """
     spelled = _SPELLING.get(unit, unit)
     for step, prefix in _SI_STEPS:
-        if abs(value) >= step:
+        if abs(_three_digits(value)) >= step:
             return step, prefix + spelled
     return 1.0, spelled
 
@@ -85,5 +85,10 @@ def _digits(value: float) -> str:
     """Three significant digits, no exponent, no trailing dot."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 2 - math.floor(math.log10(abs(_three_digits(value)))))
     return f"{value:.{decimals}f}"
+
+
+def _three_digits(value: float) -> float:
+    """Rounded as it will be printed, so that 999.7 GB/s becomes 1.00 TB/s and not 1000 GB/s."""
+    return float(f"{value:.3g}")
