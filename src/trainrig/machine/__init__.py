@@ -5,14 +5,8 @@
 """
 
 from trainrig.machine.inspection import inspect
-from trainrig.machine.snapshot import (
-    Missing,
-    Snapshot,
-    environment_digest,
-    from_dict,
-    to_dict,
-    value_or,
-)
+from trainrig.machine.snapshot import Missing, Snapshot, value_or
+from trainrig.machine.stored import environment_digest, from_dict, to_dict
 
 __all__ = [
     "Missing",

@@ -1,25 +1,22 @@
-"""What this machine is, at one moment: the nouns, and their form on disk.
+"""What this machine is, at one moment: the nouns, as frozen values.
 
 A field that could not be read is `Missing(reason)`, never a zero and never a
 guess.  None means a fact: "there is no limit".  Quantities are in base SI units
 (bytes, hertz, watts, seconds), temperatures in degrees Celsius, memory speeds in
 transfers per second.
 
-This module does not look at anything: the probes beside it do.  machine.json in
-a run folder is `to_dict` of a Snapshot.
+This module does not look at anything: the probes beside it do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 
-from trainrig.errors import DataError
-from trainrig.record import Finite, digest
+from trainrig.record import Finite
 
 SNAPSHOT_SCHEMA = 1
 
@@ -351,67 +348,3 @@ class Snapshot:
     gpus: tuple[Gpu, ...] | Missing
     topology: Topology
     software: Software
-
-
-@cache
-def _adapter() -> TypeAdapter[Snapshot]:
-    return TypeAdapter(Snapshot)
-
-
-def to_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as JSON-able values; the form of machine.json."""
-    whole: dict[str, Any] = _adapter().dump_python(snapshot, mode="json", by_alias=True)
-    return whole
-
-
-def from_dict(value: object) -> Snapshot:
-    """The snapshot in the parsed text of a machine.json.
-
-    Raises DataError if it is not one, or was written under another schema version.
-    """
-    _check_schema(value)
-    try:
-        return _adapter().validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"not a machine description: {place}: {first['msg']}") from None
-
-
-def _check_schema(value: object) -> None:
-    found = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise DataError("not a machine description: it has no schema version")
-    if found > SNAPSHOT_SCHEMA:
-        raise DataError(
-            f"the machine description was written by a newer trainrig (schema {found}; this one "
-            f"reads {SNAPSHOT_SCHEMA})",
-            "upgrade: pip install --upgrade trainrig",
-        )
-    if found < SNAPSHOT_SCHEMA:
-        raise DataError(
-            f"the machine description was written by an older trainrig (schema {found}; this one "
-            f"reads {SNAPSHOT_SCHEMA})",
-            "look again: trainrig inspect --json",
-        )
-
-
-def environment_digest(snapshot: Snapshot) -> str:
-    """Names what a measurement ran under: software, kernel, CPU model and settings.
-
-    Clocks, temperatures, free memory and the moment are not part of it: two
-    snapshots of an unchanged machine have the same digest.
-    """
-    whole = to_dict(snapshot)
-    return digest(
-        {
-            "software": whole["software"],
-            "kernel": whole["host"]["kernel"],
-            "cpu": whole["cpu"]["model"],
-            "gpus": [gpu["name"] for gpu in whole["gpus"]] if _known(whole["gpus"]) else [],
-        }
-    )
-
-
-def _known(value: object) -> bool:
-    return not (isinstance(value, dict) and "missing" in value)

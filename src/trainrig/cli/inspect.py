@@ -1,0 +1,72 @@
+"""`trainrig inspect`: what this machine is, and what is wrong with it at a glance."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from trainrig.machine.nvidia import PATIENCE_S
+from trainrig.machine.snapshot import Snapshot
+from trainrig.record import Finding
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0.1, 600.0),
+    default=PATIENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long NVIDIA's driver may take to answer.",
+)
+def command(as_json: bool, wait: float) -> None:
+    """What this machine is: processor, memory, disks, GPUs, software.
+
+    Looks and changes nothing; needs no torch and no root.  Memory modules are
+    shown to root alone.
+    """
+    from trainrig.doctor import diagnose
+    from trainrig.machine import inspect
+
+    snapshot = inspect(patience_s=wait)
+    findings = diagnose(snapshot)
+    if as_json:
+        click.echo(json.dumps(_as_dict(snapshot, findings), ensure_ascii=False))
+        return
+    _show(snapshot, findings)
+
+
+def _as_dict(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any]:
+    """machine.json's content, with the catalog's names and the findings beside it."""
+    import dataclasses
+
+    from trainrig.machine import to_dict
+
+    listed = [dataclasses.asdict(finding) for finding in findings]
+    return {**to_dict(snapshot), "chips": chip_names(snapshot), "findings": listed}
+
+
+def _show(snapshot: Snapshot, findings: tuple[Finding, ...]) -> None:
+    from rich.console import Console
+
+    from trainrig.report.machine_table import findings_lines, machine_table
+
+    console = Console(highlight=False, emoji=False)
+    console.print(machine_table(snapshot, chip_names(snapshot)))
+    console.print()
+    for line in findings_lines(findings):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def chip_names(snapshot: Snapshot) -> dict[str, str]:
+    """PCI id → the catalog's name, for the ids that it knows."""
+    from trainrig.catalog.find import chip_by_pci_id
+    from trainrig.machine import value_or
+
+    ids = [device.pci_id for device in value_or(snapshot.pci_gpus, ())]
+    ids += [value_or(gpu.pci_id, "") for gpu in value_or(snapshot.gpus, ())]
+    found = {pci_id: chip_by_pci_id(pci_id) for pci_id in ids}
+    return {pci_id: chip.name for pci_id, chip in found.items() if chip is not None}

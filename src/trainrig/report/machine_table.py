@@ -1,0 +1,288 @@
+"""The machine as a table: what `inspect` prints, and what a report repeats.
+
+Handed a snapshot and the catalog's names for PCI ids; looks nothing up.  What
+is missing is printed with its reason, in the place of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from trainrig.machine.snapshot import (
+    Disk,
+    Gpu,
+    MemoryInfo,
+    Missing,
+    PcieLink,
+    PciGpu,
+    Snapshot,
+    value_or,
+)
+from trainrig.record import Finding
+from trainrig.units import format_memory, format_quantity, format_share, format_time
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+T = TypeVar("T")
+Row = tuple[str, str]
+
+# Instruction sets that decide how fast a CPU computes, of the hundred flags it reports.
+_TELLING_FLAGS = tuple(
+    [
+        "avx2",
+        "fma",
+        "avx512f",
+        "avx512_bf16",
+        "avx512_fp16",
+        "avx512_vnni",
+        "amx_bf16",
+        "amx_int8",
+        "asimd",
+        "sve",
+        "sve2",
+        "bf16",
+        "i8mm",
+    ]
+)
+
+
+def machine_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[tuple[str, list[Row]]]:
+    """The machine as sections of (name, value); `chips` is PCI id → the catalog's name."""
+    sections = [
+        ("host", _host_rows(snapshot)),
+        ("cpu", _cpu_rows(snapshot)),
+        ("memory", _memory_rows(snapshot.memory)),
+        ("disks", _disk_rows(snapshot.disks)),
+        ("GPUs", _gpu_rows(snapshot, chips)),
+        ("software", _software_rows(snapshot)),
+    ]
+    return [(title, rows) for title, rows in sections if rows]
+
+
+def machine_table(snapshot: Snapshot, chips: Mapping[str, str]) -> Table:
+    """`machine_rows` for rich."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for title, rows in machine_rows(snapshot, chips):
+        for place, (name, value) in enumerate(rows):
+            shown = Text(value, style="dim" if value.startswith("unknown") else "")
+            table.add_row(title if place == 0 else "", name, shown)
+    return table
+
+
+def findings_lines(findings: Sequence[Finding]) -> list[str]:
+    """Findings for the terminal: what was seen, and below it the next thing to do."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.severity}: {finding.evidence} [{finding.id}]")
+        lines.append(f"    {finding.fix}")
+    return lines or ["no findings"]
+
+
+def _host_rows(snapshot: Snapshot) -> list[Row]:
+    host = snapshot.host
+    maker = [part for part in (host.vendor, host.product) if isinstance(part, str)]
+    kind = f"container: {_shown(host.container)}; virtual machine: {_shown(host.virtualization)}"
+    rows = [
+        ("name", _shown(host.hostname)),
+        ("system", f"{_shown(host.os)}, kernel {_shown(host.kernel)}"),
+        ("kind", kind),
+    ]
+    if maker:
+        rows.append(("product", " ".join(maker)))
+    if isinstance(host.uptime_s, float):
+        rows.append(("up for", format_time(host.uptime_s)))
+    return rows
+
+
+def _cpu_rows(snapshot: Snapshot) -> list[Row]:
+    cpu = snapshot.cpu
+    counts = f"{_shown(cpu.cores)} cores, {_shown(cpu.threads)} threads on {_shown(cpu.sockets)}"
+    rows = [
+        ("model", _shown(cpu.model)),
+        ("count", f"{counts} socket(s), {_shown(cpu.numa_nodes)} NUMA node(s)"),
+        ("usable", _usable(snapshot)),
+        ("clock", _clocks(snapshot)),
+    ]
+    if isinstance(cpu.caches, tuple):
+        each = ", ".join(f"{cache.name} {format_memory(cache.total_bytes)}" for cache in cpu.caches)
+        rows.append(("caches", each))
+    if isinstance(cpu.flags, tuple):
+        telling = [flag for flag in _TELLING_FLAGS if flag in cpu.flags]
+        rows.append(("vectors", " ".join(telling) or "none known"))
+    return rows
+
+
+def _usable(snapshot: Snapshot) -> str:
+    quota = snapshot.cpu.quota_cpus
+    allowed = f", quota {quota:g} processors" if isinstance(quota, float) else ""
+    return f"{_shown(snapshot.cpu.usable_threads)} threads{allowed}"
+
+
+def _clocks(snapshot: Snapshot) -> str:
+    cpu = snapshot.cpu
+    named = (("now", cpu.clock_hz), ("base", cpu.base_clock_hz), ("at most", cpu.max_clock_hz))
+    known = [f"{format_quantity(v, 'Hz')} {n}" for n, v in named if isinstance(v, float)]
+    return ", ".join(known) or _shown(cpu.clock_hz)
+
+
+def _memory_rows(memory: MemoryInfo) -> list[Row]:
+    free = f"{_size(memory.available_bytes)} available"
+    limit = memory.limit_bytes
+    bound = f", limit {format_memory(limit)}" if isinstance(limit, int) else ""
+    rows = [("size", f"{_size(memory.total_bytes)}, {free}{bound}")]
+    if isinstance(memory.dimms, tuple):
+        kinds = {_shown(dimm.type) for dimm in memory.dimms}
+        speed, channels = _shown(memory.speed_mt_per_s), _shown(memory.channels)
+        shape = f"{len(memory.dimms)} × {' / '.join(sorted(kinds))}"
+        rows.append(("modules", f"{shape} at {speed} MT/s; channels: {channels}"))
+    else:
+        rows.append(("modules", _shown(memory.dimms)))
+    rows.append(("/dev/shm", _size(memory.shm_bytes)))
+    return rows
+
+
+def _disk_rows(disks: tuple[Disk, ...] | Missing) -> list[Row]:
+    if isinstance(disks, Missing):
+        return [("", _shown(disks))]
+    return [(disk.name, _disk(disk)) for disk in disks]
+
+
+def _disk(disk: Disk) -> str:
+    kind = "" if isinstance(disk.rotational, Missing) else "solid state"
+    kind = "rotating" if disk.rotational is True else kind
+    parts = [
+        "size unknown" if isinstance(disk.size_bytes, Missing) else _bytes(disk.size_bytes),
+        value_or(disk.model, ""),
+        value_or(disk.transport, ""),
+        kind,
+        " ".join(mount.path for mount in disk.mounts),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _bytes(size: int) -> str:
+    """Disks are sold in powers of 1000."""
+    return format_quantity(size, "B")
+
+
+def _gpu_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[Row]:
+    if isinstance(snapshot.pci_gpus, Missing) and isinstance(snapshot.gpus, Missing):
+        return [("", _shown(snapshot.pci_gpus))]
+    described = value_or(snapshot.gpus, ())
+    rows: list[Row] = []
+    for gpu in described:
+        rows += _gpu(gpu, chips)
+    listed = {gpu.pci_address for gpu in described}
+    for device in value_or(snapshot.pci_gpus, ()):
+        if device.address not in listed:
+            rows.append((device.address, _pci(device, chips)))
+    if isinstance(snapshot.gpus, Missing) and rows:
+        rows.append(("driver", _shown(snapshot.gpus)))
+    for link in value_or(snapshot.topology.links, ()):
+        access = "direct access" if link.p2p_read == "ok" else "no direct access"
+        rows.append((f"{link.a} – {link.b}", f"{_shown(link.path)}, {access}"))
+    return rows or [("", "none on the PCI bus")]
+
+
+def _gpu(gpu: Gpu, chips: Mapping[str, str]) -> list[Row]:
+    chip = chips.get(value_or(gpu.pci_id, ""))
+    name = f"{_shown(gpu.name)}" + (f" (catalog: {chip})" if chip else "")
+    used = f"{_size(gpu.memory_used_bytes)} of {_size(gpu.memory_total_bytes)} used"
+    capability = value_or(gpu.compute_capability, None)
+    rows = [
+        (str(gpu.index), name),
+        ("", f"{used}" + (f", compute capability {capability}" if capability else "")),
+        ("", f"PCIe {_link(gpu.link)}, at {value_or(gpu.pci_address, 'unknown address')}"),
+        ("", _power(gpu)),
+    ]
+    state = _state(gpu)
+    return [*rows, ("", state)] if state else rows
+
+
+def _power(gpu: Gpu) -> str:
+    now, limit, default = (
+        _unit(value, "W") for value in (gpu.power_w, gpu.power_limit_w, gpu.power_limit_default_w)
+    )
+    clock = _unit(gpu.sm_clock_hz, "Hz")
+    most = _unit(gpu.max_sm_clock_hz, "Hz")
+    heat = f", {gpu.temperature_c:.0f} °C" if isinstance(gpu.temperature_c, float) else ""
+    return f"{now} of {limit} (default {default}), SM clock {clock} of {most}{heat}"
+
+
+def _state(gpu: Gpu) -> str:
+    """Modes and troubles, where known."""
+    parts = []
+    if isinstance(gpu.ecc, bool):
+        parts.append(f"ECC {'on' if gpu.ecc else 'off'}")
+    if gpu.mig is True:
+        parts.append("MIG on")
+    if isinstance(gpu.persistence, bool):
+        parts.append(f"persistence {'on' if gpu.persistence else 'off'}")
+    if isinstance(gpu.utilization, float):
+        parts.append(f"{format_share(gpu.utilization)} busy")
+    if value_or(gpu.throttle_reasons, ()):
+        parts.append("held down by: " + ", ".join(value_or(gpu.throttle_reasons, ())))
+    return ", ".join(parts)
+
+
+def _pci(device: PciGpu, chips: Mapping[str, str]) -> str:
+    name = chips.get(device.pci_id) or value_or(device.name, "not in the catalog")
+    driver = "no driver" if device.driver is None else f"driver {_shown(device.driver)}"
+    return f"{name} ({device.pci_id}), {driver}, PCIe {_link(device.link)}"
+
+
+def _link(link: PcieLink) -> str:
+    now = f"{_bare(link.generation)}.0 ×{_bare(link.width)}"
+    return f"{now} of {_bare(link.max_generation)}.0 ×{_bare(link.max_width)}"
+
+
+def _software_rows(snapshot: Snapshot) -> list[Row]:
+    software = snapshot.software
+    rows = [("python", software.python), ("torch", _torch(snapshot))]
+    rows.append(("CUDA", f"toolkit {_shown(software.cuda_toolkit)}"))
+    if isinstance(software.nvidia_driver, str):
+        spoken = _shown(software.cuda_driver)
+        rows.append(("driver", f"{software.nvidia_driver}, CUDA {spoken} at most"))
+    rows += _pairs("packages", (f"{n} {v}" for n, v in software.packages.items() if n != "torch"))
+    rows += _pairs("settings", (f"{n}={v}" for n, v in software.environment.items()))
+    return rows
+
+
+def _torch(snapshot: Snapshot) -> str:
+    software = snapshot.software
+    if isinstance(software.torch, Missing):
+        return _shown(software.torch)
+    builds = [f"CUDA {software.torch_cuda}" if isinstance(software.torch_cuda, str) else ""]
+    builds.append(f"HIP {software.torch_hip}" if isinstance(software.torch_hip, str) else "")
+    return f"{software.torch}, built for {' and '.join(filter(None, builds)) or 'the CPU alone'}"
+
+
+def _pairs(title: str, values: Iterable[str]) -> list[Row]:
+    joined = ", ".join(values)
+    return [(title, joined)] if joined else []
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Missing):
+        return f"unknown ({value.reason})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bare(value: object) -> str:
+    return "?" if isinstance(value, Missing) else str(value)
+
+
+def _size(value: int | Missing) -> str:
+    return _shown(value) if isinstance(value, Missing) else format_memory(value)
+
+
+def _unit(value: float | Missing, unit: str) -> str:
+    return "?" if isinstance(value, Missing) else format_quantity(value, unit)
