@@ -1,0 +1,111 @@
+"""Numbers at the edges: what is understood, what is refused, and how it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainrig.errors import UsageError
+from trainrig.units import (
+    format_memory,
+    format_quantity,
+    format_share,
+    format_time,
+    parse_duration,
+    si_scale,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90.0),
+        ("45s", 45.0),
+        ("4m", 240.0),
+        ("4 min", 240.0),
+        ("1.5h", 5400.0),
+        ("500ms", 0.5),
+        (" 2d ", 172800.0),
+    ],
+)
+def test_a_duration_is_understood(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "0s", "-4m", "+4m", "4 parsecs", "4M", "1e3", "inf", "nan", "m", "4m30s", "9" * 400],
+)
+def test_anything_else_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_duration(text)
+    assert caught.value.hint is not None
+    assert "4m" in caught.value.hint
+
+
+@given(st.text())
+def test_no_text_breaks_the_parser(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        assert 0.0 < parse_duration(text) < math.inf
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.61e14, "FLOP/s", "161 TFLOPS"),
+        (6.6e14, "OP/s", "660 TOPS"),
+        (1.008e12, "B/s", "1.01 TB/s"),
+        (999.7e9, "B/s", "1.00 TB/s"),
+        (999.4e9, "B/s", "999 GB/s"),
+        (2.52e9, "Hz", "2.52 GHz"),
+        (0.0, "B/s", "0 B/s"),
+        (-5.5e12, "FLOP/s", "-5.50 TFLOPS"),
+        (0.00125, "s", "1.25 ms"),
+        (3.14159, "", "3.14"),
+        (9.996, "1", "10.0"),
+        (math.inf, "W", "inf PW"),
+    ],
+)
+def test_a_quantity_has_three_digits_and_its_prefix(value: float, unit: str, text: str) -> None:
+    assert format_quantity(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (200.0, "3 min 20 s"),
+        (3599.6, "60 min 0 s"),
+        (1.0, "1.00 s"),
+        (0.9996, "1.00 s"),
+        (0.0123, "12.3 ms"),
+        (4.5e-6, "4.50 µs"),
+        (3e-10, "0.300 ns"),
+        (0.0, "0 ns"),
+    ],
+)
+def test_a_time_has_the_unit_that_suits_it(seconds: float, text: str) -> None:
+    assert format_time(seconds) == text
+
+
+@given(st.floats(1.0, 1e17))
+def test_a_rate_never_shows_four_digits_before_the_point(value: float) -> None:
+    number = format_quantity(value, "B/s").split()[0]
+    assert re.fullmatch(r"\d{1,3}(\.\d+)?", number)
+    assert float(number) * si_scale(value, "B/s")[0] == pytest.approx(value, rel=0.006)
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True))
+def test_no_number_breaks_the_formatters(value: float) -> None:
+    assert format_time(value)
+    assert format_quantity(value, "B/s")
+
+
+def test_memory_is_binary_and_shares_are_percent() -> None:
+    assert format_memory(24 * 2**30) == "24.0 GiB"
+    assert format_share(0.873) == "87 %"
+    assert format_share(0.0123) == "1.2 %"
