@@ -1,0 +1,92 @@
+"""The command group: verbs are loaded when they are used, errors become one line.
+
+``--help`` imports click and nothing else of weight, so that it answers at once.
+Exit codes: see `trainrig.errors`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.metadata import version
+
+import click
+
+from trainrig.errors import EXIT_INTERRUPTED, EXIT_USAGE, TrainrigError
+
+# verb -> what `trainrig --help` says of it; the verb's own file is not loaded for that.
+VERBS = {
+    "qualify": "Inspect, measure, compare with what is expected, and give a verdict.",
+    "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
+    "catalog": "What vendors claim: one chip, or several side by side.",
+    "bench": "Measure one family: matmul, vector or copy.",
+    "report": "Show a run: in the terminal, as HTML or as markdown.",
+    "compare": "Two runs side by side: better, worse or cannot tell.",
+    "bundle": "Pack a run into one file with a content hash, or unpack it.",
+    "demo": "A report of two RTX 4090s made from published figures.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in ``trainrig.cli.<verb>``, as ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order in which people meet them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the verb's file."""
+        if cmd_name not in VERBS:
+            return None
+        found: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("trainrig"), prog_name="trainrig")
+def cli() -> None:
+    """What a machine should do when it trains transformers, and what it does.
+
+    \b
+    Exit codes: 0 fine, 1 a finding, 2 wrong usage, 3 a required step could not
+    run, 130 interrupted (the run stays valid).  Data goes to stdout, talk to
+    stderr; every command takes --json.
+    """
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        code = cli.main(prog_name="trainrig", standalone_mode=False)
+        sys.stdout.flush()
+    except TrainrigError as error:
+        code = _complain(error.message, error.hint, error.exit_code)
+    except click.UsageError as error:
+        hint = f"trainrig {_verb(error)}--help"
+        code = _complain(error.format_message(), hint, EXIT_USAGE)
+    except click.ClickException as error:
+        code = _complain(error.format_message(), None, EXIT_USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        code = _complain("interrupted", None, EXIT_INTERRUPTED)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _verb(error: click.UsageError) -> str:
+    name = error.ctx.info_name if error.ctx is not None else None
+    return f"{name} " if name in VERBS else ""
+
+
+def _complain(message: str, hint: str | None, code: int) -> int:
+    print(f"trainrig: {message}", file=sys.stderr)
+    if hint:
+        print(f"  hint: {hint}", file=sys.stderr)
+    return code

@@ -1,0 +1,69 @@
+"""Watching a run from a terminal, or not at all: progress on stderr, detached runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from trainrig.runner.progress import Progress, Watcher
+
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+def on_stderr() -> Watcher:
+    """A watcher that prints results as they come; on a terminal also what runs now."""
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def watch(event: Progress) -> None:
+        count = f"[{event.done}/{event.total}] " if event.total else ""
+        if event.level == "running":
+            if live:
+                width = max(20, _columns() - 1)
+                click.echo(f"{_CLEAR_LINE}{(count + event.text)[:width]}", err=True, nl=False)
+            return
+        clear = _CLEAR_LINE if live else ""
+        prefix = "== " if event.level == "stage" else count
+        click.echo(f"{clear}{prefix}{event.text}", err=True)
+
+    return watch
+
+
+def print_run(run: Path) -> None:
+    """The run's report on stdout, and where its files lie."""
+    from rich.console import Console
+
+    from trainrig.report.terminal import print_report
+    from trainrig.runner.show import view_of
+    from trainrig.store import read_run
+
+    click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
+    print_report(view_of(read_run(run)), Console())
+    click.echo(f"\nreport: {run / 'report.html'}")
+
+
+def detach(out: Path) -> int:
+    """Start the same command in a session of its own, which no closing terminal reaches."""
+    arguments = [word for word in sys.argv[1:] if word != "--detach"]
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / f"detached-{os.getpid()}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainrig", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    click.echo(f"process {process.pid} goes on by itself; follow it: tail -f {log}")
+    return 0
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        return 80

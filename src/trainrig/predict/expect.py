@@ -1,0 +1,152 @@
+"""What a case should reach on this device, as a band, and on what grounds.
+
+Grounds, best first:
+
+1. this machine's own history: at least three earlier undisturbed points of the
+   same key; the band is their range, widened by MARGIN;
+2. what others published for the same device and a comparable case;
+3. the claim, derated by the shares of their claims that other devices were
+   published to reach at comparable cases (10th to 90th percentile, widened);
+   GPUs only;
+4. nothing: no target is known, and that is said.
+
+Cases are comparable when their benchmark, dtype or direction and cache agree and
+their sizes both are large (SMALL_MATMUL, SMALL_BYTES): small ones are bound by
+launches, and nothing published there carries over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainrig.record import Case, Kind, Limit, Record, Status
+from trainrig.stats import median
+
+MARGIN = 0.08
+"""Boards of one model differ by a few percent (cooling, silicon, clocks)."""
+MIN_HISTORY = 3
+MIN_OTHERS = 3
+"""Fewer published devices than this say nothing about the next one."""
+SMALL_MATMUL = 2048
+SMALL_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A baseline record and the claim of its device, where both are known."""
+
+    record: Record
+    limit: Limit | None
+
+
+def expect(
+    point: Record,
+    limit: Limit | None,
+    history: Iterable[Record],
+    published: Iterable[Published],
+) -> Record:
+    """The prediction for ``point``, a record that says which case on which device is meant.
+
+    Its status is missing, with the reason, where no target is known.
+    """
+    bare = point.replace(kind=Kind.PREDICTED, limit=limit)
+    relevant = [one for one in published if _comparable(one.record, point)]
+    for grounds in (
+        _from_history(point, history),
+        _from_published(point, relevant),
+        _from_claim(point, limit, relevant),
+    ):
+        if grounds is not None:
+            low, centre, high, source = grounds
+            return bare.replace(value=centre, interval=(low, high), source=source)
+    why = "no claim and nothing published" if limit is None else "nothing published"
+    return bare.replace(
+        status=Status.MISSING, reason=f"no target known: {why} for this case on {point.device}"
+    )
+
+
+Grounds = tuple[float, float, float, str]
+
+
+def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
+    values = [
+        record.value
+        for record in history
+        if record.key == point.key and record.value is not None and record.disturbed is None
+    ]
+    if len(values) < MIN_HISTORY:
+        return None
+    return _band(values, f"{len(values)} earlier points on this machine")
+
+
+def _from_published(point: Record, relevant: Sequence[Published]) -> Grounds | None:
+    values = [one.record.value for one in relevant if one.record.device == point.device]
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return _band(known, f"published for {point.device}, n = {len(known)}")
+
+
+def _from_claim(
+    point: Record, limit: Limit | None, relevant: Sequence[Published]
+) -> Grounds | None:
+    # A processor's claim is itself a range (its units, its clock), and every published share is
+    # a GPU's: nothing can be said from it.
+    if limit is None or point.device_index is None or not _is_large(point):
+        return None
+    by_device: dict[str | None, list[float]] = {}
+    for one in relevant:
+        if one.limit is not None and one.record.value is not None:
+            share = one.record.value / one.limit.value
+            by_device.setdefault(one.record.device, []).append(share)
+    # One share a device: a source that printed 300 shapes of one chip counts once.
+    shares = sorted(max(shares) for shares in by_device.values())
+    if len(shares) < MIN_OTHERS:
+        return None
+    low, centre, high = _percentile(shares, 0.1), median(shares), _percentile(shares, 0.9)
+    source = f"{limit.source} × {centre:.2f}, median of {len(shares)} published devices"
+    band = _band([low * limit.value, high * limit.value], source)
+    return band[0], centre * limit.value, band[2], source
+
+
+def _band(values: Sequence[float], source: str) -> Grounds:
+    return (
+        min(values) * (1.0 - MARGIN),
+        median(values),
+        max(values) * (1.0 + MARGIN),
+        source,
+    )
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """Linear interpolation between order statistics."""
+    place = share * (len(ordered) - 1)
+    index = int(place)
+    upper = ordered[min(index + 1, len(ordered) - 1)]
+    return ordered[index] + (place - index) * (upper - ordered[index])
+
+
+def _comparable(published: Record, point: Record) -> bool:
+    return (
+        published.benchmark == point.benchmark
+        and published.version == point.version
+        and published.metric == point.metric
+        and published.device_count == point.device_count
+        and _nature(published.case) == _nature(point.case)
+        and (_is_large(published) and _is_large(point) or published.case == point.case)
+    )
+
+
+def _nature(case: Case) -> tuple[object, ...]:
+    return tuple(case.get(name) for name in ("dtype", "op", "direction", "memory", "cache"))
+
+
+def _is_large(record: Record) -> bool:
+    sizes = [record.case.get(axis) for axis in ("m", "k", "n")]
+    if record.benchmark == "matmul":
+        return all(isinstance(size, int) and size >= SMALL_MATMUL for size in sizes)
+    size = record.case.get("bytes", record.case.get("num_elements"))
+    if record.benchmark == "vector":
+        return record.case.get("cache") == "cold"
+    return size is None or (isinstance(size, int) and size >= SMALL_BYTES)

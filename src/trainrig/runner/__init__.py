@@ -1,0 +1,1 @@
+"""Expect → run → judge: what qualify and bench do."""

@@ -1,0 +1,234 @@
+"""Runs planned tasks within their time and appends what came out.
+
+Each block has two fresh workers per device, started together and used in turn:
+every case is measured in the first, then in the second, and settles at once, so
+that a run that is cut off holds whole points.  Cases that would not fit the
+time are recorded as skipped.  Disturbed points are repeated in new workers when
+time is left.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from trainrig.errors import UnavailableError
+from trainrig.measure import sampler
+from trainrig.measure.loop import Settings
+from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure.worker import Request, Worker
+from trainrig.record import Record, Status, case_label
+from trainrig.runner.pace import Pace
+from trainrig.runner.plan import Block, Task
+from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.targets import Target
+from trainrig.store import RunWriter
+
+NUM_WORKERS = 2
+_MIN_TIME = 0.05
+_MAX_TIME = 0.4
+# A slow case may take this many calls' time beyond the ordinary, to get its samples.
+_SLOW_CALLS = 12.0
+# A case that would eat more than this of its block is skipped unless it is required.
+_GREEDY = 0.3
+_MAX_ROUNDS = 3
+
+Describe = Callable[[Record], str]
+MakeWorker = Callable[[str, Path], Worker]
+
+
+class Executor:
+    """Runs blocks of tasks into an open run."""
+
+    def __init__(
+        self,
+        run: RunWriter,
+        *,
+        environment: str,
+        deadline: float,
+        watch: Watcher,
+        describe: Describe,
+        complete: Callable[[Record], Record],
+        make_worker: MakeWorker | None = None,
+    ) -> None:
+        """``deadline`` is on time.monotonic; ``complete`` adds a point's limit before it is kept.
+
+        ``describe`` words a point for the watcher.
+        """
+        self._run = run
+        self._environment = environment
+        self._deadline = deadline
+        self._watch = watch
+        self._describe = describe
+        self._complete = complete
+        self._make_worker = make_worker or self._start_worker
+        self._pace = Pace()
+        self._attempts: dict[tuple[object, ...], list[Record]] = {}
+        self._last_tick = 0.0
+        self.done = 0
+        self.total = 0
+
+    def take_up(self, records: Iterable[Record]) -> None:
+        """Go on from the records of a run that was cut off: its attempts count."""
+        for record in records:
+            if record.attempt is not None and record.device_count == 1:
+                self._attempts.setdefault(_identity_of(record), []).append(record)
+
+    def start_pair(self, target: Target, name: str) -> tuple[Worker, ...]:
+        """Two fresh workers for a device, loading torch side by side."""
+        self._tell(f"starting workers for {name}", level="running")
+        stem = "".join(c if c.isalnum() else "-" for c in name.lower())
+        return tuple(
+            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"))
+            for number in range(1, NUM_WORKERS + 1)
+        )
+
+    def run_block(
+        self, block: Block, seconds: float, pair: tuple[Worker, ...] | None = None
+    ) -> None:
+        """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
+        end = min(time.monotonic() + seconds, self._deadline)
+        self._tell(block.name, level="stage")
+        with ExitStack() as stack:
+            workers = pair or self.start_pair(block.target, block.name)
+            for worker in workers:
+                stack.enter_context(worker)
+            try:
+                for worker in workers:
+                    worker.wait_ready(max(end - time.monotonic(), 1.0))
+            except UnavailableError as error:
+                self._give_up(block.tasks, error.message)
+                return
+            self._run_tasks(block.tasks, workers, end)
+
+    def repeat_disturbed(self, tasks: Sequence[Task]) -> None:
+        """Measure disturbed points again in fresh workers, as long as the time allows."""
+        for _ in range(_MAX_ROUNDS - 1):
+            again = [task for task in tasks if self._is_disturbed(task)]
+            for target in dict.fromkeys(task.target for task in again):
+                own = [task for task in again if task.target == target]
+                self._repeat(target, sorted(own, key=lambda task: not task.required))
+
+    def _repeat(self, target: Target, tasks: Sequence[Task]) -> None:
+        """Two more workers for some tasks of one device, if even one of them fits the time."""
+        start_time = 4.0  # two workers loading torch side by side
+        if self._deadline - time.monotonic() < start_time + 2.0 * self._cost(tasks[0]):
+            return
+        name = f"disturbed points on {target.label}, again"
+        self._tell(name, level="stage")
+        with ExitStack() as stack:
+            workers = [stack.enter_context(w) for w in self.start_pair(target, name)]
+            for task in tasks:
+                if self._deadline - time.monotonic() > NUM_WORKERS * self._cost(task):
+                    self._run_task(task, workers, _MAX_TIME, self._deadline)
+
+    def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
+        whole = end - time.monotonic()
+        for position, task in enumerate(tasks):
+            left = end - time.monotonic()
+            reason = self._why_not(task, left, whole)
+            if reason is not None:
+                self._skip(task, reason)
+                continue
+            share = left / NUM_WORKERS / (len(tasks) - position)
+            self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME), end)
+
+    def _why_not(self, task: Task, left: float, whole: float) -> str | None:
+        """Why a task is not run, or None."""
+        if self._attempts.get(_identity(task)):
+            return None if self._is_disturbed(task) else "already measured in this run"
+        if not task.fits_memory:
+            return f"its operands need more than half of the memory of {task.target.name}"
+        cost = NUM_WORKERS * self._cost(task)
+        if cost > left or (cost > _GREEDY * whole and not task.required and not task.sustained):
+            return f"projected to take {cost:.1f} s; {max(left, 0.0):.1f} s of its budget are left"
+        return None
+
+    def _cost(self, task: Task) -> float:
+        """Projected seconds in one worker, at the shortest sampling."""
+        return self._pace.overhead(task) + (task.sustained or _MIN_TIME)
+
+    def _run_task(
+        self, task: Task, workers: Sequence[Worker], seconds: float, end: float
+    ) -> None:
+        """One case in each worker in turn, then its point."""
+        label = f"{task.step} {case_label(task.case)}"
+        self._tell(label, level="running")
+        attempts = self._attempts.setdefault(_identity(task), [])
+        for worker in workers:
+            request = self._request(task, seconds, end)
+            reply = worker.run(request)
+            self._pace.learn(task, reply)
+            record = attempt_record(
+                request, reply, self._subject(task.target), attempt=len(attempts) + 1
+            )
+            attempts.append(self._run.append(record))
+            if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
+                break  # the second worker would only say it again
+        self._settle(task)
+
+    def _request(self, task: Task, seconds: float, end: float) -> Request:
+        call = self._pace.call_time(task)
+        wanted = task.sustained or max(seconds, min(_SLOW_CALLS * call, 5.0 * _MAX_TIME))
+        left = max(end, self._deadline) - time.monotonic()
+        overhead = self._pace.overhead(task)
+        warmup = 0.6 * task.sustained if task.sustained else None
+        return Request(
+            family=task.family,
+            case=task.case,
+            settings=Settings(max_time=max(min(wanted, left - overhead), _MIN_TIME), warmup_time=warmup),
+            timeout=max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0),
+        )
+
+    def _settle(self, task: Task) -> None:
+        attempts = self._attempts[_identity(task)]
+        for number, point in enumerate(point_records(attempts)):
+            kept = self._run.append(self._complete(point))
+            if number == 0:
+                self.done += 1
+                self._tell(self._describe(kept), level="point")
+
+    def _is_disturbed(self, task: Task) -> bool:
+        attempts = self._attempts.get(_identity(task))
+        return bool(attempts) and point_records(attempts or [])[0].disturbed is not None
+
+    def _skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
+        self.done += 1
+        if reason != "already measured in this run":
+            subject = self._subject(task.target)
+            self._run.append(skipped_record(task.family, task.case, subject, reason, status))
+
+    def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
+        for task in tasks:
+            self._skip(task, reason, Status.FAILED)
+        self._tell(reason, level="point")
+
+    def _subject(self, target: Target, count: int = 1) -> Subject:
+        return Subject(
+            device=target.name, index=target.index, count=count, environment=self._environment
+        )
+
+    def _start_worker(self, device: str, log: Path) -> Worker:
+        # CUDA's own order is fastest first; the driver's tools count by bus.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        return Worker(device, log, tick=self._tick)
+
+    def _tick(self) -> None:
+        """About once a second while a case runs: one line of telemetry."""
+        if time.monotonic() - self._last_tick >= 1.0:
+            self._last_tick = time.monotonic()
+            self._run.append_series("telemetry", sampler.telemetry_row())
+
+    def _tell(self, text: str, *, level: str) -> None:
+        self._watch(Progress(text=text, level=level, done=self.done, total=self.total))
+
+
+def _identity(task: Task) -> tuple[object, ...]:
+    return (task.target.name, task.target.index, task.family, *sorted(task.case.items()))
+
+
+def _identity_of(attempt: Record) -> tuple[object, ...]:
+    return (attempt.device, attempt.device_index, attempt.benchmark, *sorted(attempt.case.items()))

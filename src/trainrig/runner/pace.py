@@ -1,0 +1,61 @@
+"""How long a case will take, projected from the ones that ran before it.
+
+The projection assumes the speed of the nearest smaller case of the same kind: it
+overstates cases that launches bound, and is close where it matters, at the
+large ones.
+"""
+
+from __future__ import annotations
+
+from trainrig.measure.family import family
+from trainrig.measure.worker import Reply
+from trainrig.runner.plan import Task
+from trainrig.stats import median
+
+# Before anything is known: work units (FLOPs or bytes) a second, deliberately slow guesses.
+_FIRST_GUESS = {False: 5e9, True: 2e12}
+# Random operands and the fp64 check, bytes a second.
+_PREPARE_SPEED = {False: 3e8, True: 3e10}
+_FIXED = 0.03
+
+# A case is prepared, checked, warmed, sampled and checked again: this many calls at the least.
+_MIN_CALLS = 4.0
+
+
+class Pace:
+    """Learns the speed of each kind of case on each device."""
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._seen: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+
+    def learn(self, task: Task, reply: Reply) -> None:
+        """Remember how long one call of a case took."""
+        if reply.samples:
+            self._seen.setdefault(_kind(task), []).append((_units(task), median(reply.samples)))
+
+    def call_time(self, task: Task) -> float:
+        """Projected seconds of one call."""
+        units = _units(task)
+        seen = sorted(self._seen.get(_kind(task), ()))
+        smaller = [pair for pair in seen if pair[0] <= units] or seen[:1]
+        if not smaller:
+            return units / _FIRST_GUESS[task.target.is_gpu]
+        known_units, seconds = smaller[-1]
+        return seconds * max(units / known_units, 1.0)
+
+    def overhead(self, task: Task) -> float:
+        """Projected seconds of everything but the sampling: operands, checks, first calls."""
+        prepare = family(task.family).memory(task.case) / _PREPARE_SPEED[task.target.is_gpu]
+        return _FIXED + prepare + _MIN_CALLS * self.call_time(task)
+
+
+def _kind(task: Task) -> tuple[str, ...]:
+    """Cases whose speeds resemble each other."""
+    words = [str(task.case.get(name)) for name in ("dtype", "op", "direction", "memory")]
+    return (task.target.torch_device, task.family, *words)
+
+
+def _units(task: Task) -> float:
+    work = family(task.family).work(task.case)
+    return float(max(work.flops, work.num_bytes))

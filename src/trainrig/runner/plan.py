@@ -1,0 +1,204 @@
+"""Which cases a qualification runs, in which order, and which of them it cannot do without.
+
+A step is what a person would name ("bf16 matmul"); it is satisfied by any
+undisturbed point of it.  Required steps come first in their block, so that a
+small budget spends itself on them; what does not fit is recorded as skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainrig.measure.family import family
+from trainrig.record import Case
+from trainrig.runner.targets import Target
+
+# Below this, one pair of workers serves all families of a device: importing torch takes
+# seconds that such a budget does not have.
+SMALL_BUDGET = 30.0
+SUSTAINED_BUDGET = 60.0
+"""From this budget on, a sustained matmul run is part of the plan."""
+
+# Share of memory that one case may take: the check of the answer and the allocator need the rest.
+_MEMORY_SHARE = 0.5
+
+_CPU_SIZES = (1024, 2048, 512, 256, 128, 4096)
+_GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
+_VECTOR_SIZES = (1 << 24, 1 << 22, 1 << 20, 1 << 18, 1 << 16, 1 << 14)
+_COPY_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One case on one device (or on several at once)."""
+
+    target: Target
+    family: str
+    case: Case
+    step: str
+    """``bf16 matmul``: what progress and verdict call it."""
+    required: bool = False
+    sustained: float = 0.0
+    """Seconds of continuous load, for sustained runs; 0 for ordinary cases."""
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether its operands fit on the device with room to spare."""
+        return family(self.family).memory(self.case) <= _MEMORY_SHARE * self.target.memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Tasks that share one pair of fresh workers on a device, and their share of the time."""
+
+    target: Target
+    name: str
+    tasks: tuple[Task, ...]
+    share: float
+    """Of the time that is left for measuring; the shares of a plan add up to 1."""
+
+
+def qualify_plan(
+    targets: Sequence[Target], budget: float, native_bf16: bool = True
+) -> tuple[Block, ...]:
+    """The blocks of a qualification of ``targets`` within ``budget`` seconds.
+
+    On a machine with GPUs the host's arithmetic is not measured, its memory is.
+    ``native_bf16``: whether the CPU has bf16 instructions; without them bf16 is
+    emulated, slow, and not required.
+    """
+    have_gpu = any(target.is_gpu for target in targets)
+    blocks: list[tuple[float, Block]] = []
+    for target in targets:
+        tasks = _gpu_tasks(target) if target.is_gpu else _host_tasks(target, native_bf16, have_gpu)
+        if budget >= SUSTAINED_BUDGET and (target.is_gpu or not have_gpu):
+            tasks = [*tasks, _sustained(target, tasks, budget)]
+        blocks += _split(target, tasks, small=budget < SMALL_BUDGET)
+    whole = sum(weight for weight, _ in blocks)
+    return tuple(
+        Block(target=b.target, name=b.name, tasks=b.tasks, share=weight / whole)
+        for weight, b in blocks
+    )
+
+
+def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:
+    """A matmul case; square unless all three sizes are given."""
+    return {"dtype": dtype, "m": m, "k": k or m, "n": n or m, "cache": "hot"}
+
+
+def vector_case(op: str, num_elements: int, cache: str, dtype: str = "fp32") -> Case:
+    """A vector case."""
+    return {"op": op, "dtype": dtype, "num_elements": num_elements, "cache": cache}
+
+
+def copy_case(direction: str, num_bytes: int = _COPY_BYTES, memory: str = "host") -> Case:
+    """A copy case; copies are always measured cold."""
+    return {"direction": direction, "bytes": num_bytes, "memory": memory, "cache": "cold"}
+
+
+def _host_tasks(target: Target, native_bf16: bool, memory_only: bool) -> list[Task]:
+    tasks = _copies(target, [("copy", "host"), ("read", "host"), ("write", "host"), ("triad", "host")])
+    if memory_only:
+        return tasks
+    required = {"fp32"} | ({"bf16"} if native_bf16 else set())
+    matmuls = _matmuls(target, ("fp32", "bf16", "int8", "fp64", "fp16"), _CPU_SIZES, required)
+    return matmuls + _vectors(target) + tasks
+
+
+def _gpu_tasks(target: Target) -> list[Task]:
+    dtypes = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
+    matmuls = _matmuls(target, dtypes, _GPU_SIZES, {"fp16", "fp32"})
+    links = [("h2d", "pinned"), ("d2h", "pinned"), ("d2d", "device")]
+    return matmuls + _vectors(target) + _copies(
+        target, [*links, ("h2d", "pageable"), ("d2h", "pageable")]
+    )
+
+
+def _matmuls(
+    target: Target, dtypes: Iterable[str], sizes: Sequence[int], required: set[str]
+) -> list[Task]:
+    """All dtypes at the first (telling) size, then at the second, and so on."""
+    return [
+        Task(
+            target=target,
+            family="matmul",
+            case=matmul_case(dtype, size),
+            step=f"{dtype} matmul",
+            required=dtype in required,
+        )
+        for size in sizes
+        for dtype in dtypes
+    ]
+
+
+def _vectors(target: Target) -> list[Task]:
+    """Cold at the largest size (memory), then hot over all sizes (the caches' curve)."""
+    cases = [vector_case(op, _VECTOR_SIZES[0], "cold") for op in ("scale", "add", "gelu")]
+    cases += [vector_case(op, size, "hot") for size in _VECTOR_SIZES for op in ("scale", "gelu")]
+    return [
+        Task(
+            target=target,
+            family="vector",
+            case=case,
+            step=f"{case['op']} vector",
+            required=case["op"] == "scale",
+        )
+        for case in cases
+    ]
+
+
+def _copies(target: Target, kinds: Sequence[tuple[str, str]]) -> list[Task]:
+    return [
+        Task(
+            target=target,
+            family="copy",
+            case=copy_case(direction, memory=memory),
+            step=f"{memory} {direction} copy",
+            required=memory in ("pinned", "device") or direction == "copy",
+        )
+        for direction, memory in kinds
+    ]
+
+
+def _sustained(target: Target, tasks: Sequence[Task], budget: float) -> Task:
+    """A long run of the first required matmul: what remains when the chip is warm."""
+    first = next(t for t in tasks if t.family == "matmul" and t.required)
+    return Task(
+        target=target,
+        family="matmul",
+        case={**first.case, "sustained": True},
+        step="sustained matmul",
+        sustained=min(60.0, budget / 12.0),
+    )
+
+
+# How many parts of the time a family gets.
+_WEIGHTS = {"matmul": 5.0, "vector": 3.0, "copy": 2.0}
+
+
+def _split(target: Target, tasks: Sequence[Task], *, small: bool) -> list[tuple[float, Block]]:
+    """One block a family; with a small budget one block, its required tasks first."""
+    if small:
+        ordered = tuple(sorted(_first_of_each_step(tasks), key=lambda task: not task.required))
+        return [(1.0, Block(target=target, name=target.label, tasks=ordered, share=0.0))]
+    blocks = []
+    for name, weight in _WEIGHTS.items():
+        own = [task for task in tasks if task.family == name]
+        if own:
+            ordered = tuple(sorted(own, key=lambda task: bool(task.sustained)))
+            block = Block(
+                target=target, name=f"{name} on {target.label}", tasks=ordered, share=0.0
+            )
+            blocks.append((weight, block))
+    return blocks
+
+
+def _first_of_each_step(tasks: Sequence[Task]) -> list[Task]:
+    """The first task of every step, then the others."""
+    seen: set[str] = set()
+    first, others = [], []
+    for task in tasks:
+        (others if task.step in seen else first).append(task)
+        seen.add(task.step)
+    return first + others

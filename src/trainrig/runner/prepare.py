@@ -1,0 +1,111 @@
+"""What is known before measuring: claims and expectations, as records.
+
+They are appended to the run before the first measurement, so that no
+expectation can be adjusted afterwards.  The predictions also hold the plan: the
+judge reads from them which steps were required.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trainrig.catalog.find import find_chip
+from trainrig.errors import TrainrigError
+from trainrig.machine.snapshot import Missing, Snapshot
+from trainrig.measure.family import family
+from trainrig.predict import Published, ceiling, expect, gpu_claims, host_claims, link_claims
+from trainrig.record import Kind, Limit, Record
+from trainrig.runner.plan import Task
+from trainrig.runner.targets import Target
+from trainrig.store import find_runs, read_run
+
+_HISTORY_RUNS = 12
+"""The newest runs that count as this machine's history."""
+
+
+def claims_for(snapshot: Snapshot, targets: Iterable[Target]) -> tuple[Record, ...]:
+    """Everything that is claimed for the devices of a run."""
+    gpus = () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
+    found: list[Record] = []
+    for target in targets:
+        if not target.is_gpu:
+            found += host_claims(snapshot, target.name)
+            continue
+        if target.chip is not None:
+            found += gpu_claims(target.chip, target.index)
+        for gpu in gpus:
+            if gpu.index == target.index:
+                found += link_claims(gpu, target.name)
+    return tuple(found)
+
+
+def expectations(
+    tasks: Sequence[Task],
+    claims: Sequence[Record],
+    history: Sequence[Record],
+    baselines: Sequence[Record],
+    environment: str,
+) -> tuple[Record, ...]:
+    """One prediction a planned case, in the plan's order."""
+    published = with_limits(baselines)
+    return tuple(
+        expect(_point(task, environment), limit_of(task, claims), history, published)
+        for task in tasks
+    )
+
+
+def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
+    """The claim that is the ceiling of a task on its device."""
+    own = (claim for claim in claims if claim.device == task.target.name)
+    return ceiling(own, task.family, task.case)
+
+
+def with_limits(baselines: Iterable[Record]) -> tuple[Published, ...]:
+    """Published records with what their own chips claim."""
+    limits: dict[str, tuple[Record, ...]] = {}
+    found = []
+    for record in baselines:
+        name = record.device or ""
+        if name not in limits:
+            chip = find_chip(name)
+            limits[name] = () if chip is None else gpu_claims(chip, None)
+        limit = ceiling(limits[name], record.benchmark, record.case)
+        found.append(Published(record=record, limit=limit))
+    return tuple(found)
+
+
+def history_of(parent: Path, hostname: str, but: str) -> tuple[Record, ...]:
+    """Undisturbed points of earlier runs of this machine that lie in the same folder.
+
+    A run that cannot be read is passed over: history is a help, not a duty.
+    """
+    found: list[Record] = []
+    runs = [path for path in find_runs(parent) if path.name != but]
+    for path in runs[-_HISTORY_RUNS:]:
+        try:
+            run = read_run(path)
+        except TrainrigError:
+            continue
+        host = (run.machine or {}).get("host", {})
+        if isinstance(host, dict) and host.get("hostname") == hostname:
+            found += [record for record in run.records if record.is_point and not record.disturbed]
+    return tuple(found)
+
+
+def _point(task: Task, environment: str) -> Record:
+    """The record that a prediction fills in: which case on which device."""
+    chosen = family(task.family)
+    metric = chosen.metrics(task.case)[0]
+    return Record(
+        kind=Kind.PREDICTED,
+        benchmark=task.family,
+        version=chosen.version,
+        case=task.case,
+        metric=metric.name,
+        unit=metric.unit,
+        device=task.target.name,
+        device_index=task.target.index,
+        environment=environment,
+        conditions={"step": task.step, "required": task.required},
+    )

@@ -1,0 +1,280 @@
+"""qualify and bench: expect → run → judge, into one run folder.
+
+`qualify` plans for the whole machine; `bench` runs the cases that were asked
+for.  Both write the machine, the claims and the expectations first, then
+measure, then judge, and leave a valid run whatever ends them.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainrig.doctor import diagnose
+from trainrig.errors import UsageError
+from trainrig.machine import Snapshot, environment_digest, from_dict, inspect, to_dict, value_or
+from trainrig.predict import ceiling
+from trainrig.record import Outcome, Record, Verdict
+from trainrig.runner.execute import Executor
+from trainrig.runner.judge import judge
+from trainrig.runner.plan import Block, Task, qualify_plan
+from trainrig.runner.prepare import claims_for, expectations, history_of
+from trainrig.runner.progress import Progress, Watcher, nobody
+from trainrig.runner.show import published_baselines, view_of
+from trainrig.runner.targets import Target, find_targets
+from trainrig.runner.words import describe
+from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
+
+MIN_BUDGET = 5.0
+MAX_BUDGET = 7 * 86400.0
+DEFAULT_BUDGET = 240.0
+
+# Seconds kept back for judging and writing the report.
+_CLOSING = 1.2
+
+Plan = Callable[[Snapshot, Sequence[Target]], Sequence[Block]]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM: the run is closed and stays valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qualification:
+    """What came of a run."""
+
+    run: Path
+    verdict: Verdict
+    num_records: int
+    interrupted: bool
+
+
+def qualify(
+    *,
+    budget: float = DEFAULT_BUDGET,
+    out: Path = Path("runs"),
+    resume: Path | None = None,
+    watch: Watcher = nobody,
+) -> Qualification:
+    """Inspect this machine, measure it within ``budget`` seconds, and judge it.
+
+    A new run is made in ``out``; ``resume`` goes on with an existing one.
+    Raises UsageError for a budget out of range, StoreError when the run cannot
+    be written.
+    """
+    check_budget(budget)
+
+    def plan(snapshot: Snapshot, targets: Sequence[Target]) -> Sequence[Block]:
+        return qualify_plan(targets, budget, _native_bf16(snapshot))
+
+    return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
+
+
+def carry_out(
+    verb: str,
+    plan: Plan,
+    *,
+    budget: float,
+    out: Path,
+    resume: Path | None = None,
+    watch: Watcher = nobody,
+    config: Mapping[str, Any] | None = None,
+) -> Qualification:
+    """Run a plan into a run folder: the common part of qualify and bench."""
+    start = time.monotonic()
+    run = resume_run(resume) if resume else create_run(out, verb, _config(budget, config))
+    with run, _terminated_as_interrupt():
+        watch(Progress(text=f"run {run.path}", level="stage"))
+        session = _Session(run, start + budget - _CLOSING, watch)
+        interrupted = None
+        try:
+            session.measure(plan)
+        except KeyboardInterrupt:
+            interrupted = "interrupted before all required steps had run"
+        return session.close(interrupted)
+
+
+def judge_run(run: RunData) -> Verdict:
+    """The verdict a run was given; one for what is there if it was cut off before."""
+    if run.verdict is not None:
+        return run.verdict
+    findings = diagnose(from_dict(run.machine)) if run.machine else ()
+    return judge(run.records, findings, "the run was cut off before its verdict")
+
+
+def check_budget(budget: float) -> None:
+    """Raises UsageError for a budget that no run can keep."""
+    if not MIN_BUDGET <= budget <= MAX_BUDGET:
+        raise UsageError(f"budget of {budget:g} s", "from 5s to 7d; 4m is a good one")
+
+
+class _Session:
+    """One open run from its first look to its report."""
+
+    def __init__(self, run: RunWriter, deadline: float, watch: Watcher) -> None:
+        self._run = run
+        self._deadline = deadline
+        self._watch = watch
+        self._snapshot: Snapshot | None = None
+
+    def measure(self, plan: Plan) -> None:
+        """Look, expect, measure."""
+        earlier = read_run(self._run.path).records
+        self._snapshot = snapshot = inspect()
+        self._run.write_machine(to_dict(snapshot))
+        environment = environment_digest(snapshot)
+        _check_same_software(earlier, environment)
+        targets = find_targets(snapshot)
+        blocks = plan(snapshot, targets)
+        tasks = [task for block in blocks for task in block.tasks]
+        claims = claims_for(snapshot, targets)
+        expected = self._expect(tasks, claims, snapshot, environment, fresh=not earlier)
+        executor = self._executor(environment, claims, expected)
+        executor.total = len(tasks)
+        executor.take_up(earlier)
+        self._run_blocks(executor, blocks)
+        executor.repeat_disturbed(tasks)
+
+    def _expect(
+        self,
+        tasks: Sequence[Task],
+        claims: Sequence[Record],
+        snapshot: Snapshot,
+        environment: str,
+        *,
+        fresh: bool,
+    ) -> tuple[Record, ...]:
+        """The predictions, written before anything is measured; a resumed run keeps its own."""
+        if not fresh:
+            return tuple(r for r in read_run(self._run.path).records if r.kind == "predicted")
+        hostname = value_or(snapshot.host.hostname, "")
+        history = history_of(self._run.path.parent, hostname, self._run.name)
+        baselines = published_baselines()
+        expected = expectations(tasks, claims, history, baselines, environment)
+        for record in (*claims, *expected):
+            self._run.append(record)
+        return expected
+
+    def _executor(
+        self, environment: str, claims: Sequence[Record], expected: Sequence[Record]
+    ) -> Executor:
+        by_key = {(record.key, record.device_index): record for record in expected}
+
+        def complete(point: Record) -> Record:
+            own = (claim for claim in claims if claim.device == point.device)
+            return point.replace(limit=_limit_for(point, own))
+
+        return Executor(
+            self._run,
+            environment=environment,
+            deadline=self._deadline,
+            watch=self._watch,
+            describe=lambda point: describe(point, by_key.get((point.key, point.device_index))),
+            complete=complete,
+        )
+
+    def _run_blocks(self, executor: Executor, blocks: Sequence[Block]) -> None:
+        left_shares = sum(block.share for block in blocks)
+        for block in blocks:
+            left = max(self._deadline - time.monotonic(), 0.0)
+            executor.run_block(block, left * block.share / left_shares)
+            left_shares -= block.share
+
+    def close(self, interrupted: str | None) -> Qualification:
+        """Judge what is there and write the report."""
+        findings = diagnose(self._snapshot) if self._snapshot else ()
+        records = read_run(self._run.path).records
+        verdict = judge(records, findings, interrupted)
+        self._run.write_verdict(verdict)
+        from trainrig.report.html import render_html
+
+        self._run.write_report(render_html([view_of(read_run(self._run.path))]))
+        return Qualification(
+            run=self._run.path,
+            verdict=verdict,
+            num_records=len(records),
+            interrupted=interrupted is not None,
+        )
+
+
+def _limit_for(point: Record, claims: Iterator[Record]) -> Any:
+    limit = ceiling(claims, point.benchmark, point.case)
+    # A vector's FLOP/s have no ceiling among the claims; its bytes have.
+    bounds_this = point.benchmark == "matmul" or point.metric == "byte_rate"
+    return limit if bounds_this else None
+
+
+def _check_same_software(earlier: Sequence[Record], environment: str) -> None:
+    before = {record.environment for record in earlier if record.attempt is not None}
+    if before - {environment, None}:
+        raise UsageError(
+            "the run was made under other software or settings", "start a new run: trainrig qualify"
+        )
+
+
+def _config(budget: float, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "trainrig": version("trainrig"),
+        "python": sys.version.split()[0],
+        "budget_s": budget,
+        **(config or {}),
+    }
+
+
+def _native_bf16(snapshot: Snapshot) -> bool:
+    flags = value_or(snapshot.cpu.flags, ())
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
+
+
+@contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM (a scheduler's, a shutdown's) closes the run as Ctrl-C does."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread: signals are the embedding program's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def summary(result: Qualification) -> dict[str, Any]:
+    """What ``qualify --json`` prints last; others script against it."""
+    return {
+        "verdict": result.verdict.outcome.value,
+        "reason": result.verdict.reason,
+        "run": str(result.run),
+        "report": str(result.run / "report.html"),
+        "findings": [
+            {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
+            for f in result.verdict.findings
+        ],
+        "num_records": result.num_records,
+    }
+
+
+def exit_code(outcome: Outcome, interrupted: bool) -> int:
+    """What a verdict ends the process with."""
+    from trainrig import errors
+
+    if interrupted:
+        return errors.EXIT_INTERRUPTED
+    return {
+        Outcome.PASS: errors.EXIT_OK,
+        Outcome.FAIL: errors.EXIT_FINDING,
+        Outcome.INCOMPLETE: errors.EXIT_INCOMPLETE,
+    }[outcome]

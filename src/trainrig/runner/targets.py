@@ -1,0 +1,123 @@
+"""What on this machine is measured: the host, and each GPU that torch may see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainrig.catalog.chip import Chip
+from trainrig.catalog.find import chip_by_pci_id, find_chip
+from trainrig.errors import UsageError
+from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+
+HOST = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One device to measure."""
+
+    torch_device: str
+    """``cpu`` or ``cuda:N``, counted as torch counts."""
+    name: str
+    """Device model as records name it."""
+    index: int | None
+    """The driver's number of a GPU; None for the host."""
+    memory_bytes: int
+    """What is free on it for operands."""
+    chip: Chip | None
+    """Its entry in the catalog, where one fits exactly."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.index is not None
+
+    @property
+    def label(self) -> str:
+        """For people: ``RTX 4090`` or ``RTX 4090 #1``."""
+        return self.name if self.index is None else f"{self.name} #{self.index}"
+
+
+def find_targets(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
+    """The GPUs that torch may use, in its order, then the host."""
+    gpus = () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
+    visible = _visible(gpus, environ)
+    if not _torch_sees(snapshot, "nvidia") and not _torch_sees(snapshot, "amd"):
+        visible = []
+    found = [_gpu_target(gpu, number) for number, gpu in enumerate(visible)]
+    return (*found, _host_target(snapshot))
+
+
+def choose(targets: Sequence[Target], device: str | None) -> tuple[Target, ...]:
+    """The targets that ``--device`` names: ``cpu``, ``gpu``, ``cuda:1``; all without it.
+
+    Raises UsageError when there is none.
+    """
+    wanted = [
+        target
+        for target in targets
+        if device is None
+        or target.torch_device == device
+        or (device in ("gpu", "cuda") and target.is_gpu)
+    ]
+    if not wanted:
+        there = ", ".join(target.torch_device for target in targets)
+        raise UsageError(f"no such device: {device!r}", f"this machine has: {there}")
+    return tuple(wanted)
+
+
+def _visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES lets through, in its order.
+
+    Workers run with CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA's numbers are the
+    driver's.  As CUDA does, the list ends at the first entry that names no GPU.
+    """
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for entry in (part.strip() for part in wanted.split(",")):
+        match = [gpu for gpu in gpus if entry and _is_called(gpu, entry)]
+        if not match:
+            break
+        chosen.append(match[0])
+    return chosen
+
+
+def _is_called(gpu: Gpu, entry: str) -> bool:
+    uuid = value_or(gpu.uuid, "")
+    return entry == str(gpu.index) or (entry.startswith("GPU-") and uuid.startswith(entry))
+
+
+def _torch_sees(snapshot: Snapshot, vendor: str) -> bool:
+    build = snapshot.software.torch_cuda if vendor == "nvidia" else snapshot.software.torch_hip
+    # A build that could not be read is given the chance to work.
+    return build is not None
+
+
+def _gpu_target(gpu: Gpu, number: int) -> Target:
+    name = value_or(gpu.name, "unknown GPU")
+    by_id = None if isinstance(gpu.pci_id, Missing) else chip_by_pci_id(gpu.pci_id)
+    chip = find_chip(name) or by_id
+    total, used = value_or(gpu.memory_total_bytes, 0), value_or(gpu.memory_used_bytes, 0)
+    return Target(
+        torch_device=f"cuda:{number}",
+        name=chip.name if chip else name,
+        index=gpu.index,
+        memory_bytes=total - used,
+        chip=chip,
+    )
+
+
+def _host_target(snapshot: Snapshot) -> Target:
+    available = value_or(snapshot.memory.available_bytes, 0)
+    limit = value_or(snapshot.memory.limit_bytes, None)
+    return Target(
+        torch_device=HOST,
+        name=value_or(snapshot.cpu.model, "unknown CPU"),
+        index=None,
+        memory_bytes=min(available, limit) if limit else available,
+        chip=None,
+    )
