@@ -29,22 +29,20 @@ T = TypeVar("T")
 Row = tuple[str, str]
 
 # Instruction sets that decide how fast a CPU computes, of the hundred flags it reports.
-_TELLING_FLAGS = tuple(
-    [
-        "avx2",
-        "fma",
-        "avx512f",
-        "avx512_bf16",
-        "avx512_fp16",
-        "avx512_vnni",
-        "amx_bf16",
-        "amx_int8",
-        "asimd",
-        "sve",
-        "sve2",
-        "bf16",
-        "i8mm",
-    ]
+_TELLING_FLAGS = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vnni",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+    "sve2",
+    "bf16",
+    "i8mm",
 )
 
 
