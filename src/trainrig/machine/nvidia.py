@@ -71,8 +71,8 @@ def ask_driver(host: Host, patience_s: float = PATIENCE_S) -> Driver:
     if isinstance(output, Missing) and "did not answer" in output.reason:
         output = Missing(f"NVIDIA's driver did not answer in {patience_s:g} s")
     elif isinstance(output, Missing):
-        output = Missing(f"NVML's reader failed: {output.reason}")
-    return read_inventory(json_object(output, "NVML's reader"))
+        output = Missing(f"NVIDIA's driver could not be asked: {output.reason}")
+    return read_inventory(json_object(output, "the reader of NVML"))
 
 
 def read_inventory(answer: Mapping[str, Any] | Missing) -> Driver:

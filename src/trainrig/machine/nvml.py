@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 # More GPUs than that in one machine are a garbled count.
@@ -95,7 +96,8 @@ def _call(function: str, *arguments: Any) -> Any:
     except ImportError:
         return missing("nvidia-ml-py is not installed")
     try:
-        return getattr(pynvml, function)(*arguments)
+        found: Callable[..., Any] = getattr(pynvml, function)
+        return found(*arguments)
     except pynvml.NVMLError as error:
         return missing(_words(error, function))
     except _ERRORS as error:
@@ -122,7 +124,15 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {str(name): plain(item, depth + 1) for name, item in value.items()}
     names = [field[0] for field in getattr(value, "_fields_", ())] or list(vars(value))
-    return {name: plain(getattr(value, name, None), depth + 1) for name in names}
+    return {name: _member(value, name, depth) for name in names}
+
+
+def _member(value: Any, name: str, depth: int) -> Any:
+    """One member; nvidia-ml-py decodes texts when they are read, garbled ones with an error."""
+    try:
+        return plain(getattr(value, name), depth + 1)
+    except _ERRORS as error:
+        return missing(f"{name}: {type(error).__name__}")
 
 
 def start() -> dict[str, str] | None:

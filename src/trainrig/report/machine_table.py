@@ -226,8 +226,9 @@ def _state(gpu: Gpu) -> str:
         parts.append(f"persistence {'on' if gpu.persistence else 'off'}")
     if isinstance(gpu.utilization, float):
         parts.append(f"{format_share(gpu.utilization)} busy")
-    if value_or(gpu.throttle_reasons, ()):
-        parts.append("held down by: " + ", ".join(value_or(gpu.throttle_reasons, ())))
+    reasons = [reason for reason in value_or(gpu.throttle_reasons, ()) if reason != "idle"]
+    if reasons:
+        parts.append("held down by: " + ", ".join(reasons))
     return ", ".join(parts)
 
 
