@@ -14,12 +14,17 @@ import click
 @click.option(
     "--size", multiple=True, help="4096, or 4096x1024x8192 (m,k,n); elements; bytes as 256MiB."
 )
-@click.option("--op", multiple=True, help="vector: scale, add, gelu; copy: h2d, d2h, read, triad ...")
+@click.option(
+    "--op", multiple=True, help="vector: scale, add, gelu; copy: h2d, d2h, read, triad ..."
+)
 @click.option("--device", help="cpu, gpu or cuda:1; every device without it.")
 @click.option("--peak", is_flag=True, help="matmul: search for the shape with the highest rate.")
 @click.option("--budget", default="60s", show_default=True, help="Time for everything.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
     help="Folder in which the run's folder is made.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the records as one JSON object, last.")

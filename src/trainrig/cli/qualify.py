@@ -36,9 +36,7 @@ def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: 
     qualify.check_budget(seconds)
     if detach:
         return watching.detach(out)
-    result = qualify.qualify(
-        budget=seconds, out=out, resume=resume, watch=watching.on_stderr()
-    )
+    result = qualify.qualify(budget=seconds, out=out, resume=resume, watch=watching.on_stderr())
     if as_json:
         click.echo(json.dumps(qualify.summary(result), ensure_ascii=False))
     else:

@@ -53,7 +53,9 @@ def _check(case: Case) -> None:
     for axis in ("m", "k", "n"):
         size = case.get(axis)
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
-            raise UsageError(f"matmul size {axis} = {size!r}", f"a whole number from 1 to {MAX_SIZE}")
+            raise UsageError(
+                f"matmul size {axis} = {size!r}", f"a whole number from 1 to {MAX_SIZE}"
+            )
     extra = set(case) - _FIELDS - {"sustained"}
     if extra:
         raise UsageError(f"matmul has no case field {sorted(extra)[0]!r}")

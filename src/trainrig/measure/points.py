@@ -29,7 +29,7 @@ def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: in
     """One worker's samples of one case, or why there are none."""
     ok = reply.status is Status.OK
     interval = median_interval(reply.samples) if ok else None
-    return Record(
+    record = Record(
         kind=Kind.MEASURED,
         benchmark=request.family,
         version=family(request.family).version,
@@ -48,8 +48,8 @@ def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: in
         conditions=reply.conditions,
         started=reply.started,
         duration=reply.duration,
-        **_where(subject),
     )
+    return _on(record, subject)
 
 
 def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record, ...]:
@@ -137,7 +137,7 @@ def skipped_record(
     """A case that was planned and not run, and why."""
     chosen = family(family_name)
     metric = chosen.metrics(case)[0]
-    return Record(
+    record = Record(
         kind=Kind.MEASURED,
         benchmark=family_name,
         version=chosen.version,
@@ -146,14 +146,14 @@ def skipped_record(
         unit=metric.unit,
         status=status,
         reason=reason,
-        **_where(subject),
     )
+    return _on(record, subject)
 
 
-def _where(subject: Subject) -> dict[str, object]:
-    return {
-        "device": subject.device,
-        "device_index": subject.index,
-        "device_count": subject.count,
-        "environment": subject.environment,
-    }
+def _on(record: Record, subject: Subject) -> Record:
+    return record.replace(
+        device=subject.device,
+        device_index=subject.index,
+        device_count=subject.count,
+        environment=subject.environment,
+    )

@@ -96,6 +96,7 @@ class Worker:
         self._tick = tick
         self._buffer = b""
         self._ready: dict[str, Any] | None = None
+        self._stopped = False
         self._start()
 
     def __enter__(self) -> Worker:
@@ -151,7 +152,8 @@ class Worker:
         if line is not None:
             return _parse_reply(line)
         reply = self._post_mortem(request.timeout, kills_before, time.monotonic() - start)
-        self._start()
+        if not self._stopped:
+            self._start()
         return reply
 
     def _send(self, data: bytes) -> None:
@@ -161,7 +163,8 @@ class Worker:
             self._process.stdin.flush()
 
     def stop(self) -> None:
-        """End the process; it holds nothing that needs saving."""
+        """End the process, also from another thread; it holds nothing that needs saving."""
+        self._stopped = True
         self._kill()
 
     def _post_mortem(self, timeout: float, kills_before: int, duration: float) -> Reply:

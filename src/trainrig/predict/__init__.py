@@ -1,4 +1,4 @@
-"""Numbers without running: what is claimed for a case, and what to expect of it.  Pure; no torch."""
+"""Numbers without running: what is claimed for a case, what to expect of it.  Pure; no torch."""
 
 from trainrig.predict.claims import ceiling, gpu_claims, host_claims, link_claims
 from trainrig.predict.expect import Published, expect

@@ -123,7 +123,11 @@ def _host_claim(claim: HostClaim) -> Record:
 def _cpu_peaks(snapshot: Snapshot) -> tuple[HostClaim, ...]:
     cpu = snapshot.cpu
     clock = cpu.max_clock_hz if not isinstance(cpu.max_clock_hz, Missing) else cpu.clock_hz
-    if isinstance(cpu.cores, Missing) or isinstance(clock, Missing) or isinstance(cpu.flags, Missing):
+    if (
+        isinstance(cpu.cores, Missing)
+        or isinstance(clock, Missing)
+        or isinstance(cpu.flags, Missing)
+    ):
         return ()
     usable = value_or(cpu.usable_threads, cpu.cores)
     return cpu_peaks(cores=min(cpu.cores, usable), clock=clock, flags=cpu.flags)

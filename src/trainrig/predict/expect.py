@@ -134,7 +134,7 @@ def _comparable(published: Record, point: Record) -> bool:
         and published.metric == point.metric
         and published.device_count == point.device_count
         and _nature(published.case) == _nature(point.case)
-        and (_is_large(published) and _is_large(point) or published.case == point.case)
+        and ((_is_large(published) and _is_large(point)) or published.case == point.case)
     )
 
 

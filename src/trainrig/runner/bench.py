@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def bench(
     family(request.family)
     cases = _cases(request)
 
-    def plan(snapshot: Snapshot, targets: Sequence[Target]) -> Sequence[Block]:
+    def plan(_: Snapshot, targets: Sequence[Target]) -> Sequence[Block]:
         return _plan(request, cases, choose(targets, request.device), budget)
 
     return carry_out("bench", plan, budget=budget, out=out, watch=watch)
@@ -97,12 +97,10 @@ def _plan(
         whole = qualify_plan(targets, max(budget, 60.0))
         own = [block for block in whole if block.tasks[0].family == request.family]
         shares = sum(block.share for block in own)
-        return [
-            Block(target=b.target, name=b.name, tasks=b.tasks, share=b.share / shares) for b in own
-        ]
+        return [replace(block, share=block.share / shares) for block in own]
     return [
         Block(
-            target=target,
+            targets=(target,),
             name=f"{request.family} on {target.label}",
             tasks=tuple(_task(request.family, case, target) for case in cases),
             share=1.0 / len(targets),
@@ -192,5 +190,3 @@ def _whole(text: str, most: int) -> int:
     if not 1 <= value <= most:
         raise UsageError(f"not a size: {text!r}", f"a whole number from 1 to {most}")
     return value
-
-

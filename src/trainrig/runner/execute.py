@@ -9,17 +9,22 @@ time is left.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from trainrig.errors import UnavailableError
 from trainrig.measure import sampler
 from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
-from trainrig.measure.worker import Request, Worker
+from trainrig.measure.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
 from trainrig.runner.pace import Pace
 from trainrig.runner.plan import Block, Task
@@ -68,16 +73,17 @@ class Executor:
         self._pace = Pace()
         self._attempts: dict[tuple[object, ...], list[Record]] = {}
         self._last_tick = 0.0
+        self._tick_lock = threading.Lock()
         self.done = 0
         self.total = 0
 
     def take_up(self, records: Iterable[Record]) -> None:
         """Go on from the records of a run that was cut off: its attempts count."""
         for record in records:
-            if record.attempt is not None and record.device_count == 1:
+            if record.attempt is not None and "search" not in record.conditions:
                 self._attempts.setdefault(_identity_of(record), []).append(record)
 
-    def start_pair(self, target: Target, name: str) -> tuple[Worker, ...]:
+    def _start_pair(self, target: Target, name: str) -> tuple[Worker, ...]:
         """Two fresh workers for a device, loading torch side by side."""
         self._tell(f"starting workers for {name}", level="running")
         stem = "".join(c if c.isalnum() else "-" for c in name.lower())
@@ -86,23 +92,57 @@ class Executor:
             for number in range(1, NUM_WORKERS + 1)
         )
 
-    def run_block(
-        self, block: Block, seconds: float, pair: tuple[Worker, ...] | None = None
-    ) -> None:
+    def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
         end = min(time.monotonic() + seconds, self._deadline)
         self._tell(block.name, level="stage")
-        with ExitStack() as stack:
-            workers = pair or self.start_pair(block.target, block.name)
-            for worker in workers:
-                stack.enter_context(worker)
+        with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
+            pairs = [
+                [stack.enter_context(worker) for worker in self._start_pair(target, block.name)]
+                for target in block.targets
+            ]
             try:
-                for worker in workers:
+                for worker in chain(*pairs):
                     worker.wait_ready(max(end - time.monotonic(), 1.0))
             except UnavailableError as error:
                 self._give_up(block.tasks, error.message)
                 return
-            self._run_tasks(block.tasks, workers, end)
+            if len(block.targets) == 1:
+                self._run_tasks(block.tasks, pairs[0], end)
+            else:
+                self._run_together(block, pairs, end, threads)
+
+    def _run_together(
+        self,
+        block: Block,
+        pairs: Sequence[Sequence[Worker]],
+        end: float,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        """Each case on all devices at once: prepared everywhere, then released together."""
+        num_devices = len(block.targets)
+        for start in range(0, len(block.tasks), num_devices):
+            tasks = block.tasks[start : start + num_devices]
+            reason = next((why for task in tasks if (why := self._why_not(task, 1e9, 1e9))), None)
+            if reason is not None:
+                for task in tasks:
+                    self._skip(task, reason)
+                continue
+            self._tell(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
+            for number in range(NUM_WORKERS):
+                barrier = threading.Barrier(num_devices)
+                requests = [replace(self._request(task, 1.0, end), hold=True) for task in tasks]
+                replies = threads.map(
+                    lambda pair, request, number=number, barrier=barrier: pair[number].run(
+                        request, lambda: _meet(barrier, request.timeout)
+                    ),
+                    pairs,
+                    requests,
+                )
+                for task, request, reply in zip(tasks, requests, replies, strict=True):
+                    self._keep_attempt(task, request, reply)
+            for task in tasks:
+                self._settle(task)
 
     def repeat_disturbed(self, tasks: Sequence[Task]) -> None:
         """Measure disturbed points again in fresh workers, as long as the time allows."""
@@ -120,7 +160,7 @@ class Executor:
         name = f"disturbed points on {target.label}, again"
         self._tell(name, level="stage")
         with ExitStack() as stack:
-            workers = [stack.enter_context(w) for w in self.start_pair(target, name)]
+            workers = [stack.enter_context(w) for w in self._start_pair(target, name)]
             for task in tasks:
                 if self._deadline - time.monotonic() > NUM_WORKERS * self._cost(task):
                     self._run_task(task, workers, _MAX_TIME, self._deadline)
@@ -151,24 +191,23 @@ class Executor:
         """Projected seconds in one worker, at the shortest sampling."""
         return self._pace.overhead(task) + (task.sustained or _MIN_TIME)
 
-    def _run_task(
-        self, task: Task, workers: Sequence[Worker], seconds: float, end: float
-    ) -> None:
+    def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float, end: float) -> None:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
         self._tell(label, level="running")
-        attempts = self._attempts.setdefault(_identity(task), [])
         for worker in workers:
             request = self._request(task, seconds, end)
             reply = worker.run(request)
-            self._pace.learn(task, reply)
-            record = attempt_record(
-                request, reply, self._subject(task.target), attempt=len(attempts) + 1
-            )
-            attempts.append(self._run.append(record))
+            self._keep_attempt(task, request, reply)
             if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
                 break  # the second worker would only say it again
         self._settle(task)
+
+    def _keep_attempt(self, task: Task, request: Request, reply: Reply) -> None:
+        attempts = self._attempts.setdefault(_identity(task), [])
+        self._pace.learn(task, reply)
+        record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
+        attempts.append(self._run.append(record))
 
     def _request(self, task: Task, seconds: float, end: float) -> Request:
         call = self._pace.call_time(task)
@@ -179,7 +218,9 @@ class Executor:
         return Request(
             family=task.family,
             case=task.case,
-            settings=Settings(max_time=max(min(wanted, left - overhead), _MIN_TIME), warmup_time=warmup),
+            settings=Settings(
+                max_time=max(min(wanted, left - overhead), _MIN_TIME), warmup_time=warmup
+            ),
             timeout=max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0),
         )
 
@@ -198,7 +239,7 @@ class Executor:
     def _skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         self.done += 1
         if reason != "already measured in this run":
-            subject = self._subject(task.target)
+            subject = self._subject(task)
             self._run.append(skipped_record(task.family, task.case, subject, reason, status))
 
     def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
@@ -206,9 +247,12 @@ class Executor:
             self._skip(task, reason, Status.FAILED)
         self._tell(reason, level="point")
 
-    def _subject(self, target: Target, count: int = 1) -> Subject:
+    def _subject(self, task: Task) -> Subject:
         return Subject(
-            device=target.name, index=target.index, count=count, environment=self._environment
+            device=task.target.name,
+            index=task.target.index,
+            count=task.count,
+            environment=self._environment,
         )
 
     def _start_worker(self, device: str, log: Path) -> Worker:
@@ -218,17 +262,26 @@ class Executor:
 
     def _tick(self) -> None:
         """About once a second while a case runs: one line of telemetry."""
-        if time.monotonic() - self._last_tick >= 1.0:
-            self._last_tick = time.monotonic()
-            self._run.append_series("telemetry", sampler.telemetry_row())
+        with self._tick_lock:
+            if time.monotonic() - self._last_tick >= 1.0:
+                self._last_tick = time.monotonic()
+                self._run.append_series("telemetry", sampler.telemetry_row())
 
     def _tell(self, text: str, *, level: str) -> None:
         self._watch(Progress(text=text, level=level, done=self.done, total=self.total))
 
 
+def _meet(barrier: threading.Barrier, timeout: float) -> None:
+    """Wait until every device is prepared; one that died must not hold up the others."""
+    with contextlib.suppress(threading.BrokenBarrierError):
+        barrier.wait(timeout)
+
+
 def _identity(task: Task) -> tuple[object, ...]:
-    return (task.target.name, task.target.index, task.family, *sorted(task.case.items()))
+    where = (task.target.name, task.target.index, task.count)
+    return (*where, task.family, *sorted(task.case.items()))
 
 
 def _identity_of(attempt: Record) -> tuple[object, ...]:
-    return (attempt.device, attempt.device_index, attempt.benchmark, *sorted(attempt.case.items()))
+    where = (attempt.device, attempt.device_index, attempt.device_count)
+    return (*where, attempt.benchmark, *sorted(attempt.case.items()))

@@ -94,7 +94,10 @@ def _outcome(
     judged = [row for row in rows if _target(row) is not None and _usable(row.measured)]
     points = [row for row in rows if _usable(row.measured)]
     if not judged:
-        return Outcome.PASS, f"all required steps ran, {len(points)} points; no target known for any"
+        return (
+            Outcome.PASS,
+            f"all required steps ran, {len(points)} points; no target known for any",
+        )
     without = len(points) - len(judged)
     said = f"; no target known for {without}" if without else ""
     return Outcome.PASS, f"all required steps ran, {len(judged)} points within their bands{said}"
@@ -245,7 +248,9 @@ def _required_steps(rows: Sequence[Row]) -> tuple[Step, ...]:
     return tuple(
         _step(group)
         for group in groups.values()
-        if any(row.predicted is not None and row.predicted.conditions.get("required") for row in group)
+        if any(
+            row.predicted is not None and row.predicted.conditions.get("required") for row in group
+        )
     )
 
 
@@ -270,7 +275,9 @@ def _why(records: Sequence[Record]) -> str:
 
 
 def _name(record: Record) -> str:
-    device = record.device if record.device_index is None else f"{record.device} #{record.device_index}"
+    device = (
+        record.device if record.device_index is None else f"{record.device} #{record.device_index}"
+    )
     return f"{record.benchmark} {case_label(record.case)} on {device}"
 
 

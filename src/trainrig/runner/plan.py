@@ -8,7 +8,7 @@ small budget spends itself on them; what does not fit is recorded as skipped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainrig.measure.family import family
 from trainrig.record import Case
@@ -41,6 +41,8 @@ class Task:
     required: bool = False
     sustained: float = 0.0
     """Seconds of continuous load, for sustained runs; 0 for ordinary cases."""
+    count: int = 1
+    """How many devices run it at the same time."""
 
     @property
     def fits_memory(self) -> bool:
@@ -50,9 +52,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Tasks that share one pair of fresh workers on a device, and their share of the time."""
+    """Tasks that share one pair of fresh workers on a device, and their share of the time.
 
-    target: Target
+    A block with several targets runs each case on all of them at the same time.
+    """
+
+    targets: tuple[Target, ...]
     name: str
     tasks: tuple[Task, ...]
     share: float
@@ -75,11 +80,28 @@ def qualify_plan(
         if budget >= SUSTAINED_BUDGET and (target.is_gpu or not have_gpu):
             tasks = [*tasks, _sustained(target, tasks, budget)]
         blocks += _split(target, tasks, small=budget < SMALL_BUDGET)
+    gpus = tuple(target for target in targets if target.is_gpu)
+    if len(gpus) > 1:
+        blocks.append((2.0, together(gpus, [matmul_case("fp16", _GPU_SIZES[0])])))
     whole = sum(weight for weight, _ in blocks)
-    return tuple(
-        Block(target=b.target, name=b.name, tasks=b.tasks, share=weight / whole)
-        for weight, b in blocks
+    return tuple(replace(block, share=weight / whole) for weight, block in blocks)
+
+
+def together(targets: tuple[Target, ...], cases: Sequence[Case]) -> Block:
+    """Matmul cases on several devices at once: they share power, air and PCIe."""
+    tasks = tuple(
+        Task(
+            target=target,
+            family="matmul",
+            case=case,
+            step=f"{case['dtype']} matmul, {len(targets)} at once",
+            count=len(targets),
+            required=True,
+        )
+        for case in cases
+        for target in targets
     )
+    return Block(targets=targets, name=f"{len(targets)} GPUs at once", tasks=tasks, share=0.0)
 
 
 def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:
@@ -98,7 +120,9 @@ def copy_case(direction: str, num_bytes: int = _COPY_BYTES, memory: str = "host"
 
 
 def _host_tasks(target: Target, native_bf16: bool, memory_only: bool) -> list[Task]:
-    tasks = _copies(target, [("copy", "host"), ("read", "host"), ("write", "host"), ("triad", "host")])
+    tasks = _copies(
+        target, [("copy", "host"), ("read", "host"), ("write", "host"), ("triad", "host")]
+    )
     if memory_only:
         return tasks
     required = {"fp32"} | ({"bf16"} if native_bf16 else set())
@@ -110,8 +134,10 @@ def _gpu_tasks(target: Target) -> list[Task]:
     dtypes = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
     matmuls = _matmuls(target, dtypes, _GPU_SIZES, {"fp16", "fp32"})
     links = [("h2d", "pinned"), ("d2h", "pinned"), ("d2d", "device")]
-    return matmuls + _vectors(target) + _copies(
-        target, [*links, ("h2d", "pageable"), ("d2h", "pageable")]
+    return (
+        matmuls
+        + _vectors(target)
+        + _copies(target, [*links, ("h2d", "pageable"), ("d2h", "pageable")])
     )
 
 
@@ -181,14 +207,14 @@ def _split(target: Target, tasks: Sequence[Task], *, small: bool) -> list[tuple[
     """One block a family; with a small budget one block, its required tasks first."""
     if small:
         ordered = tuple(sorted(_first_of_each_step(tasks), key=lambda task: not task.required))
-        return [(1.0, Block(target=target, name=target.label, tasks=ordered, share=0.0))]
+        return [(1.0, Block(targets=(target,), name=target.label, tasks=ordered, share=0.0))]
     blocks = []
     for name, weight in _WEIGHTS.items():
         own = [task for task in tasks if task.family == name]
         if own:
             ordered = tuple(sorted(own, key=lambda task: bool(task.sustained)))
             block = Block(
-                target=target, name=f"{name} on {target.label}", tasks=ordered, share=0.0
+                targets=(target,), name=f"{name} on {target.label}", tasks=ordered, share=0.0
             )
             blocks.append((weight, block))
     return blocks
@@ -197,7 +223,8 @@ def _split(target: Target, tasks: Sequence[Task], *, small: bool) -> list[tuple[
 def _first_of_each_step(tasks: Sequence[Task]) -> list[Task]:
     """The first task of every step, then the others."""
     seen: set[str] = set()
-    first, others = [], []
+    first: list[Task] = []
+    others: list[Task] = []
     for task in tasks:
         (others if task.step in seen else first).append(task)
         seen.add(task.step)

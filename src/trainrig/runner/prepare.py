@@ -106,6 +106,7 @@ def _point(task: Task, environment: str) -> Record:
         unit=metric.unit,
         device=task.target.name,
         device_index=task.target.index,
+        device_count=task.count,
         environment=environment,
         conditions={"step": task.step, "required": task.required},
     )

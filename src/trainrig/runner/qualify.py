@@ -238,7 +238,7 @@ def _native_bf16(snapshot: Snapshot) -> bool:
 def _terminated_as_interrupt() -> Iterator[None]:
     """SIGTERM (a scheduler's, a shutdown's) closes the run as Ctrl-C does."""
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise Interrupted
 
     try:
