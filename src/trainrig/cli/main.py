@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.metadata import version
 
 import click
 
@@ -49,7 +48,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("trainrig"), prog_name="trainrig")
+@click.version_option(package_name="trainrig", prog_name="trainrig")
 def cli() -> None:
     """What a machine should do when it trains transformers, and what it does.
 
