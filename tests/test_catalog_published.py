@@ -61,7 +61,7 @@ def test_products_with_more_around_them_are_no_plain_matmul() -> None:
 
 def test_vector_and_copy_in_our_vocabulary() -> None:
     assert values("vector", "RTX 3090 Ti", op="scale", num_elements=4194304) == [859.757e9, 856e9]
-    assert values("copy", "H200 SXM 141GB", direction="read") == [2756e9]
+    assert values("copy", "H200 SXM 141GB", direction="read", memory="device") == [2756e9]
     assert values("copy", "H100 SXM5 80GB", direction="h2d") == [54.8e9]
     directions = {record.case["direction"] for record in published_for("copy")}
     assert directions == {"read", "write", "copy", "triad", "d2d", "h2d", "d2h"}

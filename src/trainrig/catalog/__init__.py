@@ -4,3 +4,28 @@
 chip, `chip` defines the fields and the peaks, `host` states claims of CPUs,
 memory and PCIe, `published` holds measured baselines.
 """
+
+from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak, vector_peak
+from trainrig.catalog.find import (
+    candidates,
+    chip_by_pci_id,
+    did_you_mean,
+    find_chip,
+    require_chip,
+)
+from trainrig.catalog.load import load_chips
+
+__all__ = [
+    "Chip",
+    "Peak",
+    "Provenance",
+    "Source",
+    "candidates",
+    "chip_by_pci_id",
+    "did_you_mean",
+    "find_chip",
+    "load_chips",
+    "peak",
+    "require_chip",
+    "vector_peak",
+]

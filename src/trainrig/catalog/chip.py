@@ -101,6 +101,8 @@ class Chip:
     """Hz."""
     boost_clock: float | None = None
     """Hz."""
+    tensor_clock: float | None = None
+    """Hz: what the tensor peaks are printed for, where it is not the boost clock."""
     memory: float | None = None
     """B.  Data sheets print GB and mean GiB."""
     memory_type: str | None = None

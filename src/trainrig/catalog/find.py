@@ -63,11 +63,11 @@ def did_you_mean(name: str, limit: int = 3) -> tuple[str, ...]:
 
 
 def require_chip(name: str) -> Chip:
-    """The chip that ``name`` means.
+    """The chip that a name or a PCI id means.
 
     Raises UsageError that lists the candidates, or names that look like it.
     """
-    chip = find_chip(name)
+    chip = find_chip(name) or chip_by_pci_id(name)
     if chip is not None:
         return chip
     several = candidates(name)

@@ -47,6 +47,7 @@ PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 _CONVERTED = {
     "base_mhz": ("base_clock", 1e6),
     "boost_mhz": ("boost_clock", 1e6),
+    "tensor_mhz": ("tensor_clock", 1e6),
     "memory_gib": ("memory", 1024.0**3),
     "memory_gbps": ("memory_rate", 1e9),
     "memory_bits": ("memory_bus", 1),
@@ -88,6 +89,7 @@ class _Values(_Strict):
     compute_capability: Text | None = None
     base_mhz: Size | None = None
     boost_mhz: Size | None = None
+    tensor_mhz: Size | None = None
     memory_gib: Size | None = None
     memory_type: Text | None = None
     memory_gbps: Size | None = None

@@ -70,5 +70,7 @@ def _vector_case(row: Row) -> dict[str, Scalar]:
 
 
 def _copy_case(row: Row) -> dict[str, Scalar]:
-    case: dict[str, Scalar] = {"direction": _DIRECTIONS[row["test"]], "cache": "cold"}
-    return case | {"memory": None}
+    direction = _DIRECTIONS[row["test"]]
+    # Both ends of a stream lie on the card; of host memory, no source says whether it was pinned.
+    memory = None if direction in ("h2d", "d2h") else "device"
+    return {"direction": direction, "memory": memory, "cache": "cold"}

@@ -1,0 +1,65 @@
+"""`trainrig catalog`: what vendors claim."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from trainrig.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainrig.catalog.chip import Chip
+
+
+@click.command()
+@click.argument("name", nargs=-1)
+@click.option("--compare", is_flag=True, help="Set the named chips side by side.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout: an object for one chip.")
+def command(name: tuple[str, ...], compare: bool, as_json: bool) -> None:
+    """What vendors claim: all chips, one chip with its sources, or several side by side.
+
+    \b
+    trainrig catalog
+    trainrig catalog RTX 4090
+    trainrig catalog 10de:2684
+    trainrig catalog --compare "RTX 4090" "A100 SXM4 80GB"
+
+    A name is matched exactly, never to a neighbour.  Peaks are dense, by data
+    type and accumulate type.  A question mark: recalled, not verified.
+    """
+    from trainrig.catalog.describe import chip_dict
+    from trainrig.catalog.find import require_chip
+    from trainrig.catalog.load import load_chips
+
+    if compare and len(name) < 2:
+        raise UsageError("--compare needs two chips or more", "quote names that have spaces")
+    wanted = name if compare else ((" ".join(name),) if name else ())
+    chips = tuple(require_chip(one) for one in wanted) or load_chips()
+    if as_json:
+        content = [chip_dict(chip) for chip in chips]
+        click.echo(json.dumps(content[0] if len(wanted) == 1 else content, ensure_ascii=False))
+        return
+    _show(chips, compare=compare, one=bool(wanted))
+
+
+def _show(chips: tuple[Chip, ...], *, compare: bool, one: bool) -> None:
+    from rich.console import Console
+
+    from trainrig.report import catalog_table as tables
+
+    console = Console(highlight=False, emoji=False)
+    if compare:
+        console.print(tables.compare_table(chips))
+    elif one:
+        console.print(tables.chip_table(chips[0]))
+    else:
+        for table in tables.list_tables(chips):
+            console.print(table)
+            console.print()
+        console.print(tables.LIST_UNITS)
+        return
+    console.print()
+    for line in (*tables.note_lines(chips), *tables.source_lines(chips)):
+        console.print(line, markup=False, soft_wrap=True)
