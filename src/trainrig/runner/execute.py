@@ -29,7 +29,7 @@ from trainrig.record import Record, Status, case_label
 from trainrig.runner.pace import Pace
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher
-from trainrig.runner.targets import Target
+from trainrig.runner.targets import HOST, Target
 from trainrig.store import RunWriter
 
 NUM_WORKERS = 2
@@ -58,10 +58,13 @@ class Executor:
         describe: Describe,
         complete: Callable[[Record], Record],
         make_worker: MakeWorker | None = None,
+        early: Sequence[Worker] = (),
     ) -> None:
         """``deadline`` is on time.monotonic; ``complete`` adds a point's limit before it is kept.
 
-        ``describe`` words a point for the watcher.
+        ``describe`` words a point for the watcher.  ``early`` are workers for the host
+        that were started while the machine was still looked at; the first pair that is
+        needed there is taken from them.
         """
         self._run = run
         self._environment = environment
@@ -70,6 +73,7 @@ class Executor:
         self._describe = describe
         self._complete = complete
         self._make_worker = make_worker or self._start_worker
+        self._early = tuple(early)
         self._pace = Pace()
         self._attempts: dict[tuple[object, ...], list[Record]] = {}
         self._last_tick = 0.0
@@ -85,6 +89,9 @@ class Executor:
 
     def _start_pair(self, target: Target, name: str) -> tuple[Worker, ...]:
         """Two fresh workers for a device, loading torch side by side."""
+        if target.torch_device == HOST and self._early:
+            pair, self._early = self._early, ()
+            return pair
         self._tell(f"starting workers for {name}", level="running")
         stem = "".join(c if c.isalnum() else "-" for c in name.lower())
         return tuple(

@@ -268,10 +268,10 @@ def _step(group: Sequence[Row]) -> Step:
 def _why(records: Sequence[Record]) -> str:
     if not records:
         return "not run"
-    last = records[-1]
-    if last.disturbed is not None:
-        return f"disturbed: {last.disturbed}"
-    return f"{last.status.value}: {last.reason}"
+    first = records[0]  # the plan's most telling case comes first
+    if first.disturbed is not None:
+        return f"disturbed: {first.disturbed}"
+    return f"{first.status.value}: {first.reason}"
 
 
 def _name(record: Record) -> str:

@@ -14,8 +14,10 @@ from trainrig.stats import median
 
 # Before anything is known: work units (FLOPs or bytes) a second, deliberately slow guesses.
 _FIRST_GUESS = {False: 5e9, True: 2e12}
-# Random operands and the fp64 check, bytes a second.
+# Operands and the check of the answer, bytes a second: matmul draws normal values and checks in
+# fp64, the others fill patterns and compare.
 _PREPARE_SPEED = {False: 3e8, True: 3e10}
+_FILL_SPEED = {False: 1.5e9, True: 1e11}
 _FIXED = 0.03
 
 # A case is prepared, checked, warmed, sampled and checked again: this many calls at the least.
@@ -46,7 +48,8 @@ class Pace:
 
     def overhead(self, task: Task) -> float:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
-        prepare = family(task.family).memory(task.case) / _PREPARE_SPEED[task.target.is_gpu]
+        speed = _PREPARE_SPEED if task.family == "matmul" else _FILL_SPEED
+        prepare = family(task.family).memory(task.case) / speed[task.target.is_gpu]
         return _FIXED + prepare + _MIN_CALLS * self.call_time(task)
 
 

@@ -23,7 +23,8 @@ SUSTAINED_BUDGET = 60.0
 # Share of memory that one case may take: the check of the answer and the allocator need the rest.
 _MEMORY_SHARE = 0.5
 
-_CPU_SIZES = (1024, 2048, 512, 256, 128, 4096)
+_CPU_SIZES = (2048, 512, 1024, 256, 128, 4096)
+_SMALL_CPU_SIZES = (512, 1024, 2048)
 _GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
 _VECTOR_SIZES = (1 << 24, 1 << 22, 1 << 20, 1 << 18, 1 << 16, 1 << 14)
 _COPY_BYTES = 1 << 28
@@ -76,10 +77,15 @@ def qualify_plan(
     have_gpu = any(target.is_gpu for target in targets)
     blocks: list[tuple[float, Block]] = []
     for target in targets:
-        tasks = _gpu_tasks(target) if target.is_gpu else _host_tasks(target, native_bf16, have_gpu)
+        small = budget < SMALL_BUDGET
+        if target.is_gpu:
+            tasks = _gpu_tasks(target)
+        else:
+            sizes = _SMALL_CPU_SIZES if small else _CPU_SIZES
+            tasks = _host_tasks(target, sizes, native_bf16, have_gpu)
         if budget >= SUSTAINED_BUDGET and (target.is_gpu or not have_gpu):
             tasks = [*tasks, _sustained(target, tasks, budget)]
-        blocks += _split(target, tasks, small=budget < SMALL_BUDGET)
+        blocks += _split(target, tasks, small=small)
     gpus = tuple(target for target in targets if target.is_gpu)
     if len(gpus) > 1:
         blocks.append((2.0, together(gpus, [matmul_case("fp16", _GPU_SIZES[0])])))
@@ -119,14 +125,20 @@ def copy_case(direction: str, num_bytes: int = _COPY_BYTES, memory: str = "host"
     return {"direction": direction, "bytes": num_bytes, "memory": memory, "cache": "cold"}
 
 
-def _host_tasks(target: Target, native_bf16: bool, memory_only: bool) -> list[Task]:
+def _host_tasks(
+    target: Target, sizes: Sequence[int], native_bf16: bool, memory_only: bool
+) -> list[Task]:
     tasks = _copies(
         target, [("copy", "host"), ("read", "host"), ("write", "host"), ("triad", "host")]
     )
     if memory_only:
         return tasks
-    required = {"fp32"} | ({"bf16"} if native_bf16 else set())
-    matmuls = _matmuls(target, ("fp32", "bf16", "int8", "fp64", "fp16"), _CPU_SIZES, required)
+    native = ("fp32", "bf16") if native_bf16 else ("fp32",)
+    others = [d for d in ("int8", "fp64", "bf16", "fp16") if d not in native]
+    matmuls = _matmuls(target, native, sizes, set(native))
+    # How fast a CPU is at the others is anyone's guess (fp16 can be 200 times slower than
+    # fp32), so that the small sizes come first and tell what the large ones would cost.
+    matmuls += _matmuls(target, others, sorted(sizes), set())
     return matmuls + _vectors(target) + tasks
 
 

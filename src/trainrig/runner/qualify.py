@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,15 +21,16 @@ from typing import Any
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, from_dict, inspect, to_dict, value_or
+from trainrig.measure.worker import Worker
 from trainrig.predict import ceiling
 from trainrig.record import Outcome, Record, Verdict
 from trainrig.runner.execute import Executor
 from trainrig.runner.judge import judge
-from trainrig.runner.plan import Block, Task, qualify_plan
+from trainrig.runner.plan import SMALL_BUDGET, Block, Task, qualify_plan
 from trainrig.runner.prepare import claims_for, expectations, history_of
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.show import published_baselines, view_of
-from trainrig.runner.targets import Target, find_targets
+from trainrig.runner.targets import HOST, Target, find_targets
 from trainrig.runner.words import describe
 from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
 
@@ -96,7 +97,7 @@ def carry_out(
         session = _Session(run, start + budget - _CLOSING, watch)
         interrupted = None
         try:
-            session.measure(plan)
+            session.measure(plan, early=budget < SMALL_BUDGET)
         except KeyboardInterrupt:
             interrupted = "interrupted before all required steps had run"
         return session.close(interrupted)
@@ -125,8 +126,13 @@ class _Session:
         self._watch = watch
         self._snapshot: Snapshot | None = None
 
-    def measure(self, plan: Plan) -> None:
-        """Look, expect, measure."""
+    def measure(self, plan: Plan, *, early: bool) -> None:
+        """Look, expect, measure; ``early`` loads torch for the host while looking."""
+        with ExitStack() as stack:
+            logs = [self._run.log_path(f"host-{number}") for number in (1, 2)] if early else []
+            self._measure(plan, [stack.enter_context(Worker(HOST, log)) for log in logs])
+
+    def _measure(self, plan: Plan, early: Sequence[Worker]) -> None:
         earlier = read_run(self._run.path).records
         self._snapshot = snapshot = inspect()
         self._run.write_machine(to_dict(snapshot))
@@ -137,7 +143,7 @@ class _Session:
         tasks = [task for block in blocks for task in block.tasks]
         claims = claims_for(snapshot, targets)
         expected = self._expect(tasks, claims, snapshot, environment, fresh=not earlier)
-        executor = self._executor(environment, claims, expected)
+        executor = self._executor(environment, claims, expected, early)
         executor.total = len(tasks)
         executor.take_up(earlier)
         self._run_blocks(executor, blocks)
@@ -164,7 +170,11 @@ class _Session:
         return expected
 
     def _executor(
-        self, environment: str, claims: Sequence[Record], expected: Sequence[Record]
+        self,
+        environment: str,
+        claims: Sequence[Record],
+        expected: Sequence[Record],
+        early: Sequence[Worker],
     ) -> Executor:
         by_key = {(record.key, record.device_index): record for record in expected}
 
@@ -179,6 +189,7 @@ class _Session:
             watch=self._watch,
             describe=lambda point: describe(point, by_key.get((point.key, point.device_index))),
             complete=complete,
+            early=early,
         )
 
     def _run_blocks(self, executor: Executor, blocks: Sequence[Block]) -> None:
