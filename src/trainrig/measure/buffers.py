@@ -1,0 +1,195 @@
+"""Buffers of the memory-bound families: how many make data cold, what fills and checks them.
+
+Cold means that a call finds none of its data in any cache.  Flushing between
+calls would have to be timed or subtracted, so the calls rotate instead through
+sets of buffers whose total exceeds four times the last-level cache: by the time
+a set comes round again, three caches' worth of other data has passed.  A single
+set that is larger than that is cold by itself.
+
+Sources: STREAM (McCalpin) asks for arrays of four times the sum of all
+last-level caches; cache sizes come from /sys/devices/system/cpu (the kernel's
+sysfs-devices-system-cpu) and from torch's device properties (L2_cache_size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from trainrig.errors import UsageError
+from trainrig.machine.cgroup import memory_limit
+from trainrig.machine.host import Host, ThisMachine
+from trainrig.machine.memory import meminfo_sizes
+from trainrig.machine.snapshot import Missing
+from trainrig.machine.values import integer, size_bytes
+from trainrig.measure.family import Unsupported
+from trainrig.record import Case
+from trainrig.units import format_memory
+
+if TYPE_CHECKING:
+    import torch
+
+CACHES = ("hot", "cold")
+COLD_FACTOR = 4
+
+# Half of what is free: the answer's check and the rest of the machine need room too.
+_MEMORY_SHARE = 0.5
+# Beyond this many sets the tensors' own headers, cold as well, would be what is measured.
+_MAX_SETS = 8192
+# Rows start on 256 bytes, as separate allocations would; also what vector loads want.
+_ROW_BYTES = 256
+# AMD's Infinity Cache lies behind the L2 and torch does not report it: 256 MiB on the MI300.
+_HIP_CACHE_BYTES = 256 << 20
+
+# Elements of the random block that is repeated to fill a buffer: odd, so that no two rows agree.
+BLOCK_ELEMENTS = (1 << 18) - 5
+# Elements that one pass of a check looks at: 32 MiB as fp64.
+CHECK_ELEMENTS = 1 << 22
+
+
+def check_cache(case: Case) -> None:
+    """Raise UsageError unless the case says hot or cold."""
+    if case.get("cache") not in CACHES:
+        raise UsageError(f"unknown cache state {case.get('cache')!r}", "one of: hot, cold")
+
+
+def num_sets(case: Case, set_bytes: int, device: str) -> int:
+    """How many sets of ``set_bytes`` each the calls rotate through: 1 when hot.
+
+    Raises Unsupported where the data cannot be made cold.
+    """
+    if case["cache"] == "hot":
+        return 1
+    llc = last_level_cache_bytes(device)
+    if isinstance(llc, Missing):
+        raise Unsupported(f"no data is sure to be cold: {llc.reason}")
+    needed = COLD_FACTOR * llc
+    count = max(1, -(-needed // set_bytes))
+    room = int(_free_bytes(device) * _MEMORY_SHARE)
+    if count * set_bytes > room:
+        raise Unsupported(
+            f"cold data needs {format_memory(count * set_bytes)} (four times the last-level "
+            f"cache of {format_memory(llc)}); half of the free memory is {format_memory(room)}"
+        )
+    if count > _MAX_SETS:
+        raise Unsupported(
+            f"{format_memory(set_bytes)} a call would need {count} buffers to be cold; "
+            f"their headers would cost more than their data (at most {_MAX_SETS})"
+        )
+    return count
+
+
+def rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """One call that makes the calls in turn; a single call is returned as it is."""
+    if len(calls) == 1:
+        return calls[0]
+    turn = cycle(calls)
+
+    def call_next() -> object:
+        return next(turn)()
+
+    return call_next
+
+
+def last_level_cache_bytes(device: str) -> int | Missing:
+    """All last-level caches of a torch device together."""
+    if device == "cpu":
+        return _cpu_cache_bytes()
+    import torch
+
+    found = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    if torch.version.hip:
+        return max(found, _HIP_CACHE_BYTES)
+    return found if found > 0 else Missing("torch does not report the GPU's L2 cache")
+
+
+@cache
+def _cpu_cache_bytes() -> int | Missing:
+    return cpu_cache_bytes(ThisMachine())
+
+
+def cpu_cache_bytes(host: Host) -> int | Missing:
+    """The highest level of data cache that sysfs lists, summed over its instances."""
+    root = "/sys/devices/system/cpu"
+    names = host.names(root)
+    if isinstance(names, Missing):
+        return names
+    instances: dict[tuple[int, str], int] = {}
+    for cpu in names:
+        if cpu.startswith("cpu") and cpu[3:].isdigit():
+            instances.update(_caches_of(host, f"{root}/{cpu}/cache"))
+    if not instances:
+        return Missing("sysfs lists no CPU caches")
+    highest = max(level for level, _ in instances)
+    return sum(size for (level, _), size in instances.items() if level == highest)
+
+
+def _caches_of(host: Host, folder: str) -> dict[tuple[int, str], int]:
+    """(level, CPUs that share it) → bytes, for the data caches of one CPU."""
+    found: dict[tuple[int, str], int] = {}
+    names = host.names(folder)
+    for name in () if isinstance(names, Missing) else names:
+        if not name.startswith("index") or host.read(f"{folder}/{name}/type") == "Instruction":
+            continue
+        level = integer(host.read(f"{folder}/{name}/level"), "level")
+        size = size_bytes(host.read(f"{folder}/{name}/size"), "size")
+        shared = host.read(f"{folder}/{name}/shared_cpu_list")
+        if isinstance(level, int) and isinstance(size, int) and size > 0:
+            found[level, folder if isinstance(shared, Missing) else shared] = size
+    return found
+
+
+def _free_bytes(device: str) -> int:
+    """What can be allocated: the host's available memory within its limit, or the GPU's."""
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    host = ThisMachine()
+    sizes = meminfo_sizes(host.read("/proc/meminfo"))
+    free = 0 if isinstance(sizes, Missing) else sizes.get("MemAvailable", 0)
+    limit = memory_limit(host)
+    return min(free, limit) if isinstance(limit, int) else free
+
+
+def rows(
+    torch: Any, count: int, num_elements: int, dtype: Any, device: str, *, pinned: bool = False
+) -> torch.Tensor:
+    """(count, num_elements), each row on its own 256-byte boundary, all pages touched.
+
+    The first touch goes through torch's own parallel loop, so that on a machine
+    with several memory nodes each thread's share lies near it.
+    """
+    step = max(1, _ROW_BYTES // dtype.itemsize)
+    stride = -(-num_elements // step) * step
+    options = {"dtype": dtype, "device": device, "pin_memory": pinned}
+    return torch.empty(count, stride, **options).zero_()[:, :num_elements]
+
+
+def fill(target: torch.Tensor, block: torch.Tensor) -> None:
+    """Repeat ``block`` over ``target`` (count, n), row after row, without a break at row ends."""
+    offset = 0
+    for row in target:
+        done = 0
+        while done < row.numel():
+            size = min(row.numel() - done, block.numel() - offset)
+            row[done : done + size].copy_(block[offset : offset + size])
+            done += size
+            offset = (offset + size) % block.numel()
+
+
+def pieces(shape: tuple[int, int]) -> Iterator[slice]:
+    """Column slices that a check of (count, n) looks at: all, or a stride and the last column.
+
+    The stride starts at the first column and is odd, so that it meets every
+    lane of a vector unit and every element of a tile.
+    """
+    count, n = shape
+    step = -(-count * n // CHECK_ELEMENTS)
+    if step > 1:
+        yield slice(0, None, step + 1 - step % 2)
+        yield slice(n - 1, n)
+    else:
+        yield slice(0, n)

@@ -1,0 +1,203 @@
+"""vector: elementwise operations, rated by the bytes they must move.
+
+Definition: one torch operation from preallocated inputs into a preallocated
+output, all of ``num_elements`` contiguous elements of one dtype: scale is
+y = 1.25·x, add is z = x + y, gelu is the tanh form.  Byte rate: counted bytes
+(each input read once, the output written once; what a cache reads before it
+writes is not counted) over the median time of a call.  FLOP rate: 1, 1 and (by
+convention) 8 FLOPs an element over the same time.  Per device.
+
+``cache: hot`` uses the same buffers in every call, so that what fits in a cache
+stays there; ``cold`` rotates through sets of them (`buffers`).
+
+The answer is checked against fp64: scale and add are correctly rounded single
+operations, so they must agree exactly after rounding to the dtype; gelu within
+four units of rounding of its argument.  Every output is poisoned with NaN
+before it is timed, and checked after: what no call wrote is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trainrig import workload
+from trainrig.errors import UsageError
+from trainrig.measure import buffers
+from trainrig.measure.family import Family, Metric, Prepared
+from trainrig.record import Case
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("fp64", "fp32", "bf16", "fp16")
+OPS = tuple(workload.VECTOR_OPS)
+MAX_ELEMENTS = 1 << 36
+_FIELDS = {"op", "dtype", "num_elements", "cache"}
+
+# Exact in every dtype; not a power of two, so that a product must be rounded.
+FACTOR = 1.25
+# gelu: rounding of the output and of tanh's argument, as a share of |x| (|gelu(x)| ≤ |x|),
+# and the smallest step near zero (fp16 has subnormals of 2^-24).
+_EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "bf16": 2.0**-8, "fp16": 2.0**-10}
+_TINY = {"fp64": 1e-300, "fp32": 1e-37, "bf16": 1e-37, "fp16": 2.0**-24}
+
+
+def _check(case: Case) -> None:
+    if case.get("op") not in OPS:
+        raise UsageError(
+            f"unknown vector operation {case.get('op')!r}", "one of: " + ", ".join(OPS)
+        )
+    if case.get("dtype") not in DTYPES:
+        raise UsageError(
+            f"unknown dtype {case.get('dtype')!r} for vector", "one of: " + ", ".join(DTYPES)
+        )
+    size = case.get("num_elements")
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_ELEMENTS:
+        raise UsageError(f"vector size {size!r}", f"a whole number from 1 to {MAX_ELEMENTS}")
+    buffers.check_cache(case)
+    extra = set(case) - _FIELDS
+    if extra:
+        raise UsageError(f"vector has no case field {sorted(extra)[0]!r}")
+
+
+def _size(case: Case) -> int:
+    size = case["num_elements"]
+    assert isinstance(size, int)
+    return size
+
+
+def _work(case: Case) -> workload.Work:
+    return workload.vector(str(case["op"]), _size(case), str(case["dtype"]))
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    work = _work(case)
+    return (
+        Metric(name="byte_rate", unit="B/s", amount=work.num_bytes, formula="counted bytes / time"),
+        Metric(name="flop_rate", unit="FLOP/s", amount=work.flops, formula="counted FLOPs / time"),
+    )
+
+
+def _memory(case: Case) -> int:
+    """One set and the check's fp64 copies; a cold case takes more where there is room."""
+    return _work(case).num_bytes + 4 * 8 * min(_size(case), buffers.CHECK_ELEMENTS)
+
+
+def _prepare(case: Case, device: str) -> Prepared:
+    import torch
+
+    op, dtype, size = str(case["op"]), str(case["dtype"]), _size(case)
+    count = buffers.num_sets(case, _work(case).num_bytes, device)
+    torch_dtype = _torch_dtype(torch, dtype)
+    generator = torch.Generator().manual_seed(size * 31 + len(dtype))
+    inputs = []
+    for _ in range(workload.VECTOR_OPS[op][1]):
+        block = torch.randn(min(size * count, buffers.BLOCK_ELEMENTS), generator=generator)
+        inputs.append(buffers.rows(torch, count, size, torch_dtype, device))
+        buffers.fill(inputs[-1], block.to(device, torch_dtype))
+    output = buffers.rows(torch, count, size, torch_dtype, device)
+    calls = [
+        _operation(torch, op, [array[row] for array in inputs], output[row]) for row in range(count)
+    ]
+    return Prepared(
+        call=buffers.rotation(calls), wrong=_checker(torch, op, dtype, inputs, output, calls)
+    )
+
+
+def _torch_dtype(torch: Any, dtype: str) -> Any:
+    return {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }[dtype]
+
+
+def _operation(
+    torch: Any, op: str, inputs: list[torch.Tensor], out: torch.Tensor
+) -> Callable[[], object]:
+    """The operation that is timed."""
+    if op == "add":
+        x, y = inputs
+        return lambda: torch.add(x, y, out=out)
+    (x,) = inputs
+    if op == "scale":
+        return lambda: torch.mul(x, FACTOR, out=out)
+    gelu = torch._C._nn.gelu  # torch.nn.functional.gelu, which documents no `out`
+    return lambda: gelu(x, approximate="tanh", out=out)
+
+
+def _checker(
+    torch: Any,
+    op: str,
+    dtype: str,
+    inputs: list[torch.Tensor],
+    output: torch.Tensor,
+    calls: list[Callable[[], object]],
+) -> Callable[[], str | None]:
+    """Check what earlier calls left, then run every set once more on poisoned outputs."""
+    output.fill_(torch.nan)
+
+    def wrong() -> str | None:
+        written = ~output.isnan().all(dim=1)  # a row that no call reached is all poison
+        found = None
+        if bool(written.any()):
+            found = wrong_answer(op, dtype, [x[written] for x in inputs], output[written])
+        if found is None:
+            output.fill_(torch.nan)
+            for call in calls:
+                call()
+            found = wrong_answer(op, dtype, inputs, output)
+        output.fill_(torch.nan)
+        return found
+
+    return wrong
+
+
+def wrong_answer(
+    op: str, dtype: str, inputs: list[torch.Tensor], output: torch.Tensor
+) -> str | None:
+    """What is wrong with ``output`` (rows, n) = op(``inputs``), or None.
+
+    Looks at every element of up to 4 Mi, else at a strided sample with both ends.
+    """
+    for piece in buffers.pieces((output.shape[0], output.shape[1])):
+        wide = [array[:, piece].double() for array in inputs]
+        expected = reference(op, wide).to(output.dtype).double()
+        error = (output[:, piece].double() - expected).abs()
+        allowed = 0.0 if op != "gelu" else wide[0].abs() * (4.0 * _EPS[dtype]) + _TINY[dtype]
+        bad = ~(error <= allowed)  # NaN compares false: it is bad
+        if bool(bad.any()):
+            row, column = (int(i) for i in bad.nonzero()[0])
+            index = column * (piece.step or 1) + (piece.start or 0)
+            return (
+                f"{int(bad.sum())} wrong elements; the first one, {index}, is "
+                f"{float(output[row, index]):.6g} and should be {float(expected[row, column]):.6g}"
+            )
+    return None
+
+
+def reference(op: str, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """The operation in fp64, written out by its definition.
+
+    gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))), Hendrycks and Gimpel 2016.
+    """
+    x = inputs[0]
+    if op == "scale":
+        return x * FACTOR
+    if op == "add":
+        return x + inputs[1]
+    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + inner.tanh())
+
+
+FAMILY = Family(
+    name="vector",
+    version=1,
+    check=_check,
+    work=_work,
+    metrics=_metrics,
+    memory=_memory,
+    prepare=_prepare,
+)
