@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Protocol
 
 
@@ -19,6 +20,8 @@ class Clock(Protocol):
     """Goes into the record: which clock took the samples."""
     resolution: float
     """Smallest step in seconds."""
+    overhead: float
+    """Seconds that a batch costs beyond its calls, at most."""
 
     def time(self, call: Callable[[], object], count: int) -> float:
         """Wall or device seconds that ``count`` calls take together."""
@@ -32,11 +35,12 @@ class HostClock:
 
     name = "host perf_counter"
     resolution = max(time.get_clock_info("perf_counter").resolution, 1e-9)
+    overhead = 1e-6
 
     def time(self, call: Callable[[], object], count: int) -> float:
         """Seconds of ``count`` calls."""
         start = time.perf_counter_ns()
-        for _ in range(count):
+        for _ in repeat(None, count):
             call()
         return (time.perf_counter_ns() - start) * 1e-9
 
@@ -55,6 +59,7 @@ class CudaClock:
 
     name = "CUDA events"
     resolution = 0.5e-6  # CUDA's documentation: cudaEventElapsedTime resolves about half a µs
+    overhead = 10e-6  # from the start event to the first kernel's start, which the host launches
 
     def __init__(self, device: str) -> None:
         """Time on ``device`` (``cuda:0``), which becomes the current one."""
@@ -69,7 +74,7 @@ class CudaClock:
         """Device seconds of ``count`` calls."""
         self._cuda.synchronize()
         self._start.record()
-        for _ in range(count):
+        for _ in repeat(None, count):
             call()
         self._end.record()
         self._end.synchronize()

@@ -1,14 +1,17 @@
 """The one timing loop: warm up, calibrate, sample until tight or out of time.
 
 A sample is the time of a batch of calls divided by their number; the batch is
-sized once (`_calibrate`), so that a sample is long against the clock's step.
-Sampling ends when the half-width of the median's 95 % interval is under the
-target, or when the time is out.  A tight interval is not a true value: that is
-why `worker` takes each point in two fresh processes.
+sized once, from the fastest batch of the warm-up, so that a sample is long
+against the clock's step and overhead.  Sampling ends when the half-width of the
+median's 95 % interval is under the target and the first and second half of the
+samples agree (a chip that is still warming up drifts), or when the time is out.
+A tight interval is not a true value: that is why `worker` takes each point in
+two fresh processes and `sampler` watches the machine meanwhile.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,11 +24,18 @@ TARGET_HALF_WIDTH = 0.02
 # straggler on either side.
 _MIN_SAMPLES = 10
 _MAX_SAMPLES = 2000
+# Ten samples of a millisecond would be a glance: whatever the interval, look this long, or for
+# this share of the time that is given.
+_MIN_TIME = 0.1
+_MIN_TIME_SHARE = 0.25
 
-# A sample lasts this long where the time allows: 1000 steps of a microsecond clock, and long
-# enough that a timer tick inside it (a few µs) is below 1 %.
+# A sample lasts this long where the time allows: 1000 steps of a microsecond clock, 500 times
+# what a batch costs beyond its calls, and long enough that a timer tick inside it (a few µs) is
+# below 1 %.
 _SAMPLE_TIME = 1e-3
 _STEPS_PER_SAMPLE = 1000.0
+_OVERHEADS_PER_SAMPLE = 500.0
+_WARM_UP_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,59 +67,112 @@ class Samples:
         return median(self.times)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warm:
+    """What the warm-up learned, in seconds a call."""
+
+    fastest: float
+    latest: float
+
+
 def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samples:
     """Time ``call`` until its median is known well enough or the time is out."""
-    deadline = clock.now() + settings.max_time
-    per_call = _warm_up(clock, call, settings)
-    count = _calibrate(clock, call, per_call, deadline)
+    start = clock.now()
+    deadline = start + settings.max_time
+    wanted = _sample_time(clock, settings)
+    warm = _warm_up(clock, call, start + _warm_up_time(settings), wanted)
+    left = deadline - clock.now()
+    if warm.latest > left:  # a second call would not fit: the first one has to do
+        return _result([warm.latest], 1, "time")
+    count = _batch(warm, wanted, left)
     times: list[float] = []
+    before = sampling = clock.now()
     while True:
         times.append(clock.time(call, count) / count)
-        stop = _why_stop(times, clock.now() + times[-1] * count > deadline, settings.target)
+        now = clock.now()
+        spent = now - sampling
+        out_of_time = now + (now - before) > deadline
+        stop = _why_stop(times, out_of_time, spent >= _least_time(settings), settings.target)
         if stop is not None:
-            break
+            return _result(times, count, stop)
+        before = now
+
+
+def _result(times: list[float], count: int, stop: str) -> Samples:
     return Samples(
         times=tuple(times), calls_per_sample=count, interval=median_interval(times), stop=stop
     )
 
 
-def _warm_up(clock: Clock, call: Callable[[], object], settings: Settings) -> float:
-    """Call until caches, clocks and lazy set-up have settled; seconds of the last call."""
-    wanted = settings.max_time / 10.0 if settings.warmup_time is None else settings.warmup_time
-    start = clock.now()
-    latest = clock.time(call, 1)
-    while clock.now() - start + latest < wanted:
-        latest = clock.time(call, 1)
-    return latest
+def _warm_up_time(settings: Settings) -> float:
+    if settings.warmup_time is None:
+        return settings.max_time * _WARM_UP_SHARE
+    return min(settings.warmup_time, settings.max_time)
 
 
-def _calibrate(
-    clock: Clock, call: Callable[[], object], per_call: float, deadline: float
-) -> int:
-    """How many calls make one sample long enough, with room for _MIN_SAMPLES of them."""
-    wanted = max(_SAMPLE_TIME, _STEPS_PER_SAMPLE * clock.resolution)
-    count = 1
-    while per_call * count < wanted and clock.now() + 2.0 * per_call * count < deadline:
-        count *= 2
-        per_call = clock.time(call, count) / count
-    room = max(deadline - clock.now(), 0.0) / _MIN_SAMPLES
-    while count > 1 and per_call * count > room:
-        count //= 2
-    return count
+def _least_time(settings: Settings) -> float:
+    return min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
 
 
-def _why_stop(times: list[float], out_of_time: bool, target: float) -> str | None:
+def _sample_time(clock: Clock, settings: Settings) -> float:
+    """Seconds that a sample should last; longer in a long run, so that it holds few thousands."""
+    return max(
+        _SAMPLE_TIME,
+        _STEPS_PER_SAMPLE * clock.resolution,
+        _OVERHEADS_PER_SAMPLE * clock.overhead,
+        settings.max_time / _MAX_SAMPLES,
+    )
+
+
+def _warm_up(clock: Clock, call: Callable[[], object], until: float, wanted: float) -> _Warm:
+    """Call until caches, clocks and lazy set-up have settled, in batches that grow to a sample's.
+
+    Batches, because a device that is waited for after each short call stays half idle.
+    """
+    count, fastest = 1, math.inf
+    while True:
+        before = clock.now()
+        took = clock.time(call, count)
+        fastest = min(fastest, took / count)
+        now = clock.now()
+        if now + (now - before) >= until:
+            return _Warm(fastest=fastest, latest=took / count)
+        if took < wanted / 2.0:
+            count *= 2
+
+
+def _batch(warm: _Warm, wanted: float, left: float) -> int:
+    """How many calls make one sample long enough, with room for _MIN_SAMPLES of them.
+
+    The fastest batch says how short a call can be; the latest one, slower where the
+    machine is busy, what a sample will cost.
+    """
+    long_enough = math.ceil(wanted / max(warm.fastest, 1e-12))
+    fits = math.floor(left / _MIN_SAMPLES / max(warm.latest, 1e-12))
+    return max(1, min(long_enough, fits))
+
+
+def _why_stop(
+    times: list[float], out_of_time: bool, long_enough: bool, target: float
+) -> str | None:
     if out_of_time:
-        return "converged" if _is_tight(times, target) else "time"
+        return "converged" if _is_settled(times, target) else "time"
     if len(times) >= _MAX_SAMPLES:
         return "samples"
-    # Checking after every sample would stop on the first lucky streak.
-    if len(times) % _MIN_SAMPLES == 0 and _is_tight(times, target):
+    # Checking after every sample would stop on the first lucky streak; every tenth of them
+    # beyond a hundred keeps the checks themselves cheap.
+    is_due = len(times) % max(_MIN_SAMPLES, len(times) // 100 * 10) == 0
+    if long_enough and is_due and _is_settled(times, target):
         return "converged"
     return None
 
 
-def _is_tight(times: list[float], target: float) -> bool:
+def _is_settled(times: list[float], target: float) -> bool:
+    """The interval is tight, and the halves' medians differ by less than its whole width may."""
     if len(times) < _MIN_SAMPLES:
         return False
-    return median_interval(times).half_width(median(times)) <= target
+    middle = median(times)
+    if median_interval(times).half_width(middle) > target:
+        return False
+    half = len(times) // 2
+    return abs(median(times[:half]) - median(times[half:])) <= 2.0 * target * middle
