@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import re
 import shutil
 import tarfile
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from trainrig.errors import DataError, StoreError
 from trainrig.store.layout import CONFIG, parse_config, read_file
+from trainrig.store.writer import write_atomic
 
 BUNDLE_VERSION = 1
 _MAGIC = b"trainrig-bundle "
@@ -52,17 +54,9 @@ def pack(run: Path, target: Path) -> str:
     parse_config(read_file(run / CONFIG), run)
     payload = _pack_payload(run)
     digest = hashlib.sha256(payload).hexdigest()
-    try:
-        with target.open("xb") as file:
-            file.write(_MAGIC + f"{BUNDLE_VERSION} {digest}\n".encode())
-            file.write(payload)
-    except FileExistsError:
-        raise StoreError(
-            f"{target} exists", "name another file; bundles are not replaced"
-        ) from None
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise StoreError(f"cannot write {target}: {error.strerror}") from None
+    if os.path.lexists(target):
+        raise StoreError(f"{target} exists", "name another file; bundles are not replaced")
+    write_atomic(target, _MAGIC + f"{BUNDLE_VERSION} {digest}\n".encode() + payload)
     return digest
 
 

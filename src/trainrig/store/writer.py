@@ -148,16 +148,17 @@ def resume_run(path: Path) -> RunWriter:
     return writer
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a whole file or leave the old one; never half of it.
 
     Raises StoreError when it cannot be written.
     """
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
     with _store_errors(path):
         handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(draft, 0o644)
