@@ -1,0 +1,110 @@
+"""Expectations: which grounds win, and that small or unlike cases are no grounds."""
+
+from __future__ import annotations
+
+import pytest
+from runner_fakes import planned, point
+
+from trainrig.catalog.find import find_chip
+from trainrig.predict import Published, ceiling, expect, gpu_claims
+from trainrig.record import Kind, Limit, Status
+
+LIMIT = Limit(value=165.2e12, source="RTX 4090 data sheet, fp16 dense, fp32 accumulation")
+
+
+def wanted(size=8192, **changes):
+    return planned(point(1.0, size=size), 0, 0, value=None, interval=None, **changes)
+
+
+def published(value, device, size=8192, claim=None):
+    record = point(value, device=device, index=None, size=size, kind=Kind.BASELINE)
+    return Published(record=record, limit=None if claim is None else Limit(value=claim, source="x"))
+
+
+def test_history_wins_over_everything():
+    history = [point(170e12, size=8192), point(171e12, size=8192), point(172e12, size=8192)]
+    found = expect(wanted(), LIMIT, history, [published(160e12, "RTX 4090")])
+    assert found.value == 171e12
+    assert found.source == "3 earlier points on this machine"
+    assert found.interval == pytest.approx((170e12 * 0.92, 172e12 * 1.08))
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [point(170e12, size=8192)] * 2,
+        [point(170e12, size=8192, disturbed="busy")] * 3,
+        [point(170e12, size=4096)] * 3,
+        [point(170e12, size=8192, version=2)] * 3,
+        [point(170e12, size=8192, device="RTX 3090")] * 3,
+    ],
+    ids=["too few", "disturbed", "other case", "other version", "other device"],
+)
+def test_what_does_not_count_as_history(history):
+    assert expect(wanted(), None, history, []).status is Status.MISSING
+
+
+def test_published_for_the_same_device_gives_their_range():
+    rows = [published(value, "RTX 4090") for value in (161e12, 169e12, 172e12)]
+    found = expect(wanted(), LIMIT, [], rows)
+    assert found.source == "published for RTX 4090, n = 3"
+    assert found.interval == pytest.approx((161e12 * 0.92, 172e12 * 1.08))
+
+
+def test_otherwise_the_claim_is_derated_by_what_others_reach():
+    others = {"A": 0.7, "B": 0.8, "C": 0.9}
+    rows = [published(share * 100e12, name, claim=100e12) for name, share in others.items()]
+    found = expect(wanted(), LIMIT, [], rows)
+    assert found.value == pytest.approx(0.8 * LIMIT.value)
+    assert "median of 3 published devices" in (found.source or "")
+    assert found.interval is not None
+    assert found.interval[0] == pytest.approx(0.72 * 0.92 * LIMIT.value)
+
+
+def test_many_rows_of_one_device_count_once():
+    rows = [published(70e12 + n, "A", claim=100e12) for n in range(50)]
+    assert expect(wanted(), LIMIT, [], rows).status is Status.MISSING
+
+
+def test_small_cases_have_no_target_from_other_devices():
+    rows = [published(50e12, name, size=128, claim=100e12) for name in "ABCD"]
+    assert expect(wanted(size=128), LIMIT, [], rows).status is Status.MISSING
+
+
+def test_a_small_case_is_compared_with_the_same_case_of_the_same_device_only():
+    rows = [published(1.1e12, "RTX 4090", size=128), published(160e12, "RTX 4090", size=8192)]
+    found = expect(wanted(size=128), LIMIT, [], rows)
+    assert found.value == 1.1e12
+
+
+def test_a_processors_range_is_not_derated_by_gpus():
+    host = planned(point(1.0, device="EPYC", index=None, size=8192), 0, 0)
+    rows = [published(80e12, name, claim=100e12) for name in "ABC"]
+    assert expect(host, LIMIT, [], rows).status is Status.MISSING
+
+
+def test_no_grounds_is_said_with_the_reason():
+    found = expect(wanted(), None, [], [])
+    assert found.status is Status.MISSING
+    assert (found.reason or "").startswith("no target known: no claim and nothing published")
+
+
+def test_the_ceiling_keeps_accumulate_types_apart():
+    chip = find_chip("RTX 4090")
+    assert chip is not None
+    limit = ceiling(gpu_claims(chip, 0), "matmul", point(1.0).case)
+    assert limit is not None
+    assert limit.value == pytest.approx(165.2e12, rel=1e-3)
+    assert "fp32 accumulation" in limit.source
+
+
+def test_memory_bounds_cold_cases_and_no_hot_ones():
+    chip = find_chip("RTX 4090")
+    assert chip is not None
+    claims = gpu_claims(chip, 0)
+    cold = {"op": "scale", "dtype": "fp32", "num_elements": 1 << 24, "cache": "cold"}
+    limit = ceiling(claims, "vector", cold)
+    assert limit is not None
+    assert limit.value == pytest.approx(1008e9)
+    assert ceiling(claims, "vector", {**cold, "cache": "hot"}) is None
+    assert ceiling(claims, "copy", {"direction": "h2d", "cache": "cold"}) is None
