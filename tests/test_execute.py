@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
 
+from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
 from trainrig.measure.family import family
 from trainrig.measure.worker import Reply
 from trainrig.record import Status

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from runner_fakes import planned, point
 
+from runner_fakes import planned, point
 from trainrig.catalog.find import find_chip
 from trainrig.predict import Published, ceiling, expect, gpu_claims
 from trainrig.record import Kind, Limit, Status

@@ -1,10 +1,10 @@
-"""The verdict: each rule with the fault that it catches, and the healthy case that it leaves alone."""
+"""The verdict: each rule with the fault that it catches, and a healthy case it leaves alone."""
 
 from __future__ import annotations
 
 import pytest
-from runner_fakes import ids, planned, point
 
+from runner_fakes import ids, planned, point
 from trainrig.record import Finding, Limit, Outcome, Status
 from trainrig.runner.judge import judge
 
