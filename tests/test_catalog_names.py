@@ -152,6 +152,13 @@ def test_every_name_of_a_chip_finds_that_chip() -> None:
             assert find_chip(name) is chip
 
 
+def test_only_vendor_words_in_front_are_dropped() -> None:
+    assert normalise("NVIDIA GeForce RTX 4090") == normalise("rtx-4090") == "rtx4090"
+    assert normalise("Quadro RTX 6000") != normalise("RTX 6000")
+    assert normalise("GRID A100") != normalise("A100")
+    assert normalise("RTX 4090 by NVIDIA") != normalise("RTX 4090")
+
+
 def test_an_ambiguous_name_lists_its_candidates() -> None:
     names = [chip.name for chip in candidates("A100")]
     assert names == ["A100 SXM4 40GB", "A100 SXM4 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB"]
