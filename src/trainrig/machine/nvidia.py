@@ -173,7 +173,10 @@ def _errors(facts: Mapping[str, Any]) -> dict[str, Any]:
     counters = [f"{kind}_{since}" for kind in kinds for since in ("volatile", "aggregate")]
     return {
         "ecc": yes_or_no(current, "ECC mode"),
-        **{f"ecc_{name}": integer(_answered(facts, name), "ECC counter") for name in counters},
+        **{
+            f"ecc_{name}": _bounded(_answered(facts, name), "ECC counter", 0, 10**9)
+            for name in counters
+        },
         "retired_pages": _retired(facts),
         "retirement_pending": yes_or_no(_answered(facts, "retirement_pending"), "pending pages"),
         "remapped_rows": _bounded(rows[1], "remapped rows", 0, 10**6),
@@ -239,8 +242,8 @@ def _pci_id(value: object) -> str | Missing:
     found = integer(value, "PCI id")
     if isinstance(found, Missing):
         return found
-    if not 0 < found < 2**32:
-        return Missing(f"not a PCI id: {found:#x}")
+    if found & 0xFFFF != 0x10DE or found >= 2**32:
+        return Missing(f"not a PCI id of NVIDIA: {found:#x}")
     return f"{found & 0xFFFF:04x}:{found >> 16:04x}"
 
 
