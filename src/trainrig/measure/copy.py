@@ -114,7 +114,7 @@ def _prepare(case: Case, device: str) -> Prepared:
 
     direction = str(case["direction"])
     if (direction in HOST_LOOPS) != (device == "cpu"):
-        raise Unsupported(f"{direction} does not run on {device}: it is for {_place(direction)}")
+        raise Unsupported(f"{direction} is for {_place(direction)}, not for {device}")
     arrays = _allocate(torch, case, device)
     count = arrays.target.shape[0]
     written = [0.0] * count

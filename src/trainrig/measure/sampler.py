@@ -116,7 +116,7 @@ def _gpu_under_load(device: str, keep_busy: Callable[[], object]) -> GpuConditio
     index = torch.device(device).index or 0
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     keep_busy()
-    conditions = gpu_conditions(index if uuid is None else str(uuid))
+    conditions = gpu_conditions(index if uuid is None else str(uuid), holds_context=True)
     torch.cuda.synchronize(index)
     return conditions
 

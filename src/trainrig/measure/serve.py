@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import gc
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ def main() -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _reply(replies, {"ready": _introduce(device)})
+    _stop_collecting()
     for line in sys.stdin:
         request = json.loads(line)
         _reply(replies, run_case(request, device, _holder(replies, request)))
@@ -60,7 +62,12 @@ def run_case(
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     start = time.perf_counter()
     reply = _classify(lambda: _measure(request, device, hold))
-    return {**reply, "started": started, "duration": time.perf_counter() - start}
+    return {
+        "id": request.get("id"),
+        **reply,
+        "started": started,
+        "duration": time.perf_counter() - start,
+    }
 
 
 def _measure(request: dict[str, Any], device: str, hold: Callable[[], None]) -> dict[str, Any]:
@@ -106,6 +113,7 @@ def _classify(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         status = Status.OOM if "allocate memory" in str(error) else Status.FAILED
         return {"status": status, "reason": f"{type(error).__name__}: {_first_line(error)}"}
     finally:
+        gc.collect()  # a failed case's frames hold its buffers
         with contextlib.suppress(RuntimeError):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -125,6 +133,13 @@ def _introduce(device: str) -> dict[str, Any]:
         about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
         torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
     return about
+
+
+def _stop_collecting() -> None:
+    """No garbage collection while a case is timed; between cases it need not look at torch."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def _take_stdout() -> TextIO:

@@ -1,8 +1,13 @@
 """The parent's side of a worker process: one case at a time, each under a hard time limit.
 
-A crash, an out-of-memory kill or a hang costs one case: the reply says what
-happened and the worker is started afresh for the next one.  The parent sleeps in
-`select` while a case runs, and takes no processor time from it.
+A crash, an out-of-memory kill, a hang or garbage instead of a reply costs one
+case: the reply says what happened and the worker is started afresh for the next
+one.  The parent sleeps in `select` while a case runs, and takes no processor
+time from it.  Every request has a number that its reply must repeat, so that no
+stale answer is ever taken for the next case's.
+
+The kernel ends a worker with the thread that started it (PR_SET_PDEATHSIG):
+start workers from a thread that outlives them.
 """
 
 from __future__ import annotations
@@ -14,19 +19,28 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.errors import UnavailableError
 from trainrig.measure.loop import Settings
 from trainrig.record import Case, Status
+from trainrig.units import format_time
 
 # Importing torch from a cold disk takes tens of seconds on some machines.
 START_TIMEOUT = 120.0
+# The second time its files are in memory.
+RESTART_TIMEOUT = 30.0
 _TICK = 1.0
+# A reply with thousands of samples is 50 kB; what is longer than this is none.
+_MAX_LINE = 1 << 22
 
 # The worker's word that a held case is prepared.
 HOLDING = b'{"holding": true}'
@@ -44,14 +58,15 @@ class Request:
     hold: bool = False
     """Wait for the parent's word between preparing and timing: several devices start together."""
 
-    def to_line(self) -> bytes:
-        """The request as the worker reads it."""
+    def to_line(self, number: int) -> bytes:
+        """The request as the worker reads it; its reply repeats ``number``."""
         settings = {
             "max_time": self.settings.max_time,
             "warmup_time": self.settings.warmup_time,
             "target": self.settings.target,
         }
         request = {
+            "id": number,
             "family": self.family,
             "case": dict(self.case),
             "settings": settings,
@@ -63,6 +78,8 @@ class Request:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What became of a case in one worker."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
 
     status: Status
     reason: str | None = None
@@ -94,9 +111,10 @@ class Worker:
         self._log = log
         self._command = command or (sys.executable, "-m", "trainrig.measure.serve")
         self._tick = tick
-        self._buffer = b""
-        self._ready: dict[str, Any] | None = None
+        self._number = 0
+        self._lock = threading.Lock()  # between a restart and a stop from another thread
         self._stopped = False
+        self._busy = False
         self._start()
 
     def __enter__(self) -> Worker:
@@ -115,22 +133,23 @@ class Worker:
                 start_new_session=True,  # Ctrl-C in the terminal reaches the parent alone
             )
         self._buffer = b""
-        self._ready = None
+        self._ready: dict[str, Any] | None = None
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> dict[str, Any]:
         """What the worker says of itself once torch is loaded.
 
         Raises UnavailableError when it does not come up.
         """
+        if self._ready is not None:
+            return self._ready
+        line = self._read_line(timeout)
+        self._ready = _parse_ready(line)
         if self._ready is None:
-            line = self._read_line(timeout)
-            if line is None:
-                self._kill()
-                raise UnavailableError(
-                    f"the worker for {self.device} did not start: {self._last_words()}",
-                    f"its log is {self._log}",
-                )
-            self._ready = json.loads(line)["ready"]
+            self._kill()
+            said = self._last_words() if line is None else f"it said {line[:80]!r}"
+            raise UnavailableError(
+                f"the worker for {self.device} did not start: {said}", f"its log is {self._log}"
+            )
         return self._ready
 
     def run(self, request: Request, released: Callable[[], None] = lambda: None) -> Reply:
@@ -139,22 +158,59 @@ class Worker:
         A request with `hold` is prepared first; then ``released`` is called, and
         when it returns the timing starts.
         """
-        self.wait_ready()
-        kills_before = _oom_kills()
+        self._busy = True
+        try:
+            reply = self._run(request, released)
+        finally:
+            self._busy = False
+            if self._stopped:
+                self._close()
+        return reply
+
+    def _run(self, request: Request, released: Callable[[], None]) -> Reply:
         start = time.monotonic()
-        self._send(request.to_line())
+        try:
+            self._come_up()
+        except UnavailableError as error:
+            if request.hold:
+                released()
+            return self._replace(Reply(status=Status.FAILED, reason=error.message))
+        self._number += 1
+        kills_before = _oom_kills()
+        self._send(request.to_line(self._number))
         line = self._read_line(request.timeout)
         if request.hold:
             released()  # also when it died: the others must not wait for it
             if line == HOLDING:
                 self._send(b"go\n")
                 line = self._read_line(request.timeout)
-        if line is not None:
-            return _parse_reply(line)
-        reply = self._post_mortem(request.timeout, kills_before, time.monotonic() - start)
-        if not self._stopped:
-            self._start()
+        duration = time.monotonic() - start
+        if line is None:
+            return self._replace(self._post_mortem(request.timeout, kills_before, duration))
+        try:
+            return parse_reply(line, self._number)
+        except ValueError as error:
+            reason = f"the worker's answer makes no sense: {error}"
+            return self._replace(Reply(status=Status.FAILED, reason=reason, duration=duration))
+
+    def _come_up(self) -> None:
+        """Ready for a case; one that died since the last case is started again first."""
+        was_ready = self._ready is not None
+        if was_ready and self._process.poll() is not None:
+            self._restart()
+        self.wait_ready(START_TIMEOUT if self._number == 0 else RESTART_TIMEOUT)
+
+    def _replace(self, reply: Reply) -> Reply:
+        """Start afresh, since what the process would say next cannot be trusted."""
+        self._restart()
         return reply
+
+    def _restart(self) -> None:
+        self._kill()
+        with self._lock:
+            if not self._stopped:
+                self._close()
+                self._start()
 
     def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -164,8 +220,11 @@ class Worker:
 
     def stop(self) -> None:
         """End the process, also from another thread; it holds nothing that needs saving."""
-        self._stopped = True
+        with self._lock:
+            self._stopped = True
         self._kill()
+        if not self._busy:  # else whoever reads from the pipes closes them
+            self._close()
 
     def _post_mortem(self, timeout: float, kills_before: int, duration: float) -> Reply:
         """Why no reply came; the process is gone afterwards."""
@@ -175,7 +234,7 @@ class Worker:
         code = self._process.poll()
         self._kill()
         if code is None:
-            reason = f"no answer within {timeout:.0f} s; the worker was killed"
+            reason = f"no answer within {format_time(timeout)}; the worker was killed"
             return Reply(status=Status.TIMEOUT, reason=reason, duration=duration)
         if code == -signal.SIGKILL and _oom_kills() > kills_before:
             reason = "the kernel's out-of-memory killer ended the worker"
@@ -201,6 +260,8 @@ class Worker:
             if not data:
                 return None
             self._buffer += data
+            if len(self._buffer) > _MAX_LINE:
+                return self._buffer[:80]
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
@@ -208,6 +269,8 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def _close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -222,19 +285,37 @@ class Worker:
         return lines[-1][:200] if lines else "it said nothing"
 
 
-def _parse_reply(line: bytes) -> Reply:
-    """A reply line as the worker wrote it; what it lacks stays at its default."""
-    found = json.loads(line)
-    return Reply(
-        status=Status(found["status"]),
-        reason=found.get("reason"),
-        samples=tuple(found.get("samples", ())),
-        stop=found.get("stop"),
-        disturbed=found.get("disturbed"),
-        conditions=found.get("conditions", {}),
-        started=found["started"],
-        duration=found["duration"],
-    )
+def parse_reply(line: bytes, number: int) -> Reply:
+    """The reply in one line from a worker to request ``number``; ValueError if it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError(f"not JSON: {line[:80]!r}") from None
+    if not isinstance(found, dict) or found.pop("id", None) != number:
+        raise ValueError(f"no reply to request {number}: {line[:80]!r}")
+    try:
+        reply = _reply_adapter().validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{place}: {first['msg']}") from None
+    if reply.status is Status.OK and min(reply.samples, default=0.0) <= 0.0:
+        raise ValueError("no samples, or times that are not above zero")
+    return reply
+
+
+def _parse_ready(line: bytes | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line or b"")
+    except (ValueError, RecursionError):
+        return None
+    ready = found.get("ready") if isinstance(found, dict) else None
+    return ready if isinstance(ready, dict) else None
+
+
+@cache
+def _reply_adapter() -> TypeAdapter[Reply]:
+    return TypeAdapter(Reply)
 
 
 def _oom_kills() -> int:
