@@ -90,7 +90,7 @@ class GpuConditions:
     throttle_reasons: tuple[str, ...] | Missing
     utilization: float | Missing
     other_processes: int | Missing
-    """Processes with a compute context on it, this one not counted."""
+    """Processes with a compute context on it, this program's own not counted."""
 
     def as_case(self) -> dict[str, Scalar]:
         """Flat and without what is missing, for a record's conditions."""
@@ -143,8 +143,11 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
     )
 
 
-def gpu_conditions(device: int | str) -> GpuConditions:
+def gpu_conditions(device: int | str, *, holds_context: bool = False) -> GpuConditions:
     """The state of one NVIDIA GPU, by NVML's index, by UUID or by PCI address.
+
+    ``holds_context`` says that this process itself has the GPU open: where the
+    driver then does not list it, its process numbers are another namespace's.
 
     CUDA's index is not NVML's where CUDA_VISIBLE_DEVICES is set: give the UUID
     (torch prints it without its ``GPU-``; both are taken).
@@ -163,7 +166,9 @@ def gpu_conditions(device: int | str) -> GpuConditions:
         temperature_c=gpu.temperature_c,
         throttle_reasons=gpu.throttle_reasons,
         utilization=gpu.utilization,
-        other_processes=_others(facts.get("processes"), gpu.num_processes),
+        other_processes=_others(
+            facts.get("processes"), gpu.num_processes, holds_context=holds_context
+        ),
     )
 
 
@@ -177,10 +182,30 @@ def _named(device: int | str) -> int | str:
     return f"GPU-{device}" if bare_uuid and not str(device).startswith("GPU-") else device
 
 
-def _others(processes: object, count: int | Missing) -> int | Missing:
+def _others(processes: object, count: int | Missing, *, holds_context: bool) -> int | Missing:
+    """How many of the listed processes are not this program's."""
     if isinstance(count, Missing) or not isinstance(processes, list):
         return count
-    return sum(not (isinstance(p, dict) and p.get("pid") == os.getpid()) for p in processes)
+    pids = [p.get("pid") if isinstance(p, dict) else None for p in processes]
+    own = os.getpid()
+    if holds_context and own not in pids:
+        return Missing("the driver lists processes by the numbers of another namespace")
+    return sum(not _is_ours(pid, own, own in pids) for pid in pids)
+
+
+def _is_ours(pid: object, own: int, is_worker: bool) -> bool:
+    """This process, a child of it, or, among workers, another child of the same parent."""
+    if pid == own:
+        return True
+    parent = _parent_of(pid)
+    return parent == own or (is_worker and parent == os.getppid())
+
+
+def _parent_of(pid: object) -> int | None:
+    status = ThisMachine().read(f"/proc/{pid}/stat")
+    # "1234 (name) S 1 ...": the name may hold anything, a closing parenthesis too.
+    words = [] if isinstance(status, Missing) else status.rpartition(")")[2].split()
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
 
 
 def parse_stat(
