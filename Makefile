@@ -1,7 +1,7 @@
 # trainrig from a fresh clone: `make qualify` measures this machine, `make test` proves the parts.
 #
 # The environment is .venv, made by python3 and pip with the pins of constraints.txt, in stages:
-# light (enough for `trainrig inspect`, seconds), full (torch and the plots), test, dev.
+# light (enough for `trainrig inspect`, seconds), full (torch and scipy), test, dev.
 # A stage writes its stamp last, so the next `make` mends one that was interrupted.
 
 PYTHON ?= python3
@@ -29,7 +29,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input install -c
 # pip is silent but for a terminal, where torch's several GB deserve their progress bar.
 HUSH   := $(shell test -t 1 || echo -qq)
 # What `trainrig inspect` needs; the rest follows in the full stage.
-LIGHT  := click humanize jinja2 nvidia-ml-py psutil pydantic rich tomli_w
+LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
 .PHONY: help setup qualify test lint bench clean FORCE
@@ -83,7 +83,7 @@ LOCAL   = --no-build-isolation --editable
 # The first look at the machine comes before the heavy packages.
 $(VENV)/.full: $(VENV)/.light
 	@test -e $@ || $(BIN)/trainrig inspect || echo "inspect failed; the set-up goes on" >&2
-	@echo "installing $(if $(NOTE),the plots,torch and the plots: with CUDA several GB)" >&2
+	@echo "installing $(if $(NOTE),the rest,torch and the rest: with CUDA several GB)" >&2
 	$(call install,$(HUSH) $(LOCAL) '$(FULL)')
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py check $(NOTE))
 	@touch $@

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 # Where the name to import differs from the name to install.
-IMPORTED_AS = {"nvidia-ml-py": "pynvml", "vl-convert-python": "vl_convert"}
+IMPORTED_AS = {"nvidia-ml-py": "pynvml", "import-linter": "importlinter", "pytest-xdist": "xdist"}
 
 
 def canonical(requirement: str) -> str:
@@ -67,9 +68,9 @@ def _installed(name: str) -> bool:
     return any(importlib.metadata.distributions(name=name))
 
 
-def third_party_imports() -> set[str]:
+def third_party_imports(files: Iterable[Path]) -> set[str]:
     found = set()
-    for path in SOURCES:
+    for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[0] for alias in node.names}
@@ -78,11 +79,25 @@ def third_party_imports() -> set[str]:
     return found - sys.stdlib_module_names - {"trainrig"}
 
 
+def modules(*extras: str) -> set[str]:
+    """What the package's dependencies and those of its extras are imported as."""
+    lines = list(PROJECT["project"]["dependencies"])
+    for extra in extras:
+        lines += PROJECT["project"]["optional-dependencies"][extra]
+    names = {canonical(line) for line in lines}
+    return {IMPORTED_AS.get(name, name.replace("-", "_")) for name in names}
+
+
 def test_every_import_is_declared_and_every_dependency_imported() -> None:
-    declared = {canonical(line) for line in PROJECT["project"]["dependencies"]} | {"torch"}
-    modules = {IMPORTED_AS.get(name, name).replace("-", "_") for name in declared}
-    assert third_party_imports() - modules == set()
-    assert modules - third_party_imports() == set()
+    imported = third_party_imports(SOURCES)
+    assert imported - modules("torch") == set()
+    assert modules("torch") - imported == set()
+
+
+def test_every_import_of_the_tests_is_declared() -> None:
+    files = list((ROOT / "tests").glob("*.py"))
+    ours = {path.stem for path in files} | {"tests"}
+    assert third_party_imports(files) - ours - modules("torch", "test") == set()
 
 
 def test_the_light_stage_installs_what_is_declared() -> None:
