@@ -83,6 +83,26 @@ def test_a_processors_range_is_not_derated_by_gpus():
     assert expect(host, LIMIT, [], rows).status is Status.MISSING
 
 
+def test_a_simulators_factors_are_no_measurements():
+    fitted = published(160e12, "RTX 4090")
+    kind = {"kind": "GEMM per shape, layout TN"}
+    fitted = Published(record=fitted.record.replace(conditions=kind), limit=None)
+    assert expect(wanted(), None, [], [fitted]).status is Status.MISSING
+
+
+def test_fp16_and_bf16_are_one_rate():
+    record = point(160e12, index=None, size=8192, kind=Kind.BASELINE)
+    bf16 = record.replace(case={**record.case, "dtype": "bf16"})
+    assert expect(wanted(), None, [], [Published(record=bf16, limit=None)]).value == 160e12
+
+
+def test_another_vendors_shares_do_not_carry_over():
+    rows = [published(60e12, name, claim=100e12) for name in "ABC"]
+    theirs = [Published(record=r.record, limit=r.limit, vendor="AMD") for r in rows]
+    assert expect(wanted(), LIMIT, [], theirs, "NVIDIA").status is Status.MISSING
+    assert expect(wanted(), LIMIT, [], theirs, "AMD").status is Status.OK
+
+
 def test_no_grounds_is_said_with_the_reason():
     found = expect(wanted(), None, [], [])
     assert found.status is Status.MISSING

@@ -5,14 +5,15 @@ Grounds, best first:
 1. this machine's own history: at least three earlier undisturbed points of the
    same key; the band is their range, widened by MARGIN;
 2. what others published for the same device and a comparable case;
-3. the claim, derated by the shares of their claims that other devices were
-   published to reach at comparable cases (10th to 90th percentile, widened);
-   GPUs only;
+3. the claim, derated by the shares of their claims that other devices of the
+   same vendor were published to reach at comparable cases (10th to 90th
+   percentile, widened); GPUs only;
 4. nothing: no target is known, and that is said.
 
 Cases are comparable when their benchmark, dtype or direction and cache agree and
 their sizes both are large (SMALL_MATMUL, SMALL_BYTES): small ones are bound by
-launches, and nothing published there carries over.
+launches, and nothing published there carries over.  fp16 and bf16 count as one
+type where both accumulate in fp32: the tensor cores do them at one rate.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ MIN_OTHERS = 3
 SMALL_MATMUL = 2048
 SMALL_BYTES = 1 << 26
 
+_ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
+# A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
+_NOT_A_MEASUREMENT = "GEMM per shape"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
@@ -38,6 +43,7 @@ class Published:
 
     record: Record
     limit: Limit | None
+    vendor: str | None = None
 
 
 def expect(
@@ -45,17 +51,18 @@ def expect(
     limit: Limit | None,
     history: Iterable[Record],
     published: Iterable[Published],
+    vendor: str | None = None,
 ) -> Record:
     """The prediction for ``point``, a record that says which case on which device is meant.
 
-    Its status is missing, with the reason, where no target is known.
+    ``limit`` is its claim, ``vendor`` the maker of its device.  Its status is missing, with the reason, where no target is known.
     """
     bare = point.replace(kind=Kind.PREDICTED, limit=limit)
     relevant = [one for one in published if _comparable(one.record, point)]
     for grounds in (
         _from_history(point, history),
         _from_published(point, relevant),
-        _from_claim(point, limit, relevant),
+        _from_claim(point, limit, [one for one in relevant if one.vendor == vendor]),
     ):
         if grounds is not None:
             low, centre, high, source = grounds
@@ -130,6 +137,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 def _comparable(published: Record, point: Record) -> bool:
     return (
         published.benchmark == point.benchmark
+        and not str(published.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
         and published.version == point.version
         and published.metric == point.metric
         and published.device_count == point.device_count
@@ -139,7 +147,9 @@ def _comparable(published: Record, point: Record) -> bool:
 
 
 def _nature(case: Case) -> tuple[object, ...]:
-    return tuple(case.get(name) for name in ("dtype", "op", "direction", "memory", "cache"))
+    names = ("op", "direction", "memory", "cache")
+    dtype = case.get("dtype")
+    return (_ONE_RATE.get(str(dtype), dtype), *(case.get(name) for name in names))
 
 
 def _is_large(record: Record) -> bool:

@@ -192,7 +192,7 @@ def _copies(target: Target, kinds: Sequence[tuple[str, str]]) -> list[Task]:
             target=target,
             family="copy",
             case=copy_case(direction, memory=memory),
-            step=f"{memory} {direction} copy",
+            step=f"host memory {direction}" if memory == "host" else f"{direction} {memory}",
             required=memory in ("pinned", "device") or direction == "copy",
         )
         for direction, memory in kinds

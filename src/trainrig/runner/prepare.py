@@ -50,7 +50,13 @@ def expectations(
     """One prediction a planned case, in the plan's order."""
     published = with_limits(baselines)
     return tuple(
-        expect(_point(task, environment), limit_of(task, claims), history, published)
+        expect(
+            _point(task, environment),
+            limit_of(task, claims),
+            history,
+            published,
+            task.target.chip.vendor if task.target.chip else None,
+        )
         for task in tasks
     )
 
@@ -63,15 +69,16 @@ def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
 
 def with_limits(baselines: Iterable[Record]) -> tuple[Published, ...]:
     """Published records with what their own chips claim."""
-    limits: dict[str, tuple[Record, ...]] = {}
+    claims: dict[str, tuple[Record, ...]] = {}
     found = []
     for record in baselines:
-        name = record.device or ""
-        if name not in limits:
-            chip = find_chip(name)
-            limits[name] = () if chip is None else gpu_claims(chip, None)
-        limit = ceiling(limits[name], record.benchmark, record.case)
-        found.append(Published(record=record, limit=limit))
+        chip = find_chip(record.device or "")
+        if chip is not None and chip.name not in claims:
+            claims[chip.name] = gpu_claims(chip, None)
+        own = () if chip is None else claims[chip.name]
+        limit = ceiling(own, record.benchmark, record.case)
+        vendor = None if chip is None else chip.vendor
+        found.append(Published(record=record, limit=limit, vendor=vendor))
     return tuple(found)
 
 
