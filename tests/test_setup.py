@@ -1,10 +1,9 @@
-"""What surrounds the code: documents, dependencies, Makefile, wheel and the tests' own rules."""
+"""What surrounds the code: documents, dependencies, the wheel and the tests' own rules."""
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
-import os
 import re
 import shutil
 import subprocess
@@ -160,74 +159,6 @@ def test_the_wheel_carries_every_file_of_the_package(tmp_path: Path) -> None:
     carried = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("trainrig/")}
     files = (path for path in SRC.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert carried == {path.relative_to(ROOT / "src").as_posix() for path in files}
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Path:
-    """A clone that has not been set up."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "tools", tmp_path / "tools")
-    return tmp_path
-
-
-def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", *arguments],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"]},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def fake_python(folder: Path, *, fails_on: str) -> Path:
-    """A python that fails where its arguments match a pattern, as an unfit one would."""
-    path = folder / "python"
-    path.write_text(f'#!/bin/sh\ncase "$*" in *{fails_on}*) echo noise >&2; exit 1;; esac\n')
-    path.chmod(0o755)
-    return path
-
-
-@pytest.mark.needs("make")
-@pytest.mark.parametrize(
-    ("fails_on", "hint"),
-    [("version_info", "is older than 3.11"), ("ensurepip", "sudo apt install python3-venv")],
-)
-def test_an_unfit_python_gets_one_line(fresh: Path, fails_on: str, hint: str) -> None:
-    result = make(fresh, "qualify", f"PYTHON={fake_python(fresh, fails_on=fails_on)}")
-    assert result.returncode == 2
-    ours = [line for line in result.stderr.splitlines() if line.startswith("trainrig: ")]
-    assert len(ours) == 1
-    assert hint in ours[0]
-    assert not (fresh / ".venv").exists()
-
-
-@pytest.mark.needs("make")
-def test_a_python_that_is_not_there_gets_one_line(fresh: Path) -> None:
-    result = make(fresh, "setup", "PYTHON=python-of-nowhere")
-    assert "there is no python-of-nowhere" in result.stderr
-    assert result.returncode == 2
-
-
-@pytest.mark.needs("make")
-def test_an_existing_torch_that_is_not_there_gets_one_line(fresh: Path) -> None:
-    """-S leaves site-packages out: a python without torch."""
-    python = fresh / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
-    result = make(fresh, "qualify", "TORCH=existing", f"PYTHON={python}")
-    assert "has no torch" in result.stderr
-    assert "Error 3" in result.stderr
-    assert not (fresh / ".venv-existing.txt").exists()
-
-
-@pytest.mark.needs("make")
-def test_make_alone_lists_the_targets(fresh: Path) -> None:
-    listed = re.findall(r"^make ([a-z]+) {2,}", make(fresh).stdout, re.MULTILINE)
-    assert listed == ["help", "setup", "qualify", "test", "lint", "bench", "clean"]
 
 
 RULES_SAMPLE = """
