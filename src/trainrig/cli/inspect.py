@@ -11,18 +11,19 @@ from trainrig.machine.nvidia import PATIENCE_S
 from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding
 
+_MOST_PATIENCE_S = 3600.0
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option(
     "--wait",
-    type=click.FloatRange(0.1, 600.0),
-    default=PATIENCE_S,
+    default=f"{PATIENCE_S:g}s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long NVIDIA's driver may take to answer.",
 )
-def command(as_json: bool, wait: float) -> None:
+def command(as_json: bool, wait: str) -> None:
     """What this machine is: processor, memory, disks, GPUs, software.
 
     Looks and changes nothing; needs no torch and no root.  Memory modules are
@@ -30,8 +31,10 @@ def command(as_json: bool, wait: float) -> None:
     """
     from trainrig.doctor import diagnose
     from trainrig.machine import inspect
+    from trainrig.units import parse_duration
 
-    snapshot = inspect(patience_s=wait)
+    patience = min(parse_duration(wait), _MOST_PATIENCE_S)
+    snapshot = inspect(patience_s=patience)
     findings = diagnose(snapshot)
     if as_json:
         click.echo(json.dumps(_as_dict(snapshot, findings), ensure_ascii=False))

@@ -35,7 +35,7 @@ SHM_SMALL: Final = "shm-small"
 NVIDIA_ID, AMD_ID, HABANA_ID = "10de:", "1002:", "1da3:"
 
 
-def finding(id: str, severity: Severity, evidence: str, fix: str) -> Finding:  # noqa: A002 - the record's own word
+def finding(id: str, severity: Severity, evidence: str, fix: str) -> Finding:
     """One finding; the checks write dozens of them."""
     return Finding(id=id, severity=severity, evidence=evidence, fix=fix)
 

@@ -36,9 +36,12 @@ def parse_lsblk(output: str | Missing) -> tuple[Disk, ...] | Missing:
 
 
 def _disk(device: Device) -> Disk | None:
-    name = first([text(device.get("name"), "name"), text(device.get("kname"), "name")], "name")
+    named = first([text(device.get("name"), "name"), text(device.get("kname"), "name")], "name")
     size = integer(device.get("size"), "size")
-    if isinstance(name, Missing) or name.startswith(_NOT_DISKS) or size == 0:
+    if isinstance(named, Missing) or size == 0:
+        return None
+    name = named.removeprefix("/dev/")
+    if name.startswith(_NOT_DISKS):
         return None
     if device.get("type") not in ("disk", None):
         return None

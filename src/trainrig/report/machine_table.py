@@ -45,6 +45,8 @@ _TELLING_FLAGS = (
     "i8mm",
 )
 
+_MOST_MOUNTS = 4
+
 
 def machine_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[tuple[str, list[Row]]]:
     """The machine as sections of (name, value); `chips` is PCI id → the catalog's name."""
@@ -161,9 +163,16 @@ def _disk(disk: Disk) -> str:
         value_or(disk.model, ""),
         value_or(disk.transport, ""),
         kind,
-        " ".join(mount.path for mount in disk.mounts),
+        _mounts(disk),
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _mounts(disk: Disk) -> str:
+    """The shortest paths: a cluster's node has dozens of mounts of one disk."""
+    paths = sorted((mount.path for mount in disk.mounts), key=lambda path: (len(path), path))
+    more = len(paths) - _MOST_MOUNTS
+    return " ".join(paths[:_MOST_MOUNTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _bytes(size: int) -> str:
