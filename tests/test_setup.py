@@ -145,20 +145,43 @@ def test_the_readme_has_the_exit_codes() -> None:
     assert codes == {getattr(errors, name) for name in dir(errors) if name.startswith("EXIT_")}
 
 
-def test_the_wheel_carries_every_file_of_the_package(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info"))
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built package, unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
+        shutil.copy(ROOT / name, folder)
     subprocess.run(
         [sys.executable, "-c", "from setuptools import build_meta as b; b.build_wheel('.')"],
-        cwd=tmp_path,
+        cwd=folder,
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
-    carried = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("trainrig/")}
-    files = (path for path in SRC.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    assert carried == {path.relative_to(ROOT / "src").as_posix() for path in files}
+    (built,) = folder.glob("*.whl")
+    zipfile.ZipFile(built).extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
+    def files(root: Path) -> set[str]:
+        found = {path for path in root.glob("trainrig/**/*") if path.is_file()}
+        return {path.relative_to(root).as_posix() for path in found if path.suffix != ".pyc"}
+
+    assert files(wheel) == files(ROOT / "src")
+
+
+def test_the_wheel_runs_without_the_checkout(wheel: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "trainrig", "catalog", "RTX 4090", "--json"],
+        check=True,
+        cwd=wheel,
+        env={"PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "4090" in result.stdout
 
 
 RULES_SAMPLE = """
