@@ -71,10 +71,19 @@ def test_small_cases_have_no_target_from_other_devices():
     assert expect(wanted(size=128), LIMIT, [], rows).status is Status.MISSING
 
 
-def test_a_small_case_is_compared_with_the_same_case_of_the_same_device_only():
+def test_a_small_case_has_no_target_even_where_it_was_published():
     rows = [published(1.1e12, "RTX 4090", size=128), published(160e12, "RTX 4090", size=8192)]
-    found = expect(wanted(size=128), LIMIT, [], rows)
-    assert found.value == 1.1e12
+    assert expect(wanted(size=128), LIMIT, [], rows).status is Status.MISSING
+
+
+def test_a_medium_size_is_not_held_to_what_large_ones_reach():
+    rows = [published(160e12, "RTX 4090", size=8192)]
+    assert expect(wanted(size=4096), LIMIT, [], rows).status is Status.MISSING
+
+
+def test_a_lone_figure_gives_a_wide_band():
+    found = expect(wanted(), LIMIT, [], [published(160e12, "RTX 4090")])
+    assert found.interval == pytest.approx((160e12 * 0.85, 160e12 * 1.15))
 
 
 def test_a_processors_range_is_not_derated_by_gpus():

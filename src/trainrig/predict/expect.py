@@ -11,8 +11,10 @@ Grounds, best first:
 4. nothing: no target is known, and that is said.
 
 Cases are comparable when their benchmark, dtype or direction and cache agree and
-their sizes both are large (SMALL_MATMUL, SMALL_BYTES): small ones are bound by
-launches, and nothing published there carries over.  fp16 and bf16 count as one
+both are large: small ones are bound by launches and hot ones by caches, so that
+host and software decide, and nothing published there carries over.  A matmul is
+judged from LARGE_MATMUL on; what others published counts from FILLING_MATMUL on,
+where it fills the chip of its time.  fp16 and bf16 count as one
 type where both accumulate in fp32: the tensor cores do them at one rate.
 """
 
@@ -21,16 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainrig.record import Case, Kind, Limit, Record, Status
+from trainrig.record import Case, Kind, Limit, Record, Scalar, Status
 from trainrig.stats import median
 
 MARGIN = 0.08
 """Boards of one model differ by a few percent (cooling, silicon, clocks)."""
+LONE_MARGIN = 0.15
+"""One or two figures do not show how far their software lies from ours."""
 MIN_HISTORY = 3
 MIN_OTHERS = 3
 """Fewer published devices than this say nothing about the next one."""
-SMALL_MATMUL = 2048
-SMALL_BYTES = 1 << 26
+FILLING_MATMUL = 2048
+LARGE_MATMUL = 8192
+LARGE_BYTES = 1 << 26
 
 _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
 # A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
@@ -55,10 +60,12 @@ def expect(
 ) -> Record:
     """The prediction for ``point``, a record that says which case on which device is meant.
 
-    ``limit`` is its claim, ``vendor`` the maker of its device.  Its status is missing, with the reason, where no target is known.
+    ``limit`` is its claim, ``vendor`` the maker of its device.  Its status is
+    missing, with the reason, where no target is known.
     """
     bare = point.replace(kind=Kind.PREDICTED, limit=limit)
-    relevant = [one for one in published if _comparable(one.record, point)]
+    large = _is_large(point, LARGE_MATMUL)
+    relevant = [one for one in published if large and _comparable(one.record, point)]
     for grounds in (
         _from_history(point, history),
         _from_published(point, relevant),
@@ -92,7 +99,8 @@ def _from_published(point: Record, relevant: Sequence[Published]) -> Grounds | N
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return _band(known, f"published for {point.device}, n = {len(known)}")
+    margin = MARGIN if len(known) >= MIN_OTHERS else LONE_MARGIN
+    return _band(known, f"published for {point.device}, n = {len(known)}", margin)
 
 
 def _from_claim(
@@ -100,7 +108,7 @@ def _from_claim(
 ) -> Grounds | None:
     # A processor's claim is itself a range (its units, its clock), and every published share is
     # a GPU's: nothing can be said from it.
-    if limit is None or point.device_index is None or not _is_large(point):
+    if limit is None or point.device_index is None:
         return None
     by_device: dict[str | None, list[float]] = {}
     for one in relevant:
@@ -117,13 +125,9 @@ def _from_claim(
     return band[0], centre * limit.value, band[2], source
 
 
-def _band(values: Sequence[float], source: str) -> Grounds:
-    return (
-        min(values) * (1.0 - MARGIN),
-        median(values),
-        max(values) * (1.0 + MARGIN),
-        source,
-    )
+def _band(values: Sequence[float], source: str, margin: float = MARGIN) -> Grounds:
+    low, high = min(values) * (1.0 - margin), max(values) * (1.0 + margin)
+    return low, median(values), high, source
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
@@ -142,7 +146,7 @@ def _comparable(published: Record, point: Record) -> bool:
         and published.metric == point.metric
         and published.device_count == point.device_count
         and _nature(published.case) == _nature(point.case)
-        and ((_is_large(published) and _is_large(point)) or published.case == point.case)
+        and _is_large(published, FILLING_MATMUL)
     )
 
 
@@ -152,11 +156,15 @@ def _nature(case: Case) -> tuple[object, ...]:
     return (_ONE_RATE.get(str(dtype), dtype), *(case.get(name) for name in names))
 
 
-def _is_large(record: Record) -> bool:
-    sizes = [record.case.get(axis) for axis in ("m", "k", "n")]
+def _is_large(record: Record, least_matmul: int) -> bool:
+    """Whether the device, not launches or caches, decides how fast it goes."""
     if record.benchmark == "matmul":
-        return all(isinstance(size, int) and size >= SMALL_MATMUL for size in sizes)
-    size = record.case.get("bytes", record.case.get("num_elements"))
+        return all(_number(record.case.get(axis)) >= least_matmul for axis in ("m", "k", "n"))
     if record.benchmark == "vector":
         return record.case.get("cache") == "cold"
-    return size is None or (isinstance(size, int) and size >= SMALL_BYTES)
+    # Published bandwidths come from arrays far beyond the caches, most without their size.
+    return _number(record.case.get("bytes", LARGE_BYTES)) >= LARGE_BYTES
+
+
+def _number(value: Scalar) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
