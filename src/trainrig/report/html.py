@@ -1,0 +1,66 @@
+"""One offline HTML file: no script, nothing loaded, light and dark, phone and desktop.
+
+Names in records are hostile input: the template escapes everything but the
+charts, which escape their own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from trainrig.report import plot
+from trainrig.report.charts import Figure
+from trainrig.report.labels import capital
+from trainrig.report.page import build_page, count_findings
+from trainrig.report.view import RunView
+from trainrig.report.words import UNVERIFIED
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+# Width and height in CSS pixels.  A phone's chart is drawn for a phone: scaled down from a
+# desktop's, its text would be 5 px high.
+_NARROW = (358.0, 300.0)
+_HALF = (520.0, 320.0)
+_WIDE = (1080.0, 440.0)
+
+
+def render_html(views: Sequence[RunView]) -> str:
+    """The report of one run, or of several, as one HTML document."""
+    pages = [build_page(view) for view in views]
+    return _template().render(
+        pages=pages,
+        draw=_draw,
+        count_findings=count_findings,
+        unverified=UNVERIFIED,
+        capital=capital,
+        title=", ".join(page.title for page in pages),
+    )
+
+
+def _draw(figure: Figure) -> dict[str, object]:
+    """The figure's two drawings, safe to print as they are."""
+    from markupsafe import Markup
+
+    large = _WIDE if figure.wide else _HALF
+    return {
+        # plot.draw escapes every text that it prints.
+        "narrow": Markup(plot.draw(figure.chart, *_NARROW)),  # noqa: S704
+        "large": Markup(plot.draw(figure.chart, *large)),  # noqa: S704
+    }
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("trainrig.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")

@@ -1,0 +1,125 @@
+"""Claimed, predicted, measured and published, side by side: records meet by `Record.key`.
+
+The key has no device index: eight equal cards share one key and one prediction,
+and each has a row of its own.  Pure, and used by the judge as well as by the
+report, so that both see the same pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainrig.record import Case, Kind, Record
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One case on one device."""
+
+    key: Key
+    case: Case
+    benchmark: str
+    metric: str
+    unit: str
+    device: str | None
+    index: int | None
+    """Which of the machine's devices; None for the host, and where nothing was measured."""
+    count: int
+    """How many devices worked at the same time."""
+    measured: Record | None
+    predicted: Record | None
+    baselines: tuple[Record, ...]
+
+
+def join(
+    records: Iterable[Record], baselines: Iterable[Record] = (), observed: Kind = Kind.MEASURED
+) -> tuple[Row, ...]:
+    """One row a key and device index, in the order in which records name them.
+
+    Of several points with one key and index the last counts: a repeated
+    measurement replaces the one before it.  ``observed`` is BASELINE for a bundle
+    of published figures.
+    """
+    seen: dict[Key, dict[int | None, Record]] = {}
+    predicted: dict[Key, dict[int | None, Record]] = {}
+    published: dict[Key, list[Record]] = {}
+    first: dict[Key, Record] = {}
+    for record in records:
+        if record.attempt is not None or record.kind is Kind.CLAIMED:
+            continue
+        if record.kind is observed:
+            seen.setdefault(record.key, {})[record.device_index] = record
+        elif record.kind is Kind.PREDICTED:
+            predicted.setdefault(record.key, {})[record.device_index] = record
+        elif record.kind is Kind.BASELINE:
+            published.setdefault(record.key, []).append(record)
+            continue
+        else:
+            continue
+        first.setdefault(record.key, record)
+    for record in baselines:
+        published.setdefault(record.key, []).append(record)
+    return tuple(
+        _row(key, index, first[key], seen, predicted, published)
+        for key in first
+        for index in seen.get(key) or predicted[key]
+    )
+
+
+def _row(
+    key: Key,
+    index: int | None,
+    first: Record,
+    seen: dict[Key, dict[int | None, Record]],
+    predicted: dict[Key, dict[int | None, Record]],
+    published: dict[Key, list[Record]],
+) -> Row:
+    expected = predicted.get(key, {})
+    return Row(
+        key=key,
+        case=first.case,
+        benchmark=first.benchmark,
+        metric=first.metric,
+        unit=first.unit,
+        device=first.device,
+        index=index,
+        count=first.device_count,
+        measured=seen.get(key, {}).get(index),
+        predicted=expected.get(index) or expected.get(None),
+        baselines=tuple(published.get(key, ())),
+    )
+
+
+def claim_for(records: Iterable[Record], row: Row) -> Record | None:
+    """The claim that is the ceiling of ``row``: same device, same type, same accumulation.
+
+    Matrix products have a claim per dtype and accumulate type, and torch sums in
+    fp32 (int32 for integers, fp64 for fp64), so fp16's claim with fp16 accumulation
+    is no ceiling of it.
+    """
+    for record in records:
+        if record.kind is Kind.CLAIMED and record.value is not None and _is_ceiling(record, row):
+            return record
+    return None
+
+
+_ACCUMULATE = {"fp64": "fp64", "int8": "int32"}
+
+
+def _is_ceiling(claim: Record, row: Row) -> bool:
+    if claim.device != row.device or claim.unit != row.unit:
+        return False
+    if row.benchmark == "matmul":
+        dtype = row.case.get("dtype")
+        accumulate = claim.case.get("accumulate")
+        wanted = _ACCUMULATE.get(str(dtype), "fp32")
+        return claim.case.get("dtype") == dtype and accumulate in (None, wanted)
+    if row.case.get("direction") in ("h2d", "d2h"):
+        return claim.benchmark == "link" and claim.case.get("direction") in (
+            None,
+            row.case["direction"],
+        )
+    return claim.benchmark == "memory"

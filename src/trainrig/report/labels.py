@@ -1,0 +1,89 @@
+"""Short names for people: of cases, devices, ranges and quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainrig.record import Case, case_label
+from trainrig.units import format_quantity
+
+Device = tuple[str | None, int | None]
+
+_DIRECTIONS = {"h2d": "host to GPU", "d2h": "GPU to host", "d2d": "within the GPU"}
+
+
+def case_text(benchmark: str, case: Case) -> str:
+    """``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
+    writer = {"matmul": _matmul, "vector": _vector, "copy": _copy, "layer": _layer}.get(benchmark)
+    return (writer(case) if writer else None) or case_label(case)
+
+
+def _matmul(case: Case) -> str | None:
+    if not {"m", "k", "n"} <= case.keys():
+        return None
+    shape = " × ".join(str(case[axis]) for axis in ("m", "k", "n"))
+    return f"{case.get('dtype')} {shape}{', sustained' if case.get('sustained') else ''}"
+
+
+def _vector(case: Case) -> str | None:
+    if not isinstance(elements := case.get("num_elements"), int):
+        return None
+    return f"{case.get('op')} {case.get('dtype')}, {binary(elements)} elements, {case.get('cache')}"
+
+
+def _copy(case: Case) -> str | None:
+    direction, memory = str(case.get("direction")), case.get("memory")
+    words = [_DIRECTIONS.get(direction, direction)]
+    if isinstance(size := case.get("bytes"), int):
+        words.append(f"{binary(size)}B")
+    if isinstance(memory, str) and memory != "device":
+        words.append(memory)
+    return ", ".join(words)
+
+
+def _layer(case: Case) -> str | None:
+    words = [f"{case.get('dtype')} {case.get('layer')}"]
+    words += [f"{name} {case[name]}" for name in ("batch", "seq") if case.get(name)]
+    if "m" in case:
+        words.append(f"{case['m']} tokens")
+    return ", ".join([*words, str(case.get("pass", "")).replace("+", " + ")])
+
+
+def binary(value: float) -> str:
+    """A power of two as people write it: ``64 Ki``, ``16 Mi``; others are rounded."""
+    for step, prefix in ((2**30, " Gi"), (2**20, " Mi"), (2**10, " Ki")):
+        if value >= step:
+            return f"{value / step:.4g}{prefix}"
+    return f"{value:g} "
+
+
+def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
+    """A name for each device: numbered only where the machine has several GPUs."""
+    known = list(devices)
+    several = sum(index is not None for _, index in known) > 1
+    return {
+        (device, index): f"{device or 'unknown device'} #{index}"
+        if several and index is not None
+        else device or "unknown device"
+        for device, index in known
+    }
+
+
+def range_text(low: float, high: float, unit: str) -> str:
+    """``142 to 166 TFLOPS``; both with units where the prefixes differ."""
+    first, last = format_quantity(low, unit), format_quantity(high, unit)
+    number, _, spelled = first.partition(" ")
+    return f"{number} to {last}" if last.endswith(" " + spelled) else f"{first} to {last}"
+
+
+def amount_of(value: float, ceiling: float, unit: str) -> str:
+    """``161 of 165 TFLOPS``; both with units where the prefixes differ."""
+    part, whole = format_quantity(value, unit), format_quantity(ceiling, unit)
+    number, _, spelled = part.partition(" ")
+    return f"{number} of {whole}" if whole.endswith(" " + spelled) else f"{part} of {whole}"
+
+
+def capital(text: str) -> str:
+    """With a capital letter, unless the first word is a name like ``fp16``."""
+    first = text.split(" ", 1)[0]
+    return text if any(letter.isdigit() for letter in first) else text[:1].upper() + text[1:]

@@ -1,0 +1,198 @@
+"""The sentences that terminal, markdown and HTML share: headline, machine, verdict, worst rung."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.record import Kind, Record, Status
+from trainrig.report.causes import CLOSE
+from trainrig.report.labels import amount_of, capital
+from trainrig.report.ladder import Ladder, Rung, ladder
+from trainrig.report.view import RunView, is_published, rows
+from trainrig.units import format_memory, format_quantity, format_share
+
+UNVERIFIED = "NCCL, P2P and NVLink: unverified on hardware; trainrig has not measured them here."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worst:
+    """The rung that lost most, and its ladder."""
+
+    ladder: Ladder
+    rung: Rung
+    ceiling: float
+    below_band: bool
+
+
+def device_names(view: RunView) -> str:
+    """What was measured: ``2 × RTX 4090``, or the processor's name."""
+    pairs = {(row.device or "unknown device", row.index) for row in rows(view) if row.measured}
+    gpus = Counter(device for device, index in pairs if index is not None)
+    names = [f"{n} × {device}" if n > 1 else device for device, n in sorted(gpus.items())]
+    if not names:
+        names = sorted(device for device, _ in pairs)
+    if not names:
+        names = [str(_deep(view.machine, "cpu", "model") or view.name)]
+    return ", ".join(names)
+
+
+def verdict_word(view: RunView) -> str:
+    """PASS, FAIL, INCOMPLETE, or what stands in for a verdict."""
+    if view.verdict is not None:
+        return str(view.verdict.outcome)
+    return "NOT JUDGED" if is_published(view) else "NO VERDICT"
+
+
+def verdict_reason(view: RunView) -> str:
+    """One sentence."""
+    if view.verdict is not None:
+        return view.verdict.reason
+    if is_published(view):
+        return "Published figures, not measured by trainrig: there is nothing to judge."
+    return "The run was cut off before it was judged; what it measured until then is below."
+
+
+def worst_rung(ladders: Iterable[Ladder]) -> Worst | None:
+    """The rung that fell furthest: below its predicted band first, then below its ceiling.
+
+    Disturbed rungs are not judged, and pageable copies are slower by nature.
+    """
+    found = [
+        Worst(
+            ladder=each,
+            rung=rung,
+            ceiling=(rung.value or 0.0) - rung.gap.amount,
+            below_band=is_below_band(rung),
+        )
+        for each in ladders
+        for rung in each.rungs
+        if rung.gap is not None and rung.note is None and rung.name != "Pageable memory"
+    ]
+    fallen = [w for w in found if w.below_band or (w.rung.gap and w.rung.gap.share < -CLOSE)]
+    return min(fallen, key=lambda w: (not w.below_band, _share(w)), default=None)
+
+
+def _share(worst: Worst) -> float:
+    return worst.rung.gap.share if worst.rung.gap else 0.0
+
+
+def is_below_band(rung: Rung) -> bool:
+    """Whether the whole predicted band lies above the value."""
+    return rung.expected is not None and rung.value is not None and rung.value < rung.expected[0]
+
+
+def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> str:
+    """The worst rung in one sentence, with its cause."""
+    ladders = ladder(view) if ladders is None else ladders
+    worst = worst_rung(ladders)
+    if worst is None:
+        return _nothing_fell(ladders)
+    rung = worst.rung
+    assert rung.gap is not None and rung.value is not None
+    band = "below its expected band; " if worst.below_band else ""
+    return (
+        f"{capital(worst.ladder.title)}: {rung.name[0].lower()}{rung.name[1:]} reaches "
+        f"{amount_of(rung.value, worst.ceiling, rung.unit)} ({signed_share(rung.gap.share)}), "
+        f"{band}{rung.gap.cause}."
+    )
+
+
+def _nothing_fell(ladders: Sequence[Ladder]) -> str:
+    values = [rung for each in ladders for rung in each.rungs[1:] if rung.value is not None]
+    if not values:
+        return "Nothing was measured, so there is no rung to compare."
+    if any(rung.gap is not None for rung in values):
+        return "Every rung is within 3 % of its ceiling."
+    return "No claim is known for this device, so no rung has a ceiling to fall from."
+
+
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign: ``−51.0 TFLOPS``."""
+    return ("−" if value < 0 else "+") + format_quantity(abs(value), unit)
+
+
+def signed_share(share: float) -> str:
+    """A relative difference with its sign: ``−31 %``."""
+    return ("−" if share < 0 else "+") + format_share(abs(share))
+
+
+def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
+    """What the machine is, as (what, value) pairs; what could not be read is left out."""
+    machine = view.machine
+    if machine is None:
+        return ()
+    cores, threads = _deep(machine, "cpu", "cores"), _deep(machine, "cpu", "threads")
+    memory = _deep(machine, "memory", "total_bytes")
+    pairs = (
+        ("GPUs", _gpu_line(machine)),
+        (
+            "CPU",
+            _joined(_deep(machine, "cpu", "model"), cores and f"{cores} cores, {threads} threads"),
+        ),
+        ("Memory", format_memory(memory) if isinstance(memory, int) else None),
+        ("System", _joined(_deep(machine, "host", "os"), _deep(machine, "host", "kernel"))),
+        ("Container", _container(machine)),
+        ("Driver", _deep(machine, "software", "nvidia_driver")),
+        ("torch", _torch_line(machine)),
+    )
+    return tuple((what, str(value)) for what, value in pairs if value)
+
+
+def _gpu_line(machine: Mapping[str, Any]) -> str | None:
+    gpus = machine.get("gpus")
+    if not isinstance(gpus, list | tuple):
+        return None
+    names = Counter(str(_deep(gpu, "name") or "unknown GPU") for gpu in gpus)
+    return ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
+
+
+def _container(machine: Mapping[str, Any]) -> str | None:
+    found = [_deep(machine, "host", name) for name in ("container", "virtualization")]
+    return ", ".join(str(what) for what in found if what and what != "none") or None
+
+
+def _torch_line(machine: Mapping[str, Any]) -> str | None:
+    torch = _deep(machine, "software", "torch")
+    cuda, hip = _deep(machine, "software", "torch_cuda"), _deep(machine, "software", "torch_hip")
+    return _joined(torch, f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else None)
+
+
+def _joined(*parts: object) -> str | None:
+    return ", ".join(str(part) for part in parts if part) or None
+
+
+def _deep(value: object, *path: str) -> Any:
+    """The value at ``path``; None where it is absent or Missing."""
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return None if isinstance(value, Mapping) and "missing" in value else value
+
+
+def kind_word(kind: Kind) -> str:
+    """How a number of this kind is called on paper."""
+    return "published" if kind is Kind.BASELINE else str(kind)
+
+
+def gaps_in(view: RunView) -> tuple[str, ...]:
+    """What is not there, said plainly."""
+    said = list(view.problems)
+    if view.machine is None and not any("machine" in problem for problem in said):
+        said.append("the machine was not described")
+    if not any(row.measured for row in rows(view)):
+        said.append("nothing was measured")
+    return tuple(said)
+
+
+def count_states(points: Iterable[Record]) -> str:
+    """``41 points, 3 disturbed, 2 skipped``."""
+    points = list(points)
+    states = Counter(str(p.status) for p in points if p.status is not Status.OK)
+    disturbed = sum(p.disturbed is not None for p in points if p.status is Status.OK)
+    parts = [f"{len(points)} point{'s' * (len(points) != 1)}"]
+    parts += [f"{disturbed} disturbed"] if disturbed else []
+    return ", ".join(parts + [f"{n} {state}" for state, n in sorted(states.items())])
