@@ -166,59 +166,164 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """How far fresh workers lie apart, learned from many points: a prior for each of them."""
+
+    variance: float
+    """Of the logarithms of workers' values."""
+    freedom: float
+    """Its weight, in degrees of freedom; 0 where nothing was learned."""
+
+
+NO_PRIOR = Scatter(variance=0.0, freedom=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """New over old, with the interval of the ratio and what the data could have shown."""
+    """New over old, with the interval of the ratio and what is needed to judge it."""
 
     ratio: float
     interval: Interval
     p_value: float
-    """Two-sided, of the ratio being 1."""
-    smallest_visible: float
-    """The smallest relative change that these data could have told from none."""
+    """Two-sided, of the change being no larger than SMALLEST_CHANGE."""
+    error: float
+    """Standard error of the logarithm of the ratio."""
+    freedom: float
 
 
-def compare(old: Sequence[float], new: Sequence[float]) -> Comparison:
+def compare(old: Sequence[float], new: Sequence[float], prior: Scatter = NO_PRIOR) -> Comparison:
     """The ratio of two points from their workers' values, by Student's t on logarithms.
 
     ``old`` and ``new`` hold one value a fresh worker (its median), in any unit,
     the same for both.  Values of workers scatter by a factor, not an amount, so
-    the logarithms are compared; the variance between workers is pooled over both
-    sides, with len(old) + len(new) - 2 degrees of freedom.
+    the logarithms are compared.  The variance between workers is pooled over both
+    sides (len(old) + len(new) - 2 degrees of freedom) and with ``prior``, weighted
+    by their degrees of freedom: with two workers a side the pair's own variance is
+    little more than a guess, and the other points know better (the moderated t of
+    Smyth 2004, doi:10.2202/1544-6115.1027).
 
     Raises ValueError with fewer than two workers on a side or a value not above 0.
     """
     from scipy.special import stdtr, stdtrit
 
-    if min(len(old), len(new)) < 2 or min(*old, *new) <= 0.0:
-        raise ValueError("two positive values a side at the least")
-    logs_old, logs_new = [math.log(value) for value in old], [math.log(value) for value in new]
-    freedom = len(old) + len(new) - 2
-    squares = sum((x - statistics.fmean(side)) ** 2 for side in (logs_old, logs_new) for x in side)
-    error = math.sqrt(squares / freedom * (1.0 / len(old) + 1.0 / len(new)))
-    shift = statistics.fmean(logs_new) - statistics.fmean(logs_old)
+    own = _pooled_variance(old, new)
+    own_freedom = len(old) + len(new) - 2
+    freedom = own_freedom + prior.freedom
+    variance = (own_freedom * own + prior.freedom * prior.variance) / freedom
+    error = math.sqrt(variance * (1.0 / len(old) + 1.0 / len(new)))
+    shift = _mean_log(new) - _mean_log(old)
     reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error
-    if error > 0.0:
-        p_value = 2.0 * float(stdtr(freedom, -abs(shift) / error))
-    else:
-        p_value = 1.0 if shift == 0.0 else 0.0
+    beyond = abs(shift) - _LARGEST_SAME
     return Comparison(
         ratio=math.exp(shift),
         interval=Interval(
             low=math.exp(shift - reach), high=math.exp(shift + reach), confidence=CONFIDENCE
         ),
-        p_value=p_value,
-        smallest_visible=max(SMALLEST_CHANGE, math.expm1(reach)),
+        p_value=min(1.0, 2.0 * float(stdtr(freedom, -beyond / error))),
+        error=error,
+        freedom=freedom,
     )
 
 
-def judge_change(comparison: Comparison, *, higher_is_better: bool) -> Change:
-    """Better or worse when the whole interval lies beyond SMALLEST_CHANGE, same when within it."""
-    low, high = comparison.interval.low, comparison.interval.high
-    floor, ceiling = 1.0 - SMALLEST_CHANGE, 1.0 + SMALLEST_CHANGE
-    if low >= floor and high <= ceiling:
+# No worker's value is known better than to a tenth of a per cent, even where two of them agree
+# to the last digit by chance or by a coarse clock.
+_SMALLEST_SCATTER = 1e-3
+_LARGEST_SAME = math.log1p(SMALLEST_CHANGE)
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    return statistics.fmean(math.log(value) for value in values)
+
+
+def _pooled_variance(old: Sequence[float], new: Sequence[float]) -> float:
+    """Variance of the logarithms within the two sides."""
+    if min(len(old), len(new)) < 2 or min(*old, *new) <= 0.0:
+        raise ValueError("two positive values a side at the least")
+    squares = sum((math.log(value) - _mean_log(side)) ** 2 for side in (old, new) for value in side)
+    return max(squares / (len(old) + len(new) - 2), _SMALLEST_SCATTER**2)
+
+
+def shared_scatter(points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Scatter:
+    """What many points, each as (old, new) workers' values, say about the scatter of one.
+
+    Fits a scaled inverse chi-square to the points' variances by the moments of
+    their logarithms (Smyth 2004, section 6.2): points that scatter alike give each
+    other many degrees of freedom, points that differ few.  The weight is held to
+    what was seen: no more than the points' own degrees of freedom.
+
+    Points whose workers disagree belong in here, though they are never judged: to
+    leave them out would make those that happened to agree look better known than
+    they are.
+    """
+    from scipy.special import digamma, polygamma
+
+    if len(points) < 2:
+        return NO_PRIOR
+    freedoms = [len(old) + len(new) - 2 for old, new in points]
+    logs = [
+        math.log(_pooled_variance(old, new)) - float(digamma(d / 2.0)) + math.log(d / 2.0)
+        for (old, new), d in zip(points, freedoms, strict=True)
+    ]
+    centre = statistics.fmean(logs)
+    sampling = statistics.fmean(float(polygamma(1, d / 2.0)) for d in freedoms)
+    spread = statistics.variance(logs) - sampling
+    most = float(sum(freedoms))
+    if spread <= 0.0:  # no more unlike than chance makes them
+        return Scatter(variance=math.exp(centre), freedom=most)
+    half = _inverse_trigamma(spread)
+    variance = math.exp(centre + float(digamma(half)) - math.log(half))
+    return Scatter(variance=variance, freedom=min(2.0 * half, most))
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The x > 0 with trigamma(x) = value, by bisection: trigamma falls from infinity to 0."""
+    from scipy.special import polygamma
+
+    low, high = -20.0, 20.0  # log x
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        if float(polygamma(1, math.exp(middle))) > value:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def adjust_for_many(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Benjamini and Hochberg's step-up: of all changes called at 5 %, at most 5 % are none."""
+    count = len(p_values)
+    adjusted = [1.0] * count
+    lowest = 1.0
+    order = sorted(range(count), key=lambda index: p_values[index])
+    for rank in range(count, 0, -1):
+        index = order[rank - 1]
+        lowest = min(lowest, p_values[index] * count / rank)
+        adjusted[index] = lowest
+    return tuple(adjusted)
+
+
+def judge_change(comparison: Comparison, adjusted_p: float, *, higher_is_better: bool) -> Change:
+    """Better, worse, same or cannot tell.
+
+    Better or worse when ``adjusted_p`` (of a change beyond SMALLEST_CHANGE, corrected
+    for the number of comparisons) is at most 1 - CONFIDENCE; same when the whole
+    interval lies within SMALLEST_CHANGE.
+    """
+    if adjusted_p <= 1.0 - CONFIDENCE:
+        return Change.BETTER if (comparison.ratio > 1.0) == higher_is_better else Change.WORSE
+    floor, ceiling = 1.0 / (1.0 + SMALLEST_CHANGE), 1.0 + SMALLEST_CHANGE
+    if floor <= comparison.interval.low and comparison.interval.high <= ceiling:
         return Change.SAME
-    if low > ceiling:
-        return Change.BETTER if higher_is_better else Change.WORSE
-    if high < floor:
-        return Change.WORSE if higher_is_better else Change.BETTER
     return Change.CANNOT_TELL
+
+
+def smallest_visible(comparison: Comparison, level: float = 1.0 - CONFIDENCE) -> float:
+    """The smallest relative change that these data could have told from none.
+
+    ``level`` is the p-value it would have had to reach: smaller where many points
+    are compared.
+    """
+    from scipy.special import stdtrit
+
+    reach = float(stdtrit(comparison.freedom, 1.0 - level / 2.0)) * comparison.error
+    return math.expm1(_LARGEST_SAME + reach)
