@@ -90,6 +90,11 @@ def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samp
     while True:
         times.append(clock.time(call, count) / count)
         now = clock.now()
+        if len(times) == 1 and times[0] < warm.fastest / 2.0:  # that was still set-up
+            warm = _Warm(fastest=times[0], latest=times[0])
+            count, before = _batch(warm, wanted, deadline - now), now
+            times.clear()
+            continue
         spent = now - sampling
         out_of_time = now + (now - before) > deadline
         stop = _why_stop(times, out_of_time, spent >= _least_time(settings), settings.target)
@@ -147,7 +152,7 @@ def _batch(warm: _Warm, wanted: float, left: float) -> int:
     The fastest batch says how short a call can be; the latest one, slower where the
     machine is busy, what a sample will cost.
     """
-    long_enough = math.ceil(wanted / max(warm.fastest, 1e-12))
+    long_enough = round(wanted / max(warm.fastest, 1e-12))
     fits = math.floor(left / _MIN_SAMPLES / max(warm.latest, 1e-12))
     return max(1, min(long_enough, fits))
 
@@ -168,11 +173,11 @@ def _why_stop(
 
 
 def _is_settled(times: list[float], target: float) -> bool:
-    """The interval is tight, and the halves' medians differ by less than its whole width may."""
+    """The interval is tight, and the halves' medians agree as well."""
     if len(times) < _MIN_SAMPLES:
         return False
     middle = median(times)
     if median_interval(times).half_width(middle) > target:
         return False
     half = len(times) // 2
-    return abs(median(times[:half]) - median(times[half:])) <= 2.0 * target * middle
+    return abs(median(times[:half]) - median(times[half:])) <= target * middle
