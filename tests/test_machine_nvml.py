@@ -227,6 +227,13 @@ def test_throttle_reasons_keep_bits_that_are_not_known() -> None:
     assert throttle_reasons(0x8 | 0x10000) == ("hw_slowdown", "unknown_0x10000")
 
 
+def test_an_absurd_error_count_is_no_count() -> None:
+    found = read_inventory({"devices": [{"uncorrected_volatile": 0xDEADBEEF}, {"ecc": [1, 1]}]})
+    assert isinstance(found.gpus, tuple)
+    assert isinstance(found.gpus[0].ecc_uncorrected_volatile, Missing)
+    assert found.gpus[1].ecc is True
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -148,6 +148,14 @@ def test_cpu_quota_v2(files: dict[str, str], quota: float | None) -> None:
     assert cpu_quota(FakeHost(files={"/proc/self/cgroup": "0::/box", **files})) == quota
 
 
+def test_the_tightest_quota_on_the_way_to_the_root_counts() -> None:
+    files = {
+        "/sys/fs/cgroup/box/cpu.max": "300000 100000",
+        "/sys/fs/cgroup/cpu.max": "200000 100000",
+    }
+    assert cpu_quota(FakeHost(files={"/proc/self/cgroup": "0::/box", **files})) == 2.0
+
+
 def test_limits_v1() -> None:
     host = FakeHost(
         files={
@@ -195,6 +203,11 @@ def test_numbered_slots_leave_channels_unknown() -> None:
     dimms = parse_dimms(fixture("dmidecode_numbered.txt"))
     assert "names no channel" in reason(count_channels(dimms))
     assert isinstance(dimms, tuple) and dimms[0].rated_mt_per_s == 3200.0
+
+
+def test_the_last_letter_of_dimm_is_no_channel() -> None:
+    content = fixture("dmidecode_two_channels.txt").replace("DIMM_A2", "DIMM1")
+    assert reason(count_channels(parse_dimms(content))) == "the locator 'DIMM1' names no channel"
 
 
 def test_without_root_the_reason_is_what_dmidecode_said() -> None:
@@ -355,7 +368,7 @@ def test_no_torch(tmp_path: Path) -> None:
 
 def test_only_settings_that_bear_on_speed_are_read() -> None:
     environment = {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "AWS_SECRET": "x", "HOME": "/"}
-    environment["HF_TOKEN"] = "secret"
+    environment |= {"HF_TOKEN": "secret", "NVIDIA_VISIBLE_DEVICES_TOKEN": "x", "MY_OMP_SECRET": "x"}
     assert relevant(environment) == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 import click
@@ -12,6 +15,8 @@ from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding
 
 _MOST_PATIENCE_S = 3600.0
+# A healthy machine answers within this time.
+_SILENCE_S = 2.0
 
 
 @click.command()
@@ -34,12 +39,26 @@ def command(as_json: bool, wait: str) -> None:
     from trainrig.units import parse_duration
 
     patience = min(parse_duration(wait), _MOST_PATIENCE_S)
-    snapshot = inspect(patience_s=patience)
+    with _saying_what_is_waited_for(patience):
+        snapshot = inspect(patience_s=patience)
     findings = diagnose(snapshot)
     if as_json:
         click.echo(json.dumps(_as_dict(snapshot, findings), ensure_ascii=False))
         return
     _show(snapshot, findings)
+
+
+@contextmanager
+def _saying_what_is_waited_for(patience: float) -> Iterator[None]:
+    """A line on stderr where the machine does not answer at once."""
+    words = f"waiting for the machine's drivers, up to {patience:g} s"
+    timer = Timer(_SILENCE_S, click.echo, [words], {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _as_dict(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any]:
