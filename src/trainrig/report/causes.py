@@ -263,8 +263,8 @@ def _step_parts(step: Step) -> Cause | None:
     if step.ceiling_record.benchmark != "layer":
         return None
     return Cause(
-        text="cause not known in parts: optimizer, embeddings, loss and data wait are in the step "
-        "and not in the layer",
+        text="a step also holds optimizer, embeddings, loss and data wait; how much each takes is "
+        "not known",
         next="profile one step and read where its time goes",
         known=False,
     )

@@ -204,21 +204,37 @@ def _others(
 ) -> list[Series]:
     """Published curves of the same benchmark, those with most points first."""
     first = chosen[0]
-    own = {id(row.measured) for row in chosen}
+    own = {record.id for record in view.records}
     found: dict[str, dict[float, Record]] = {}
     for record in view.baselines:
         place = record.case.get(field)
         if (
             isinstance(place, int)
-            and id(record) not in own
+            and record.id not in own
             and _is_alike(record, first, case)
             and (field != "m" or square_size(record.case))
         ):
             best = found.setdefault(record.device or "unknown", {})
             if place not in best or (record.value or 0.0) > (best[place].value or 0.0):
                 best[float(place)] = record
-    ranked = sorted(found.items(), key=lambda item: (-min(len(item[1]), 4), item[0]))
+    top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) or 0.0 for row in chosen)])
+    near = {d: best for d, best in found.items() if _highest(best) <= top * _NEAR} or found
+    ranked = sorted(near.items(), key=lambda item: (_fame(item[0]), -len(item[1]), item[0]))
     return [_published_line(device, best, first) for device, best in ranked[:MAX_OTHERS]]
+
+
+# Machines that many readers know, in the order in which they are worth a line.
+_KNOWN = ("RTX 4090", "RTX 3090 Ti", "A100", "V100", "H100", "RTX 5090", "MI300X", "B200")
+_NEAR = 4.0
+"""A machine this many times faster would flatten the curves; shown only where all are."""
+
+
+def _highest(best: Mapping[float, Record]) -> float:
+    return max(record.value or 0.0 for record in best.values())
+
+
+def _fame(device: str) -> int:
+    return next((n for n, name in enumerate(_KNOWN) if device.startswith(name)), len(_KNOWN))
 
 
 def _is_alike(record: Record, first: Row, case: Mapping[str, Scalar]) -> bool:

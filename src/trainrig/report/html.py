@@ -6,6 +6,7 @@ charts, which escape their own text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from trainrig.report.charts import Figure
 from trainrig.report.labels import capital
 from trainrig.report.page import build_page, count_findings
 from trainrig.report.view import RunView
-from trainrig.report.words import UNVERIFIED
+from trainrig.report.words import PUBLISHED, unverified
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -34,10 +35,22 @@ def render_html(views: Sequence[RunView]) -> str:
         pages=pages,
         draw=_draw,
         count_findings=count_findings,
-        unverified=UNVERIFIED,
+        unverified=next(filter(None, map(unverified, views)), ""),
         capital=capital,
+        commands=commands,
+        published=PUBLISHED,
         title=", ".join(page.title for page in pages),
     )
+
+
+_COMMAND = re.compile(
+    r"((?:sudo|trainrig|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
+)
+
+
+def commands(text: str) -> list[tuple[bool, str]]:
+    """The text in pieces; True marks what can be typed."""
+    return [(n % 2 == 1, part) for n, part in enumerate(_COMMAND.split(text)) if part]
 
 
 def _draw(figure: Figure) -> dict[str, object]:

@@ -14,6 +14,9 @@ from trainrig.record import Case, Kind, Record
 
 Key = tuple[object, ...]
 
+SIBLING_MARGIN = 0.07
+"""Cards of one model in one machine lie closer together than boards in general."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

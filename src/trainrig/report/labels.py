@@ -14,7 +14,13 @@ _DIRECTIONS = {"h2d": "host to GPU", "d2h": "GPU to host", "d2d": "within the GP
 
 def case_text(benchmark: str, case: Case) -> str:
     """``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
-    writer = {"matmul": _matmul, "vector": _vector, "copy": _copy, "layer": _layer}.get(benchmark)
+    writer = {
+        "matmul": _matmul,
+        "vector": _vector,
+        "copy": _copy,
+        "layer": _layer,
+        "step": _step,
+    }.get(benchmark)
     return (writer(case) if writer else None) or case_label(case)
 
 
@@ -47,6 +53,17 @@ def _layer(case: Case) -> str | None:
     if "m" in case:
         words.append(f"{case['m']} tokens")
     return ", ".join([*words, str(case.get("pass", "")).replace("+", " + ")])
+
+
+def _step(case: Case) -> str:
+    words = [f"{case.get('dtype')} {case.get('model')}"]
+    return ", ".join(words + [f"{name} {case[name]}" for name in ("batch", "seq") if name in case])
+
+
+def family_text(benchmark: str, case: Case) -> str:
+    """What cases of one kind and several sizes have in common."""
+    sizes = {"m", "k", "n", "num_elements", "bytes", "batch", "seq"}
+    return f"{benchmark} {case_label({k: v for k, v in case.items() if k not in sizes})}"
 
 
 def binary(value: float) -> str:

@@ -180,7 +180,7 @@ def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
 
 
 def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[Row], Sequence[Definition]]]:
-    compute = [row for row in own if row.benchmark in ("matmul", "layer", "step")]
+    compute = [row for row in own if row.metric == "flop_rate" and row.benchmark in _COMPUTING]
     for dtype in sorted({str(row.case.get("dtype")) for row in compute}, key=dtype_order):
         chosen = [row for row in compute if str(row.case.get("dtype")) == dtype]
         yield f"{dtype} compute", chosen, COMPUTE
@@ -190,6 +190,7 @@ def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[Row], Sequence[D
         yield _LINK_NAMES[direction], chosen, definitions
 
 
+_COMPUTING = ("matmul", "layer", "step")
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 
 
@@ -263,7 +264,7 @@ def _measured_rung(
         value=record.value if record.status is Status.OK else None,
         unit=record.unit,
         kind=record.kind,
-        provenance=case_text(record.benchmark, record.case),
+        provenance=_provenance(record),
         record=record,
         note=_note(record),
         expected=predicted.interval if predicted else None,
@@ -273,6 +274,11 @@ def _measured_rung(
     if ceiling is None or rung.value is None:
         return rung
     return _with_gap(rung, ceiling, view, own)
+
+
+def _provenance(record: Record) -> str:
+    words = case_text(record.benchmark, record.case)
+    return f"{words}; published by {record.source}" if record.kind is Kind.BASELINE else words
 
 
 def _note(record: Record) -> str | None:

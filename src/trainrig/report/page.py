@@ -14,18 +14,21 @@ from trainrig.record import Finding, Kind, Record, Severity, Status
 from trainrig.report import words
 from trainrig.report.causes import CLOSE
 from trainrig.report.charts import Figure, curves
-from trainrig.report.join import Row
-from trainrig.report.labels import Device, capital, case_text, name_devices, range_text
-from trainrig.report.ladder import Ladder, Rung, devices, ladder
+from trainrig.report.join import SIBLING_MARGIN, Key, Row
+from trainrig.report.labels import Device, case_text, family_text, name_devices, range_text
+from trainrig.report.ladder import Ladder, Rung, devices, dtype_order, ladder
 from trainrig.report.provenance import Facts, trace
 from trainrig.report.roofline import roofline
 from trainrig.report.view import RunView, attempts, is_published, rows
-from trainrig.stats import AGREEMENT, median
+from trainrig.stats import median
 from trainrig.units import format_quantity, format_share
 
+MAX_PEERS = 18
+"""Cases shown device beside device."""
 MAX_ROWS = 1000
 """Points in the page's table; a page stays under 2 MB and opens at once on a phone."""
-MAX_LADDERS = 12
+FEW_GPUS = 2
+"""Up to so many GPUs each get their ladders; of more, the one with the worst rung does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,9 @@ class Page:
     published: bool
     machine: tuple[tuple[str, str], ...]
     cards: tuple[LadderCard, ...]
+    has_bands: bool
     more_ladders: int
+    """Of the other GPUs, left out."""
     peers: tuple[PeerGroup, ...]
     findings: tuple[Finding, ...]
     figures: tuple[Figure, ...]
@@ -140,9 +145,10 @@ def build_page(view: RunView) -> Page:
         next=worst.rung.gap.next if worst and worst.rung.gap else "",
         published=is_published(view),
         machine=words.machine_facts(view),
-        cards=cards[:MAX_LADDERS],
-        more_ladders=max(0, len(cards) - MAX_LADDERS),
-        peers=_peer_groups(ladders, view),
+        cards=cards,
+        has_bands=any(bar.band for card in cards for bar in card.bars),
+        more_ladders=len(ladders) - len(cards),
+        peers=_peer_groups(everything, view),
         findings=view.verdict.findings if view.verdict else (),
         figures=(
             *([roof] if (roof := roofline(view, everything)) else []),
@@ -171,8 +177,16 @@ def _cards(
 
     return tuple(
         LadderCard(ladder=each, bars=_bars(each, samples), worst=each is lead)
-        for each in sorted(ladders, key=order)
+        for each in sorted(_shown(ladders, lead), key=order)
     )
+
+
+def _shown(ladders: Sequence[Ladder], lead: Ladder | None) -> list[Ladder]:
+    gpus = sorted({each.index for each in ladders if each.index is not None})
+    if len(gpus) <= FEW_GPUS:
+        return list(ladders)
+    chosen = lead.index if lead is not None and lead.index is not None else gpus[0]
+    return [each for each in ladders if each.index in (None, chosen)]
 
 
 def _bars(each: Ladder, samples: Mapping[str, Record]) -> tuple[RungBar, ...]:
@@ -217,21 +231,30 @@ def _band_text(rung: Rung) -> str:
     return f"{place} the expected {range_text(*rung.expected, rung.unit)}"
 
 
-def _peer_groups(ladders: Sequence[Ladder], view: RunView) -> tuple[PeerGroup, ...]:
-    """Every rung that several GPUs have, device by device."""
-    groups: dict[str, list[tuple[Ladder, Rung]]] = {}
-    for each in ladders:
-        for rung in each.rungs[1:]:
-            if rung.value is not None and each.index is not None:
-                groups.setdefault(capital(f"{each.quantity}: {rung.name.lower()}"), []).append(
-                    (each, rung)
-                )
-    named = _odd_indexes(view)
+def _peer_groups(everything: Sequence[Row], view: RunView) -> tuple[PeerGroup, ...]:
+    """The telling case of each family that several GPUs have, device by device."""
+    shared: dict[Key, list[Row]] = {}
+    for row in everything:
+        if row.index is not None and row.count == 1 and row.measured and row.measured.value:
+            shared.setdefault(row.key, []).append(row)
+    telling: dict[str, list[Row]] = {}
+    for members in shared.values():
+        best = telling.setdefault(family_text(members[0].benchmark, members[0].case), [])
+        if len(members) > 1 and _rank(members) > _rank(best):
+            best[:] = members
+    names, named = name_devices(devices(everything)), _odd_indexes(view)
     return tuple(
-        PeerGroup(name=name, peers=_peers(members, named))
-        for name, members in groups.items()
-        if len(members) > 1
+        PeerGroup(
+            name=case_text(members[0].benchmark, members[0].case),
+            peers=_peers(members, names, named),
+        )
+        for members in [found for found in telling.values() if found][:MAX_PEERS]
     )
+
+
+def _rank(members: Sequence[Row]) -> tuple[int, float]:
+    values = [row.measured.value or 0.0 for row in members if row.measured is not None]
+    return len(values), max(values, default=0.0)
 
 
 def _odd_indexes(view: RunView) -> set[int | None] | None:
@@ -243,23 +266,23 @@ def _odd_indexes(view: RunView) -> set[int | None] | None:
 
 
 def _peers(
-    members: Sequence[tuple[Ladder, Rung]], named: set[int | None] | None
+    members: Sequence[Row], names: Mapping[Device, str], named: set[int | None] | None
 ) -> tuple[Peer, ...]:
-    highest = max(rung.value or 0.0 for _, rung in members)
+    values = {row.index: row.measured.value or 0.0 for row in members if row.measured is not None}
+    highest = max(values.values())
     found = []
-    for each, rung in members:
-        others = [r.value or 0.0 for ladder_, r in members if ladder_ is not each]
-        usual = median(others)
-        share = (rung.value or 0.0) / usual - 1.0 if usual else 0.0
-        behind = share < -AGREEMENT
-        odd = behind if named is None else behind and each.index in named
+    for row in sorted(members, key=lambda r: r.index or 0):
+        value = values[row.index]
+        usual = median([other for index, other in values.items() if index != row.index])
+        share = value / usual - 1.0
+        behind = share < -SIBLING_MARGIN
         found.append(
             Peer(
-                label=each.label,
-                value=format_quantity(rung.value or 0.0, rung.unit),
-                length=100.0 * (rung.value or 0.0) / highest,
+                label=names[row.device, row.index],
+                value=format_quantity(value, row.unit),
+                length=100.0 * value / highest,
                 deviation=words.signed_share(share) if abs(share) >= 0.005 else "",
-                odd=odd,
+                odd=behind if named is None else behind and row.index in named,
             )
         )
     return tuple(found)
@@ -274,7 +297,7 @@ def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...]
     tables = []
     for name in dict.fromkeys(row.benchmark for row in seen):
         own = [row for row in seen if row.benchmark == name]
-        chosen = [seen[n] for n in sorted(kept) if seen[n].benchmark == name]
+        chosen = sorted((seen[n] for n in kept if seen[n].benchmark == name), key=_table_order)
         tables.append(
             Table(
                 name=name,
@@ -283,6 +306,17 @@ def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...]
             )
         )
     return tuple(tables), len(seen) - len(kept)
+
+
+def _table_order(row: Row) -> tuple[object, ...]:
+    """Kinds of case together, by size, then device beside device."""
+    sizes = [
+        row.case.get(name) for name in ("seq", "batch", "num_elements", "bytes", "m", "k", "n")
+    ]
+    numbers = [size if isinstance(size, int) else 0 for size in sizes]
+    family = family_text(row.benchmark, row.case)
+    where = -1 if row.index is None else row.index
+    return dtype_order(str(row.case.get("dtype"))), family, numbers, where, row.count
 
 
 def _is_plain(row: Row) -> bool:
@@ -296,6 +330,8 @@ def _table_row(row: Row, samples: Mapping[str, Record], names: Mapping[Device, s
     value = record.value
     metric = {"flop_rate": "", "byte_rate": ""}.get(row.metric, row.metric.replace("_", " "))
     device = names[row.device, row.index]
+    if record.kind is Kind.BASELINE:
+        device += ", published"
     return TableRow(
         label=" ".join(part for part in (case_text(row.benchmark, row.case), metric) if part),
         device=device if row.count == 1 else f"{device}, {row.count} at once",
@@ -329,7 +365,7 @@ def _state(record: Record) -> str:
         return f"{record.status}: {record.reason or 'no reason given'}"
     if record.disturbed is not None:
         return f"disturbed: {record.disturbed}"
-    return "published" if record.kind is Kind.BASELINE else ""
+    return ""
 
 
 def count_findings(findings: Sequence[Finding]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 FONT = 12.0
@@ -23,6 +23,8 @@ _CHAR = 6.9
 """Width of an average character at FONT pixels: wider than Helvetica's and DejaVu's are close."""
 _LINE = 15.0
 _MARKERS = 4
+_NARROW = 400.0
+"""Below this width labels are short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class Series:
     label: str
     points: tuple[Point, ...]
     colour: str
+    short: str = ""
+    """The label where the chart is narrow; `label` if it is empty."""
     marker: int = 0
     """0 circle, 1 square, 2 diamond, 3 triangle (colour alone tells too little); -1 none."""
     line: bool = True
@@ -104,7 +108,8 @@ class _Scale:
 
 def draw(chart: Chart, width: float, height: float) -> str:
     """The chart as an ``<svg>`` of ``width`` × ``height`` units, or nothing without points."""
-    series = [s for s in (_drawable(chart, s) for s in chart.series) if s.points]
+    narrow = width < _NARROW
+    series = [s for s in (_drawable(chart, s, narrow) for s in chart.series) if s.points]
     if not series:
         return ""
     left, top, bottom = 52.0, 26.0, 44.0
@@ -125,9 +130,8 @@ def draw(chart: Chart, width: float, height: float) -> str:
     )
 
 
-def _drawable(chart: Chart, series: Series) -> Series:
-    """The series without what an axis cannot show."""
-    import dataclasses
+def _drawable(chart: Chart, series: Series, narrow: bool) -> Series:
+    """The series without what an axis cannot show, with the label that fits."""
 
     def shown(point: Point) -> bool:
         return all(
@@ -135,7 +139,8 @@ def _drawable(chart: Chart, series: Series) -> Series:
             for value, axis in ((point.x, chart.x), (point.y, chart.y))
         )
 
-    return dataclasses.replace(series, points=tuple(p for p in series.points if shown(p)))
+    label = (narrow and series.short) or series.label
+    return replace(series, label=label, points=tuple(p for p in series.points if shown(p)))
 
 
 def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Scale:

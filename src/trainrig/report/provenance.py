@@ -122,6 +122,8 @@ def condition_word(name: str, value: Scalar) -> str:
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
     if name.endswith("_c"):
         return f"{value:.0f} °C"
+    if name.endswith("_share"):
+        return format_share(float(value))
     return format_quantity(float(value), unit) if unit else f"{value:.4g}"
 
 

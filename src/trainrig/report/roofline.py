@@ -27,14 +27,14 @@ from trainrig.report.join import Row
 from trainrig.report.labels import amount_of, case_text, name_devices
 from trainrig.report.ladder import devices, is_cold_stream
 from trainrig.report.plot import Axis, Chart, Note, Point, Series
-from trainrig.report.view import RunView
+from trainrig.report.view import RunView, is_published
 from trainrig.units import format_quantity, si_scale
 
 _MIN_POINTS = 3
 Placed = tuple[Row, float]
 
 _CAPTION = (
-    "Slope: memory bandwidth. Flat: arithmetic. Dashed: claimed; solid: measured. Coloured marks: "
+    "Slope: memory bandwidth, {slopes}. Flat: arithmetic. Dashed: claimed; solid: {seen}. Coloured marks: "
     "matmul by dtype and size. Grey squares: vector operations, hollow when hot in cache (these "
     "may lie above the memory roof)."
 )
@@ -75,7 +75,11 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         series=tuple(lines),
         notes=_slope_notes(slopes, roof, span),
     )
-    return Figure(chart=chart, caption=_CAPTION, wide=True)
+    return Figure(
+        chart=chart,
+        caption=_CAPTION.format(seen="published" if is_published(view) else "measured"),
+        wide=True,
+    )
 
 
 def _intensity(row: Row) -> float | None:
@@ -145,6 +149,7 @@ def _flats(
         found.append(
             Series(
                 label=f"{dtype} {words}" if name == "measured" else "",
+                short=dtype if name == "measured" else "",
                 points=(Point(x=ridge, y=flat), Point(x=span[1], y=flat)),
                 colour=f"c{number % COLOURS}",
                 dashed=name == "claimed",

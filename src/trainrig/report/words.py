@@ -14,7 +14,8 @@ from trainrig.report.ladder import Ladder, Rung, ladder
 from trainrig.report.view import RunView, is_published, rows
 from trainrig.units import format_memory, format_quantity, format_share
 
-UNVERIFIED = "NCCL, P2P and NVLink: unverified on hardware; trainrig has not measured them here."
+PUBLISHED = "Published figures, not measured by trainrig. Each number names its source."
+UNVERIFIED = "NCCL, P2P and NVLink are unverified on hardware: trainrig has not measured them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,11 @@ def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> st
         return _nothing_fell(ladders)
     rung = worst.rung
     assert rung.gap is not None and rung.value is not None
-    band = "below its expected band; " if worst.below_band else ""
+    band = ", below its expected band" if worst.below_band else ""
     return (
         f"{capital(worst.ladder.title)}: {rung.name[0].lower()}{rung.name[1:]} reaches "
-        f"{amount_of(rung.value, worst.ceiling, rung.unit)} ({signed_share(rung.gap.share)}), "
-        f"{band}{rung.gap.cause}."
+        f"{amount_of(rung.value, worst.ceiling, rung.unit)} ({signed_share(rung.gap.share)}){band}. "
+        f"{capital(rung.gap.cause)}."
     )
 
 
@@ -121,7 +122,9 @@ def signed_share(share: float) -> str:
 
 def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
     """What the machine is, as (what, value) pairs; what could not be read is left out."""
-    machine = view.machine
+    machine, sources = view.machine, view.config.get("sources")
+    if is_published(view) and isinstance(sources, Mapping):
+        return tuple((str(what), str(source)) for what, source in sources.items())
     if machine is None:
         return ()
     cores, threads = _deep(machine, "cpu", "cores"), _deep(machine, "cpu", "threads")
@@ -171,6 +174,12 @@ def _deep(value: object, *path: str) -> Any:
             return None
         value = value.get(name)
     return None if isinstance(value, Mapping) and "missing" in value else value
+
+
+def unverified(view: RunView) -> str:
+    """What is said wherever several GPUs stand together; empty for fewer."""
+    gpus = {row.index for row in rows(view) if row.index is not None}
+    return UNVERIFIED if len(gpus) > 1 else ""
 
 
 def kind_word(kind: Kind) -> str:

@@ -1,0 +1,112 @@
+"""`trainrig report`: a run, or several, as something to look at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from trainrig.report import RunView
+
+
+@click.command()
+@click.argument("run", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="Write one offline HTML file.")
+@click.option("--md", type=click.Path(path_type=Path), help="Write markdown; - is stdout.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a run on stdout.")
+def command(run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool) -> None:
+    """Show RUN: a run's folder or its bundle; several are set side by side.
+
+    Without options the report goes to the terminal.  A run that was cut off is
+    shown as far as it was written.
+    """
+    views = [read_view(path) for path in run]
+    write_views(views, html=html, md=md)
+    if as_json:
+        for view in views:
+            click.echo(json.dumps(as_dict(view), ensure_ascii=False))
+    elif html is None and md is None:
+        show_views(views)
+
+
+def read_view(path: Path) -> RunView:
+    """The run at ``path``, judged as far as it goes.  Raises DataError."""
+    from trainrig.runner.show import view_of
+    from trainrig.store import read_run
+
+    return view_of(read_run(path))
+
+
+def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> None:
+    """Write the files that were asked for; says so on stderr.  Raises StoreError."""
+    from trainrig.store import write_atomic
+
+    if html is not None:
+        from trainrig.report.html import render_html
+
+        write_atomic(html, render_html(views))
+        click.echo(f"wrote {html}", err=True)
+    if md is not None:
+        from trainrig.report.markdown import markdown
+
+        text = "\n".join(markdown(view) for view in views)
+        if str(md) == "-":
+            click.echo(text, nl=False)
+        else:
+            write_atomic(md, text)
+            click.echo(f"wrote {md}", err=True)
+
+
+def show_views(views: list[RunView]) -> None:
+    """The runs on the terminal."""
+    from rich.console import Console
+
+    from trainrig.report.terminal import print_reports
+
+    print_reports(views, Console(highlight=False, emoji=False))
+
+
+def as_dict(view: RunView) -> dict[str, Any]:
+    """What the report says of a run: verdict, ladders with gaps, findings, what is missing."""
+    import dataclasses
+
+    from trainrig.report import ladder
+    from trainrig.report.words import gaps_in, verdict_reason, verdict_word, worst_sentence
+
+    ladders = ladder(view)
+    return {
+        "run": view.name,
+        "verdict": verdict_word(view),
+        "reason": verdict_reason(view),
+        "worst": worst_sentence(view, ladders),
+        "findings": [dataclasses.asdict(f) for f in view.verdict.findings] if view.verdict else [],
+        "missing": list(gaps_in(view)),
+        "ladders": [
+            {
+                "device": each.device,
+                "device_index": each.index,
+                "quantity": each.quantity,
+                "unit": each.unit,
+                "rungs": [_rung_dict(rung) for rung in each.rungs],
+            }
+            for each in ladders
+        ],
+    }
+
+
+def _rung_dict(rung: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {
+        "name": rung.name,
+        "kind": str(rung.kind),
+        "value": rung.value,
+        "provenance": rung.provenance,
+        "record": rung.record.id if rung.record else None,
+        "note": rung.note,
+        "expected": rung.expected,
+        "gap": dataclasses.asdict(rung.gap) if rung.gap else None,
+    }

@@ -1,0 +1,89 @@
+"""The report as markdown: short enough to paste into a forum or an issue.
+
+Verdict, worst rung, one table of rungs, findings, machine.  Text from records is
+escaped: it cannot open a table cell, a link, or HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trainrig.report import words
+from trainrig.report.labels import capital
+from trainrig.report.ladder import Ladder, Rung, ladder
+from trainrig.report.view import RunView, is_published
+from trainrig.units import format_quantity
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
+_MAX_FINDINGS = 12
+_MAX_LADDERS = 16
+_SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
+
+
+def markdown(view: RunView) -> str:
+    """One run as markdown, ending in a newline."""
+    ladders = ladder(view)
+    parts = [
+        f"### {_escape(words.device_names(view))}: {words.verdict_word(view)}",
+        _escape(words.verdict_reason(view)),
+        f"**Worst rung.** {_escape(words.worst_sentence(view, ladders))}",
+        words.PUBLISHED if is_published(view) else "",
+        *[f"**Missing.** {_escape(gap)}" for gap in words.gaps_in(view)],
+        _table(ladders),
+        _findings(view),
+        _machine(view),
+        _footer(view),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(ladders: Sequence[Ladder]) -> str:
+    if not ladders:
+        return ""
+    lines = ["| rung | value | gap | cause |", "|---|---:|---:|---|"]
+    for each in ladders[:_MAX_LADDERS]:
+        lines.append(f"| **{_escape(capital(each.title))}** | | | |")
+        lines += [_line(rung) for rung in each.rungs]
+    if len(ladders) > _MAX_LADDERS:
+        lines.append(f"| and {len(ladders) - _MAX_LADDERS} more ladders | | | |")
+    return "\n".join(lines)
+
+
+def _line(rung: Rung) -> str:
+    value = format_quantity(rung.value, rung.unit) if rung.value is not None else "none"
+    gap = cause = ""
+    if rung.gap is not None:
+        gap = (
+            f"{words.signed(rung.gap.amount, rung.gap.unit)} ({words.signed_share(rung.gap.share)})"
+        )
+        cause = rung.gap.cause
+    elif rung.note or rung.provenance:
+        cause = rung.note or rung.provenance
+    return f"| {_escape(rung.name)} | {value} | {gap} | {_escape(cause)} |"
+
+
+def _findings(view: RunView) -> str:
+    found = view.verdict.findings if view.verdict else ()
+    lines = [
+        f"- {_SEVERITY[f.severity]}: {_escape(f.evidence)} Next: {_escape(f.fix)}"
+        for f in found[:_MAX_FINDINGS]
+    ]
+    if len(found) > _MAX_FINDINGS:
+        lines.append(f"- and {len(found) - _MAX_FINDINGS} more findings")
+    return "\n".join(lines)
+
+
+def _machine(view: RunView) -> str:
+    return "\n".join(f"- {what}: {_escape(value)}" for what, value in words.machine_facts(view))
+
+
+def _footer(view: RunView) -> str:
+    origin = "published figures, not measured by trainrig" if is_published(view) else "trainrig"
+    return f"{_escape(view.name)} ({origin}). {words.unverified(view)}".rstrip()
+
+
+def _escape(text: str) -> str:
+    """One line, printable, with markdown's own characters made plain."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return _SPECIAL.sub(r"\\\1", " ".join(line.split()))

@@ -1,0 +1,209 @@
+"""Make the demo's bundle, src/trainrig/report/demo.bundle, from published figures.
+
+    python tools/make_demo.py
+
+Two RTX 4090s that two people owned and measured stand side by side as #0 and #1;
+the training steps are a third party's, on one card and on two.  Nothing is
+invented: every record is of kind "baseline" and names its source, and where a
+card has no published figure there is none.  The same tables give the same bytes.
+
+Left out: mli's vector rate (936 GB/s printed for 4 M elements, which fit the
+L2 cache; it is memory's rate, so it is neither hot nor cold), and the figures
+that the table marks as not checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import tomli_w
+
+from trainrig.catalog import find_chip
+from trainrig.catalog.published import published_records
+from trainrig.machine.snapshot import (
+    Cpu,
+    Gpu,
+    HostInfo,
+    MemoryInfo,
+    Missing,
+    PcieLink,
+    Snapshot,
+    Software,
+    Topology,
+)
+from trainrig.machine.stored import to_dict
+from trainrig.predict import gpu_claims
+from trainrig.record import (
+    SCHEMA_VERSION,
+    Derivation,
+    Finding,
+    Kind,
+    Outcome,
+    Record,
+    Verdict,
+    to_json,
+    verdict_to_json,
+)
+from trainrig.report.demo import BUNDLE
+from trainrig.store import pack
+from trainrig.units import format_quantity, format_share
+
+NAME = "two-rtx-4090s-as-published"
+DEVICE = "RTX 4090"
+# Whose figures stand for which card: the beginning of the source.
+CARDS = {"qhduan": 0, "mli/": 1}
+CONTRADICTORY = frozenset(["published-bandwidth-86"])
+
+# lambdal/deeplearning-benchmark, pytorch/pytorch-train-throughput-fp16.csv: BERT-large on
+# SQuAD, sequence 384, 28 samples a card; samples/s of the whole machine by number of cards.
+STEP_SOURCE = "lambdal/deeplearning-benchmark pytorch/pytorch-train-throughput-fp16.csv"
+STEPS = {1: 93.0, 2: 139.0}
+LAYERS, HIDDEN, SEQ, BATCH = 24, 1024, 384, 28
+# Forward 24sh² + 4s²h a layer and sample, backward twice that; the head of two outputs is nothing.
+STEP_FLOPS = 3 * LAYERS * (24 * SEQ * HIDDEN**2 + 4 * SEQ**2 * HIDDEN)
+STEP_FORMULA = "samples/s / cards × 3·L·(24·s·h² + 4·s²·h), L = 24, s = 384, h = 1024"
+
+
+def main() -> None:
+    """Write the bundle."""
+    records = [*claims(), *figures(), *steps()]
+    config = {
+        "schema": SCHEMA_VERSION,
+        "name": NAME,
+        "verb": "demo",
+        "origin": "published figures, not measured by trainrig",
+        "sources": {
+            f"{DEVICE} #0": "qhduan/transformers-benchmarks, micro_bench_4090.ipynb",
+            f"{DEVICE} #1": "mli/transformers-benchmarks, README.md",
+            "Training steps": STEP_SOURCE,
+        },
+    }
+    with tempfile.TemporaryDirectory() as parent:
+        run = Path(parent) / NAME
+        run.mkdir()
+        (run / "run.toml").write_text(tomli_w.dumps(config))
+        (run / "machine.json").write_text(json.dumps(to_dict(machine()), indent=1))
+        (run / "records.jsonl").write_text("".join(to_json(r) + "\n" for r in records))
+        (run / "verdict.json").write_text(verdict_to_json(verdict(records)))
+        BUNDLE.unlink(missing_ok=True)
+        digest = pack(run, BUNDLE)
+    print(f"{BUNDLE}: {len(records)} records, {BUNDLE.stat().st_size} bytes, {digest[:12]}")
+
+
+def claims() -> Iterator[Record]:
+    """What NVIDIA claims; one copy serves both cards."""
+    chip = find_chip(DEVICE)
+    assert chip is not None
+    for number, record in enumerate(gpu_claims(chip, None)):
+        yield record.replace(id=f"claim-{number}", run=NAME)
+
+
+def figures() -> Iterator[Record]:
+    """Both cards' published figures."""
+    for record in published_records():
+        card = next(
+            (n for start, n in CARDS.items() if (record.source or "").startswith(start)), None
+        )
+        if record.device == DEVICE and card is not None and record.id not in CONTRADICTORY:
+            yield record.replace(run=NAME, device_index=card)
+
+
+def steps() -> Iterator[Record]:
+    """The published throughputs, and the rates a card that follow from them."""
+    for cards, throughput in STEPS.items():
+        case = {"model": "BERT-large", "dtype": "fp16", "seq": SEQ, "batch": BATCH}
+        printed = Record(
+            id=f"lambda-throughput-{cards}",
+            run=NAME,
+            kind=Kind.BASELINE,
+            benchmark="step",
+            case=case,
+            metric="throughput",
+            unit="samples/s",
+            value=throughput,
+            device=DEVICE,
+            device_index=0,
+            device_count=cards,
+            source=STEP_SOURCE,
+        )
+        yield printed
+        yield printed.replace(
+            id=f"lambda-rate-{cards}",
+            metric="flop_rate",
+            unit="FLOP/s",
+            value=throughput / cards * STEP_FLOPS,
+            derived=Derivation(ids=(printed.id,), formula=STEP_FORMULA),
+        )
+
+
+def verdict(records: list[Record]) -> Verdict:
+    """Nothing was run here, so nothing can pass; what the figures show is said all the same."""
+    return Verdict(
+        outcome=Outcome.INCOMPLETE,
+        reason="Nothing was measured: these are figures that others published.",
+        findings=tuple(findings({r.id: r for r in records})),
+    )
+
+
+def findings(records: dict[str, Record]) -> Iterator[Finding]:
+    """What a reader of the figures should notice, with the numbers out of the records."""
+    slow, fast = records["published-matmul-66"], records["published-matmul-45"]
+    assert slow.value is not None and fast.value is not None
+    yield Finding(
+        id="odd-device",
+        severity="warning",
+        evidence=f"{DEVICE} #0 is behind #1 in tf32 matmul 8192 × 8192 × 8192: "
+        f"{format_quantity(slow.value, slow.unit)} against "
+        f"{format_quantity(fast.value, fast.unit)}. Its source prints fp32/tf32 for one column, "
+        "and its torch 2.0 multiplies in full fp32 unless told otherwise.",
+        fix='torch.set_float32_matmul_precision("high"), then measure again',
+        records=(slow.id, fast.id),
+    )
+    above, claim = records["published-matmul-46"], records["claim-4"]
+    assert above.value is not None and claim.value is not None and claim.case["dtype"] == "fp16"
+    yield Finding(
+        id="above-claim",
+        severity="info",
+        evidence=f"{DEVICE} #1: fp16 matmul 8192 × 8192 × 8192 at "
+        f"{format_quantity(above.value, above.unit)} is "
+        f"{format_share(above.value / claim.value)} of the claim",
+        fix="no error: the card boosts above the clock that the data sheet counts with",
+        records=(above.id, claim.id),
+    )
+
+
+def machine() -> Snapshot:
+    """Two cards, and nothing else that the sources say."""
+    return Snapshot(
+        taken="2023-01-01T00:00:00Z",
+        host=HostInfo(**all_missing(HostInfo)),
+        cpu=Cpu(**all_missing(Cpu)),
+        memory=MemoryInfo(**all_missing(MemoryInfo)),
+        disks=UNSAID,
+        pci_gpus=UNSAID,
+        gpus=tuple(gpu(index) for index in CARDS.values()),
+        topology=Topology(links=UNSAID),
+        software=Software(
+            **all_missing(Software) | {"python": "not stated", "packages": {}, "environment": {}}
+        ),
+    )
+
+
+UNSAID = Missing("published figures: not stated")
+
+
+def gpu(index: int) -> Gpu:
+    fields = all_missing(Gpu) | {"index": index, "vendor": "nvidia", "name": DEVICE}
+    return Gpu(**fields | {"link": PcieLink(**all_missing(PcieLink))})
+
+
+def all_missing(noun: type) -> dict[str, object]:
+    return {field.name: UNSAID for field in dataclasses.fields(noun)}
+
+
+if __name__ == "__main__":
+    main()
