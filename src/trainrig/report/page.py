@@ -270,6 +270,7 @@ def _peers(
 ) -> tuple[Peer, ...]:
     values = {row.index: row.measured.value or 0.0 for row in members if row.measured is not None}
     highest = max(values.values())
+    alike = len({row.device for row in members}) == 1
     found = []
     for row in sorted(members, key=lambda r: r.index or 0):
         value = values[row.index]
@@ -278,7 +279,7 @@ def _peers(
         behind = share < -SIBLING_MARGIN
         found.append(
             Peer(
-                label=names[row.device, row.index],
+                label=f"GPU {row.index}" if alike else names[row.device, row.index],
                 value=format_quantity(value, row.unit),
                 length=100.0 * value / highest,
                 deviation=words.signed_share(share) if abs(share) >= 0.005 else "",

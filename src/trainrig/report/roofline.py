@@ -75,11 +75,13 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         series=tuple(lines),
         notes=_slope_notes(slopes, roof, span),
     )
-    return Figure(
-        chart=chart,
-        caption=_CAPTION.format(seen="published" if is_published(view) else "measured"),
-        wide=True,
-    )
+    seen = "published" if is_published(view) else "measured"
+    caption = _CAPTION.format(seen=seen, slopes=_slope_text(slopes))
+    return Figure(chart=chart, caption=caption, wide=True)
+
+
+def _slope_text(slopes: dict[str, float]) -> str:
+    return ", ".join(f"{format_quantity(slope, 'B/s')} {name}" for name, slope in slopes.items())
 
 
 def _intensity(row: Row) -> float | None:
@@ -122,9 +124,8 @@ def _slope_notes(
 ) -> tuple[Note, ...]:
     """The bandwidths, written beside the slope where there is room: high up, on its left."""
     ridge = min(max(roof / max(slopes.values()), span[0] * 2.0), span[1]) if roof else span[1]
-    text = " / ".join(f"{format_quantity(slope, 'B/s')} {name}" for name, slope in slopes.items())
     x = span[0] * (ridge / span[0]) ** 0.78
-    return (Note(x=x, y=x * max(slopes.values()), text=text, colour="cc"),)
+    return (Note(x=x, y=x * max(slopes.values()), text=_slope_text(slopes), colour="cc"),)
 
 
 def _flats(

@@ -94,10 +94,10 @@ def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> st
     rung = worst.rung
     assert rung.gap is not None and rung.value is not None
     band = ", below its expected band" if worst.below_band else ""
+    reached = amount_of(rung.value, worst.ceiling, rung.unit)
     return (
-        f"{capital(worst.ladder.title)}: {rung.name[0].lower()}{rung.name[1:]} reaches "
-        f"{amount_of(rung.value, worst.ceiling, rung.unit)} ({signed_share(rung.gap.share)}){band}. "
-        f"{capital(rung.gap.cause)}."
+        f"{capital(worst.ladder.title)}: {rung.name[0].lower()}{rung.name[1:]} reaches {reached} "
+        f"({signed_share(rung.gap.share)}){band}. {capital(rung.gap.cause)}."
     )
 
 
