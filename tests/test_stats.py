@@ -10,16 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, false_discovery_control, ttest_ind
 
 from trainrig.stats import (
     AGREEMENT,
+    NO_PRIOR,
+    SMALLEST_CHANGE,
     Attempt,
+    Change,
     Interval,
     Settled,
+    adjust_for_many,
+    compare,
+    judge_change,
     median,
     median_interval,
     settle,
+    shared_scatter,
+    smallest_visible,
 )
 
 # ---------------------------------------------------------------- the interval of a median
@@ -188,3 +196,156 @@ def test_a_settled_value_lies_in_its_interval_and_rests_on_who_it_names(
         values = [workers[index][0] for index in settled.used]
         assert min(values) >= max(values) * (1.0 - AGREEMENT) * (1.0 - 1e-12)
         assert not any(workers[index][1] for index in settled.used)
+
+
+# ---------------------------------------------------------------- two runs
+
+
+def test_a_ratio_is_of_new_over_old_in_any_unit() -> None:
+    slow, fast = [1.0, 1.01], [2.0, 2.02]
+    comparison = compare(slow, fast)
+    assert comparison.ratio == pytest.approx(2.0)
+    assert comparison.interval.low < 2.0 < comparison.interval.high
+    other_unit = compare([value * 1e9 for value in slow], [value * 1e9 for value in fast])
+    assert other_unit.ratio == pytest.approx(2.0)
+    assert other_unit.p_value == pytest.approx(comparison.p_value)
+    back = compare(fast, slow)
+    assert back.ratio == pytest.approx(0.5)
+    assert back.p_value == pytest.approx(comparison.p_value)
+
+
+def test_without_a_prior_it_is_students_t() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        old, new = rng.lognormal(0.0, 0.05, 3), rng.lognormal(0.2, 0.05, 4)
+        ours = compare(old.tolist(), new.tolist())
+        theirs = ttest_ind(np.log(new), np.log(old)).confidence_interval(0.95)
+        assert ours.interval.low == pytest.approx(math.exp(theirs.low))
+        assert ours.interval.high == pytest.approx(math.exp(theirs.high))
+        shifted = ttest_ind(np.log(new) - math.log1p(SMALLEST_CHANGE), np.log(old))
+        if ours.ratio > 1.0 + SMALLEST_CHANGE:
+            assert ours.p_value == pytest.approx(shifted.pvalue)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [([1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0]), ([1.0, 0.0], [1.0, 1.0])]
+)
+def test_one_worker_a_side_or_no_time_is_no_comparison(old: list[float], new: list[float]) -> None:
+    with pytest.raises(ValueError, match="two positive values"):
+        compare(old, new)
+
+
+def verdict(old: list[float], new: list[float], *, higher_is_better: bool = True) -> Change:
+    comparison = compare(old, new)
+    return judge_change(comparison, comparison.p_value, higher_is_better=higher_is_better)
+
+
+@pytest.mark.parametrize(
+    ("new", "rate", "time"),
+    [
+        ([1.3, 1.301], Change.BETTER, Change.WORSE),
+        ([0.7, 0.701], Change.WORSE, Change.BETTER),
+        ([1.0, 1.0005], Change.SAME, Change.SAME),
+        ([1.3, 0.9], Change.CANNOT_TELL, Change.CANNOT_TELL),
+        ([1.008, 1.009], Change.CANNOT_TELL, Change.CANNOT_TELL),
+    ],
+)
+def test_better_or_worse_depends_on_what_is_wanted(
+    new: list[float], rate: Change, time: Change
+) -> None:
+    old = [1.0, 1.001]
+    assert verdict(old, new) is rate
+    assert verdict(old, new, higher_is_better=False) is time
+
+
+def test_two_noisy_workers_cannot_tell_ten_per_cent() -> None:
+    comparison = compare([1.0, 1.05], [0.9, 0.945])
+    assert judge_change(comparison, comparison.p_value, higher_is_better=True) is Change.CANNOT_TELL
+    assert smallest_visible(comparison) > 0.15
+
+
+def test_equal_clocks_are_not_taken_for_perfect_knowledge() -> None:
+    assert verdict([1.0, 1.0], [1.0, 1.0]) is Change.SAME
+    assert verdict([1.0, 1.0], [1.012, 1.012]) is Change.CANNOT_TELL
+    assert smallest_visible(compare([1.0, 1.0], [1.0, 1.0])) > SMALLEST_CHANGE
+
+
+@given(st.floats(0.0, 0.06), st.floats(0.001, 0.3))
+def test_the_smallest_visible_change_is_where_the_verdict_turns(
+    spread: float, level: float
+) -> None:
+    old = [math.exp(-spread), math.exp(spread)]
+    reach = smallest_visible(compare(old, old), level)
+    for factor, is_seen in ((1.0001, True), (0.9999, False)):
+        shift = 1.0 + reach * factor
+        assert (compare(old, [value * shift for value in old]).p_value <= level) is is_seen
+
+
+def test_an_adjustment_for_many_is_benjamini_and_hochbergs() -> None:
+    rng = np.random.default_rng(4)
+    for count in (1, 2, 7, 60):
+        p_values = rng.uniform(0.0, 1.0, count) ** 3
+        ours = adjust_for_many(p_values.tolist())
+        assert ours == pytest.approx(false_discovery_control(p_values).tolist())
+    assert adjust_for_many([]) == ()
+
+
+def test_points_that_scatter_alike_share_what_they_know() -> None:
+    rng = np.random.default_rng(5)
+    points = [tuple(np.exp(rng.normal(0.0, 0.02, (2, 2))).tolist()) for _ in range(200)]
+    scatter = shared_scatter(points)
+    assert math.sqrt(scatter.variance) == pytest.approx(0.02, rel=0.15)
+    assert scatter.freedom > 20.0
+    alone, together = compare(*points[0]), compare(*points[0], scatter)
+    assert smallest_visible(together, 1e-3) < smallest_visible(alone, 1e-3) / 3.0
+
+
+def test_points_that_scatter_unlike_share_little() -> None:
+    rng = np.random.default_rng(6)
+    sds = np.exp(rng.uniform(math.log(1e-3), math.log(0.3), 200))
+    points = [tuple(np.exp(rng.normal(0.0, sd, (2, 2))).tolist()) for sd in sds]
+    assert shared_scatter(points).freedom < 3.0
+
+
+def test_a_prior_weighs_no_more_than_what_was_seen() -> None:
+    point = ([1.0, 1.01], [1.0, 1.01])
+    assert shared_scatter([]) == NO_PRIOR
+    assert shared_scatter([point]) == NO_PRIOR
+    assert shared_scatter([point] * 5).freedom == 10.0
+
+
+def _calls(
+    sds: np.ndarray, effect: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which of many points are called changed, and which could be judged, as a run would."""
+    logs = rng.normal(0.0, 1.0, (2, 2, len(sds))) * sds
+    logs[1] += effect
+    sides = [
+        (np.exp(logs[0, :, i]).tolist(), np.exp(logs[1, :, i]).tolist()) for i in range(len(sds))
+    ]
+    agree = (np.abs(logs[:, 0] - logs[:, 1]) < -math.log(1.0 - AGREEMENT)).all(axis=0)
+    scatter = shared_scatter(sides)
+    found = [compare(*sides[i], scatter).p_value for i in np.flatnonzero(agree)]
+    called = np.zeros(len(sds), dtype=bool)
+    called[np.flatnonzero(agree)] = np.array(adjust_for_many(found)) <= 0.05
+    return called, agree
+
+
+@pytest.mark.parametrize("sd", [0.004, 0.02, 0.05, None], ids=["0.4 %", "2 %", "5 %", "mixed"])
+def test_false_calls_stay_rare_though_only_points_that_agree_are_judged(sd: float | None) -> None:
+    rng = np.random.default_rng(7)
+    trials, false_shares, any_false, found, real = 120, [], 0, 0, 0
+    for _ in range(trials):
+        sds = np.full(40, sd) if sd else np.exp(rng.uniform(math.log(2e-3), math.log(0.05), 40))
+        called, _ = _calls(sds, np.zeros(40), rng)
+        any_false += called.any()
+        effect = np.where(np.arange(40) < 8, -0.12, 0.0)
+        called, agree = _calls(sds, effect, rng)
+        false_shares.append(called[8:].sum() / max(called.sum(), 1))
+        found += called[:8].sum()
+        real += agree[:8].sum()
+    noise = 3.0 * math.sqrt(0.05 * 0.95 / trials)
+    assert any_false / trials < 0.05 + noise  # nothing changed: almost never a call
+    assert statistics.fmean(false_shares) < 0.05 + noise
+    if sd is None or sd <= 0.02:
+        assert found / real > 0.8  # and a change of 12 % is still seen

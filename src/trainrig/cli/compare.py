@@ -1,0 +1,55 @@
+"""``trainrig compare``: did it get better or worse?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trainrig.report.compare import RunComparison
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="Two runs side by side: better, worse or cannot tell.")
+@click.argument("old", type=_PATH)
+@click.argument("new", type=_PATH)
+@click.option("--md", type=_PATH, help="Write the comparison as markdown to this file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
+    """Compare run NEW with run OLD, point by point: better, worse, same or cannot tell.
+
+    OLD and NEW are run folders or bundles.  What was unlike about the machines and
+    their software is listed first.  Exit code 1 when something got worse, else 0.
+    """
+    from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.report.compare import compare_runs
+    from trainrig.report.compare_show import comparison_dict, comparison_markdown
+    from trainrig.runner.show import view_of
+    from trainrig.store import read_run, write_atomic
+
+    comparison = compare_runs(view_of(read_run(old)), view_of(read_run(new)))
+    if md is not None:
+        write_atomic(md, comparison_markdown(comparison))
+    if as_json:
+        click.echo(json.dumps(comparison_dict(comparison), ensure_ascii=False))
+    else:
+        _print(comparison)
+    return EXIT_FINDING if comparison.is_worse else EXIT_OK
+
+
+def _print(comparison: RunComparison) -> None:
+    from rich.console import Console
+
+    from trainrig.report.compare_show import RULE, comparison_tables, headline
+
+    console = Console(highlight=False, emoji=False)
+    console.print(f"old  {comparison.old}\nnew  {comparison.new}\n", markup=False, soft_wrap=True)
+    for table in comparison_tables(comparison):
+        console.print(table, markup=False)
+    if comparison.judged:
+        console.print(RULE, style="dim", markup=False)
+    console.print(headline(comparison), style="bold", markup=False)
