@@ -145,10 +145,12 @@ class Worker:
         line = self._read_line(timeout)
         self._ready = _parse_ready(line)
         if self._ready is None:
+            alive = line is None and self._process.poll() is None
             self._kill()
-            said = self._last_words() if line is None else f"it said {line[:80]!r}"
+            said = f"it said {line[:80]!r}" if line is not None else self._last_words()
+            how = f"not within {timeout:.0f} s" if alive else said
             raise UnavailableError(
-                f"the worker for {self.device} did not start: {said}", f"its log is {self._log}"
+                f"the worker for {self.device} did not start: {how}", f"its log is {self._log}"
             )
         return self._ready
 

@@ -12,8 +12,9 @@ from trainrig.measure.worker import Reply
 from trainrig.runner.plan import Task
 from trainrig.stats import median
 
-# Before anything is known: work units (FLOPs or bytes) a second, deliberately slow guesses.
-_FIRST_GUESS = {False: 5e9, True: 2e12}
+# Before anything is known: work units (FLOPs or bytes) a second, as a modest device has them.  A
+# guess that is too slow would skip a case for nothing; one too fast costs its hard time limit.
+_FIRST_GUESS = {False: 4e10, True: 2e13}
 # Operands and the check of the answer, bytes a second: matmul draws normal values and checks in
 # fp64, the others fill patterns and compare.
 _PREPARE_SPEED = {False: 3e8, True: 3e10}

@@ -16,7 +16,7 @@ from trainrig.runner.targets import Target
 
 # Below this, one pair of workers serves all families of a device: importing torch takes
 # seconds that such a budget does not have.
-SMALL_BUDGET = 30.0
+SMALL_BUDGET = 60.0
 SUSTAINED_BUDGET = 60.0
 """From this budget on, a sustained matmul run is part of the plan."""
 
