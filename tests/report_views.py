@@ -261,6 +261,59 @@ def cpu_view(**more: Any) -> RunView:
     return RunView(**(fields | more))
 
 
+def cut_off_view() -> RunView:
+    """A run that was killed right after it began."""
+    problems = (
+        "the run was cut off before its machine.json",
+        "the run was cut off before its verdict",
+    )
+    return RunView(
+        name="20261120T100000Z-box-qualify-0dead0", config={"schema": 1}, problems=problems
+    )
+
+
+HOSTILE = "<script>alert(1)</script>\x1b]0;owned\x07 | `x` **b** \"'&amp; {{ 7*7 }} " + "W" * 300
+
+
+def hostile_view() -> RunView:
+    """A run whose every name tries to be something else than a name."""
+    records = []
+    for size in SIZES:
+        case = matmul_case(HOSTILE, size) | {"cache": HOSTILE}
+        records.append(
+            point(
+                "matmul",
+                case,
+                saturating(size, 1e14),
+                device=HOSTILE,
+                disturbed=HOSTILE if size == SIZES[0] else None,
+                limit=Limit(value=2e14, source=HOSTILE),
+                conditions={HOSTILE: HOSTILE},
+                source=HOSTILE,
+                environment=HOSTILE,
+            )
+        )
+        records.append(predicted(records[-1], 5e13, 1.5e14, HOSTILE))
+    case = {"op": HOSTILE, "dtype": HOSTILE, "num_elements": 4096, "cache": HOSTILE}
+    records.append(point("vector", case, 1e9, device=HOSTILE))
+    records.append(point(HOSTILE, {HOSTILE: HOSTILE}, 1.0, device=HOSTILE, metric=HOSTILE))
+    case = {"direction": HOSTILE, "bytes": 4096, "memory": HOSTILE, "cache": "cold"}
+    failed = {"status": "failed", "reason": HOSTILE}
+    records.append(point("copy", case, None, device=HOSTILE, **failed))
+    finding = Finding(id=HOSTILE, severity="error", evidence=HOSTILE, fix=HOSTILE)
+    whole = machine(1)
+    whole["cpu"]["model"] = whole["host"]["os"] = HOSTILE
+    return RunView(
+        name=HOSTILE,
+        config={"schema": 1, "origin": HOSTILE},
+        machine=whole,
+        records=tuple(records),
+        verdict=Verdict(outcome=Outcome.FAIL, reason=HOSTILE, findings=(finding,)),
+        problems=(HOSTILE,),
+        baselines=tuple(r.replace(device=HOSTILE, source=HOSTILE) for r in baselines()),
+    )
+
+
 def machine(num_gpus: int) -> dict[str, Any]:
     """The parts of a Snapshot that the report reads."""
     link = {"generation": 4, "width": 16, "max_generation": 4, "max_width": 16}

@@ -146,6 +146,7 @@ def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Serie
     groups: dict[Device, list[Row]] = {}
     for row in chosen:
         groups.setdefault((row.device, row.index), []).append(row)
+    groups = {where: groups[where] for where in devices(chosen) if where in groups}
     few = len(groups) <= 2
     best = {where: max(value_of(r.measured) or 0.0 for r in rows) for where, rows in groups.items()}
     usual = median(list(best.values()))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Width and height in CSS pixels.  A phone's chart is drawn for a phone: scaled down from a
 # desktop's, its text would be 5 px high.
-_NARROW = (358.0, 300.0)
+_NARROW = (324.0, 290.0)
 _HALF = (520.0, 320.0)
 _WIDE = (1080.0, 440.0)
 

@@ -23,8 +23,10 @@ from trainrig.report.view import RunView, attempts, is_published, rows
 from trainrig.stats import median
 from trainrig.units import format_quantity, format_share
 
-MAX_PEERS = 18
-"""Cases shown device beside device."""
+MAX_PEERS = 24
+"""Cases shown device beside device ..."""
+FEW_PEERS = 6
+"""... and how many of them without being asked, where no card is odd."""
 MAX_ROWS = 1000
 """Points in the page's table; a page stays under 2 MB and opens at once on a phone."""
 FEW_GPUS = 2
@@ -76,6 +78,8 @@ class PeerGroup:
 
     name: str
     peers: tuple[Peer, ...]
+    telling: bool
+    """Shown at once; the others are folded away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,12 +247,16 @@ def _peer_groups(everything: Sequence[Row], view: RunView) -> tuple[PeerGroup, .
         if len(members) > 1 and _rank(members) > _rank(best):
             best[:] = members
     names, named = name_devices(devices(everything)), _odd_indexes(view)
+    groups = [
+        (case_text(found[0].benchmark, found[0].case), _peers(found, names, named))
+        for found in telling.values()
+        if found
+    ]
+    # Those with an odd card are never the ones to leave out or to fold away.
+    groups.sort(key=lambda group: not any(peer.odd for peer in group[1]))
     return tuple(
-        PeerGroup(
-            name=case_text(members[0].benchmark, members[0].case),
-            peers=_peers(members, names, named),
-        )
-        for members in [found for found in telling.values() if found][:MAX_PEERS]
+        PeerGroup(name=name, peers=peers, telling=n < FEW_PEERS or any(peer.odd for peer in peers))
+        for n, (name, peers) in enumerate(groups[:MAX_PEERS])
     )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 FONT = 12.0
-_CHAR = 6.9
+_CHAR = 7.2
 """Width of an average character at FONT pixels: wider than Helvetica's and DejaVu's are close."""
 _LINE = 15.0
 _MARKERS = 4
@@ -299,7 +299,7 @@ def _apart(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
 
 
 def _fit(text: str, room: float) -> str:
-    most = max(3, int(room / _CHAR) + 1)
+    most = max(3, int(room / _CHAR))
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 

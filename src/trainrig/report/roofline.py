@@ -34,9 +34,9 @@ _MIN_POINTS = 3
 Placed = tuple[Row, float]
 
 _CAPTION = (
-    "Slope: memory bandwidth, {slopes}. Flat: arithmetic. Dashed: claimed; solid: {seen}. Coloured marks: "
-    "matmul by dtype and size. Grey squares: vector operations, hollow when hot in cache (these "
-    "may lie above the memory roof)."
+    "Slope: memory bandwidth, {slopes}. Flat: arithmetic. Dashed: claimed; solid: {seen}. "
+    "Coloured marks: matmul by dtype and size. Grey squares: vector operations, hollow when hot "
+    "in cache (these may lie above the memory roof)."
 )
 
 
