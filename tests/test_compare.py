@@ -17,7 +17,7 @@ from rich.console import Console
 from trainrig.cli import compare as verb
 from trainrig.errors import DataError
 from trainrig.record import Case, Derivation, Kind, Record, Status
-from trainrig.report.compare import RunComparison, compare_runs
+from trainrig.report.compare import Pair, RunComparison, compare_runs
 from trainrig.report.compare_show import (
     comparison_dict,
     comparison_markdown,
@@ -249,6 +249,21 @@ def test_a_bad_point_is_listed_with_its_reason(fault: Mapping[str, Any], reason:
     assert not comparison.is_worse
     turned = compare_runs(run(bad), run(good))
     assert reasons(turned) == [reason.replace("new:", "old:", 1)]
+
+
+@pytest.mark.parametrize("time", [5e-324, 1e-16, 1e13, 1.7e308, -1.0, 0.0])
+def test_a_time_that_no_call_takes_is_no_worker(time: float) -> None:
+    absurd = [record.replace(value=time) for record in point(matmul(1), near(1e14, 1))]
+    comparison = compare_runs(run(absurd), run(point(matmul(1), near(1e14, 2))))
+    assert reasons(comparison) == ["old: 0 workers' values in the run, 2 are needed"]
+    show(comparison)
+
+
+def test_values_too_far_apart_for_a_ratio_have_none() -> None:
+    one, other = point(matmul(1), near(1e14, 1)), point(matmul(1), near(1e14, 2), device="H200")
+    tiny, huge = one[-1].replace(value=1e-300), other[-1].replace(value=1e300)
+    assert Pair(old=tiny, new=huge).ratio is None
+    show(compare_runs(run([*one[:2], tiny]), run([*other[:2], huge])))
 
 
 def test_one_worker_is_not_enough() -> None:

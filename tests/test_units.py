@@ -16,6 +16,7 @@ from trainrig.units import (
     format_quantity,
     format_share,
     format_time,
+    one_line,
     parse_duration,
     si_scale,
 )
@@ -103,6 +104,10 @@ def test_a_rate_never_shows_four_digits_before_the_point(value: float) -> None:
 def test_no_number_breaks_the_formatters(value: float) -> None:
     assert format_time(value)
     assert format_quantity(value, "B/s")
+
+
+def test_a_strangers_text_is_one_line_without_commands() -> None:
+    assert one_line("a\nb\x1b[31mc\u202e µ×³") == "a?b?[31mc? µ×³"
 
 
 def test_memory_is_binary_and_shares_are_percent() -> None:

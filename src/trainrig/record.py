@@ -29,6 +29,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainrig.errors import DataError
+from trainrig.units import one_line
 
 SCHEMA_VERSION = 1
 
@@ -356,5 +357,4 @@ def _first_problem(error: ValidationError) -> str:
     """The first problem, in one printable line whatever the file says."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the line"
-    text = f"{place}: {first['msg']}"
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+    return one_line(f"{place}: {first['msg']}")[:200]

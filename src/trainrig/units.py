@@ -81,6 +81,11 @@ def format_share(fraction: float) -> str:
     return f"{percent:.1f} %" if abs(percent) < 10.0 else f"{percent:.0f} %"
 
 
+def one_line(text: str) -> str:
+    """``text`` as it can be printed anywhere: no line breaks, no terminal's commands."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _digits(value: float) -> str:
     """Three significant digits, no exponent, no trailing dot."""
     if value == 0 or not math.isfinite(value):

@@ -45,9 +45,12 @@ def _print(comparison: RunComparison) -> None:
     from rich.console import Console
 
     from trainrig.report.compare_show import RULE, comparison_tables, headline
+    from trainrig.units import one_line
 
     console = Console(highlight=False, emoji=False)
-    console.print(f"old  {comparison.old}\nnew  {comparison.new}\n", markup=False, soft_wrap=True)
+    for side, name in (("old", comparison.old), ("new", comparison.new)):
+        console.print(f"{side}  {one_line(name)}", markup=False, soft_wrap=True)
+    console.print()
     for table in comparison_tables(comparison):
         console.print(table, markup=False)
     if comparison.judged:

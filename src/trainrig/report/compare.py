@@ -15,6 +15,7 @@ docs/definitions.md states the rule in full.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,9 @@ _WORKERS = 2
 # Of these less is better; of everything else that is measured, more.
 _LESS_IS_BETTER = frozenset({"s", "W", "J"})
 
+# Seconds that a call can take: a file may hold any number, and logarithms have an end.
+_PLAUSIBLE_TIMES = (1e-15, 1e12)
+
 _Identity = tuple[object, ...]
 
 
@@ -61,7 +65,8 @@ class Pair:
         """New over old value; None where one has none."""
         if self.old is None or self.new is None or not self.old.value or not self.new.value:
             return None
-        return self.new.value / self.old.value
+        ratio = self.new.value / self.old.value
+        return ratio if math.isfinite(ratio) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +212,8 @@ def _place(record: Record) -> _Identity:
 
 def _values(found: Iterable[Record], point: Record) -> list[float]:
     """A rate is an amount over a time, and the amount is the case's: 1/t stands for it."""
-    times = [attempt.value for attempt in found if attempt.value and attempt.value > 0.0]
+    shortest, longest = _PLAUSIBLE_TIMES
+    times = [each.value for each in found if each.value and shortest < each.value < longest]
     return times if point.metric == "time" else [1.0 / time for time in times]
 
 

@@ -17,7 +17,7 @@ from trainrig.report.compare import Judged, Pair, RunComparison, Unjudged
 from trainrig.report.labels import case_text, name_devices
 from trainrig.report.words import signed_share
 from trainrig.stats import SMALLEST_CHANGE, Change
-from trainrig.units import format_quantity, format_share
+from trainrig.units import format_quantity, format_share, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -169,7 +169,7 @@ def comparison_tables(comparison: RunComparison) -> Iterator[Table | Text | str]
     from rich.text import Text
 
     for sheet in sheets(comparison):
-        yield _table(sheet) if sheet.rows else Text(sheet.title, style="bold")
+        yield _table(sheet) if sheet.rows else Text(one_line(sheet.title), style="bold")
         yield from sheet.notes
         yield ""
 
@@ -179,7 +179,11 @@ def _table(sheet: Sheet) -> Table:
     from rich.text import Text
 
     table = Table(
-        title=Text(sheet.title), title_justify="left", title_style="bold", box=None, pad_edge=False
+        title=Text(one_line(sheet.title)),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
     )
     for heading in sheet.headings:
         is_words = heading in ("", "case", "why") or len(sheet.headings) < 4
@@ -191,7 +195,7 @@ def _table(sheet: Sheet) -> Table:
         )
     for number, row in enumerate(sheet.rows):
         style = sheet.styles[number] if sheet.styles else ""
-        table.add_row(*(Text(cell) for cell in row), style=style)
+        table.add_row(*(Text(one_line(cell)) for cell in row), style=style)
     return table
 
 
@@ -213,12 +217,12 @@ def _cells(row: Sequence[str]) -> str:
     return "| " + " | ".join(_plain(cell) for cell in row) + " |"
 
 
-_MARKS = str.maketrans({mark: "\\" + mark for mark in "\\|*_`<>[]"} | {"\n": " ", "\r": " "})
+_MARKS = str.maketrans({mark: "\\" + mark for mark in "\\|*_`<>[]"})
 
 
 def _plain(text: str) -> str:
     """Without what markdown would read as a mark, or the page as a tag."""
-    return text.translate(_MARKS)
+    return one_line(text).translate(_MARKS)
 
 
 def comparison_dict(comparison: RunComparison) -> dict[str, Any]:
