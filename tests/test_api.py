@@ -1,0 +1,44 @@
+"""The public API: what it is called, that it can be loaded, and that loading is lazy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import trainrig
+
+
+def test_the_names_are_pinned():
+    assert trainrig.__all__ == [
+        "BenchRequest",
+        "bench",
+        "compare_runs",
+        "find_chip",
+        "inspect",
+        "pack",
+        "qualify",
+        "read_run",
+        "render_html",
+        "view_of",
+    ]
+
+
+@pytest.mark.parametrize("name", trainrig.__all__)
+def test_each_name_loads_and_is_documented(name):
+    assert getattr(trainrig, name).__doc__
+    assert name in (trainrig.__doc__ or "") or name == "BenchRequest"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'speed'"):
+        _ = trainrig.speed
+
+
+def test_importing_it_loads_nothing():
+    code = (
+        "import sys, trainrig; print(sorted(m for m in sys.modules if m.startswith('trainrig.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,78 @@
+"""bench: what is asked for is what is measured; nonsense is refused before anything is written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainrig.errors import UsageError
+from trainrig.runner.bench import BenchRequest, bench
+from trainrig.store import find_runs, read_run
+
+
+def trainrig(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainrig", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["tensor"], "family"),
+        (["matmul", "--dtype", "fp12"], "fp12"),
+        (["matmul", "--size", "0"], "size"),
+        (["matmul", "--size", "-4"], "size"),
+        (["matmul", "--size", "9999999"], "size"),
+        (["matmul", "--size", "12x12"], "size"),
+        (["matmul", "--size", "big"], "size"),
+        (["matmul", "--op", "scale"], "--op"),
+        (["vector", "--op", "sin"], "sin"),
+        (["vector", "--size", "1e6"], "size"),
+        (["vector", "--dtype", "int8"], "int8"),
+        (["copy", "--op", "sideways"], "sideways"),
+        (["copy", "--dtype", "fp32"], "--dtype"),
+        (["matmul", "--device", "cuda:99", "--size", "128"], "cuda:99"),
+        (["matmul", "--budget", "1s"], "budget"),
+        (["vector", "--peak"], "peak"),
+        ([], "FAMILY"),
+    ],
+    ids=" ".join,
+)
+def test_nonsense_is_one_line_and_leaves_nothing(tmp_path: Path, arguments, word):
+    done = trainrig(*arguments, "--out", str(tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("== ")]
+    assert lines[0].startswith("trainrig: ")
+    assert word.lower() in lines[0].lower()
+    assert all(line.startswith("  hint: ") for line in lines[1:])
+    assert find_runs(tmp_path) == ()
+
+
+def test_what_is_asked_for_is_measured(tmp_path: Path):
+    sizes = ["--size", "64", "--size", "48x32x16"]
+    done = trainrig(
+        "matmul", "--dtype", "fp32", *sizes, "--budget", "15s", "--json", "--out", str(tmp_path)
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    cases = [point["case"] for point in summary["points"]]
+    shape = {"m": 48, "k": 32, "n": 16, "dtype": "fp32", "cache": "hot"}
+    assert shape in cases
+    assert {case["m"] for case in cases} == {64, 48}
+    (folder,) = find_runs(tmp_path)
+    assert read_run(folder).verdict is not None
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match="no such device"):
+        bench(BenchRequest(family="matmul", device="cuda:7"), budget=5.0, out=tmp_path)
