@@ -51,7 +51,7 @@ def point(
     ]
     derived = Derivation(ids=tuple(attempt.id for attempt in attempts), formula="f")
     units = {"flop_rate": "FLOP/s", "byte_rate": "B/s", "time": "s"}
-    value = sum(rates) / len(rates)
+    value = sum(rates) / max(len(rates), 1)
     return attempts + [
         Record(
             **common,
@@ -451,6 +451,21 @@ def test_what_hardly_moved_is_counted_below_the_table() -> None:
     assert sheet.rows == ()
     assert len(sheet.notes) == 1
     assert sheet.notes[0].startswith("2 the same: moved by 1.0 % at most; could see ")
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one_row() -> None:
+    some = run(*(point(matmul(size), near(1e14, size)) for size in range(1, 5)))
+    skipped = run(
+        *(
+            [point(matmul(size), ())[-1].replace(status=Status.SKIPPED, value=None, reason=why)]
+            for size, why in ((1, "takes 1.5 s"), (2, "takes 12 s"), (3, "no room"), (4, "no room"))
+        )
+    )
+    (sheet,) = sheets(compare_runs(some, skipped))
+    assert sheet.rows == (
+        ("matmul bf16 1³ and 1 more", "new: skipped: takes 1.5 s; the others alike"),
+        ("matmul bf16 3³ and 1 more", "new: skipped: no room"),
+    )
 
 
 def test_markdown_is_a_page_and_a_name_is_no_markup() -> None:

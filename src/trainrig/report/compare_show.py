@@ -140,15 +140,17 @@ def _beside(pair: Pair) -> tuple[str, ...]:
 
 
 def _reasons(unjudged: Sequence[Unjudged]) -> Iterator[tuple[str, str]]:
-    """One row a reason; many cases with the same one are counted, the first is named."""
-    cases: dict[str, list[str]] = {}
+    """One row a reason; cases whose reasons differ in their numbers alone are counted."""
+    groups: dict[str, list[Unjudged]] = {}
     for each in unjudged:
-        cases.setdefault(each.reason, []).append(_label(each.pair.record))
-    for reason, labels in cases.items():
-        more = len(labels) - 1
-        yield labels[0] + (f" and {more} more" if more else ""), reason
+        groups.setdefault(_NUMBERS.sub("", each.reason), []).append(each)
+    for group in groups.values():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        alike = "; the others alike" if len({each.reason for each in group}) > 1 else ""
+        yield _label(group[0].pair.record) + more, group[0].reason + alike
 
 
+_NUMBERS = re.compile(r"[\d.]+")
 _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 
 
