@@ -117,7 +117,13 @@ def _host_claim(claim: HostClaim) -> Record:
     if claim.dtype is None:
         return _claim("memory", {}, ("byte_rate", "B/s"), claim.high, source)
     case = {"dtype": claim.dtype, "accumulate": DEFAULT_ACCUMULATE[claim.dtype]}
-    return _claim("matmul", case, ("flop_rate", claim.unit), claim.high, source)
+    peak_claim = _claim("matmul", case, ("flop_rate", claim.unit), claim.high, source)
+    # What the flags leave open is the report's to show.
+    return (
+        peak_claim.replace(interval=(claim.low, claim.high))
+        if claim.low < claim.high
+        else peak_claim
+    )
 
 
 def _cpu_peaks(snapshot: Snapshot) -> tuple[HostClaim, ...]:

@@ -16,6 +16,7 @@ from trainrig import workload
 from trainrig.errors import UsageError
 from trainrig.record import Kind, Record, Scalar, Status
 from trainrig.report.join import Row
+from trainrig.report.labels import range_text
 from trainrig.report.view import RunView
 from trainrig.units import format_quantity, format_share
 
@@ -105,6 +106,20 @@ def _above(step: Step) -> Cause | None:
 
 def _close(step: Step) -> Cause | None:
     return Cause(text="close to its ceiling") if step.share >= -CLOSE else None
+
+
+def _uncertain_claim(step: Step) -> Cause | None:
+    """A claim computed from a CPU's flags is a range: its upper end is the ceiling."""
+    claim = step.ceiling_record
+    if claim is None or claim.kind is not Kind.CLAIMED or claim.interval is None:
+        return None
+    low, high = claim.interval
+    if step.value < low * (1.0 - CLOSE):
+        return None
+    return Cause(
+        text=f"the claim itself is uncertain: {range_text(low, high, step.record.unit)}, "
+        "by how many units a core has"
+    )
 
 
 def _pageable(step: Step) -> Cause | None:
@@ -274,6 +289,7 @@ _RULES = (
     _disturbed,
     _above,
     _close,
+    _uncertain_claim,
     _pageable,
     _thermal,
     _power_cap,

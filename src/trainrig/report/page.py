@@ -122,6 +122,8 @@ class Page:
     machine: tuple[tuple[str, str], ...]
     cards: tuple[LadderCard, ...]
     has_bands: bool
+    unrun: tuple[str, ...]
+    """What was planned and has no value, with the reason."""
     more_ladders: int
     """Of the other GPUs, left out."""
     peers: tuple[PeerGroup, ...]
@@ -138,7 +140,7 @@ def build_page(view: RunView) -> Page:
     worst = words.worst_rung(ladders)
     everything = rows(view)
     tables, left_out = _tables(view, everything)
-    cards = _cards(view, ladders, worst)
+    cards = _cards(view, [each for each in ladders if _has_value(each)], worst)
     return Page(
         view=view,
         title=words.device_names(view),
@@ -151,7 +153,8 @@ def build_page(view: RunView) -> Page:
         machine=words.machine_facts(view),
         cards=cards,
         has_bands=any(bar.band for card in cards for bar in card.bars),
-        more_ladders=len(ladders) - len(cards),
+        unrun=tuple(_unrun(each) for each in ladders if not _has_value(each)),
+        more_ladders=sum(map(_has_value, ladders)) - len(cards),
         peers=_peer_groups(everything, view),
         findings=view.verdict.findings if view.verdict else (),
         figures=(
@@ -183,6 +186,15 @@ def _cards(
         LadderCard(ladder=each, bars=_bars(each, samples), worst=each is lead)
         for each in sorted(_shown(ladders, lead), key=order)
     )
+
+
+def _has_value(each: Ladder) -> bool:
+    return any(rung.value is not None for rung in each.rungs[1:])
+
+
+def _unrun(each: Ladder) -> str:
+    notes = dict.fromkeys(rung.note for rung in each.rungs[1:] if rung.note)
+    return f"{each.title}: {'; '.join(notes) or 'not run'}"
 
 
 def _shown(ladders: Sequence[Ladder], lead: Ladder | None) -> list[Ladder]:

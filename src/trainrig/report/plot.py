@@ -173,7 +173,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
         return powers
     steps = [m * 10.0**n for n in range(first, last + 1) for m in (1.0, 2.0, 5.0)]
     finer = [step for step in steps if low <= step <= high]
-    return finer if len(finer) <= most else powers or finer
+    return finer if len(finer) <= max(9, most) else powers or finer
 
 
 def _nice_step(span: float, most: int) -> float:

@@ -48,6 +48,8 @@ def _interval(record: Record) -> str | None:
         return None
     low, high = (format_quantity(end, record.unit) for end in record.interval)
     words = f"{low} to {high}"
+    if record.kind is Kind.CLAIMED:
+        return f"{words}, as far as the parts tell"
     if record.value:
         half = (record.interval[1] - record.interval[0]) / 2.0 / abs(record.value)
         words += f" (± {format_share(half)})"

@@ -35,8 +35,8 @@ Placed = tuple[Row, float]
 
 _CAPTION = (
     "Slope: memory bandwidth, {slopes}. Flat: arithmetic. Dashed: claimed; solid: {seen}. "
-    "Coloured marks: matmul by dtype and size. Grey squares: vector operations, hollow when hot "
-    "in cache (these may lie above the memory roof)."
+    "Coloured marks: matmul by dtype and size. Grey squares: vector operations. Hollow: disturbed, "
+    "or hot in cache (these may lie above the memory roof)."
 )
 
 
@@ -57,9 +57,8 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     matmuls = by_dtype(row for row, _ in products)
     vectors = _telling([pair for pair in placed if pair[0].benchmark == "vector"])
     lines = [_marks(vectors, "cv", 1)] if vectors else []
-    roof = max(
-        (value_of(r.measured) or 0.0 for rows in matmuls.values() for r in rows), default=0.0
-    )
+    flats = [claim_of(view, members) or 0.0 for members in matmuls.values()]
+    roof = max([0.0, *flats, *(value_of(row.measured) or 0.0 for row, _ in products)])
     for number, dtype in enumerate(matmuls):
         own = [pair for pair in products if str(pair[0].case.get("dtype")) == dtype]
         lines += _flats(view, dtype, own, slopes, span, number)
@@ -166,8 +165,9 @@ def _marks(own: Sequence[Placed], colour: str, marker: int) -> Series:
         value = value_of(row.measured) or 0.0
         rate = value if row.metric == "flop_rate" else value * intensity
         hot = row.benchmark == "vector" and row.case.get("cache") == "hot"
+        disturbed = row.measured is not None and row.measured.disturbed is not None
         title = f"{case_text(row.benchmark, row.case)}: {format_quantity(rate, 'FLOP/s')}"
-        points.append(Point(x=intensity, y=rate, title=title, hollow=hot))
+        points.append(Point(x=intensity, y=rate, title=title, hollow=hot or disturbed))
     return Series(label="", points=tuple(points), colour=colour, marker=marker, line=False)
 
 

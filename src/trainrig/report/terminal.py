@@ -36,6 +36,11 @@ def print_report(view: RunView, console: Console) -> None:
         console.print()
         console.print(_text(capital(card.ladder.title), "bold"))
         console.print(_ladder(card.ladder, ascii_only=_is_ascii(console)))
+    if page.unrun:
+        console.print()
+        console.print(_text("Without a value", "bold"))
+    for what in page.unrun:
+        console.print(_text(f"  {what}", "yellow"))
     if page.more_ladders:
         console.print(_text(f"\n{page.more_ladders} more ladders, of the other GPUs, left out"))
     _peers(page, console)
@@ -54,7 +59,8 @@ def _head(page: Page, console: Console) -> None:
     from rich.text import Text
 
     console.print(_text(page.title, "bold"))
-    verdict = Text.assemble((page.word, _TONES[page.tone]), "  ", _clean(page.reason))
+    reason = capital(_clean(page.reason))
+    verdict = Text.assemble((page.word, _TONES[page.tone]), "  ", reason)
     console.print(verdict)
     if page.published:
         console.print(_text(words.PUBLISHED, "yellow"))
@@ -90,7 +96,7 @@ def _rung_cells(rung: Rung, widest: float, *, ascii_only: bool) -> list[Text]:
         share = words.signed_share(rung.gap.share)
         remark = rung.gap.cause
     elif rung.value is not None and rung.provenance:
-        remark = rung.provenance
+        remark = rung.provenance.partition(";")[0]
     if words.is_below_band(rung):
         remark += "; below its expected band"
     style = "red" if words.is_below_band(rung) else "yellow" if rung.note else ""

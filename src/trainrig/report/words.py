@@ -104,9 +104,11 @@ def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> st
 def _nothing_fell(ladders: Sequence[Ladder]) -> str:
     values = [rung for each in ladders for rung in each.rungs[1:] if rung.value is not None]
     if not values:
-        return "Nothing was measured, so there is no rung to compare."
-    if any(rung.gap is not None for rung in values):
-        return "Every rung is within 3 % of its ceiling."
+        return "No point has a value, so there is no rung to compare."
+    if all(rung.note for rung in values):
+        return "No rung can be judged: every point was disturbed."
+    if any(rung.gap is not None and rung.note is None for rung in values):
+        return "Every rung that can be judged is within 3 % of its ceiling."
     return "No claim is known for this device, so no rung has a ceiling to fall from."
 
 

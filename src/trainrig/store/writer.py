@@ -151,10 +151,14 @@ def resume_run(path: Path) -> RunWriter:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a whole file or leave the old one; never half of it.
 
-    Raises StoreError when it cannot be written.
+    A device or a pipe (/dev/stdout) is written into: renaming would put a file in its
+    place.  Raises StoreError when it cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
     with _store_errors(path):
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
         handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
