@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.machine import Snapshot
 from trainrig.measure.family import family
 from trainrig.measure.matmul import DTYPES, MAX_SIZE
 from trainrig.record import Case
+from trainrig.runner.peak import check_peak, peak_blocks
 from trainrig.runner.plan import (
     Block,
     Task,
@@ -23,6 +23,7 @@ from trainrig.runner.plan import (
 )
 from trainrig.runner.progress import Watcher, nobody
 from trainrig.runner.qualify import Qualification, carry_out, check_budget
+from trainrig.runner.scene import Plan, Scene
 from trainrig.runner.targets import Target, choose
 from trainrig.store import read_run
 from trainrig.workload import COPY_DIRECTIONS, VECTOR_OPS
@@ -54,10 +55,7 @@ def bench(
     """
     check_budget(budget)
     family(request.family)
-    cases = _cases(request)
-
-    def plan(_: Snapshot, targets: Sequence[Target]) -> Sequence[Block]:
-        return _plan(request, cases, choose(targets, request.device), budget)
+    plan = _plan_peak(request, budget) if request.peak else _plan_cases(request, budget)
 
     return carry_out("bench", plan, budget=budget, out=out, watch=watch)
 
@@ -83,13 +81,33 @@ def summary(result: Qualification) -> dict[str, Any]:
                 "disturbed": p.disturbed,
                 "device": p.device,
                 "device_index": p.device_index,
+                "conditions": dict(p.conditions),
             }
             for p in points
         ],
     }
 
 
-def _plan(
+def _plan_peak(request: BenchRequest, budget: float) -> Plan:
+    """A search for the fastest shape on the GPUs, on the host where there are none."""
+    check_peak(request.family, request.ops, budget)
+    _check_dtypes(request.dtypes)
+    sizes = [_whole(size, MAX_SIZE) for size in request.sizes]
+
+    def plan(scene: Scene) -> Sequence[Block]:
+        gpus = tuple(target for target in scene.targets if target.is_gpu)
+        usual = gpus if request.device is None and gpus else scene.targets
+        return peak_blocks(scene, choose(usual, request.device), request.dtypes, sizes)
+
+    return plan
+
+
+def _plan_cases(request: BenchRequest, budget: float) -> Plan:
+    cases = _cases(request)
+    return lambda scene: _blocks(request, cases, choose(scene.targets, request.device), budget)
+
+
+def _blocks(
     request: BenchRequest, cases: Sequence[Case], targets: Sequence[Target], budget: float
 ) -> Sequence[Block]:
     """The usual cases of a family, or exactly the ones asked for, each of them required."""

@@ -237,7 +237,8 @@ class Executor:
     def _settle(self, task: Task) -> None:
         attempts = self._attempts[_identity(task)]
         for number, point in enumerate(point_records(attempts)):
-            kept = self._run.append(self._complete(point))
+            noted = point.replace(conditions={**point.conditions, **task.notes})
+            kept = self._run.append(self._complete(noted))
             if number == 0:
                 self.done += 1
                 self._tell(self._describe(kept), level="point")

@@ -8,7 +8,7 @@ small budget spends itself on them; what does not fit is recorded as skipped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trainrig.measure.family import family
 from trainrig.record import Case
@@ -44,6 +44,8 @@ class Task:
     """Seconds of continuous load, for sustained runs; 0 for ordinary cases."""
     count: int = 1
     """How many devices run it at the same time."""
+    notes: Case = field(default_factory=dict)
+    """What the conditions of its point say besides."""
 
     @property
     def fits_memory(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,8 +29,9 @@ from trainrig.runner.judge import judge
 from trainrig.runner.plan import SMALL_BUDGET, Block, Task, qualify_plan
 from trainrig.runner.prepare import claims_for, expectations, history_of
 from trainrig.runner.progress import Progress, Watcher, nobody
+from trainrig.runner.scene import Plan, Scene
 from trainrig.runner.show import published_baselines, view_of
-from trainrig.runner.targets import HOST, Target, find_targets
+from trainrig.runner.targets import HOST, find_targets
 from trainrig.runner.words import describe
 from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
 
@@ -40,8 +41,6 @@ DEFAULT_BUDGET = 240.0
 
 # Seconds kept back for judging and writing the report.
 _CLOSING = 1.2
-
-Plan = Callable[[Snapshot, Sequence[Target]], Sequence[Block]]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -73,8 +72,8 @@ def qualify(
     """
     check_budget(budget)
 
-    def plan(snapshot: Snapshot, targets: Sequence[Target]) -> Sequence[Block]:
-        return qualify_plan(targets, budget, _native_bf16(snapshot))
+    def plan(scene: Scene) -> Sequence[Block]:
+        return qualify_plan(scene.targets, budget, _native_bf16(scene.snapshot))
 
     return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
 
@@ -138,34 +137,41 @@ class _Session:
         self._run.write_machine(to_dict(snapshot))
         environment = environment_digest(snapshot)
         _check_same_software(earlier, environment)
-        targets = find_targets(snapshot)
-        blocks = plan(snapshot, targets)
+        scene = self._scene(snapshot, environment, fresh=not earlier)
+        blocks = plan(scene)
         tasks = [task for block in blocks for task in block.tasks]
-        claims = claims_for(snapshot, targets)
-        expected = self._expect(tasks, claims, snapshot, environment, fresh=not earlier)
-        executor = self._executor(environment, claims, expected, early)
+        expected = self._expect(tasks, scene, fresh=not earlier)
+        executor = self._executor(environment, scene.claims, expected, early)
         executor.total = len(tasks)
         executor.take_up(earlier)
         self._run_blocks(executor, blocks)
         executor.repeat_disturbed(tasks)
 
-    def _expect(
-        self,
-        tasks: Sequence[Task],
-        claims: Sequence[Record],
-        snapshot: Snapshot,
-        environment: str,
-        *,
-        fresh: bool,
-    ) -> tuple[Record, ...]:
+    def _scene(self, snapshot: Snapshot, environment: str, *, fresh: bool) -> Scene:
+        """What is there to measure and what is claimed of it, written down first."""
+        targets = find_targets(snapshot)
+        claims = claims_for(snapshot, targets)
+        for record in claims if fresh else ():
+            self._run.append(record)
+        return Scene(
+            run=self._run,
+            snapshot=snapshot,
+            targets=targets,
+            environment=environment,
+            claims=claims,
+            deadline=self._deadline,
+            watch=self._watch,
+        )
+
+    def _expect(self, tasks: Sequence[Task], scene: Scene, *, fresh: bool) -> tuple[Record, ...]:
         """The predictions, written before anything is measured; a resumed run keeps its own."""
         if not fresh:
             return tuple(r for r in read_run(self._run.path).records if r.kind == "predicted")
-        hostname = value_or(snapshot.host.hostname, "")
+        hostname = value_or(scene.snapshot.host.hostname, "")
         history = history_of(self._run.path.parent, hostname, self._run.name)
         baselines = published_baselines()
-        expected = expectations(tasks, claims, history, baselines, environment)
-        for record in (*claims, *expected):
+        expected = expectations(tasks, scene.claims, history, baselines, scene.environment)
+        for record in expected:
             self._run.append(record)
         return expected
 
