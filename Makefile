@@ -71,7 +71,7 @@ $(BIN)/python:
 $(VENV)/.light: $(BIN)/python $(NOTE) pyproject.toml constraints.txt
 	@test -e $@ || { echo "making $(VENV)" >&2; $(PYTHON) -m venv --clear $(VENV); }
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py link $(NOTE) $(VENV))
-	@$(PIP) -qq --no-compile 'setuptools>=77' $(LIGHT)
+	@$(PIP) -qq 'setuptools>=77' $(LIGHT)
 	@$(PIP) -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
