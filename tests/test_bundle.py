@@ -83,7 +83,10 @@ def test_unpacked_it_is_the_same_folder(run: Path, packed: Path, tmp_path: Path)
     assert [path.name for path in (tmp_path / "elsewhere" / "deep").iterdir()] == [run.name]
 
 
-def test_the_same_run_packs_to_the_same_bytes(run: Path, packed: Path, tmp_path: Path) -> None:
+def test_the_same_run_packs_to_the_same_bytes(
+    run: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 2e9)
     for file in run.rglob("*"):
         file.touch()
     digest = pack(run, tmp_path / "again.bundle")

@@ -162,6 +162,21 @@ def test_points_whose_workers_disagreed_make_the_others_less_sure() -> None:
     assert all(each.smallest_visible > sure[each.pair.record.case["m"]] for each in rough.judged)
 
 
+def test_workers_that_were_outvoted_make_the_others_less_sure() -> None:
+    def whole(seed: int, *, third: bool) -> RunView:
+        own = [point(matmul(size), near(1e14, seed + size, 0.004)) for size in range(10)]
+        odd = [
+            [records[0].replace(id=f"{seed}o{size}", value=AMOUNT / 0.9e14, attempt=3)]
+            for size, records in enumerate(own)
+        ]
+        return run(*own, *(odd if third else []))
+
+    calm = compare_runs(whole(0, third=False), whole(50, third=False))
+    split = compare_runs(whole(0, third=True), whole(50, third=True))
+    sure = {each.pair.record.case["m"]: each.smallest_visible for each in calm.judged}
+    assert all(each.smallest_visible > sure[each.pair.record.case["m"]] for each in split.judged)
+
+
 def test_attempts_of_a_search_and_on_a_busy_machine_say_nothing_of_the_scatter() -> None:
     def whole(seed: int, *, more: bool) -> RunView:
         own = [point(matmul(size), near(1e14, seed + size, 0.004)) for size in range(10)]
@@ -215,6 +230,14 @@ def test_a_card_that_is_gone_is_said() -> None:
     # The one card left may be either of the two: the number tells.
     assert [each.pair.record.device_index for each in comparison.judged] == [0]
     assert reasons(comparison) == ["only in the old run"]
+
+
+def test_cards_with_other_numbers_do_not_meet_where_there_were_several() -> None:
+    old = run(*(point(matmul(1), near(1e14, index), device_index=index) for index in (0, 1)))
+    new = run(point(matmul(1), near(1e14, 2), device_index=2))
+    comparison = compare_runs(old, new)
+    assert (comparison.judged, comparison.side_by_side) == ((), ())
+    assert len(comparison.unjudged) == 3
 
 
 def test_alone_and_all_at_once_do_not_meet() -> None:

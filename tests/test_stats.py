@@ -312,6 +312,9 @@ def test_a_prior_weighs_no_more_than_what_was_seen() -> None:
     assert shared_scatter([]) == NO_PRIOR
     assert shared_scatter([point]) == NO_PRIOR
     assert shared_scatter([point] * 5).freedom == 10.0
+    for seed in range(40):
+        few = np.exp(np.random.default_rng(seed).normal(0.0, 0.02, (4, 2, 2))).tolist()
+        assert shared_scatter(few).freedom <= 8.0
 
 
 def _calls(
