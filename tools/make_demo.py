@@ -5,7 +5,7 @@
 Two RTX 4090s that two people owned and measured stand side by side as #0 and #1;
 the training steps are a third party's, on one card and on two.  Nothing is
 invented: every record is of kind "baseline" and names its source, and where a
-card has no published figure there is none.  The same tables give the same bytes.
+card has no published figure there is none.  The same tables give the same files.
 
 Left out: mli's vector rate (936 GB/s printed for 4 M elements, which fit the
 L2 cache; it is memory's rate, so it is neither hot nor cold), and the figures
@@ -144,7 +144,7 @@ def verdict(records: list[Record]) -> Verdict:
     """Nothing was run here, so nothing can pass; what the figures show is said all the same."""
     return Verdict(
         outcome=Outcome.INCOMPLETE,
-        reason="Nothing was measured: these are figures that others published.",
+        reason="Nothing was measured: others published these figures, each of their own cards.",
         findings=tuple(findings({r.id: r for r in records})),
     )
 

@@ -34,10 +34,18 @@ def command(run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: 
 
 def read_view(path: Path) -> RunView:
     """The run at ``path``, judged as far as it goes.  Raises DataError."""
+    import dataclasses
+
     from trainrig.runner.show import view_of
     from trainrig.store import read_run
 
-    return view_of(read_run(path))
+    run = read_run(path)
+    view = view_of(run)
+    if view.verdict is not None:
+        return view
+    from trainrig.runner.qualify import judge_run
+
+    return dataclasses.replace(view, verdict=judge_run(run))
 
 
 def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> None:
