@@ -288,6 +288,7 @@ def test_a_run_too_large_for_a_bundle_is_not_packed(
         gzip.compress(b"x" * 10_000)[:-4],
         gzip.compress(b"x")[:5] + b"\xff" * 50,
     ],
+    ids=["empty", "not gzip", "nothing inside", "not a tar", "cut off", "garbled"],
 )
 def test_a_broken_archive_under_a_right_hash_is_refused(payload: bytes, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"damaged|holds 0 runs"):
