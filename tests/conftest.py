@@ -15,8 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["pytester"]
+
+# The same examples each time, and no limit on the time of one: machines are busy.
+settings.register_profile("trainrig", derandomize=True, deadline=None, database=None)
+settings.load_profile("trainrig")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -88,9 +88,10 @@ def one_line(text: str) -> str:
 
 def _digits(value: float) -> str:
     """Three significant digits, no exponent, no trailing dot."""
-    if value == 0 or not math.isfinite(value):
+    rounded = _three_digits(value)
+    if rounded == 0 or not math.isfinite(rounded):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(_three_digits(value)))))
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{decimals}f}"
 
 
