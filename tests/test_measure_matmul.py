@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,15 @@ from trainrig.record import Case
 
 SHAPES = [(1, 1, 1), (1, 1, 7), (1, 257, 1), (257, 1, 257), (2, 2, 2), (33, 65, 129), (127, 3, 63)]
 CPU_DTYPES = ("fp64", "fp32", "bf16", "fp16", "int8", "fp8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A team of threads waits for its last member, which a busy test machine makes slow."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def case(dtype: str = "fp32", m: int = 33, k: int = 65, n: int = 129, **more: Any) -> Case:
