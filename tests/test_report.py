@@ -13,11 +13,12 @@ import report_views as made
 from report_views import GPU, claimed, claimed_link, claimed_memory, matmul_case, point
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
 from trainrig.report import Gap, Ladder, RunView, join, ladder
-from trainrig.report.causes import intensity_of
+from trainrig.report.evidence import intensity_of
 from trainrig.report.markdown import markdown
 from trainrig.report.page import MAX_ROWS, build_page
+from trainrig.report.peers import run_groups
 from trainrig.report.terminal import print_report
-from trainrig.report.words import device_names, verdict_word, worst_rung, worst_sentence
+from trainrig.report.words import device_names, gaps_in, verdict_word, worst_rung, worst_sentence
 
 
 def run_of(*records: Record, **more: Any) -> RunView:
@@ -369,6 +370,35 @@ def test_provenance_names_workers_samples_and_conditions() -> None:
     assert facts["Formula"] == "2·m·k·n / time"
     assert facts["Expected"].startswith("157 TFLOPS (145 TFLOPS to 169 TFLOPS): published, n = 3")
     assert "data sheet" in facts["Ceiling"]
+
+
+def test_runs_are_compared_at_the_case_that_they_share() -> None:
+    """Different cards at one case, at its fastest size; disturbed points stay out."""
+    a100 = {"device": "A100 SXM4 80GB"}
+    small = point("matmul", matmul_case("fp16", 128), 1e12)
+    first = run_of(big(160e12), small)
+    second = run_of(big(240e12, **a100), small.replace(**a100, id="other"))
+    (group,) = run_groups([first, second])
+    assert group.name == "fp16 8192 × 8192 × 8192"
+    shown = [(peer.label, peer.value, peer.deviation) for peer in group.peers]
+    assert shown == [
+        ("1. RTX 4090", "160 TFLOPS", "−33 %"),
+        ("2. A100 SXM4 80GB", "240 TFLOPS", ""),
+    ]
+    third = run_of(big(240e12, disturbed="busy"))
+    assert run_groups([first, third]) == ()
+
+
+def test_planned_cases_without_a_result_are_counted() -> None:
+    seen, planned = big(160e12), point("matmul", matmul_case("fp16", 4096), 1e14)
+    view = run_of(seen, made.predicted(seen, 1e14, 2e14), made.predicted(planned, 1e14, 2e14))
+    assert gaps_in(view) == ("the machine was not described", "1 of 2 planned cases have no result")
+
+
+def test_a_strangers_dtype_never_becomes_a_command() -> None:
+    evil = point("matmul", matmul_case("fp16; rm -rf ~", 128), 1e12, disturbed="busy")
+    view = run_of(evil.replace(limit=Limit(value=2e12, source="sheet")))
+    assert gap_of(view).next == "on a quiet machine: trainrig bench matmul"
 
 
 # Terminal and markdown

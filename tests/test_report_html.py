@@ -117,6 +117,7 @@ def test_two_runs_stand_side_by_side() -> None:
     text = render_html(views)
     assert text.count('aria-label="Machine and verdict"') == 2
     assert all(view.name in text for view in views)
+    assert "Run beside run" not in render_html(views[:1])
 
 
 def test_commands_are_set_apart_from_prose() -> None:

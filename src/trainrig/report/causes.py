@@ -10,14 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from trainrig import workload
-from trainrig.errors import UsageError
-from trainrig.record import Kind, Record, Scalar, Status
-from trainrig.report.join import Row
+from trainrig.record import Kind, Record
+from trainrig.report.evidence import (
+    Step,
+    bandwidth_of,
+    bench_command,
+    boost_clock,
+    chip_of,
+    gpu_number,
+    gpu_of,
+    intensity_of,
+    number,
+    plain,
+    square_size,
+    throttle_reasons,
+)
 from trainrig.report.labels import range_text
-from trainrig.report.view import RunView
 from trainrig.units import format_quantity, format_share
 
 # Below this share of the ceiling nothing needs a reason: it is within what clocks wander.
@@ -28,26 +37,6 @@ _LOW_CLOCK = 0.03
 
 # The curve still rises when the largest size beats the one before it by this share.
 _RISING = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """From a ceiling to a value."""
-
-    view: RunView
-    record: Record
-    value: float
-    ceiling: float
-    ceiling_record: Record | None
-    ceiling_kind: Kind
-    ceiling_source: str
-    rows: tuple[Row, ...]
-    """All rows of the same device."""
-
-    @property
-    def share(self) -> float:
-        """Value over ceiling, less one."""
-        return self.value / self.ceiling - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +60,7 @@ def find_cause(step: Step) -> Cause:
 def _unknown(step: Step) -> Cause:
     if step.record.kind is Kind.BASELINE:
         return Cause(text="cause not known: the source states no clocks", known=False)
-    return Cause(text="cause not known", next=_bench(step.record, peak=True), known=False)
+    return Cause(text="cause not known", next=bench_command(step.record, peak=True), known=False)
 
 
 def _disturbed(step: Step) -> Cause | None:
@@ -79,7 +68,7 @@ def _disturbed(step: Step) -> Cause | None:
         return None
     return Cause(
         text=f"disturbed: {step.record.disturbed}; not judged",
-        next=f"on a quiet machine: {_bench(step.record)}",
+        next=f"on a quiet machine: {bench_command(step.record)}",
     )
 
 
@@ -88,7 +77,7 @@ def _above(step: Step) -> Cause | None:
         return None
     if step.ceiling_kind is not Kind.CLAIMED:
         return Cause(text="faster than the rung above")
-    boost, clock = _boost(step.record), _number(step.record, "sm_clock_hz")
+    boost, clock = boost_clock(step.record), number(step.record, "sm_clock_hz")
     if boost and clock and clock > boost:
         return Cause(
             text=f"ran at {format_quantity(clock, 'Hz')}; the data sheet counts with "
@@ -100,7 +89,7 @@ def _above(step: Step) -> Cause | None:
         return Cause(text="boost clock above the data sheet's, or another definition: not an error")
     return Cause(
         text="above the claim: data partly in cache, or another definition",
-        next=_bench(step.record),
+        next=bench_command(step.record),
     )
 
 
@@ -132,9 +121,9 @@ def _pageable(step: Step) -> Cause | None:
 
 
 def _thermal(step: Step) -> Cause | None:
-    if "thermal" not in _throttle(step.record):
+    if "thermal" not in throttle_reasons(step.record):
         return None
-    heat = _number(step.record, "temperature_c")
+    heat = number(step.record, "temperature_c")
     return Cause(
         text="thermal slowdown" + (f" at {heat:.0f} °C" if heat else ""),
         next="check fans and airflow: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
@@ -142,10 +131,10 @@ def _thermal(step: Step) -> Cause | None:
 
 
 def _power_cap(step: Step) -> Cause | None:
-    reasons = _throttle(step.record)
+    reasons = throttle_reasons(step.record)
     if "power" not in reasons:
         return None
-    limit = _number(step.record, "power_limit_w") or _gpu_number(step, "power_limit_w")
+    limit = number(step.record, "power_limit_w") or gpu_number(step, "power_limit_w")
     return Cause(
         text="power cap" + (f" of {limit:.0f} W" if limit else "") + _clocks(step.record),
         next="nvidia-smi -q -d POWER shows the range; sudo nvidia-smi -pl WATTS changes it",
@@ -155,14 +144,14 @@ def _power_cap(step: Step) -> Cause | None:
 def _narrow_link(step: Step) -> Cause | None:
     if step.record.case.get("direction") not in ("h2d", "d2h"):
         return None
-    link = (_gpu(step) or {}).get("link")
+    link = (gpu_of(step) or {}).get("link")
     if not isinstance(link, Mapping):
         return None
     for now, most, what in (
         ("width", "max_width", "x{}"),
         ("generation", "max_generation", "generation {}"),
     ):
-        has, could = _plain(link.get(now)), _plain(link.get(most))
+        has, could = plain(link.get(now)), plain(link.get(most))
         if has and could and has < could:
             return Cause(
                 text=f"PCIe link at {what.format(int(has))} of {what.format(int(could))}",
@@ -177,8 +166,8 @@ def _fewer_cpus(step: Step) -> Cause | None:
     cpu = (step.view.machine or {}).get("cpu")
     if not isinstance(cpu, Mapping):
         return None
-    threads = _plain(cpu.get("threads"))
-    usable = _plain(cpu.get("quota_cpus")) or _plain(cpu.get("usable_threads"))
+    threads = plain(cpu.get("threads"))
+    usable = plain(cpu.get("quota_cpus")) or plain(cpu.get("usable_threads"))
     if not threads or not usable or usable >= threads:
         return None
     return Cause(
@@ -188,9 +177,9 @@ def _fewer_cpus(step: Step) -> Cause | None:
 
 
 def _low_clock(step: Step) -> Cause | None:
-    clock, boost = _number(step.record, "sm_clock_hz"), _boost(step.record)
+    clock, boost = number(step.record, "sm_clock_hz"), boost_clock(step.record)
     if step.ceiling_kind is not Kind.CLAIMED and step.ceiling_record is not None:
-        boost = _number(step.ceiling_record, "sm_clock_hz")
+        boost = number(step.ceiling_record, "sm_clock_hz")
     if not clock or not boost or clock > boost * (1.0 - _LOW_CLOCK):
         return None
     explained = min(1.0, (1.0 - clock / boost) / -step.share)
@@ -204,7 +193,7 @@ def _low_clock(step: Step) -> Cause | None:
 def _memory_bound(step: Step) -> Cause | None:
     """Arithmetic intensity below the ridge: the roofline's slope is the true ceiling."""
     intensity = intensity_of(step.record)
-    bandwidth = _bandwidth(step)
+    bandwidth = bandwidth_of(step)
     if step.record.benchmark != "matmul" or not intensity or not bandwidth:
         return None
     ridge = step.ceiling / bandwidth
@@ -212,7 +201,7 @@ def _memory_bound(step: Step) -> Cause | None:
         return None
     return Cause(
         text=f"memory-bound shape: {intensity:.0f} FLOP/B, the ridge lies at {ridge:.0f}",
-        next=_bench(step.record, peak=True),
+        next=bench_command(step.record, peak=True),
     )
 
 
@@ -235,7 +224,7 @@ def _still_rising(step: Step) -> Cause | None:
         return None
     return Cause(
         text=f"still rising at {curve[-1][0]}, the largest size that was measured",
-        next=_bench(step.record, peak=True),
+        next=bench_command(step.record, peak=True),
     )
 
 
@@ -263,7 +252,7 @@ def _layer_parts(step: Step) -> Cause | None:
 def _no_peer_access(step: Step) -> Cause | None:
     if step.record.device_count < 2 or step.record.benchmark != "step":
         return None
-    chip = _chip(step.record.device)
+    chip = chip_of(step.record.device)
     if chip is None or chip.p2p is not False:
         return None
     return Cause(
@@ -285,6 +274,11 @@ def _step_parts(step: Step) -> Cause | None:
     )
 
 
+def _clocks(record: Record) -> str:
+    clock = number(record, "sm_clock_hz")
+    return f": {format_quantity(clock, 'Hz')} under load" if clock else ""
+
+
 _RULES = (
     _disturbed,
     _above,
@@ -302,111 +296,3 @@ _RULES = (
     _no_peer_access,
     _step_parts,
 )
-
-
-def square_size(case: Mapping[str, Scalar]) -> int | None:
-    """n of an n×n×n matmul; None for other shapes."""
-    m, k, n = case.get("m"), case.get("k"), case.get("n")
-    return m if isinstance(m, int) and m == k == n else None
-
-
-def intensity_of(record: Record) -> float | None:
-    """FLOP per counted byte of a matmul or vector case; None where it is not defined."""
-    case = record.case
-    try:
-        if record.benchmark == "matmul":
-            m, k, n = (int(str(case[axis])) for axis in ("m", "k", "n"))
-            work = workload.matmul(m, k, n, str(case["dtype"]))
-        elif record.benchmark == "vector":
-            elements = int(str(case["num_elements"]))
-            work = workload.vector(str(case["op"]), elements, str(case["dtype"]))
-        else:
-            return None
-    except (KeyError, ValueError, UsageError):
-        return None
-    return work.flops / work.num_bytes if work.num_bytes > 0 else None
-
-
-def _bandwidth(step: Step) -> float | None:
-    """The memory bandwidth of the step's device: claimed, else the best cold stream."""
-    for record in step.view.records:
-        if (
-            record.kind is Kind.CLAIMED
-            and record.benchmark == "memory"
-            and record.device == step.record.device
-            and record.value
-        ):
-            return record.value
-    streams = [
-        row.measured.value
-        for row in step.rows
-        if row.measured is not None
-        and row.metric == "byte_rate"
-        and row.case.get("cache") == "cold"
-        and row.measured.status is Status.OK
-        and row.measured.value
-        and row.case.get("direction") not in ("h2d", "d2h")
-    ]
-    return max(streams, default=None)
-
-
-def _bench(record: Record, *, peak: bool = False) -> str:
-    """The command that measures this again."""
-    if record.benchmark not in ("matmul", "vector", "copy"):
-        return ""
-    words = ["trainrig bench", record.benchmark]
-    if isinstance(dtype := record.case.get("dtype"), str) and record.benchmark == "matmul":
-        words.append(f"--dtype {dtype}")
-    if peak and record.benchmark == "matmul":
-        words.append("--peak")
-    return " ".join(words)
-
-
-def _number(record: Record, name: str) -> float | None:
-    return _plain(record.conditions.get(name))
-
-
-def _plain(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value)
-
-
-def _throttle(record: Record) -> str:
-    return " ".join(
-        str(value).lower()
-        for name, value in record.conditions.items()
-        if "throttle" in name and value
-    )
-
-
-def _clocks(record: Record) -> str:
-    clock = _number(record, "sm_clock_hz")
-    return f": {format_quantity(clock, 'Hz')} under load" if clock else ""
-
-
-def _gpu(step: Step) -> Mapping[str, Any] | None:
-    gpus = (step.view.machine or {}).get("gpus")
-    if not isinstance(gpus, list | tuple):
-        return None
-    for gpu in gpus:
-        if isinstance(gpu, Mapping) and gpu.get("index") == step.record.device_index:
-            return gpu
-    return None
-
-
-def _gpu_number(step: Step, name: str) -> float | None:
-    return _plain((_gpu(step) or {}).get(name))
-
-
-def _chip(device: str | None) -> Any:
-    """The device's entry in the catalog; None for a host or an unknown name."""
-    from trainrig.catalog import find_chip
-
-    return find_chip(device) if device else None
-
-
-def _boost(record: Record) -> float | None:
-    """The clock that the data sheet counts with, Hz."""
-    chip = _chip(record.device) if record.device_index is not None else None
-    return chip.boost_clock if chip is not None else None

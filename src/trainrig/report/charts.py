@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainrig.record import Record, Scalar, Status
-from trainrig.report.causes import square_size
+from trainrig.report.evidence import square_size
 from trainrig.report.join import Row, claim_for
 from trainrig.report.labels import Device, binary, case_text, name_devices
 from trainrig.report.ladder import devices, dtype_order, is_burst

@@ -15,6 +15,7 @@ from trainrig.report import plot
 from trainrig.report.charts import Figure
 from trainrig.report.labels import capital
 from trainrig.report.page import build_page, count_findings
+from trainrig.report.peers import run_groups
 from trainrig.report.view import RunView
 from trainrig.report.words import PUBLISHED, unverified
 
@@ -33,6 +34,7 @@ def render_html(views: Sequence[RunView]) -> str:
     pages = [build_page(view) for view in views]
     return _template().render(
         pages=pages,
+        beside=run_groups(views) if len(views) > 1 else (),
         draw=_draw,
         count_findings=count_findings,
         unverified=next(filter(None, map(unverified, views)), ""),

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.record import Kind, Record, Status
-from trainrig.report.causes import Cause, Step, find_cause
+from trainrig.report.causes import Cause, find_cause
+from trainrig.report.evidence import Step
 from trainrig.report.join import Row, claim_for
 from trainrig.report.labels import Device, case_text, name_devices
 from trainrig.report.view import RunView, rows

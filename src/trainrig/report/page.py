@@ -14,19 +14,15 @@ from trainrig.record import Finding, Kind, Record, Severity, Status
 from trainrig.report import words
 from trainrig.report.causes import CLOSE
 from trainrig.report.charts import Figure, curves
-from trainrig.report.join import SIBLING_MARGIN, Key, Row
+from trainrig.report.join import Row
 from trainrig.report.labels import Device, case_text, family_text, name_devices, range_text
 from trainrig.report.ladder import Ladder, Rung, devices, dtype_order, ladder
+from trainrig.report.peers import PeerGroup, peer_groups
 from trainrig.report.provenance import Facts, trace
 from trainrig.report.roofline import roofline
 from trainrig.report.view import RunView, attempts, is_published, rows
-from trainrig.stats import median
 from trainrig.units import format_quantity, format_share
 
-MAX_PEERS = 24
-"""Cases shown device beside device ..."""
-FEW_PEERS = 6
-"""... and how many of them without being asked, where no card is odd."""
 MAX_ROWS = 1000
 """Points in the page's table; a page stays under 2 MB and opens at once on a phone."""
 FEW_GPUS = 2
@@ -59,27 +55,6 @@ class LadderCard:
     ladder: Ladder
     bars: tuple[RungBar, ...]
     worst: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """One device's number beside the others'."""
-
-    label: str
-    value: str
-    length: float
-    deviation: str
-    odd: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerGroup:
-    """One quantity on several devices."""
-
-    name: str
-    peers: tuple[Peer, ...]
-    telling: bool
-    """Shown at once; the others are folded away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +130,7 @@ def build_page(view: RunView) -> Page:
         has_bands=any(bar.band for card in cards for bar in card.bars),
         unrun=tuple(_unrun(each) for each in ladders if not _has_value(each)),
         more_ladders=sum(map(_has_value, ladders)) - len(cards),
-        peers=_peer_groups(everything, view),
+        peers=peer_groups(view, everything),
         findings=view.verdict.findings if view.verdict else (),
         figures=(
             *([roof] if (roof := roofline(view, everything)) else []),
@@ -245,68 +220,6 @@ def _band_text(rung: Rung) -> str:
     if rung.value is not None and rung.value > rung.expected[1]:
         place = "Above"
     return f"{place} the expected {range_text(*rung.expected, rung.unit)}"
-
-
-def _peer_groups(everything: Sequence[Row], view: RunView) -> tuple[PeerGroup, ...]:
-    """The telling case of each family that several GPUs have, device by device."""
-    shared: dict[Key, list[Row]] = {}
-    for row in everything:
-        if row.index is not None and row.count == 1 and row.measured and row.measured.value:
-            shared.setdefault(row.key, []).append(row)
-    telling: dict[str, list[Row]] = {}
-    for members in shared.values():
-        best = telling.setdefault(family_text(members[0].benchmark, members[0].case), [])
-        if len(members) > 1 and _rank(members) > _rank(best):
-            best[:] = members
-    names, named = name_devices(devices(everything)), _odd_indexes(view)
-    groups = [
-        (case_text(found[0].benchmark, found[0].case), _peers(found, names, named))
-        for found in telling.values()
-        if found
-    ]
-    # Those with an odd card are never the ones to leave out or to fold away.
-    groups.sort(key=lambda group: not any(peer.odd for peer in group[1]))
-    return tuple(
-        PeerGroup(name=name, peers=peers, telling=n < FEW_PEERS or any(peer.odd for peer in peers))
-        for n, (name, peers) in enumerate(groups[:MAX_PEERS])
-    )
-
-
-def _rank(members: Sequence[Row]) -> tuple[int, float]:
-    values = [row.measured.value or 0.0 for row in members if row.measured is not None]
-    return len(values), max(values, default=0.0)
-
-
-def _odd_indexes(view: RunView) -> set[int | None] | None:
-    """The cards that the verdict names as odd; None where nothing was judged."""
-    if view.verdict is None:
-        return None
-    ids = {i for f in view.verdict.findings if f.id.startswith("odd") for i in f.records}
-    return {record.device_index for record in view.records if record.id in ids}
-
-
-def _peers(
-    members: Sequence[Row], names: Mapping[Device, str], named: set[int | None] | None
-) -> tuple[Peer, ...]:
-    values = {row.index: row.measured.value or 0.0 for row in members if row.measured is not None}
-    highest = max(values.values())
-    alike = len({row.device for row in members}) == 1
-    found = []
-    for row in sorted(members, key=lambda r: r.index or 0):
-        value = values[row.index]
-        usual = median([other for index, other in values.items() if index != row.index])
-        share = value / usual - 1.0
-        behind = share < -SIBLING_MARGIN
-        found.append(
-            Peer(
-                label=f"GPU {row.index}" if alike else names[row.device, row.index],
-                value=format_quantity(value, row.unit),
-                length=100.0 * value / highest,
-                deviation=words.signed_share(share) if abs(share) >= 0.005 else "",
-                odd=behind if named is None else behind and row.index in named,
-            )
-        )
-    return tuple(found)
 
 
 def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...], int]:

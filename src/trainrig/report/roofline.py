@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainrig.record import Kind
-from trainrig.report.causes import intensity_of
 from trainrig.report.charts import (
     COLOURS,
     MAX_POINTS,
@@ -23,6 +22,7 @@ from trainrig.report.charts import (
     one_device,
     value_of,
 )
+from trainrig.report.evidence import intensity_of
 from trainrig.report.join import Row
 from trainrig.report.labels import amount_of, case_text, name_devices
 from trainrig.report.ladder import devices, is_cold_stream

@@ -194,8 +194,12 @@ def gaps_in(view: RunView) -> tuple[str, ...]:
     said = list(view.problems)
     if view.machine is None and not any("machine" in problem for problem in said):
         said.append("the machine was not described")
-    if not any(row.measured for row in rows(view)):
+    everything = rows(view)
+    unseen = sum(row.measured is None for row in everything)
+    if unseen == len(everything):
         said.append("nothing was measured")
+    elif unseen:
+        said.append(f"{unseen} of {len(everything)} planned cases have no result")
     return tuple(said)
 
 
