@@ -115,11 +115,12 @@ _ACCUMULATE = {"fp64": "fp64", "int8": "int32"}
 def _is_ceiling(claim: Record, row: Row) -> bool:
     if claim.device != row.device or claim.unit != row.unit:
         return False
-    if row.benchmark == "matmul":
+    if row.benchmark in ("matmul", "layer", "step"):
         dtype = row.case.get("dtype")
         accumulate = claim.case.get("accumulate")
         wanted = _ACCUMULATE.get(str(dtype), "fp32")
-        return claim.case.get("dtype") == dtype and accumulate in (None, wanted)
+        alike = claim.benchmark == "matmul" and claim.case.get("dtype") == dtype
+        return alike and accumulate in (None, wanted)
     if row.case.get("direction") in ("h2d", "d2h"):
         return claim.benchmark == "link" and claim.case.get("direction") in (
             None,

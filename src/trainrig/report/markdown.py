@@ -13,7 +13,7 @@ from trainrig.report import words
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung, ladder
 from trainrig.report.view import RunView, is_published
-from trainrig.units import format_quantity
+from trainrig.units import format_quantity, one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
 _MAX_FINDINGS = 12
@@ -85,5 +85,4 @@ def _footer(view: RunView) -> str:
 
 def _escape(text: str) -> str:
     """One line, printable, with markdown's own characters made plain."""
-    line = "".join(c if c.isprintable() else " " for c in text)
-    return _SPECIAL.sub(r"\\\1", " ".join(line.split()))
+    return _SPECIAL.sub(r"\\\1", " ".join(one_line(text).split()))

@@ -15,7 +15,7 @@ from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
 from trainrig.report.page import Page, build_page
 from trainrig.report.view import RunView
-from trainrig.units import format_quantity
+from trainrig.units import format_quantity, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,8 @@ def print_report(view: RunView, console: Console) -> None:
     for what in page.unrun:
         console.print(_text(f"  {what}", "yellow"))
     if page.more_ladders:
-        console.print(_text(f"\n{page.more_ladders} more ladders, of the other GPUs, left out"))
+        console.print()
+        console.print(_text(f"{page.more_ladders} more ladders, of the other GPUs, left out"))
     _peers(page, console)
     _findings(page, console)
     _states(page, console)
@@ -59,7 +60,7 @@ def _head(page: Page, console: Console) -> None:
     from rich.text import Text
 
     console.print(_text(page.title, "bold"))
-    reason = capital(_clean(page.reason))
+    reason = capital(one_line(page.reason))
     verdict = Text.assemble((page.word, _TONES[page.tone]), "  ", reason)
     console.print(verdict)
     if page.published:
@@ -152,12 +153,7 @@ def _states(page: Page, console: Console) -> None:
 def _text(text: str, style: str = "") -> Text:
     from rich.text import Text
 
-    return Text(_clean(text), style=style)
-
-
-def _clean(text: str) -> str:
-    """Without control characters; what was one becomes a replacement character."""
-    return "".join(c if c.isprintable() else " " if c in "\n\t" else "\ufffd" for c in text)
+    return Text(one_line(text), style=style)
 
 
 def print_reports(views: Sequence[RunView], console: Console) -> None:
