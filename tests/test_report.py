@@ -366,7 +366,7 @@ def test_provenance_names_workers_samples_and_conditions() -> None:
     row = next(r for t in page.tables for r in t.rows if r.label == "fp16 8192 × 8192 × 8192")
     facts = dict(row.facts)
     assert facts["Worker 1"].startswith("6.85 ms; 11 samples, 6.82 ms to 6.89 ms; converged")
-    assert "sm clock hz 2.52 GHz" in facts["Conditions"]
+    assert facts["Conditions"] == "sm clock 2.52 GHz; power 431 W; temperature 71 °C"
     assert facts["Formula"] == "2·m·k·n / time"
     assert facts["Expected"].startswith("157 TFLOPS (145 TFLOPS to 169 TFLOPS): published, n = 3")
     assert "data sheet" in facts["Ceiling"]

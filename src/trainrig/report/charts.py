@@ -256,8 +256,9 @@ def _published_line(device: str, best: Mapping[float, Record], first: Row) -> Se
         what = case_text(record.benchmark, record.case)
         title = f"{device}, {what}: {value} (published: {record.source})"
         points.append(Point(x=x, y=record.value or 0.0, title=title))
-    label = f"{device}, published" if device == first.device else device
-    return Series(label=label, points=tuple(points), colour="cq", quiet=True)
+    own = device == first.device
+    label, short = (f"{device}, published", "published") if own else (device, "")
+    return Series(label=label, short=short, points=tuple(points), colour="cq", quiet=True)
 
 
 def _curve(

@@ -26,7 +26,9 @@ def case_text(benchmark: str, case: Case) -> str:
 
 def _matmul(case: Case) -> str | None:
     if not {"m", "k", "n"} <= case.keys():
-        return None
+        kinds = [str(case["dtype"])] if "dtype" in case else []
+        kinds += [f"{case['accumulate']} accumulation"] if "accumulate" in case else []
+        return ", ".join(kinds) or None
     shape = " × ".join(str(case[axis]) for axis in ("m", "k", "n"))
     return f"{case.get('dtype')} {shape}{', sustained' if case.get('sustained') else ''}"
 

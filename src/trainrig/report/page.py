@@ -37,7 +37,6 @@ class RungBar:
     kind: str
     value: str
     length: float
-    ceiling: float
     lost: float
     band: tuple[float, float] | None
     band_text: str
@@ -202,7 +201,6 @@ def _bar(rung: Rung, ceiling: float, widest: float, samples: Mapping[str, Record
         kind=words.kind_word(rung.kind),
         value=format_quantity(rung.value, rung.unit) if rung.value is not None else "none",
         length=100.0 * value / widest,
-        ceiling=100.0 * ceiling / widest,
         lost=max(0.0, 100.0 * (ceiling - value) / widest) if gap is not None else 0.0,
         band=(100.0 * band[0] / widest, min(100.0, 100.0 * band[1] / widest)) if band else None,
         band_text=_band_text(rung),

@@ -37,6 +37,11 @@ def trace(record: Record, attempts: Mapping[str, Record], predicted: Record | No
     return tuple((what, text) for what, text in pairs if text)
 
 
+def _case(record: Record) -> str:
+    text = case_text(record.benchmark, record.case)
+    return f"{record.benchmark} v{record.version}" + (f": {text}" if text else "")
+
+
 def _state(record: Record) -> str | None:
     if record.status is not Status.OK:
         return f"{record.status}: {record.reason or 'no reason given'}"
@@ -109,24 +114,26 @@ def _expected(predicted: Record | None) -> str | None:
 
 
 def _conditions(conditions: Mapping[str, Scalar]) -> str | None:
-    words = [
-        f"{name.replace('_', ' ')} {condition_word(name, value)}"
-        for name, value in conditions.items()
-        if value is not None
-    ]
+    words = [condition_text(name, value) for name, value in conditions.items() if value is not None]
     return "; ".join(words) or None
 
 
-def condition_word(name: str, value: Scalar) -> str:
-    """A condition with the unit that its name ends in."""
+def condition_text(name: str, value: Scalar) -> str:
+    """``sm clock 2.52 GHz``: a condition in the unit that its name ends in."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+        return f"{_spaced(name)} {value}"
+    for ending, unit in _UNITS.items():
+        if name.endswith(ending):
+            return f"{_spaced(name.removesuffix(ending))} {format_quantity(float(value), unit)}"
     if name.endswith("_c"):
-        return f"{value:.0f} °C"
+        return f"{_spaced(name.removesuffix('_c'))} {value:.0f} °C"
     if name.endswith("_share"):
-        return format_share(float(value))
-    return format_quantity(float(value), unit) if unit else f"{value:.4g}"
+        return f"{_spaced(name.removesuffix('_share'))} {format_share(float(value))}"
+    return f"{_spaced(name)} {value:.4g}"
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _taken(record: Record) -> str | None:
