@@ -1,0 +1,147 @@
+"""Every number that the program writes has its definition in docs/definitions.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trainrig.machine.snapshot import Missing
+from trainrig.machine.telemetry import GpuConditions, HostConditions
+from trainrig.measure import buffers, copy, loop, matmul, sampler, vector
+from trainrig.measure.family import FAMILIES, family
+from trainrig.record import Case, Kind
+from trainrig.stats import AGREEMENT, Change
+
+TEXT = (Path(__file__).parent.parent / "docs" / "definitions.md").read_text()
+
+CASES: dict[str, Case] = {
+    "matmul": {"dtype": "fp32", "m": 8, "k": 8, "n": 8, "cache": "hot", "sustained": True},
+    "vector": {"op": "add", "dtype": "fp32", "num_elements": 8, "cache": "hot"},
+    "copy": {"direction": "triad", "bytes": 64, "memory": "host", "cache": "cold"},
+}
+
+
+def section(title: str) -> str:
+    """The text under a heading, up to the next one of its level."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
+    assert found is not None, f"docs/definitions.md has no section {title!r}"
+    return found[1]
+
+
+def named(text: str) -> set[str]:
+    """Words in code marks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def test_every_family_has_a_section() -> None:
+    assert set(FAMILIES) == set(CASES)
+    for name in FAMILIES:
+        assert len(section(name)) > 500
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_case_field_is_defined(name: str) -> None:
+    chosen = family(name)
+    chosen.check(CASES[name])
+    fields = {"matmul": matmul._FIELDS | {"sustained"}, "vector": vector._FIELDS}
+    wanted = fields.get(name, copy._FIELDS)
+    assert set(CASES[name]) == wanted
+    assert wanted <= named(section(name))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_metric_is_defined(name: str) -> None:
+    for metric in family(name).metrics(CASES[name]):
+        assert f"**{metric.name}**" in section(name)
+        row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{name}`"))
+        assert "higher" in row or "lower" in row
+        assert any(
+            f"`{metric.name}`" in line and metric.unit in line and f"| `{name}`" in line
+            for line in TEXT.splitlines()
+        )
+
+
+def test_every_choice_is_defined() -> None:
+    assert {*vector.OPS, *buffers.CACHES} <= named(section("vector"))
+    memories = {memory for choices in copy.MEMORIES.values() for memory in choices}
+    assert {*copy.DIRECTIONS, *memories} <= named(section("copy"))
+    for dtype in matmul.DTYPES:
+        assert re.search(rf"\b{dtype}\b", section("matmul")), dtype
+    for dtype in vector.DTYPES:
+        assert re.search(rf"\b{dtype}\b", section("vector")), dtype
+
+
+def unknown(kind: type) -> dict[str, Missing]:
+    return {name: Missing("") for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def test_every_condition_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+    monkeypatch.setattr(sampler, "_known", lambda values: seen.update(values) or {})
+    own = sampler.OwnThreads(main_ran=1.0, worst_wait=0.0)
+    sampler.describe_host(HostConditions(**unknown(HostConditions)), own)
+    sampler.describe_gpu(GpuConditions(**unknown(GpuConditions)))
+    assert len(seen) >= 13
+    defined = named(section("Was the machine quiet?"))
+    assert seen <= defined
+    assert {"clock", "calls_per_sample", "threads", "t", "cpu_share", "utilization"} <= defined
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:g} %"
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("a thread waited for a processor", sampler.MAX_THREAD_WAIT),
+        ("the measuring thread ran less than", sampler.MIN_MAIN_THREAD),
+        ("CPU quota held it back", sampler.MAX_QUOTA),
+        ("the hypervisor took processors", sampler.MAX_STEAL),
+        ("other processes used processors", sampler.MAX_OTHER),
+        ("a thread of the worker waited for a processor", sampler.MAX_GPU_THREAD_WAIT),
+    ],
+)
+def test_the_rules_stand_there_with_their_thresholds(words: str, value: float) -> None:
+    lines = section("Was the machine quiet?").splitlines()
+    (line,) = [line for line in lines if f"{words} |" in line]
+    assert f"| {percent(value)}" in line
+
+
+def test_faulty_clock_reasons_are_listed() -> None:
+    for reason in sampler._FAULTY_REASONS:
+        assert reason in section("Was the machine quiet?")
+
+
+def test_the_loop_and_the_settle_rule_stand_there_with_their_numbers() -> None:
+    text = " ".join(section("Time, and how it becomes a point").split())
+    assert {"converged", "time", "samples"} <= named(text)
+    assert f"at most {percent(loop.TARGET_HALF_WIDTH)} of the median" in text
+    assert f"at least {loop._MIN_TIME:g} s" in text
+    assert f"{loop._MAX_SAMPLES} samples" in text
+    assert f"lie within {percent(AGREEMENT)} of each other" in text
+    cold = " ".join(section("vector").split())
+    assert "four times the last-level cache" in cold
+    assert buffers.COLD_FACTOR == 4
+    assert f"more than {buffers._MAX_SETS} sets" in cold
+
+
+def test_kinds_of_records_and_calls_are_explained() -> None:
+    text = section("Claims, expectations, published figures")
+    for kind in (Kind.CLAIMED, Kind.PREDICTED, Kind.BASELINE):
+        assert f"**{kind}**" in text
+    for change in Change:
+        assert str(change) in section("compare")
+
+
+def test_every_benchmark_name_in_the_package_is_in_the_table() -> None:
+    source = Path(sampler.__file__).parents[1]
+    names = {
+        name
+        for path in source.rglob("*.py")
+        for name in re.findall(r'benchmark="(\w+)"', path.read_text())
+    }
+    table = {name for line in TEXT.splitlines() if line.startswith("| `") for name in named(line)}
+    assert names | {"memory", "link", *FAMILIES} <= table
