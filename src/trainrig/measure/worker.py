@@ -145,7 +145,7 @@ class Worker:
         line = self._read_line(timeout)
         self._ready = _parse_ready(line)
         if self._ready is None:
-            alive = line is None and self._process.poll() is None
+            alive = line is None and self._reap() is None
             self._kill()
             said = f"it said {line[:80]!r}" if line is not None else self._last_words()
             how = f"not within {timeout:.0f} s" if alive else said
@@ -230,10 +230,7 @@ class Worker:
 
     def _post_mortem(self, timeout: float, kills_before: int, duration: float) -> Reply:
         """Why no reply came; the process is gone afterwards."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            # Its pipe can close a moment before it can be reaped.
-            self._process.wait(0.5)
-        code = self._process.poll()
+        code = self._reap()
         self._kill()
         if code is None:
             reason = f"no answer within {format_time(timeout)}; the worker was killed"
@@ -266,6 +263,12 @@ class Worker:
                 return self._buffer[:80]
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+    def _reap(self) -> int | None:
+        """The exit code, or None while it lives; a pipe closes a moment before that is known."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        return self._process.poll()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
