@@ -19,9 +19,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainrig.record import Kind, Outcome
-from trainrig.runner.qualify import judge_run
-from trainrig.store import find_runs, read_run
+from runner_fakes import point
+from trainrig.errors import UsageError
+from trainrig.record import Kind, Outcome, Verdict
+from trainrig.runner.qualify import judge_run, qualify
+from trainrig.store import create_run, find_runs, read_run
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
 KILLS = 20
@@ -97,9 +99,9 @@ def test_every_point_can_be_traced_to_raw_samples(finished):
     by_id = {record.id: record for record in records}
     points = [record for record in records if record.is_point and record.value is not None]
     assert points
-    for point in points:
-        assert point.derived is not None
-        for attempt in (by_id[identity] for identity in point.derived.ids):
+    for settled in points:
+        assert settled.derived is not None
+        for attempt in (by_id[identity] for identity in settled.derived.ids):
             assert attempt.samples
             assert attempt.conditions["clock"] == "host perf_counter"
 
@@ -210,6 +212,16 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_had(tmp_path):
     assert len(after.records) > len(before)
     assert after.verdict is not None
     assert find_runs(tmp_path) == (folder,)
+
+
+def test_a_run_made_under_other_software_is_refused_and_keeps_its_verdict(tmp_path):
+    verdict = Verdict(outcome=Outcome.PASS, reason="as it was")
+    with create_run(tmp_path, "qualify", {}) as made:
+        made.append(point(1.0, attempt=1, metric="time", unit="s", environment="other"))
+        made.write_verdict(verdict)
+    with pytest.raises(UsageError, match="other software"):
+        qualify(budget=5.0, resume=made.path)
+    assert read_run(made.path).verdict == verdict
 
 
 @pytest.mark.parametrize(

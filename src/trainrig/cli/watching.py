@@ -23,7 +23,10 @@ def on_stderr() -> Watcher:
         if event.level == "running":
             if live:
                 width = max(20, _columns() - 1)
-                click.echo(f"{_CLEAR_LINE}{(count + event.text)[:width]}", err=True, nl=False)
+                left = f"{event.left:.0f} s left, " if event.left else ""
+                click.echo(
+                    f"{_CLEAR_LINE}{(count + left + event.text)[:width]}", err=True, nl=False
+                )
             return
         clear = _CLEAR_LINE if live else ""
         prefix = "== " if event.level == "stage" else count

@@ -31,6 +31,7 @@ from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import HOST, Target
 from trainrig.store import RunWriter
+from trainrig.units import format_time
 
 NUM_WORKERS = 2
 _MIN_TIME = 0.05
@@ -131,9 +132,13 @@ class Executor:
     ) -> None:
         """Each case on all devices at once: prepared everywhere, then released together."""
         num_devices = len(block.targets)
+        whole = end - time.monotonic()
         for start in range(0, len(block.tasks), num_devices):
             tasks = block.tasks[start : start + num_devices]
-            reason = next((why for task in tasks if (why := self._why_not(task, 1e9, 1e9))), None)
+            left = end - time.monotonic()
+            reason = next(
+                (why for task in tasks if (why := self._why_not(task, left, whole))), None
+            )
             if reason is not None:
                 for task in tasks:
                     self._skip(task, reason)
@@ -194,7 +199,7 @@ class Executor:
             return f"its operands need more than half of the memory of {task.target.name}"
         cost = NUM_WORKERS * self._cost(task)
         if cost > left or (cost > _GREEDY * whole and not task.required and not task.sustained):
-            return f"projected to take {cost:.1f} s; {max(left, 0.0):.1f} s of its budget are left"
+            return _no_time(cost, left)
         return None
 
     def _cost(self, task: Task) -> float:
@@ -279,13 +284,21 @@ class Executor:
                 self._run.append_series("telemetry", sampler.telemetry_row())
 
     def _tell(self, text: str, *, level: str) -> None:
-        self._watch(Progress(text=text, level=level, done=self.done, total=self.total))
+        left = max(self._deadline - time.monotonic(), 0.0)
+        event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
+        self._watch(event)
 
 
 def _meet(barrier: threading.Barrier, timeout: float) -> None:
     """Wait until every device is prepared; one that died must not hold up the others."""
     with contextlib.suppress(threading.BrokenBarrierError):
         barrier.wait(timeout)
+
+
+def _no_time(cost: float, left: float) -> str:
+    if left <= 0.0:
+        return "the time for it was spent before its turn came"
+    return f"projected to take {format_time(cost)}, and {format_time(left)} are left for its kind"
 
 
 def _identity(task: Task) -> tuple[object, ...]:

@@ -20,6 +20,9 @@ SMALL_BUDGET = 60.0
 SUSTAINED_BUDGET = 60.0
 """From this budget on, a sustained matmul run is part of the plan."""
 
+UNVERIFIED = "unverified on hardware"
+"""Said of what no machine of several GPUs has shown to work yet."""
+
 # Share of memory that one case may take: the check of the answer and the allocator need the rest.
 _MEMORY_SHARE = 0.5
 
@@ -105,11 +108,13 @@ def together(targets: tuple[Target, ...], cases: Sequence[Case]) -> Block:
             step=f"{case['dtype']} matmul, {len(targets)} at once",
             count=len(targets),
             required=True,
+            notes={"caveat": UNVERIFIED},
         )
         for case in cases
         for target in targets
     )
-    return Block(targets=targets, name=f"{len(targets)} GPUs at once", tasks=tasks, share=0.0)
+    name = f"{len(targets)} GPUs at once ({UNVERIFIED})"
+    return Block(targets=targets, name=name, tasks=tasks, share=0.0)
 
 
 def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:

@@ -18,6 +18,8 @@ class Progress:
     """Cases finished."""
     total: int = 0
     """Cases planned."""
+    left: float = 0.0
+    """Seconds of the budget that are left."""
 
 
 Watcher = Callable[[Progress], None]

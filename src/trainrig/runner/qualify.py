@@ -99,6 +99,10 @@ def carry_out(
             session.measure(plan, early=budget < SMALL_BUDGET)
         except KeyboardInterrupt:
             interrupted = "interrupted before all required steps had run"
+        except UsageError:
+            if resume is None:
+                run.discard()
+            raise
         return session.close(interrupted)
 
 
@@ -134,9 +138,10 @@ class _Session:
     def _measure(self, plan: Plan, early: Sequence[Worker]) -> None:
         earlier = read_run(self._run.path).records
         self._snapshot = snapshot = inspect()
-        self._run.write_machine(to_dict(snapshot))
         environment = environment_digest(snapshot)
         _check_same_software(earlier, environment)
+        self._run.reopen()
+        self._run.write_machine(to_dict(snapshot))
         scene = self._scene(snapshot, environment, fresh=not earlier)
         blocks = plan(scene)
         tasks = [task for block in blocks for task in block.tasks]

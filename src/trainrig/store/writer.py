@@ -89,6 +89,16 @@ class RunWriter:
         """Store the verdict: the run is complete."""
         write_atomic(self.path / VERDICT, verdict_to_json(verdict))
 
+    def reopen(self) -> None:
+        """Take the verdict back: more is about to be measured."""
+        with _store_errors(self.path):
+            (self.path / VERDICT).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove the run: what was asked for was refused before anything was measured."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def write_report(self, html: str) -> Path:
         """Store the HTML report and return its path."""
         write_atomic(self.path / REPORT, html)
@@ -138,14 +148,7 @@ def resume_run(path: Path) -> RunWriter:
     cannot be written.
     """
     parse_config(read_file(path / CONFIG), path)
-    writer = RunWriter(path)
-    try:
-        with _store_errors(path):
-            (path / VERDICT).unlink(missing_ok=True)  # it is open again
-    except StoreError:
-        writer.close()
-        raise
-    return writer
+    return RunWriter(path)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
