@@ -1,0 +1,183 @@
+"""Which shape a user means: by name, by numbers, or from a Hugging Face config.json.
+
+Sources of the named shapes: the config.json published with each model.  The Llama names mean
+llama-1B: Llama 3.2 1B, llama-7B: Llama 2 7B, llama-8B: Llama 3.1 8B, llama-13B: Llama 2 13B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import UsageError
+from trainrig.workload.shapes import FAMILIES, ModelShape, RopeScaling
+
+# What a family fixes, and what it takes where nothing is said.
+_FAMILY: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "vocab": 50257,
+        "max_positions": 1024,
+        "activation": "gelu_tanh",
+        "qkv_bias": True,
+        "out_bias": True,
+        "ffn_bias": True,
+    },
+    "gpt-neo": {
+        "vocab": 50257,
+        "max_positions": 2048,
+        "activation": "gelu_tanh",
+        "out_bias": True,
+        "ffn_bias": True,
+    },
+    "bert": {
+        "vocab": 30522,
+        "max_positions": 512,
+        "activation": "gelu",
+        "qkv_bias": True,
+        "out_bias": True,
+        "ffn_bias": True,
+        "norm_eps": 1e-12,
+        "token_types": 2,
+    },
+    "t5": {
+        "vocab": 32128,
+        "max_positions": 512,
+        "activation": "relu",
+        "norm_eps": 1e-6,
+        "init_std": 1.0,
+        "num_buckets": 32,
+        "max_distance": 128,
+        "scale_logits": True,
+    },
+    "llama": {
+        "vocab": 32000,
+        "max_positions": 4096,
+        "activation": "silu",
+        "gated_ffn": True,
+        "tied": False,
+        "rope_theta": 10000.0,
+    },
+}
+
+_LLAMA3: dict[str, Any] = {
+    "vocab": 128256,
+    "max_positions": 131072,
+    "num_kv_heads": 8,
+    "rope_theta": 500000.0,
+}
+
+
+def _llama3_scaling(factor: float) -> RopeScaling:
+    return RopeScaling(factor=factor, low=1.0, high=4.0, original_positions=8192)
+
+
+NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {"num_layers": 12, "hidden": 768}),
+    "gpt2-medium": ("gpt2", {"num_layers": 24, "hidden": 1024}),
+    "gpt2-large": ("gpt2", {"num_layers": 36, "hidden": 1280}),
+    "gpt2-xl": ("gpt2", {"num_layers": 48, "hidden": 1600}),
+    "gpt-neo-1.3B": (
+        "gpt-neo",
+        {"num_layers": 24, "hidden": 2048, "num_heads": 16, "windows": (0, 256) * 12},
+    ),
+    "bert-base": ("bert", {"num_layers": 12, "hidden": 768}),
+    "bert-large": ("bert", {"num_layers": 24, "hidden": 1024}),
+    "t5-base": ("t5", {"num_layers": 12, "hidden": 768}),
+    "t5-large": ("t5", {"num_layers": 24, "hidden": 1024}),
+    "llama-1B": (
+        "llama",
+        _LLAMA3
+        | {
+            "num_layers": 16,
+            "hidden": 2048,
+            "ffn": 8192,
+            "tied": True,
+            "rope_scaling": _llama3_scaling(32.0),
+        },
+    ),
+    "llama-7B": ("llama", {"num_layers": 32, "hidden": 4096, "num_heads": 32, "ffn": 11008}),
+    "llama-8B": (
+        "llama",
+        _LLAMA3
+        | {
+            "num_layers": 32,
+            "hidden": 4096,
+            "num_heads": 32,
+            "ffn": 14336,
+            "rope_scaling": _llama3_scaling(8.0),
+        },
+    ),
+    "llama-13B": ("llama", {"num_layers": 40, "hidden": 5120, "num_heads": 40, "ffn": 13824}),
+}
+
+
+def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShape:
+    """A shape by numbers: at least num_layers and hidden; the rest as the family has it.
+
+    Where nothing is said: heads of 64, a feed-forward width of 4·hidden (llama: 8/3·hidden,
+    rounded up to 256s), as many decoder layers as encoder layers (t5).
+    Raises UsageError for an unknown family or number, or if the numbers contradict.
+    """
+    if family not in _FAMILY:
+        raise UsageError(f"unknown model family {family!r}", "one of: " + ", ".join(FAMILIES))
+    known = [field.name for field in fields(ModelShape)]
+    for number in numbers:
+        if number not in known:
+            raise UsageError(f"a model shape has no {number!r}", "it has: " + ", ".join(known))
+    for needed in ("num_layers", "hidden"):
+        if not isinstance(numbers.get(needed), int) or numbers[needed] < 1:
+            raise UsageError(f"a {family} shape needs {needed}, a whole number from 1")
+    full = _FAMILY[family] | numbers
+    hidden = full["hidden"]
+    heads = full.setdefault("num_heads", max(1, hidden // 64))
+    full.setdefault("num_kv_heads", heads)
+    full.setdefault("head_dim", max(1, hidden // heads) if isinstance(heads, int) and heads else 0)
+    full.setdefault(
+        "ffn", -(-hidden * 8 // 3 // 256) * 256 if full.get("gated_ffn") else 4 * hidden
+    )
+    if family == "t5":
+        full.setdefault("num_decoder_layers", full["num_layers"])
+    return ModelShape(name=name or _describe(family, numbers), family=family, **full)
+
+
+def _describe(family: str, numbers: dict[str, Any]) -> str:
+    return f"{family}:" + ",".join(f"{name}={number}" for name, number in numbers.items())
+
+
+def named(name: str) -> ModelShape:
+    """One of NAMED, in any capitals; UsageError with the known names otherwise."""
+    for known, (family, numbers) in NAMED.items():
+        if known.lower() == name.lower():
+            return custom(family, name=known, **numbers)
+    raise UsageError(
+        f"unknown model {name!r}",
+        f"one of: {', '.join(NAMED)}; a path to a config.json; or gpt2:num_layers=4,hidden=256",
+    )
+
+
+def find(text: str) -> ModelShape:
+    """The shape that a user means: a name, a path to a config.json, or `family:number=value,…`."""
+    family, colon, numbers = text.partition(":")
+    if colon and family in FAMILIES:
+        return custom(family, name=text, **dict(map(_number, numbers.split(","))))
+    path = Path(text)
+    if text.endswith(".json") or path.is_dir():
+        from trainrig.workload.config_json import read_config
+
+        return read_config(path / "config.json" if path.is_dir() else path)
+    return named(text)
+
+
+def _number(item: str) -> tuple[str, Any]:
+    name, _, value = item.partition("=")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for read in (int, float):
+        try:
+            return name, read(value)
+        except ValueError:
+            continue
+    if name == "activation":
+        return name, value
+    raise UsageError(f"cannot read {item!r} as number=value", "as in gpt2:num_layers=4,hidden=256")

@@ -1,0 +1,187 @@
+"""What the parts of a transformer cost: FLOPs and bytes of one operation, forward and backward.
+
+An operation's FLOPs are those of its matrix products; a norm, an activation or a softmax has none,
+by the field's convention, and is priced by its bytes.  Bytes are the ones a perfect cache would
+move between memory and chip: each operand read once, each result written once.
+
+Backward of y = x·W is two products of the same size: the gradients of x and of W.  A fused
+attention keeps no scores and computes them once more in its backward: `Cost.again`, which counts
+for the hardware and not for the model (FlashAttention, Dao et al. 2022, appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainrig.workload.primitives import dtype_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One pass, in one direction."""
+
+    flops: int = 0
+    again: int = 0
+    """FLOPs computed a second time, not part of ``flops``."""
+    read_bytes: int
+    write_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An operation of the model: what it is, and what it costs in both directions."""
+
+    name: str
+    kind: str
+    forward: Cost
+    backward: Cost
+
+
+def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Part:
+    """(rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice."""
+    size = dtype_bytes(dtype)
+    x, weight, y = rows * wide_in, wide_in * wide_out, rows * wide_out
+    flops = 2 * rows * wide_in * wide_out
+    return Part(
+        name=name,
+        kind="matmul",
+        forward=Cost(flops=flops, read_bytes=(x + weight) * size, write_bytes=y * size),
+        backward=Cost(
+            flops=2 * flops,
+            read_bytes=(y + weight + y + x) * size,  # dx = dy·Wᵀ, then dW = xᵀ·dy
+            write_bytes=(x + weight) * size,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The sizes of one attention: ``queries`` tokens look at ``keys`` tokens."""
+
+    batch: int
+    queries: int
+    keys: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    half: bool = False
+    """Causal, counted as half of the scores."""
+
+    @property
+    def score_flops(self) -> int:
+        """q·kᵀ of all heads; weights·v costs the same."""
+        full = 2 * self.batch * self.num_heads * self.queries * self.keys * self.head_dim
+        return full // 2 if self.half else full
+
+
+def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
+    """softmax(q·kᵀ)·v in one kernel: scores never reach memory, and are computed twice.
+
+    ``bias``: elements of an additive position bias that is read, and whose gradient is written.
+    """
+    size = dtype_bytes(dtype)
+    tokens = heads.batch * heads.head_dim
+    q = tokens * heads.queries * heads.num_heads
+    kv = 2 * tokens * heads.keys * heads.num_kv_heads
+    sums = 4 * heads.batch * heads.num_heads * heads.queries  # log-sum-exp in fp32
+    return [
+        Part(
+            name=name,
+            kind="attention",
+            forward=Cost(
+                flops=2 * heads.score_flops,
+                read_bytes=(q + kv + bias) * size,
+                write_bytes=q * size + sums,
+            ),
+            backward=Cost(
+                flops=4 * heads.score_flops,
+                again=heads.score_flops,
+                read_bytes=(3 * q + kv + bias) * size + sums,  # q, o and do
+                write_bytes=(q + kv + bias) * size,
+            ),
+        )
+    ]
+
+
+def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
+    """The same in three operations, whose scores are written and read back."""
+    size = dtype_bytes(dtype)
+    tokens = heads.batch * heads.head_dim
+    q = tokens * heads.queries * heads.num_heads
+    k = tokens * heads.keys * heads.num_kv_heads
+    scores = heads.batch * heads.num_heads * heads.queries * heads.keys
+    flops = heads.score_flops
+    return [
+        _product(f"{name}.scores", flops, (q, k, scores), size),
+        elementwise(f"{name}.softmax", "softmax", scores, dtype, reads=1, extra=bias),
+        _product(f"{name}.values", flops, (scores, k, q), size),
+    ]
+
+
+def _product(name: str, flops: int, elements: tuple[int, int, int], size: int) -> Part:
+    left, right, out = elements
+    return Part(
+        name=name,
+        kind="attention",
+        forward=Cost(flops=flops, read_bytes=(left + right) * size, write_bytes=out * size),
+        backward=Cost(
+            flops=2 * flops,
+            read_bytes=(2 * out + left + right) * size,
+            write_bytes=(left + right) * size,
+        ),
+    )
+
+
+def elementwise(
+    name: str, kind: str, elements: int, dtype: str, *, reads: int, extra: int = 0
+) -> Part:
+    """One result from ``reads`` arrays of as many elements; ``extra`` elements are read besides.
+
+    Backward reads the result's gradient and the inputs, and writes each input's gradient.
+    """
+    size = dtype_bytes(dtype)
+    return Part(
+        name=name,
+        kind=kind,
+        forward=Cost(read_bytes=(reads * elements + extra) * size, write_bytes=elements * size),
+        backward=Cost(
+            read_bytes=(elements + reads * elements) * size,
+            write_bytes=(reads * elements + extra) * size,
+        ),
+    )
+
+
+def residual(name: str, elements: int, dtype: str) -> Part:
+    """x + f(x); backward adds the two gradients that meet where x forks."""
+    size = dtype_bytes(dtype)
+    add = Cost(read_bytes=2 * elements * size, write_bytes=elements * size)
+    return Part(name=name, kind="elementwise", forward=add, backward=add)
+
+
+def norm(name: str, rows: int, wide: int, dtype: str) -> Part:
+    """LayerNorm or RMSNorm; its own few weights are not counted."""
+    return elementwise(name, "norm", rows * wide, dtype, reads=1)
+
+
+def embedding(name: str, rows: int, wide: int, dtype: str) -> Part:
+    """Rows looked up; backward adds each row's gradient into the table's."""
+    size = dtype_bytes(dtype)
+    ids = 8 * rows
+    return Part(
+        name=name,
+        kind="embedding",
+        forward=Cost(read_bytes=rows * wide * size + ids, write_bytes=rows * wide * size),
+        backward=Cost(read_bytes=2 * rows * wide * size + ids, write_bytes=rows * wide * size),
+    )
+
+
+def cross_entropy(rows: int, vocab: int, dtype: str) -> Part:
+    """Softmax of the logits against one target each; backward writes the logits' gradient."""
+    size = dtype_bytes(dtype)
+    logits, targets = rows * vocab * size, 8 * rows
+    return Part(
+        name="cross_entropy",
+        kind="cross_entropy",
+        forward=Cost(read_bytes=logits + targets, write_bytes=4 * rows),
+        backward=Cost(read_bytes=logits + targets + 4 * rows, write_bytes=logits),
+    )

@@ -1,0 +1,157 @@
+"""Model shapes: the numbers that fix a transformer.
+
+A shape says everything that its parameters, FLOPs and bytes follow from, and what its layers
+compute (activation, biases, positions), so that `models` builds a network from a shape alone.
+It holds no weights and no tokenizer.  `named` has the known ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainrig.errors import UsageError
+
+FAMILIES = ("gpt2", "gpt-neo", "bert", "t5", "llama")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+_MAX = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Llama 3's stretching of the rotary wavelengths beyond the first training length.
+
+    Wavelengths over ``original_positions / low`` are multiplied by ``factor``, those under
+    ``original_positions / high`` stay, those between are blended.
+    """
+
+    factor: float
+    low: float
+    high: float
+    original_positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A transformer in numbers.  Letters in brackets are those of the formulas."""
+
+    name: str
+    family: str
+    num_layers: int
+    """Blocks; for t5 those of the encoder."""
+    num_decoder_layers: int = 0
+    """Blocks with cross-attention (t5)."""
+    hidden: int
+    """Width of the residual stream (h)."""
+    num_heads: int
+    num_kv_heads: int
+    """Heads of keys and values; fewer than num_heads is grouped-query attention."""
+    head_dim: int
+    ffn: int
+    """Width inside the feed-forward network; 4h in the classic ones."""
+    vocab: int
+    """Tokens that the embedding knows (V)."""
+    max_positions: int
+    """Learned positions, or the length that rotary and relative ones were meant for."""
+    activation: str
+    gated_ffn: bool = False
+    """down(act(gate(x)) * up(x)) instead of down(act(up(x)))."""
+    tied: bool = True
+    """The logits' matrix is the token embedding."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    norm_eps: float = 1e-5
+    init_std: float = 0.02
+    """Standard deviation of fresh weights; for t5 the factor on its own scheme."""
+    token_types: int = 0
+    """Rows of the segment embedding (bert)."""
+    num_buckets: int = 0
+    max_distance: int = 0
+    """Relative positions (t5): buckets, and the distance that the last one begins at."""
+    scale_logits: bool = False
+    """Logits are divided by √h (t5 with a tied embedding)."""
+    rope_theta: float = 0.0
+    rope_scaling: RopeScaling | None = None
+    windows: tuple[int, ...] = ()
+    """For each layer, how many tokens it looks back on, 0 = all; empty = all for all."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only earlier ones (t5: in its decoder)."""
+        return self.family != "bert"
+
+    @property
+    def positions(self) -> str:
+        """How a layer knows the order of its tokens: learned, relative or rotary."""
+        return {"t5": "relative", "llama": "rotary"}.get(self.family, "learned")
+
+    @property
+    def norm_bias(self) -> bool:
+        """LayerNorm has a bias; RMSNorm (t5, llama) has not, and subtracts no mean."""
+        return self.family not in ("t5", "llama")
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor on q·k: 1/√head_dim, but 1 in T5 and GPT-Neo, whose weights absorb it."""
+        return 1.0 if self.family in ("t5", "gpt-neo") else float(self.head_dim**-0.5)
+
+
+_POSITIVE = (
+    "num_layers",
+    "hidden",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn",
+    "vocab",
+    "max_positions",
+)
+
+
+def _check(shape: ModelShape) -> None:
+    if shape.family not in FAMILIES:
+        raise UsageError(f"unknown model family {shape.family!r}", "one of: " + ", ".join(FAMILIES))
+    for name in _POSITIVE:
+        number = getattr(shape, name)
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < _MAX:
+            raise UsageError(f"{shape.name}: {name} = {number!r}", "a whole number from 1")
+    if shape.activation not in ACTIVATIONS:
+        raise UsageError(
+            f"{shape.name}: unknown activation {shape.activation!r}",
+            "one of: " + ", ".join(ACTIVATIONS),
+        )
+    for wrong, what in _contradictions(shape):
+        if wrong:
+            raise UsageError(f"{shape.name}: {what}")
+
+
+def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
+    kv_heads, heads = shape.num_kv_heads, shape.num_heads
+    one_width = shape.family not in ("t5", "llama")
+    return (
+        (heads % kv_heads != 0, f"{heads} heads cannot share {kv_heads} heads of keys"),
+        (
+            kv_heads != heads and shape.family != "llama",
+            f"{shape.family} has a head of keys for each head",
+        ),
+        (
+            one_width and heads * shape.head_dim != shape.hidden,
+            f"{heads} heads of {shape.head_dim} do not make a width of {shape.hidden}",
+        ),
+        (
+            shape.positions == "rotary" and (shape.head_dim % 2 != 0 or shape.rope_theta <= 0),
+            "rotary positions turn pairs: head_dim must be even, rope_theta above 0",
+        ),
+        (
+            shape.family == "t5" and not (shape.num_decoder_layers > 0 and shape.num_buckets > 3),
+            "t5 needs decoder layers and at least 4 buckets",
+        ),
+        (shape.family != "t5" and shape.num_decoder_layers != 0, "only t5 has a decoder apart"),
+        (
+            bool(shape.windows) and len(shape.windows) != shape.num_layers,
+            f"{len(shape.windows)} windows for {shape.num_layers} layers",
+        ),
+    )
