@@ -107,12 +107,20 @@ def test_undecodable_text_does_not_cost_the_run(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_and_is_open_again(run: Path) -> None:
     with resume_run(run) as writer:
+        assert read_run(run).verdict is not None  # kept until something new is measured
+        writer.reopen()
         writer.append(make(3))
         writer.append_series("gpu0", {"t": 1.0})
     data = read_run(run)
     assert numbers(run) == [0, 1, 2, 3]
     assert len(data.series["gpu0"]) == 2
     assert data.verdict is None
+
+
+def test_a_discarded_run_leaves_nothing(tmp_path: Path) -> None:
+    with create_run(tmp_path, "bench", {}) as writer:
+        writer.discard()
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- kill -9
