@@ -135,3 +135,28 @@ def test_no_roofline_without_a_bandwidth() -> None:
     kept = [r for r in view.records if r.metric != "byte_rate"]
     view = dataclasses.replace(view, records=tuple(kept))
     assert roofline(view, rows(view)) is None
+
+
+def test_one_of_each_make_before_a_second() -> None:
+    view = made.gpu_view()
+    twins = [view.baselines[-1].replace(device=f"V100 SXM2 {n}GB") for n in (16, 32, 64, 96)]
+    view = dataclasses.replace(view, baselines=(*twins, *view.baselines))
+    drawn = [s.label for f in curves(view, rows(view)) for s in f.chart.series if s.quiet]
+    assert sum("V100" in label for label in drawn) == 2
+    assert "A100 SXM4 80GB" in drawn
+
+
+def test_ticks_of_a_log_axis_are_even() -> None:
+    log = Axis(title="GB/s", log=True)
+    svg = draw(chart(series((1, 15.0), (2, 4000.0)), y=log), 520, 320)
+    ticks = re.findall(r'class="tick" text-anchor="end">([^<]*)', svg)
+    assert ticks == ["20", "50", "100", "200", "500", "1,000", "2,000"]
+    wide = draw(chart(series((1, 0.01), (2, 4000.0)), y=log), 520, 320)
+    assert re.findall(r'class="tick" text-anchor="end">([^<]*)', wide) == [
+        "0.01",
+        "0.1",
+        "1",
+        "10",
+        "100",
+        "1,000",
+    ]

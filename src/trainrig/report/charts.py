@@ -221,7 +221,10 @@ def _others(
     top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) or 0.0 for row in chosen)])
     near = {d: best for d, best in found.items() if _highest(best) <= top * _NEAR} or found
     ranked = sorted(near.items(), key=lambda item: (_fame(item[0]), -len(item[1]), item[0]))
-    return [_published_line(device, best, first) for device, best in ranked[:MAX_OTHERS]]
+    # One of each make before a second one: three V100s say what one says.
+    makes = [_fame(device) for device, _ in ranked]
+    places = sorted(range(len(ranked)), key=lambda n: (makes[:n].count(makes[n]), n))
+    return [_published_line(*ranked[n], first) for n in places[:MAX_OTHERS]]
 
 
 # Machines that many readers know, in the order in which they are worth a line.

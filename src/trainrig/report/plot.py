@@ -173,7 +173,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
         return powers
     steps = [m * 10.0**n for n in range(first, last + 1) for m in (1.0, 2.0, 5.0)]
     finer = [step for step in steps if low <= step <= high]
-    return finer if len(finer) <= max(9, most) else powers or finer
+    return finer if len(finer) <= most else powers or finer
 
 
 def _nice_step(span: float, most: int) -> float:
@@ -190,7 +190,7 @@ def plain_number(value: float) -> str:
 def _y_axis(axis: Axis, scale: _Scale, left: float, right: float) -> list[str]:
     word = axis.word or (lambda value: plain_number(value / axis.scale))
     parts = [_text(4.0, 12.0, axis.title, "axis")]
-    for tick in _ticks(axis, scale, 6):
+    for tick in _ticks(axis, scale, 9 if axis.log else 6):
         y = scale(tick)
         parts.append(f'<path class="grid" d="M{left:g} {y:.1f}H{right:.1f}"/>')
         parts.append(_text(left - 7.0, y + 4.0, word(tick), "tick", anchor="end"))
