@@ -173,3 +173,16 @@ def test_the_exit_code_of_qualify_is_told(fresh: Path, python: str) -> None:
     assert result.stdout.splitlines()[-1] == "trainrig qualify"
     assert result.returncode == 2
     assert "Error 3" in result.stderr
+
+
+def test_bench_runs_every_benchmark_and_nothing_else(fresh: Path, python: str) -> None:
+    folder = fresh / "benchmarks"
+    folder.mkdir()
+    for name in ("_shared.py", "one.py", "two.py"):
+        (folder / name).touch()
+    make(fresh, "setup", python)
+    (fresh / ".venv" / "bin" / "python").write_text('#!/bin/sh\ntest "$1" = benchmarks/two.py\n')
+    os.utime(fresh / ".venv" / "bin" / "python", ns=(0, 0))
+    result = make(fresh, "bench", python)
+    assert result.stdout.splitlines() == ["== benchmarks/one.py", "== benchmarks/two.py"]
+    assert result.returncode == 2  # the first one failed, the second one ran all the same
