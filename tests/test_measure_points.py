@@ -135,6 +135,14 @@ def test_a_point_that_ran_out_of_time_says_so() -> None:
     assert point.stop == "converged"
 
 
+def test_workers_that_converged_apart_make_no_converged_point() -> None:
+    (point,) = point_records(attempts(reply(1.00e-3), reply(1.045e-3)))
+    assert point.disturbed is None  # within what workers may differ by
+    assert point.stop == "spread"
+    (point,) = point_records(attempts(reply(1.00e-3), reply(1.02e-3)))
+    assert point.stop == "converged"
+
+
 def test_common_conditions_are_kept_and_numbers_are_their_median() -> None:
     one = reply(conditions={"threads": 2, "load_1m": 1.0, "clock": "host", "power_w": 90.0})
     two = reply(conditions={"threads": 2, "load_1m": 3.0, "clock": "other"})

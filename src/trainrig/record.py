@@ -153,7 +153,8 @@ class Record:
     attempt: _AtLeastOne | None = None
     """Which fresh worker took these samples, from 1; None for the point itself."""
     stop: str | None = None
-    """Why sampling stopped: ``converged``, ``time``, ``samples``."""
+    """Why sampling stopped: ``converged``, ``time``, ``samples``; ``spread`` for a point whose
+    workers converged on values that differ by more than the target allows."""
     limit: Limit | None = None
     """The ceiling of this number."""
     status: Status = Status.OK

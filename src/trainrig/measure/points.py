@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainrig.measure.family import Metric, family
+from trainrig.measure.loop import TARGET_HALF_WIDTH
 from trainrig.measure.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
 from trainrig.stats import Attempt, Interval, Settled, median, median_interval, settle
@@ -80,7 +81,6 @@ def _view(record: Record) -> Attempt:
 
 def _point(used: Sequence[Record], settled: Settled, metric: Metric) -> Record:
     last = used[-1]
-    converged = all(record.stop == "converged" for record in used)
     return last.replace(
         id=new_id(),
         metric=metric.name,
@@ -95,12 +95,21 @@ def _point(used: Sequence[Record], settled: Settled, metric: Metric) -> Record:
         interval=(metric.amount / settled.interval.high, metric.amount / settled.interval.low),
         confidence=settled.interval.confidence,
         attempt=None,
-        stop="converged" if converged else last.stop if last.stop != "converged" else "time",
+        stop=_why_stopped(used, settled),
         disturbed=settled.disturbed,
         conditions=_common_conditions(used),
         started=used[0].started,
         duration=sum(record.duration or 0.0 for record in used),
     )
+
+
+def _why_stopped(used: Sequence[Record], settled: Settled) -> str | None:
+    """Converged only where each worker did and all of them lie within the same tight interval."""
+    others = [record.stop for record in used if record.stop != "converged"]
+    if others:
+        return others[-1]
+    tight = settled.interval.half_width(settled.value) <= TARGET_HALF_WIDTH
+    return "converged" if tight else "spread"
 
 
 def _without_value(record: Record, metric: Metric) -> Record:
