@@ -46,7 +46,10 @@ class Pair:
     ours: Record
     ours_s: float
     """Seconds a call."""
+    ours_took: float
+    """Seconds for the point, both workers."""
     peer_s: float
+    peer_took: float
     peer_iqr: float
     """Interquartile range over the median."""
 
@@ -126,7 +129,8 @@ class Race:
 
     def _met(self, point: Record) -> str:
         """Called by the runner for each settled point: the peer's turn."""
-        self.ours_seconds += time.perf_counter() - self._resumed
+        took = time.perf_counter() - self._resumed
+        self.ours_seconds += took
         if point.value is not None:
             found = self._peer.measure(point.benchmark, point.case)
             self._peer.seconds += found["seconds"]
@@ -135,7 +139,9 @@ class Race:
                 case=point.case,
                 ours=point,
                 ours_s=amount / point.value,
+                ours_took=took,
                 peer_s=found["median_s"],
+                peer_took=found["seconds"],
                 peer_iqr=found["iqr_s"] / found["median_s"],
             )
             self.pairs.append(pair)
@@ -149,7 +155,8 @@ def _line(pair: Pair) -> str:
     return (
         f"{pair.ours.benchmark:6s} {case_label(pair.case):28s} {format_time(pair.ours_s):>8s} "
         f"±{pair.half_width * 100:4.1f} %   peer {format_time(pair.peer_s):>8s} "
-        f"iqr {pair.peer_iqr * 100:4.1f} %   ratio {pair.ratio:.3f}{marked}"
+        f"iqr {pair.peer_iqr * 100:4.1f} %   ratio {pair.ratio:.3f}   "
+        f"took {pair.ours_took:4.1f} s, peer {pair.peer_took:.1f} s{marked}"
     )
 
 
