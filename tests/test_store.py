@@ -344,17 +344,16 @@ def test_no_permission_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -
             assert caught.value.hint == "check its permissions"
 
 
-def test_a_verdict_that_cannot_be_removed_leaves_the_run_unlocked(
+def test_a_verdict_that_cannot_be_removed_is_one_line(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
-    with monkeypatch.context() as patch:
+    with resume_run(run) as writer, monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
         with pytest.raises(StoreError, match="Permission denied"):
-            resume_run(run)
-    resume_run(run).close()
+            writer.reopen()
 
 
 # ---------------------------------------------------------------- one writer

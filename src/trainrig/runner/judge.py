@@ -22,12 +22,10 @@ from trainrig.record import (
     Verdict,
     case_label,
 )
-from trainrig.report.join import Row, join
+from trainrig.report.join import SIBLING_MARGIN, Row, join
 from trainrig.stats import median
 from trainrig.units import format_quantity, format_share
 
-SIBLING_MARGIN = 0.07
-"""Cards of one model in one machine lie closer together than boards in general."""
 IMPLAUSIBLE = 1.5
 """No chip runs half as fast again as its data sheet: the definition or the clock is wrong."""
 
