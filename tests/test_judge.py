@@ -156,3 +156,15 @@ def test_a_step_on_one_of_two_cards_does_not_stand_for_the_other():
     verdict = judge([planned(good, LOW, HIGH), planned(failed, LOW, HIGH), good, failed])
     assert verdict.outcome is Outcome.INCOMPLETE
     assert "#1" in verdict.reason
+
+
+def test_failures_with_one_reason_are_one_finding():
+    failed = [
+        point(None, size=size, status=Status.FAILED, reason="the worker did not start")
+        for size in (512, 1024, 2048)
+    ]
+    verdict = judge([*(planned(one, LOW, HIGH) for one in failed), *failed])
+    assert ids(verdict.findings).count("case-failed") == 1
+    assert "and 2 more cases" in next(
+        finding.evidence for finding in verdict.findings if finding.id == "case-failed"
+    )

@@ -123,16 +123,22 @@ def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:
 
 
 def _failures(records: Iterable[Record]) -> Iterable[Finding]:
+    """One finding a reason: a worker that does not start fails all of its cases alike."""
+    groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         wrong = (record.reason or "").startswith("wrong answer")
         if record.is_point and record.status in (Status.FAILED, Status.TIMEOUT) and not wrong:
-            yield Finding(
-                id="case-failed",
-                severity="warning",
-                evidence=f"{_name(record)}: {record.reason}",
-                fix="read the worker's log in the run's logs/ folder",
-                records=(record.id,),
-            )
+            where = (record.benchmark, record.device, record.device_index)
+            groups.setdefault((*where, record.reason), []).append(record)
+    for failed in groups.values():
+        more = f" (and {len(failed) - 1} more cases)" if len(failed) > 1 else ""
+        yield Finding(
+            id="case-failed",
+            severity="warning",
+            evidence=f"{_name(failed[0])}{more}: {failed[0].reason}",
+            fix="read the worker's log in the run's logs/ folder",
+            records=tuple(record.id for record in failed),
+        )
 
 
 def _outside_band(rows: Iterable[Row]) -> Iterable[Finding]:
