@@ -33,12 +33,19 @@ def command(verb: str) -> click.Command:
 
 
 def surface(verb: str) -> str:
-    """The parameters of a verb, as they are typed."""
+    """The parameters of a verb, or of each of its commands, as they are typed."""
+    found = command(verb)
+    if isinstance(found, click.Group):
+        return " | ".join(f"{name} {typed(found.commands[name])}" for name in found.commands)
+    return typed(found)
+
+
+def typed(found: click.Command) -> str:
     return " ".join(
         "/".join(parameter.opts)
         if isinstance(parameter, click.Option)
         else parameter.human_readable_name.upper() + "..." * (parameter.nargs == -1)
-        for parameter in command(verb).params
+        for parameter in found.params
     )
 
 
@@ -49,6 +56,7 @@ def test_the_surface_is_as_promised() -> None:
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --json",
             "bench": "FAMILY --dtype --size --op --device --peak --budget --out --json",
+            "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
             "bundle": "RUN --out --unpack --json",
@@ -59,7 +67,7 @@ def test_the_surface_is_as_promised() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_json_and_a_line_of_help(verb: str) -> None:
-    assert "--json" in surface(verb).split()
+    assert all("--json" in part.split() for part in surface(verb).split(" | "))
     assert command(verb).get_short_help_str()
     result = CliRunner().invoke(command(verb), ["--help"])
     assert result.exit_code == 0

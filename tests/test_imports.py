@@ -66,6 +66,8 @@ LAZY = "def _planted():\n    import {}"
     ("room", "code", "seen"),
     [
         ("workload", "import torch", "trainrig.workload -> torch"),
+        ("data", LAZY.format("torch"), "trainrig.data -> torch"),
+        ("data", "import trainrig.catalog.load", "trainrig.data -> trainrig.catalog.load"),
         ("catalog", LAZY.format("torch"), "trainrig.catalog -> torch"),
         ("doctor", LAZY.format("trainrig.measure"), "trainrig.doctor -> trainrig.measure"),
         ("report", "import trainrig.measure", "trainrig.report -> trainrig.measure"),
@@ -136,6 +138,7 @@ def test_the_help_loads_click_and_nothing_heavy(tmp_path: Path) -> None:
         ["catalog", "--compare", "RTX 4090", "RTX 3090"],
         ["qualify", "--help"],
         ["bench", "--help"],
+        ["data", "prepare", "--help"],
         ["demo"],
         ["report", DEMO, "--html", "report.html"],
         ["compare", DEMO, DEMO],

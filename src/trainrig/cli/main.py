@@ -20,6 +20,7 @@ VERBS = {
     "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
     "catalog": "What vendors claim: one chip, or several side by side.",
     "bench": "Measure one family: matmul, vector or copy.",
+    "data": "Make text ready for training: tokenizer, tokens, a held-out part.",
     "report": "Show a run: in the terminal, as HTML or as markdown.",
     "compare": "Two runs side by side: better, worse or cannot tell.",
     "bundle": "Pack a run into one file with a content hash, or unpack it.",
@@ -67,7 +68,7 @@ def main() -> None:
     except TrainrigError as error:
         code = _complain(error.message, error.hint, error.exit_code)
     except click.UsageError as error:
-        hint = f"trainrig {_verb(error)}--help"
+        hint = f"{error.ctx.command_path if error.ctx else 'trainrig'} --help"
         code = _complain(error.format_message(), hint, EXIT_USAGE)
     except click.ClickException as error:
         code = _complain(error.format_message(), None, EXIT_USAGE)
@@ -77,11 +78,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _verb(error: click.UsageError) -> str:
-    name = error.ctx.info_name if error.ctx is not None else None
-    return f"{name} " if name in VERBS else ""
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:

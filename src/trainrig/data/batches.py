@@ -1,0 +1,206 @@
+"""A step's number → the samples that one rank trains on in it.
+
+Each objective is a callable ``batches(step)`` without state: what it yields depends on
+the seed, the step and the rank alone.  The tokens of a part are cut into samples of
+one length, documents packed one after another with the end token between; an epoch
+visits every sample once, in an order of its own.  Sample g of the run is
+``g = step · batch · num_ranks + rank · batch + row``, so that ranks never meet within
+an epoch, and a step's samples are the same however many ranks share them.
+
+Arrays are int64, shape (batch, seq_len), ready for torch.from_numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainrig.data.masking import IGNORED, SpanSizes, corrupt_spans, mask_tokens, span_sizes_for
+from trainrig.data.order import permute
+from trainrig.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainrig.data.order import Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Which samples of each step belong to this rank."""
+
+    batch: int
+    """Samples of one rank in one step."""
+    rank: int = 0
+    num_ranks: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or not 0 <= self.rank < self.num_ranks:
+            raise UsageError(
+                f"batch {self.batch} on rank {self.rank} of {self.num_ranks} ranks is no shard",
+                "a batch is at least 1, and ranks count from 0",
+            )
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all ranks in one step."""
+        return self.batch * self.num_ranks
+
+    def numbers(self, step: int) -> Ints:
+        """The run's sample numbers of this rank in ``step``, shape (batch,)."""
+        first = step * self.global_batch + self.rank * self.batch
+        return np.arange(first, first + self.batch, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """What a model is trained on in one step; labels of -100 carry no loss."""
+
+    inputs: Ints
+    labels: Ints
+    """Causal: the next token.  Masked: the token behind the mask.  Spans: the target."""
+    decoder_inputs: Ints | None = None
+    """Spans: the target moved one to the right, behind the start token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CausalBatches:
+    """GPT: each position's label is the next token."""
+
+    tokens: NDArray[Any]
+    seq_len: int
+    shard: Shard
+
+    def __post_init__(self) -> None:
+        _check_samples(self.num_samples, self.seq_len, self.tokens)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch; they share the token that ends one and labels the other."""
+        return _num_samples(self.tokens.size - 1, self.seq_len)
+
+    def __call__(self, step: int) -> Batch:
+        """The batch of ``step``."""
+        places = _places(self.shard, step, self.num_samples)
+        rows = _gather(self.tokens, places, self.seq_len, self.seq_len + 1)
+        return Batch(inputs=_whole(rows[:, :-1]), labels=_whole(rows[:, 1:]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MaskedBatches:
+    """BERT: some tokens are hidden; one segment, between class and separator token if given."""
+
+    tokens: NDArray[Any]
+    seq_len: int
+    shard: Shard
+    mask: int
+    vocab_size: int
+    around: tuple[int, int] | None = None
+    """The class and the separator token: never masked."""
+
+    def __post_init__(self) -> None:
+        _check_samples(self.num_samples, self._text_len, self.tokens)
+
+    @property
+    def _text_len(self) -> int:
+        return self.seq_len - (2 if self.around else 0)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+        return _num_samples(self.tokens.size, self._text_len)
+
+    def __call__(self, step: int) -> Batch:
+        """The batch of ``step``."""
+        places = _places(self.shard, step, self.num_samples)
+        rows = _gather(self.tokens, places, self._text_len, self._text_len)
+        inputs, labels = mask_tokens(
+            rows,
+            self.shard.numbers(step),
+            seed=self.shard.seed,
+            mask=self.mask,
+            vocab_size=self.vocab_size,
+        )
+        if self.around:
+            edges = ((0, 0), (1, 1))
+            inputs = np.pad(inputs, edges, constant_values=((0, 0), self.around))
+            labels = np.pad(labels, edges, constant_values=IGNORED)
+        return Batch(inputs=inputs, labels=labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanBatches:
+    """T5: spans are replaced by sentinels; inputs are padded to seq_len, by a token at most."""
+
+    tokens: NDArray[Any]
+    seq_len: int
+    shard: Shard
+    sentinels: tuple[int, ...]
+    end: int
+    pad: int
+    """Fills inputs up and starts the decoder, as T5 does."""
+
+    def __post_init__(self) -> None:
+        _check_samples(self.num_samples, self.sizes.num_tokens, self.tokens)
+
+    @property
+    def sizes(self) -> SpanSizes:
+        """Of one sample; ``sizes.target_len`` is the length of the labels."""
+        return span_sizes_for(self.seq_len)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+        return _num_samples(self.tokens.size, self.sizes.num_tokens)
+
+    def __call__(self, step: int) -> Batch:
+        """The batch of ``step``."""
+        sizes = self.sizes
+        places = _places(self.shard, step, self.num_samples)
+        rows = _gather(self.tokens, places, sizes.num_tokens, sizes.num_tokens)
+        inputs, labels = corrupt_spans(
+            rows,
+            self.shard.numbers(step),
+            seed=self.shard.seed,
+            sizes=sizes,
+            sentinels=np.array(self.sentinels, dtype=np.int64),
+            end=self.end,
+        )
+        fill = ((0, 0), (0, self.seq_len - sizes.input_len))
+        shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.pad)
+        return Batch(
+            inputs=np.pad(inputs, fill, constant_values=self.pad),
+            labels=labels,
+            decoder_inputs=shifted,
+        )
+
+
+def _num_samples(num_tokens: int, length: int) -> int:
+    return num_tokens // length if length > 0 else 0
+
+
+def _check_samples(num_samples: int, length: int, tokens: NDArray[Any]) -> None:
+    if num_samples < 1:
+        raise DataError(
+            f"{tokens.size} tokens are too few for a sample of {length}",
+            "prepare more text, or train with a shorter sequence",
+        )
+
+
+def _places(shard: Shard, step: int, num_samples: int) -> Ints:
+    """Which samples of the part this rank reads in ``step``."""
+    epochs, places = np.divmod(shard.numbers(step), num_samples)
+    return permute(places, num_samples, shard.seed, epochs)
+
+
+def _gather(tokens: NDArray[Any], places: Ints, stride: int, length: int) -> Ints:
+    """The samples at ``places``, shape (batch, length)."""
+    rows: Ints = tokens[places[:, None] * stride + np.arange(length)].astype(np.int64)
+    return rows
+
+
+def _whole(rows: Ints) -> Ints:
+    return np.ascontiguousarray(rows)

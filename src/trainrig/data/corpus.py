@@ -1,0 +1,225 @@
+"""Documents from paths: text files, folders of them, JSON lines; or the standard library.
+
+A folder gives all of its files but hidden ones and Python's caches, in the order of
+their paths; links to folders are not followed.  A ``.jsonl`` or ``.ndjson`` file gives
+one document a line, from its field "text".  Without paths, the corpus is the running
+Python's standard library (PSF licence) without its tests, which is on every machine and
+needs no network; it differs by Python version, hence the hash.
+
+What is no text is passed over with a reason: empty files, and binary ones (a NUL byte,
+or more than 1 % of the characters are not UTF-8).  Below that limit, what cannot be
+decoded becomes U+FFFD and is counted.
+
+The hash is SHA-256 over each document's length in bytes (u64, little endian) and its
+UTF-8 text: it depends on the text and its order, not on names or places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trainrig.errors import DataError
+
+JSON_LINES = (".jsonl", ".ndjson")
+MAX_REPLACED = 0.01
+# Tests repeat themselves; what was built or installed here is not the library's.
+_NOT_LIBRARY = re.compile(
+    r"tests?|idle_test|config-.*|(site|dist)-packages|__pycache__|_sysconfigdata.*|sitecustomize\.py"
+)
+_UNWANTED = re.compile(r"\..*|__pycache__")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_TEXT_HINT = 'name text files, folders of them, or JSON lines with a field "text"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One text."""
+
+    text: str
+    num_replaced: int = 0
+    """Characters that could not be decoded."""
+
+    @property
+    def data(self) -> bytes:
+        """The text in UTF-8."""
+        return self.text.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What is no text, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Files in their order; read anew at each pass, since a corpus need not fit the memory."""
+
+    name: str
+    """What it is called in a file name: ``python3.11`` or ``text``."""
+    files: tuple[Path, ...]
+
+    def read(self) -> Iterator[Document | Skipped]:
+        """All documents, and what was passed over.  Raises DataError for unreadable files."""
+        for path in self.files:
+            try:
+                yield from _read_file(path)
+            except OSError as error:
+                raise DataError(f"cannot read {path}: {error.strerror}", _TEXT_HINT) from None
+
+    def documents(self) -> Iterator[Document]:
+        """The documents alone."""
+        return (item for item in self.read() if isinstance(item, Document))
+
+
+def open_corpus(paths: tuple[Path, ...]) -> Corpus:
+    """The files that ``paths`` name, each once; the standard library where there are none.
+
+    Raises DataError for a path that is neither a file nor a folder.
+    """
+    if not paths:
+        return standard_library()
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir() and not path.is_file():
+            raise DataError(f"no file or folder {path}", _TEXT_HINT)
+        for file in _walk(path, _UNWANTED) if path.is_dir() else [path]:
+            found.setdefault(file.resolve(), file)
+    return Corpus(name="text", files=tuple(found.values()))
+
+
+def standard_library() -> Corpus:
+    """The running Python's modules, without tests and what belongs to this machine."""
+    files = [
+        p for p in _walk(Path(sysconfig.get_path("stdlib")), _NOT_LIBRARY) if p.suffix == ".py"
+    ]
+    if not files:
+        raise DataError("this Python has no sources of its standard library", _TEXT_HINT)
+    major, minor, _ = platform.python_version_tuple()
+    return Corpus(name=f"python{major}.{minor}", files=tuple(files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a first pass over a corpus finds."""
+
+    sha256: str
+    num_documents: int
+    num_bytes: int
+    num_replaced: int
+    heldout_bytes: int
+    """Of the documents that `is_heldout` sets aside."""
+    skipped: tuple[Skipped, ...]
+
+
+def survey(corpus: Corpus) -> Survey:
+    """Read everything once.  Raises DataError when there is no text in it."""
+    digest = hashlib.sha256()
+    documents = num_bytes = replaced = heldout = 0
+    skipped = []
+    for item in corpus.read():
+        if isinstance(item, Skipped):
+            skipped.append(item)
+            continue
+        data = item.data
+        digest.update(len(data).to_bytes(8, "little") + data)
+        documents += 1
+        num_bytes += len(data)
+        replaced += item.num_replaced
+        heldout += len(data) if is_heldout(data) else 0
+    if not documents:
+        raise DataError(f"no text in {len(corpus.files)} files{_example(skipped)}", _TEXT_HINT)
+    return Survey(
+        sha256=digest.hexdigest(),
+        num_documents=documents,
+        num_bytes=num_bytes,
+        num_replaced=replaced,
+        heldout_bytes=heldout,
+        skipped=tuple(skipped),
+    )
+
+
+def chance(data: bytes) -> float:
+    """A number in [0, 1) that depends on the document alone: equal documents fall together."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:6], "little") / 2**48
+
+
+def is_heldout(data: bytes) -> bool:
+    """One document in twenty."""
+    return chance(data) < 0.05
+
+
+def _example(skipped: list[Skipped]) -> str:
+    return f" ({skipped[0].path}: {skipped[0].reason})" if skipped else ""
+
+
+def _walk(folder: Path, unwanted: re.Pattern[str]) -> Iterator[Path]:
+    """The files below ``folder`` in the order of their paths, without unwanted names."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}", _TEXT_HINT)
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not unwanted.fullmatch(name))
+        yield from (Path(parent, name) for name in sorted(names) if not unwanted.fullmatch(name))
+
+
+def _read_file(path: Path) -> Iterator[Document | Skipped]:
+    if not path.is_file():  # a pipe in a folder would keep us waiting; a link may dangle
+        yield Skipped(path=str(path), reason="not a file")
+    elif path.suffix in JSON_LINES:
+        with path.open("rb") as file:
+            yield from _read_lines(path, file)
+    else:
+        yield _decode(str(path), path.read_bytes())
+
+
+def _read_lines(path: Path, file: BinaryIO) -> Iterator[Document | Skipped]:
+    empty = True
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            empty = False
+            yield _parse_line(f"{path}:{number}", line)
+    if empty:
+        yield Skipped(path=str(path), reason="empty")
+
+
+def _parse_line(place: str, line: bytes) -> Document | Skipped:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        raise DataError(f"{place} is not JSON", "one object a line") from None
+    text = row.get("text") if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        raise DataError(f'{place} has no field "text"', 'one object a line, its text in "text"')
+    # JSON can spell half a surrogate pair, which is no character
+    whole, replaced = _SURROGATES.subn("\ufffd", text)
+    return _judge(place, whole, replaced)
+
+
+def _decode(place: str, raw: bytes) -> Document | Skipped:
+    if b"\0" in raw:
+        return Skipped(path=place, reason="binary: it has NUL bytes")
+    text = raw.decode("utf-8-sig", "replace")
+    return _judge(place, text, text.count("\ufffd") - raw.count("\ufffd".encode()))
+
+
+def _judge(place: str, text: str, replaced: int) -> Document | Skipped:
+    if not text.strip():
+        return Skipped(path=place, reason="empty")
+    if replaced > MAX_REPLACED * len(text):
+        return Skipped(
+            path=place, reason=f"not UTF-8: {replaced / len(text):.1%} of it cannot be decoded"
+        )
+    return Document(text=text, num_replaced=replaced)

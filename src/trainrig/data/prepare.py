@@ -1,0 +1,316 @@
+"""Text → a folder that can be trained on: tokenizer, .bin/.idx, a held-out part, a manifest.
+
+The corpus is read three times, never held: once for its hash and to choose the split,
+once to train the tokenizer (on the training part alone), once to encode it.  The same
+corpus and settings give the same bytes, whatever the number of threads.
+
+Held out are whole documents, one in twenty by its hash, so that equal documents never
+lie on both sides.  Where that would be less than 2 % or more than 12 % of the text (few
+documents, or one that is most of the corpus), the last twentieth of each is held out.
+
+Everything is written beside its place and renamed at the end: a folder that exists is
+whole.  An existing folder with this very content is left as it is; another one is never
+replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainrig.data.corpus import Corpus, Survey, chance, is_heldout, open_corpus, survey
+from trainrig.data.indexed import Indexed, IndexedWriter, dtype_for, open_indexed
+from trainrig.data.manifest import (
+    MANIFEST,
+    PARTS,
+    SCHEMA,
+    TOKENIZER,
+    Manifest,
+    Part,
+    open_part,
+    read_manifest,
+)
+from trainrig.data.tokenizer import (
+    TRAIN_BYTES,
+    TextTokenizer,
+    check_vocab_size,
+    load_tokenizer,
+    train_tokenizer,
+)
+from trainrig.errors import DataError, StoreError, UsageError
+from trainrig.units import one_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DEFAULT_VOCAB = 8192
+_TAIL = 0.05
+_HELDOUT_LIMITS = (0.02, 0.12)
+_MAX_UNKNOWN = 0.1
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A folder and what it holds."""
+
+    folder: Path
+    manifest: Manifest
+    reused: bool
+    """It was there already."""
+
+
+def prepare(
+    texts: tuple[Path, ...] = (),
+    *,
+    out: Path | None = None,
+    vocab_size: int | None = None,
+    tokenizer: Path | None = None,
+    say: Say = lambda _: None,
+) -> Prepared:
+    """Prepare ``texts`` (the standard library if there are none) in the folder ``out``.
+
+    ``vocab_size`` is for the tokenizer that is trained, DEFAULT_VOCAB unless given;
+    ``tokenizer`` names one that exists.  ``out`` is ``data/<corpus>-<hash>-<tokenizer>``
+    unless given.  Raises UsageError, DataError, and StoreError when it cannot be written.
+    """
+    if vocab_size is not None and tokenizer is not None:
+        raise UsageError(
+            "--vocab is for a tokenizer that is trained, --tokenizer names one that exists",
+            "use one of them",
+        )
+    given = load_tokenizer(tokenizer) if tokenizer is not None else None
+    vocab_size = DEFAULT_VOCAB if vocab_size is None else vocab_size
+    check_vocab_size(vocab_size)
+    corpus = open_corpus(texts)
+    found = survey(corpus)
+    _tell(found, say)
+    out = out or Path("data", _name(corpus, found, given, vocab_size))
+    existing = _existing(out, found, given, vocab_size)
+    if existing is not None:
+        return Prepared(folder=out, manifest=existing, reused=True)
+    with _draft_of(out) as draft:
+        split = _Split(corpus=corpus, survey=found)
+        coder = given or _train(split, vocab_size, say)
+        say(f"encoding with a vocabulary of {coder.info.vocab_size}")
+        manifest = _write(draft, split, coder)
+        (draft / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return Prepared(folder=out, manifest=manifest, reused=False)
+
+
+def verify(folder: Path) -> Manifest:
+    """The manifest of a prepared folder, once every file has been found as it says."""
+    manifest = read_manifest(folder)
+    hashes = {f"{name}.bin": getattr(manifest, name).sha256 for name in PARTS}
+    for name in PARTS:
+        open_part(folder, name)
+    for name, wanted in (hashes | {TOKENIZER: manifest.tokens.sha256}).items():
+        if _sha256(folder / name) != wanted:
+            raise DataError(
+                f"{folder / name} is not the one that its manifest tells of",
+                "prepare it again with trainrig data prepare",
+            )
+    return manifest
+
+
+def unigram_entropy(tokens: NDArray[Any]) -> float:
+    """−Σ p ln p over the frequencies of the ids in ``tokens``, in nats."""
+    counts = np.unique(tokens, return_counts=True)[1] / tokens.size
+    return max(0.0, float(-(counts * np.log(counts)).sum()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A corpus in two parts."""
+
+    corpus: Corpus
+    survey: Survey
+
+    @property
+    def rule(self) -> str:
+        least, most = (limit * self.survey.num_bytes for limit in _HELDOUT_LIMITS)
+        return "documents" if least <= self.survey.heldout_bytes <= most else "tails"
+
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """The name of a part and a text of it, in the corpus' order.
+
+        Raises DataError at the end when the corpus is no longer what was surveyed.
+        """
+        digest, whole = hashlib.sha256(), self.rule == "documents"
+        for document in self.corpus.documents():
+            text, data = document.text, document.data
+            digest.update(len(data).to_bytes(8, "little") + data)
+            if whole:
+                yield ("heldout" if is_heldout(data) else "train"), text
+                continue
+            cut = len(text) - max(1, math.floor(_TAIL * len(text)))
+            yield from ((name, part) for name, part in _halves(text, cut) if part)
+        if digest.hexdigest() != self.survey.sha256:
+            raise DataError("the text changed while it was read", "prepare it again")
+
+    def to_learn(self) -> Iterator[str]:
+        """What the tokenizer is trained on."""
+        share = TRAIN_BYTES / self.survey.num_bytes
+        for name, text in self.pieces():
+            if name == "train" and (share >= 1 or chance(text.encode()) < share):
+                yield text
+
+
+def _halves(text: str, cut: int) -> tuple[tuple[str, str], tuple[str, str]]:
+    return ("train", text[:cut]), ("heldout", text[cut:])
+
+
+def _train(split: _Split, vocab_size: int, say: Say) -> TextTokenizer:
+    say(f"training a byte-level BPE of {vocab_size} entries")
+    coder = train_tokenizer(split.to_learn(), vocab_size)
+    if coder.info.vocab_size < vocab_size:
+        say(f"the text gives a vocabulary of {coder.info.vocab_size} only")
+    return coder
+
+
+def _write(draft: Path, split: _Split, coder: TextTokenizer) -> Manifest:
+    (draft / TOKENIZER).write_bytes(coder.content)
+    sizes = _encode(draft, split, coder)
+    parts = {name: _open(draft, name) for name in PARTS}
+    unknown = _unknown_share(coder, parts)
+    found = split.survey
+    return Manifest(
+        schema=SCHEMA,
+        corpus=split.corpus.name,
+        corpus_sha256=found.sha256,
+        num_documents=found.num_documents,
+        num_bytes=found.num_bytes,
+        num_skipped=len(found.skipped),
+        num_replaced=found.num_replaced,
+        split=split.rule,
+        dtype=parts["train"].tokens.dtype.name,
+        max_token=max(part.max_token() for part in parts.values()),
+        unknown_share=unknown,
+        unigram_entropy_nats=unigram_entropy(parts["heldout"].tokens),
+        tokens=coder.info,
+        train=_part(draft, parts["train"], sizes["train"]),
+        heldout=_part(draft, parts["heldout"], sizes["heldout"]),
+    )
+
+
+def _encode(draft: Path, split: _Split, coder: TextTokenizer) -> dict[str, int]:
+    """Write both parts; the bytes of text in each."""
+    sizes = dict.fromkeys(PARTS, 0)
+    names: list[str] = []  # of the texts that the encoder has taken and not yet given back
+
+    def texts() -> Iterator[str]:
+        for name, text in split.pieces():
+            names.append(name)
+            sizes[name] += len(text.encode())
+            yield text
+
+    dtype = dtype_for(coder.info.vocab_size)
+    with (
+        IndexedWriter(draft / "train", dtype) as train,
+        IndexedWriter(draft / "heldout", dtype) as heldout,
+    ):
+        writers = {"train": train, "heldout": heldout}
+        for number, ids in enumerate(coder.encode(texts())):
+            writers[names[number]].add(ids)
+    return sizes
+
+
+def _open(draft: Path, name: str) -> Indexed:
+    if not (draft / f"{name}.bin").stat().st_size:
+        raise DataError("there is too little text to hold some of it out", "prepare more text")
+    return open_indexed(draft / name)
+
+
+def _part(draft: Path, indexed: Indexed, num_bytes: int) -> Part:
+    return Part(
+        num_documents=indexed.num_documents,
+        num_tokens=indexed.tokens.size,
+        num_bytes=num_bytes,
+        sha256=_sha256(draft / f"{indexed.prefix.name}.bin"),
+    )
+
+
+def _unknown_share(coder: TextTokenizer, parts: dict[str, Indexed]) -> float:
+    if coder.unknown is None:
+        return 0.0
+    total = sum(part.tokens.size for part in parts.values())
+    share = sum(int((part.tokens == coder.unknown).sum()) for part in parts.values()) / total
+    if share > _MAX_UNKNOWN:
+        raise DataError(
+            f"the tokenizer does not match the text: {share:.0%} of the tokens are unknown to it",
+            "leave --tokenizer out, and one is trained on the text",
+        )
+    return share
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _tell(found: Survey, say: Say) -> None:
+    say(f"{found.num_documents} documents, {found.num_bytes / 1e6:.1f} MB of text")
+    for item in found.skipped[:5]:
+        say(f"skipped {one_line(item.path)}: {item.reason}")
+    if len(found.skipped) > 5:
+        say(f"skipped {len(found.skipped) - 5} more files that are no text")
+    if found.num_replaced:
+        say(f"replaced {found.num_replaced} characters that are not UTF-8")
+
+
+def _name(corpus: Corpus, found: Survey, given: TextTokenizer | None, vocab_size: int) -> str:
+    kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
+    return f"{corpus.name}-{found.sha256[:8]}-{kind}"
+
+
+def _existing(
+    out: Path, found: Survey, given: TextTokenizer | None, vocab_size: int
+) -> Manifest | None:
+    """What ``out`` holds, if it is what was asked for.  Raises UsageError for anything else."""
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return None
+    other = UsageError(
+        f"{out} exists and holds something else", "name another folder with --out, or remove it"
+    )
+    try:
+        manifest = verify(out)
+    except DataError:
+        raise other from None
+    tokens = manifest.tokens
+    wanted = tokens.sha256 if given is None else given.info.sha256
+    asked = vocab_size if given is None else None
+    if (manifest.corpus_sha256, tokens.sha256, tokens.vocab_asked) != (found.sha256, wanted, asked):
+        raise other
+    return manifest
+
+
+@contextmanager
+def _draft_of(out: Path) -> Iterator[Path]:
+    """A folder beside ``out`` that becomes it when all went well, and is gone otherwise."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".prepare-", dir=out.parent))
+        try:
+            yield draft
+            draft.chmod(0o755)
+            draft.rename(out)
+        except BaseException:  # Ctrl-C too leaves nothing behind
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {out}: {error.strerror}", "name another folder with --out"
+        ) from None
