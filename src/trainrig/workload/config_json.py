@@ -105,7 +105,7 @@ class _Bert(_Config):
     type_vocab_size: Count = 2
     layer_norm_eps: Share = 1e-12
     initializer_range: Share = 0.02
-    tie_word_embeddings: bool = True
+    tie_word_embeddings: Literal[True] = True
     position_embedding_type: Literal["absolute"] = "absolute"
     is_decoder: Literal[False] = False
 
@@ -121,7 +121,6 @@ class _Bert(_Config):
             "token_types": self.type_vocab_size,
             "norm_eps": self.layer_norm_eps,
             "init_std": self.initializer_range,
-            "tied": self.tie_word_embeddings,
         }
 
 
@@ -170,6 +169,7 @@ class _Rope(_Config):
         "default", validation_alias=AliasChoices("rope_type", "type")
     )
     rope_theta: Share | None = None
+    partial_rotary_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
     factor: Share = 1.0
     low_freq_factor: Share = 1.0
     high_freq_factor: Share = 4.0

@@ -149,6 +149,7 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             shape.family == "t5" and not (shape.num_decoder_layers > 0 and shape.num_buckets > 3),
             "t5 needs decoder layers and at least 4 buckets",
         ),
+        (shape.family == "bert" and not shape.tied, "BERT's logits use its token embedding"),
         (shape.family != "t5" and shape.num_decoder_layers != 0, "only t5 has a decoder apart"),
         (
             bool(shape.windows) and len(shape.windows) != shape.num_layers,

@@ -1,0 +1,102 @@
+"""What is really run: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
+
+    gpt2, bert, t5, llama   one file a family: Attention, FeedForward, Block, Model
+    parts                   what all share: attention itself, fresh weights, recomputation
+    loss                    cross-entropy in chunks, so that the logits never exist whole
+    exchange                weights to and from Hugging Face's names and layouts
+
+A model is built from a `workload.ModelShape` alone and computes what Hugging Face's computes with
+the same weights, within rounding.  There is no dropout: today's pretraining runs without it, and a
+run that repeats exactly can be compared.  Importing this room imports torch.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainrig.errors import UsageError
+from trainrig.models import bert, gpt2, llama, t5
+from trainrig.models.parts import check_choices
+from trainrig.workload.shapes import ModelShape
+
+__all__ = ["block_inputs", "build", "build_block", "compile_blocks", "family_of"]
+
+_FILES: dict[str, ModuleType] = {
+    "gpt2": gpt2,
+    "gpt-neo": gpt2,
+    "bert": bert,
+    "t5": t5,
+    "llama": llama,
+}
+
+
+def family_of(shape: ModelShape) -> Any:
+    """The module that holds the shape's Attention, FeedForward, Block and Model."""
+    return _FILES[shape.family]
+
+
+def build(
+    shape: ModelShape,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    recompute: str = "none",
+    attention: str = "sdpa",
+    seed: int = 0,
+) -> nn.Module:
+    """A model with fresh weights.
+
+    ``recompute``: none, selective or full (`parts.run_block`); ``attention``: sdpa or plain.
+    ``device="meta"``: shapes without memory, no weights.
+    """
+    check_choices(recompute, attention)
+    with torch.device("meta"):
+        model = family_of(shape).Model(shape, recompute=recompute, attention=attention)
+    model.to(dtype)
+    if device == "meta":
+        return model
+    model.to_empty(device=device)
+    model.init_weights(torch.Generator(device=device).manual_seed(seed))
+    return model
+
+
+def build_block(
+    shape: ModelShape,
+    *,
+    decoder: bool = False,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    attention: str = "sdpa",
+) -> nn.Module:
+    """One block by itself, with torch's default weights.
+
+    ``decoder``: t5's, with cross-attention.  UsageError for a family without one.
+    """
+    check_choices("none", attention)
+    if decoder and shape.family != "t5":
+        raise UsageError(f"{shape.family} has no decoder block apart", "only t5 has")
+    family = family_of(shape)
+    with torch.device(device):
+        block = (family.DecoderBlock if decoder else family.Block)(shape, attention)
+    return block.to(dtype)
+
+
+def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The arguments of a block's forward for hidden states ``x`` (B, T, C).
+
+    ``memory`` (B, S, C): what a t5 decoder block looks at.
+    """
+    if shape.family == "t5":
+        return t5.block_inputs(shape, x, memory)
+    return llama.block_inputs(shape, x) if shape.family == "llama" else (x,)
+
+
+def compile_blocks(model: nn.Module, **options: Any) -> None:
+    """torch.compile for each block, in place: equal blocks share one compilation."""
+    for blocks in (model.blocks, getattr(model, "decoder_blocks", [])):
+        for block in blocks:
+            block.compile(**options)

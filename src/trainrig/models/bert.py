@@ -1,0 +1,138 @@
+"""BERT: an encoder that fills in masked tokens.
+
+A block is norm(x + attention(x)), then norm(x + ffn(x)): the norm comes after the sum, where GPT-2
+has it before.  Every token sees every other.  Positions and segments are learned vectors; the head
+turns hidden states once more (dense, gelu, norm) before the logits, whose matrix is the token
+embedding.  Left out: the pooler and the next-sentence head, which training without them lost
+nothing by (Liu et al. 2019).  Source: Devlin et al. 2019; the weights' layout.
+
+Letters: B batch, T tokens, C width, H heads, D = C/H, F width of the feed-forward net,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+
+from trainrig.models.loss import cross_entropy
+from trainrig.models.parts import (
+    ACTIVATIONS,
+    attend,
+    fill_default,
+    merge_heads,
+    run_block,
+    split_heads,
+)
+from trainrig.workload.shapes import ModelShape
+
+
+class Attention(nn.Module):
+    """Each token asks all others.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.attention = attention
+        self.q = nn.Linear(shape.hidden, shape.hidden, bias=shape.qkv_bias)
+        self.k = nn.Linear(shape.hidden, shape.hidden, bias=shape.qkv_bias)
+        self.v = nn.Linear(shape.hidden, shape.hidden, bias=shape.qkv_bias)
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.out_bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` (B, 1, 1, T) bool: False for padding, which nobody looks at."""
+        q, k, v = (split_heads(part(x), self.head_dim) for part in (self.q, self.k, self.v))
+        y = attend(q, k, v, scale=self.scale, mask=mask, attention=self.attention)
+        return self.out(merge_heads(y))
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), for each token by itself.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+        self.act = ACTIVATIONS[shape.activation]
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+class Block(nn.Module):
+    """One layer.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.attention = Attention(shape, attention)
+        self.norm_1 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.ffn = FeedForward(shape)
+        self.norm_2 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.norm_1(x + self.attention(x, mask))
+        return self.norm_2(x + self.ffn(x))
+
+
+class Model(nn.Module):
+    """Tokens to logits, or to the loss of the masked ones."""
+
+    def __init__(
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+    ) -> None:
+        super().__init__()
+        self.shape, self.recompute = shape, recompute
+        self.tokens = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = nn.Embedding(shape.max_positions, shape.hidden)
+        self.segments = nn.Embedding(shape.token_types, shape.hidden)
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
+        self.transform = nn.Linear(shape.hidden, shape.hidden)
+        self.act = ACTIVATIONS[shape.activation]
+        self.head_norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.head_bias = nn.Parameter(torch.zeros(shape.vocab))
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, C)"""
+        return self.tokens.weight
+
+    def hidden(
+        self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """(B, T) → (B, T, C), what the logits are computed from.
+
+        ``mask`` (B, T) bool: False for padding; ``segments`` (B, T): 0 and 1, 0 if None.
+        """
+        where = torch.arange(tokens.shape[1], device=tokens.device)
+        segments = torch.zeros_like(tokens) if segments is None else segments
+        x = self.norm(self.tokens(tokens) + self.segments(segments) + self.positions(where))
+        looked_at = None if mask is None else mask[:, None, None, :]
+        for block in self.blocks:
+            x = run_block(block, x, looked_at, recompute=self.recompute)
+        return self.head_norm(self.act(self.transform(x)))
+
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """(B, T) → logits (B, T, V)"""
+        return F.linear(self.hidden(tokens, mask, segments), self.head_weight, self.head_bias)
+
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        *,
+        rows: int | None = None,
+    ) -> Tensor:
+        """Mean cross-entropy; targets (B, T) are the true tokens where masked, else -100."""
+        x = self.hidden(tokens, mask, segments)
+        return cross_entropy(x, self.head_weight, targets, self.head_bias, rows=rows)
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Normal, biases 0."""
+        fill_default(self, self.shape.init_std, generator)
+        nn.init.zeros_(self.head_bias)

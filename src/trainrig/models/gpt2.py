@@ -1,0 +1,128 @@
+"""GPT-2, and GPT-Neo: a decoder that predicts the next token.
+
+A block is x + attention(norm(x)), then x + ffn(norm(x)); positions are learned vectors added to
+the tokens'; the logits' matrix is the token embedding.  GPT-Neo differs in three things: its scores
+are not divided by √D, its q, k and v have no bias, and every other layer looks back on 256 tokens.
+Sources: Radford et al. 2019; Black et al. 2021 (GPT-Neo); the weights' layout of both.
+
+Letters: B batch, T tokens, C width, H heads, D = C/H, F width of the feed-forward net,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+
+from trainrig.models.loss import cross_entropy
+from trainrig.models.parts import (
+    ACTIVATIONS,
+    attend,
+    causal_mask,
+    fill_default,
+    fill_normal,
+    merge_heads,
+    run_block,
+)
+from trainrig.workload.shapes import ModelShape
+
+
+class Attention(nn.Module):
+    """Each token asks all earlier ones.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.attention = attention
+        # Rows lie head by head: q, k, v of head 0, then of head 1, so that a share of the rows is
+        # a share of the heads.
+        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.qkv_bias)
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.out_bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` (T, T): where a layer looks back on a window only."""
+        batch, num_tokens, _ = x.shape
+        qkv = self.qkv(x).view(batch, num_tokens, -1, 3, self.head_dim)
+        q, k, v = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D)
+        causal = mask is None
+        y = attend(q, k, v, scale=self.scale, causal=causal, mask=mask, attention=self.attention)
+        return self.out(merge_heads(y))
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), for each token by itself.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+        self.act = ACTIVATIONS[shape.activation]
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+class Block(nn.Module):
+    """One layer.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.attention = Attention(shape, attention)
+        self.norm_2 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.ffn = FeedForward(shape)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.norm_1(x), mask)
+        return x + self.ffn(self.norm_2(x))
+
+
+class Model(nn.Module):
+    """Tokens to logits, or to the loss of the next token."""
+
+    def __init__(
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+    ) -> None:
+        super().__init__()
+        self.shape, self.recompute = shape, recompute
+        self.tokens = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = nn.Embedding(shape.max_positions, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, C)"""
+        return self.tokens.weight if self.head is None else self.head.weight
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, C), what the logits are computed from."""
+        num_tokens = tokens.shape[1]
+        where = torch.arange(num_tokens, device=tokens.device)
+        x = self.tokens(tokens) + self.positions(where)
+        windows = self.shape.windows or (0,) * len(self.blocks)
+        masks = {w: causal_mask(num_tokens, tokens.device, w) for w in set(windows) - {0}}
+        for block, window in zip(self.blocks, windows, strict=True):
+            x = run_block(block, x, masks.get(window), recompute=self.recompute)
+        return self.norm(x)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → logits (B, T, V)"""
+        return F.linear(self.hidden(tokens), self.head_weight)
+
+    def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
+        """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
+        return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Normal; in GPT-2 what writes into the residual stream is smaller by √(2·layers)."""
+        fill_default(self, self.shape.init_std, generator)
+        if self.shape.family == "gpt2":
+            std = self.shape.init_std / math.sqrt(2 * len(self.blocks))
+            for block in self.blocks:
+                fill_normal(block.attention.out, std, generator)
+                fill_normal(block.ffn.down, std, generator)

@@ -1,0 +1,151 @@
+"""Llama: a decoder with rotary positions, gated feed-forward nets and grouped heads.
+
+A block is x + attention(norm(x)), then x + ffn(norm(x)), as in GPT-2; what differs: RMSNorm divides
+by the root mean square and subtracts no mean; positions turn q and k instead of being added;
+several heads share one head of keys and values; the net is down(silu(gate(x)) · up(x)); no biases.
+Sources: Touvron et al. 2023; Su et al. 2021 (rotary); Ainslie et al. 2023 (grouped heads).
+
+Letters: B batch, T tokens, C width, H heads, K heads of keys and values, D width of a head,
+F width of the feed-forward net, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+
+from trainrig.models.loss import cross_entropy
+from trainrig.models.parts import (
+    ACTIVATIONS,
+    attend,
+    fill_default,
+    merge_heads,
+    run_block,
+    split_heads,
+)
+from trainrig.workload.shapes import ModelShape, RopeScaling
+
+
+def rotary_angles(
+    shape: ModelShape, num_tokens: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """cos and sin, each (T, D/2), of position · θ^(-2i/D) for the pair i."""
+    pair = torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float32)
+    turns = 1.0 / shape.rope_theta ** (pair / shape.head_dim)  # radians a token
+    if shape.rope_scaling is not None:
+        turns = _stretch(turns, shape.rope_scaling)
+    where = torch.arange(num_tokens, device=device, dtype=torch.float32)
+    angles = where[:, None] * turns
+    return angles.cos(), angles.sin()
+
+
+def _stretch(turns: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1: slow turns are slowed by a factor, fast ones stay, between them a blend."""
+    wavelength = 2 * math.pi / turns
+    times = scaling.original_positions / wavelength  # turns within the first training length
+    share = ((times - scaling.low) / (scaling.high - scaling.low)).clamp(0.0, 1.0)
+    return (1.0 - share) * turns / scaling.factor + share * turns
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns the pairs (x[i], x[i + D/2]) of each head by their angles.  x (B, H, T, D)"""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    """Each token asks all earlier ones.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.attention = attention
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        self.q = nn.Linear(shape.hidden, queries, bias=shape.qkv_bias)
+        self.k = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
+        self.v = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
+        self.out = nn.Linear(queries, shape.hidden, bias=shape.out_bias)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """``cos``, ``sin`` (T, D/2) from `rotary_angles`."""
+        q, k, v = (split_heads(part(x), self.head_dim) for part in (self.q, self.k, self.v))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        y = attend(q, k, v, scale=self.scale, causal=True, attention=self.attention)
+        return self.out(merge_heads(y))
+
+
+class FeedForward(nn.Module):
+    """down(act(gate(x)) · up(x)), for each token by itself.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+        self.act = ACTIVATIONS[shape.activation]
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """One layer.  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.attention = Attention(shape, attention)
+        self.norm_2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.ffn = FeedForward(shape)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x), cos, sin)
+        return x + self.ffn(self.norm_2(x))
+
+
+class Model(nn.Module):
+    """Tokens to logits, or to the loss of the next token."""
+
+    def __init__(
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+    ) -> None:
+        super().__init__()
+        self.shape, self.recompute = shape, recompute
+        self.tokens = nn.Embedding(shape.vocab, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
+        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, C)"""
+        return self.tokens.weight if self.head is None else self.head.weight
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, C), what the logits are computed from."""
+        cos, sin = rotary_angles(self.shape, tokens.shape[1], tokens.device)
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = run_block(block, x, cos, sin, recompute=self.recompute)
+        return self.norm(x)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → logits (B, T, V)"""
+        return F.linear(self.hidden(tokens), self.head_weight)
+
+    def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
+        """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
+        return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Normal, biases 0."""
+        fill_default(self, self.shape.init_std, generator)
+
+
+def block_inputs(shape: ModelShape, x: Tensor) -> tuple[Tensor, ...]:
+    """What a block is called with for hidden states ``x`` (B, T, C)."""
+    return (x, *rotary_angles(shape, x.shape[1], x.device))

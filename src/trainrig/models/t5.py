@@ -1,0 +1,258 @@
+"""T5: an encoder that reads and a decoder that writes.
+
+Blocks are x + f(norm(x)) as in GPT-2, with RMSNorm and without biases.  A decoder block has one
+part more: cross-attention, whose keys and values come from what the encoder read.  Positions are a
+number added to each score, by head and by distance; distances fall into buckets that widen with the
+distance, and all layers of a stack share them.  Scores are not divided by √D (the weights' first
+scale absorbs it); the logits are divided by √C when their matrix is the embedding.
+Source: Raffel et al. 2020; the weights' layout.
+
+Letters: B batch, S tokens read, T tokens written, C width, H heads, D width of a head, F width of
+the feed-forward net, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+
+from trainrig.models.loss import IGNORED, cross_entropy
+from trainrig.models.parts import (
+    ACTIVATIONS,
+    attend,
+    causal_mask,
+    fill_normal,
+    merge_heads,
+    run_block,
+    split_heads,
+)
+from trainrig.workload.shapes import ModelShape
+
+START = 0
+"""The token that a decoder begins with: T5's padding."""
+
+
+class RelativeBias(nn.Module):
+    """What each head adds to a score, by the distance of the two tokens.  → (1, H, T, T)"""
+
+    def __init__(self, shape: ModelShape, *, causal: bool) -> None:
+        super().__init__()
+        self.max_distance, self.causal = shape.max_distance, causal
+        self.buckets = nn.Embedding(shape.num_buckets, shape.num_heads)
+
+    def forward(self, num_tokens: int) -> Tensor:
+        where = torch.arange(num_tokens, device=self.buckets.weight.device)
+        distance = where[None, :] - where[:, None]  # of the key from the query
+        bias: Tensor = self.buckets(self.bucket(distance))  # (T, T, H)
+        return bias.permute(2, 0, 1)[None]
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Half of the buckets for one distance each, the others growing up to max_distance.
+
+        If later tokens are seen too, they have the second half of the buckets for themselves.
+        """
+        num = self.buckets.num_embeddings
+        first = torch.zeros_like(distance)
+        if not self.causal:
+            num //= 2
+            first = (distance > 0) * num
+        back = (-distance).clamp(min=0) if self.causal else distance.abs()
+        exact = num // 2
+        log_share = torch.log(back.clamp(min=1).float() / exact) / math.log(
+            self.max_distance / exact
+        )
+        wide = (exact + (log_share * (num - exact)).long()).clamp(max=num - 1)
+        return first + torch.where(back < exact, back, wide)
+
+
+class Attention(nn.Module):
+    """Each of ``x`` asks all of ``memory``.  (B, T, C), (B, S, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.attention = attention
+        inner = shape.num_heads * shape.head_dim
+        self.q = nn.Linear(shape.hidden, inner, bias=shape.qkv_bias)
+        self.k = nn.Linear(shape.hidden, inner, bias=shape.qkv_bias)
+        self.v = nn.Linear(shape.hidden, inner, bias=shape.qkv_bias)
+        self.out = nn.Linear(inner, shape.hidden, bias=shape.out_bias)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` broadcasts to (B, H, T, S): added to the scores, or bool."""
+        q = split_heads(self.q(x), self.head_dim)
+        k, v = (split_heads(part(memory), self.head_dim) for part in (self.k, self.v))
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.to(q.dtype)
+        y = attend(q, k, v, scale=self.scale, mask=mask, attention=self.attention)
+        return self.out(merge_heads(y))
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or gated as in T5 v1.1: down(act(gate(x)) · up(x))."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = (
+            nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias) if shape.gated_ffn else None
+        )
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+        self.act = ACTIVATIONS[shape.activation]
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(self.act(self.up(x)))
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """One layer of the encoder.  (B, S, C) → (B, S, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.attention = Attention(shape, attention)
+        self.norm_2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.ffn = FeedForward(shape)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """``bias`` (1 or B, H, S, S): positions, and -inf for padding."""
+        normed = self.norm_1(x)
+        x = x + self.attention(normed, normed, bias)
+        return x + self.ffn(self.norm_2(x))
+
+
+class DecoderBlock(nn.Module):
+    """One layer of the decoder.  (B, T, C), (B, S, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+        super().__init__()
+        self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.attention = Attention(shape, attention)
+        self.norm_cross = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.cross = Attention(shape, attention)
+        self.norm_2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.ffn = FeedForward(shape)
+
+    def forward(
+        self, x: Tensor, bias: Tensor, memory: Tensor, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        """``bias`` (1, H, T, T): positions, and -inf for later tokens.
+
+        ``memory_mask`` (B, 1, 1, S) bool: False for padding.
+        """
+        normed = self.norm_1(x)
+        x = x + self.attention(normed, normed, bias)
+        x = x + self.cross(self.norm_cross(x), memory, memory_mask)
+        return x + self.ffn(self.norm_2(x))
+
+
+class Model(nn.Module):
+    """Tokens read and tokens written so far to logits, or to the loss of what should be written."""
+
+    def __init__(
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+    ) -> None:
+        super().__init__()
+        self.shape, self.recompute = shape, recompute
+        self.tokens = nn.Embedding(shape.vocab, shape.hidden)
+        self.bias = RelativeBias(shape, causal=False)
+        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
+        self.encoder_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.decoder_bias = RelativeBias(shape, causal=True)
+        self.decoder_blocks = nn.ModuleList(
+            DecoderBlock(shape, attention) for _ in range(shape.num_decoder_layers)
+        )
+        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, C)"""
+        return self.tokens.weight if self.head is None else self.head.weight
+
+    def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, S) → (B, S, C); ``mask`` (B, S) bool: False for padding."""
+        x, bias = self.tokens(tokens), self.bias(tokens.shape[1])
+        if mask is not None:
+            bias = bias.masked_fill(~mask[:, None, None, :], -math.inf)
+        for block in self.blocks:
+            x = run_block(block, x, bias, recompute=self.recompute)
+        return self.encoder_norm(x)
+
+    def decode(self, written: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, T), (B, S, C) → (B, T, C), what the logits are computed from."""
+        x, bias = self.tokens(written), self.decoder_bias(written.shape[1])
+        bias = bias.masked_fill(~causal_mask(written.shape[1], written.device), -math.inf)
+        looked_at = None if mask is None else mask[:, None, None, :]
+        for block in self.decoder_blocks:
+            x = run_block(block, x, bias, memory, looked_at, recompute=self.recompute)
+        x = self.norm(x)
+        return x * self.shape.hidden**-0.5 if self.shape.scale_logits else x
+
+    def forward(self, tokens: Tensor, written: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, S), (B, T) → logits (B, T, V)"""
+        hidden = self.decode(written, self.encode(tokens, mask), mask)
+        return F.linear(hidden, self.head_weight)
+
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        mask: Tensor | None = None,
+        *,
+        rows: int | None = None,
+    ) -> Tensor:
+        """Mean cross-entropy of writing ``targets`` (B, T), -100 where nothing is to be."""
+        hidden = self.decode(shift_right(targets), self.encode(tokens, mask), mask)
+        return cross_entropy(hidden, self.head_weight, targets, rows=rows)
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """T5's scheme: each matrix by its width in, queries once more by √D."""
+        factor, width = self.shape.init_std, self.shape.hidden**-0.5
+        for module in self.modules():
+            if isinstance(module, nn.RMSNorm):
+                nn.init.constant_(module.weight, factor)
+            elif isinstance(module, RelativeBias):
+                fill_normal(module.buckets, factor * width, generator)
+            elif isinstance(module, Attention):
+                self._init_attention(module, factor, generator)
+            elif isinstance(module, FeedForward):
+                for matrix in filter(None, (module.gate, module.up)):
+                    fill_normal(matrix, factor * width, generator)
+                fill_normal(module.down, factor * self.shape.ffn**-0.5, generator)
+        fill_normal(self.tokens, factor, generator)
+        if self.head is not None:
+            fill_normal(self.head, factor, generator)
+
+    def _init_attention(self, module: Attention, factor: float, generator: torch.Generator) -> None:
+        width, inner = self.shape.hidden, self.shape.num_heads * self.shape.head_dim
+        fill_normal(module.q, factor * (width * self.shape.head_dim) ** -0.5, generator)
+        fill_normal(module.k, factor * width**-0.5, generator)
+        fill_normal(module.v, factor * width**-0.5, generator)
+        fill_normal(module.out, factor * inner**-0.5, generator)
+
+
+def shift_right(targets: Tensor) -> Tensor:
+    """What the decoder has written before each target: START, then the targets but the last."""
+    written = torch.full_like(targets, START)
+    written[:, 1:] = targets[:, :-1].masked_fill(targets[:, :-1] == IGNORED, START)
+    return written
+
+
+def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+    """What a block is called with for hidden states ``x`` (B, T, C).
+
+    With ``memory`` (B, S, C), what the encoder read: a DecoderBlock's.  The position bias has a
+    gradient, as in training.
+    """
+    num_tokens = x.shape[1]
+    bias = torch.zeros(1, shape.num_heads, num_tokens, num_tokens, device=x.device, dtype=x.dtype)
+    if memory is None:
+        return x, bias.requires_grad_()
+    later = ~causal_mask(num_tokens, x.device)
+    return x, bias.masked_fill(later, -math.inf).requires_grad_(), memory
