@@ -226,6 +226,9 @@ def reconstruct(inputs: list[int], target: list[int]) -> list[int]:
             assert not current
         else:
             current.append(token)
+    assert all(spans.values())
+    assert inputs[0] < 32000
+    assert all(min(pair) < 32000 for pair in itertools.pairwise(inputs))
     found = []
     for token in inputs[:-1]:
         found += spans.pop(token) if token >= 32000 else [token]

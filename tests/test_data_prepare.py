@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from trainrig.cli.data import command
 from trainrig.data import prepare as room
 from trainrig.data import tokenizer as tokenizers_room
+from trainrig.data.batches import Shard
 from trainrig.data.corpus import Document, Skipped, open_corpus, standard_library, survey
 from trainrig.data.manifest import open_part, read_manifest
+from trainrig.data.objective import OBJECTIVES, open_batches
 from trainrig.data.prepare import Prepared, prepare, unigram_entropy, verify
 from trainrig.data.tokenizer import MIN_VOCAB, TextTokenizer, load_tokenizer, train_tokenizer
 from trainrig.errors import DataError, StoreError, TrainrigError, UsageError
@@ -208,10 +210,9 @@ def test_special_ids_are_known_by_name(coder: TextTokenizer) -> None:
     assert info.vocab_size == info.vocab_asked or info.vocab_asked is None
 
 
-def test_long_texts_are_cut_without_a_trace(
-    coder: TextTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_are_cut_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"  {story(n)}\n\n{story(-n)}" for n in range(60))
+    coder = train_tokenizer([text], VOCAB)
     (whole,) = coder.encode([text])
     monkeypatch.setattr(tokenizers_room, "_PIECE", 2000)
     assert len(list(tokenizers_room._cut(text))) > 20
@@ -382,6 +383,8 @@ def test_a_prepared_folder_is_left_as_it_is(texts: Path, prepared: Prepared) -> 
 def test_another_folder_is_never_replaced(texts: Path, prepared: Prepared, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds something else"):
         prepare((texts,), out=prepared.folder, vocab_size=VOCAB + 1)
+    with pytest.raises(UsageError, match="holds something else"):
+        prepare((texts / "more",), out=prepared.folder, vocab_size=VOCAB)
     note = write(tmp_path / "mine" / "note", "keep")
     for out in (note.parent, note):
         with pytest.raises(UsageError, match="holds something else"):
@@ -480,6 +483,40 @@ def test_a_model_with_too_small_a_vocabulary_is_refused(prepared: Prepared) -> N
         open_part(prepared.folder, "train", largest)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_each_objective_trains_on_a_prepared_folder(prepared: Prepared, objective: str) -> None:
+    batches = open_batches(prepared.folder, "train", objective, seq_len=64, shard=Shard(batch=3))
+    batch, info = batches(0), prepared.manifest.tokens
+    assert batch.inputs.shape == (3, 64)
+    assert batch.inputs.max() < info.vocab_size
+    assert (info.mask in batch.inputs) == (objective == "masked")
+    assert (info.sentinels[0] in batch.inputs) == (objective == "spans")
+    if objective == "masked":
+        assert set(batch.inputs[:, 0]) == {info.cls}
+        assert set(batch.inputs[:, -1]) == {info.sep}
+    with pytest.raises(DataError, match="beyond a vocabulary"):
+        open_batches(
+            prepared.folder, "train", objective, seq_len=64, shard=Shard(batch=3), vocab_size=300
+        )
+
+
+def test_a_tokenizer_without_what_an_objective_needs_is_refused(copy: Path) -> None:
+    content = json.loads((copy / "manifest.json").read_text())
+    shard = Shard(batch=1)
+    assert open_batches(copy, "heldout", "masked", seq_len=8, shard=shard)(0).inputs[0, 0] == 2
+    content["tokens"] |= {"mask": None, "cls": None}
+    for lacking, seen in (({"pad": None}, "padding token"), ({"sentinels": []}, "sentinels")):
+        content["tokens"] |= lacking
+        (copy / "manifest.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match=f"has no {seen}"):
+            open_batches(copy, "heldout", "spans", seq_len=8, shard=shard)
+    with pytest.raises(DataError, match="has no mask token"):
+        open_batches(copy, "heldout", "masked", seq_len=8, shard=shard)
+    assert open_batches(copy, "heldout", "causal", seq_len=8, shard=shard).num_samples > 1
+    with pytest.raises(UsageError, match="no objective prefix"):
+        open_batches(copy, "heldout", "prefix", seq_len=8, shard=shard)
+
+
 def test_a_missing_tokenizer_is_seen(copy: Path) -> None:
     (copy / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="cannot read"):
@@ -562,7 +599,7 @@ def test_the_verbs_errors_are_ours(tmp_path: Path) -> None:
 
 
 LIGHT = """
-import sys, trainrig.data.loader, trainrig.data.batches, trainrig.data.manifest
+import sys, trainrig.data.loader, trainrig.data.objective
 print(*{name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names))
 """
 
