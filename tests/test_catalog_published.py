@@ -38,7 +38,7 @@ def test_they_survive_being_written_and_read() -> None:
 
 def test_matmul_in_our_vocabulary() -> None:
     square = {"dtype": "fp16", "m": 8192, "k": 8192, "n": 8192, "cache": "hot"}
-    assert values("matmul", "RTX 4090", **square) == [172e12, 161.307e12]
+    assert values("matmul", "RTX 4090", **square) == [172e12, 161.307e12, 156.083e12]
     for record in published_for("matmul"):
         assert set(record.case) == {"dtype", "m", "k", "n", "cache"}
         assert (record.metric, record.unit) == ("flop_rate", "FLOP/s")
@@ -65,6 +65,17 @@ def test_vector_and_copy_in_our_vocabulary() -> None:
     assert values("copy", "H100 SXM5 80GB", direction="h2d") == [54.8e9]
     directions = {record.case["direction"] for record in published_for("copy")}
     assert directions == {"read", "write", "copy", "triad", "d2d", "h2d", "d2h"}
+
+
+def test_owners_prints_in_our_vocabulary() -> None:
+    pair = {"direction": "p2p", "from": 0, "to": 1, "ways": 1}
+    assert values("link", "RTX 4090", **pair, peer_access=False) == [21.89e9]
+    assert values("link", "RTX 4090", **pair, peer_access=True) == [22.43e9]
+    assert {r.device_count for r in published_for("link")} == {2}
+    large = {"op": "scale", "dtype": "fp32", "num_elements": 4194304}
+    assert 3777.138e9 in values("vector", "RTX 4090", **large)
+    batch = {"layer": "BERT-large layer", "pass": "forward+backward", "seq": 128, "batch": 2}
+    assert values("layer", "RTX 4090", **batch) == [42.401e12, 3.129e12]
 
 
 def test_thresholds_are_no_measurements() -> None:
