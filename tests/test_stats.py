@@ -23,6 +23,7 @@ from trainrig.stats import (
     adjust_for_many,
     compare,
     judge_change,
+    launch_bound,
     median,
     median_interval,
     settle,
@@ -352,3 +353,27 @@ def test_false_calls_stay_rare_though_only_points_that_agree_are_judged(sd: floa
     assert statistics.fmean(false_shares) < 0.05 + noise
     if sd is None or sd <= 0.02:
         assert found / real > 0.8  # and a change of 12 % is still seen
+
+
+# ---------------------------------------------------------------- launch-bound rows
+
+
+def test_times_that_do_not_grow_are_launch_bound() -> None:
+    flat = {2: 6.305, 4: 6.22, 8: 6.30, 16: 6.30, 32: 6.36, 64: 6.33, 128: 12.4}
+    assert launch_bound(flat) == (2, 64)
+    assert launch_bound({4: 2.90, 8: 2.92, 16: 2.97, 32: 5.3, 64: 9.8}) == (4, 16)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {2: 0.47, 4: 0.59, 8: 0.97, 16: 1.37, 32: 2.6},  # grows, though less than the batch
+        {2: 6.3, 4: 6.3, 8: 7.2, 16: 12.0},  # two points are no row
+        {2: 6.3, 3: 6.3, 4: 6.3},  # the work only doubled
+        {2: 6.3, 64: 6.3},
+        {1: 0.0, 2: 0.0, 4: 0.0},
+        {},
+    ],
+)
+def test_times_that_grow_are_not(times: dict[int, float]) -> None:
+    assert launch_bound(times) is None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -154,6 +154,33 @@ def _merge(attempts: Sequence[Attempt], used: Sequence[int], disturbed: str | No
         disturbed=disturbed,
         used=tuple(used),
     )
+
+
+# A row of times is flat when none is this share above another while the work grows by this factor.
+FLAT = 0.10
+FLAT_GROWTH = 4
+
+
+def launch_bound(work: Mapping[int, float]) -> tuple[int, int] | None:
+    """The sizes between which a time does not grow, first and last; None where it does.
+
+    ``work`` maps a size that the work is proportional to (a batch) to its time, in
+    any unit.  At least three neighbouring sizes, the last at least FLAT_GROWTH times
+    the first, must lie within FLAT of each other: something other than the work takes
+    the time, and on a GPU that is the host, which launches the kernels.  Of several such
+    rows the one that grows most counts.
+    """
+    sizes = sorted(work)
+    found: tuple[int, int] | None = None
+    for start, first in enumerate(sizes):
+        for stop in range(start + 2, len(sizes)):
+            times = [work[size] for size in sizes[start : stop + 1]]
+            if min(times) <= 0.0 or max(times) > (1.0 + FLAT) * min(times):
+                break
+            grown = sizes[stop] / first
+            if grown >= FLAT_GROWTH and (found is None or grown > found[1] / found[0]):
+                found = (first, sizes[stop])
+    return found
 
 
 class Change(StrEnum):
