@@ -55,7 +55,7 @@ def test_the_surface_is_as_promised() -> None:
             "qualify": "--budget --out --resume --detach --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --json",
-            "bench": "FAMILY --dtype --size --op --device --peak --budget --out --json",
+            "bench": "FAMILY --dtype --size --op --path --device --peak --budget --out --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",

@@ -9,7 +9,7 @@ import pytest
 
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.telemetry import GpuConditions, HostConditions
-from trainrig.measure import buffers, copy, loop, matmul, sampler, vector
+from trainrig.measure import buffers, copy, disk, fio, loop, matmul, sampler, storage, vector
 from trainrig.measure.family import FAMILIES, family
 from trainrig.record import Case, Kind
 from trainrig.stats import AGREEMENT, Change
@@ -20,6 +20,7 @@ CASES: dict[str, Case] = {
     "matmul": {"dtype": "fp32", "m": 8, "k": 8, "n": 8, "cache": "hot", "sustained": True},
     "vector": {"op": "add", "dtype": "fp32", "num_elements": 8, "cache": "hot"},
     "copy": {"direction": "triad", "bytes": 64, "memory": "host", "cache": "cold"},
+    "storage": dict(storage.case_of("fsync", "fio", 1 << 20)),
 }
 
 
@@ -45,7 +46,11 @@ def test_every_family_has_a_section() -> None:
 def test_every_case_field_is_defined(name: str) -> None:
     chosen = family(name)
     chosen.check(CASES[name])
-    fields = {"matmul": matmul._FIELDS | {"sustained"}, "vector": vector._FIELDS}
+    fields = {
+        "matmul": matmul._FIELDS | {"sustained"},
+        "vector": vector._FIELDS,
+        "storage": set(storage.case_of("read", "fio")),
+    }
     wanted = fields.get(name, copy._FIELDS)
     assert set(CASES[name]) == wanted
     assert wanted <= named(section(name))
@@ -126,6 +131,34 @@ def test_the_loop_and_the_settle_rule_stand_there_with_their_numbers() -> None:
     assert "four times the last-level cache" in cold
     assert buffers.COLD_FACTOR == 4
     assert f"more than {buffers._MAX_SETS} sets" in cold
+
+
+def test_storage_stands_there_with_its_numbers() -> None:
+    text = " ".join(section("storage").split())
+    cases = [storage.case_of(op, tool) for op in storage.OPS for tool in storage.TOOLS]
+    assert {name for case in cases for name in case} <= named(text)
+    assert {*storage.OPS, *storage.TOOLS, "direct", "mapped", "loader"} <= named(text)
+    for case in cases:
+        for metric in family("storage").metrics(case):
+            assert f"**{metric.name}**" in text
+            assert f"`{metric.name}`" in TEXT
+            assert f"{metric.unit}" in TEXT
+    rows = {line.split("|")[1].strip(" `"): line for line in TEXT.splitlines() if "| `" in line}
+    for op in storage.IO_OPS:
+        assert f"| {storage.DEPTHS[op]}, 1 |" in rows[op]
+        assert {1 << 20: "1 MiB", 4096: "4 KiB"}[storage.BLOCKS[op]] in rows[op]
+    assert f"within {percent(AGREEMENT)} of each other (`storage`: 25 %)" in " ".join(TEXT.split())
+    assert storage.FAMILY.agreement == 0.25
+    assert {"latency_p50_s", "latency_p99_s", "indicative", "mount", "filesystem"} <= named(text)
+    assert (storage.BATCH, storage.SEQ) == (8, 1024)
+    assert fio.MIN_VERSION <= (3, 16)
+
+
+def test_what_disturbs_a_disk_stands_there() -> None:
+    text = section("Was the machine quiet?")
+    assert f"others moved of the disk's bytes | {percent(disk.MAX_OTHER_IO)}" in text
+    assert f"other processes used of the processors | {percent(disk.MAX_OTHER_CPU)}" in text
+    assert {"other_read_rate", "other_write_rate"} <= named(text)
 
 
 def test_kinds_of_records_and_calls_are_explained() -> None:

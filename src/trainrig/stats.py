@@ -100,31 +100,33 @@ class Settled:
     """Indexes of the attempts that the value rests on."""
 
 
-def settle(attempts: Sequence[Attempt], required: int = 2) -> Settled:
+def settle(attempts: Sequence[Attempt], required: int = 2, agreement: float = AGREEMENT) -> Settled:
     """One value from several fresh workers, or the reason why it must not be judged.
 
     The quiet attempts (machine not busy) are grouped around their median.  The
     point is settled when at least ``required`` quiet attempts, and more than half
-    of them, agree within AGREEMENT.  Otherwise the value is still reported, over
+    of them, agree within ``agreement``.  Otherwise the value is still reported, over
     all attempts, and `disturbed` says why.  The interval is the hull of the
     intervals it rests on: two workers that differ widen it.
 
     Raises ValueError without attempts.
     """
     quiet = [index for index, attempt in enumerate(attempts) if attempt.disturbed is None]
-    agreeing = _largest_agreement(attempts, quiet)
+    agreeing = _largest_agreement(attempts, quiet, agreement)
     if len(agreeing) >= required and 2 * len(agreeing) > len(quiet):
         return _merge(attempts, agreeing, None)
     everything = list(range(len(attempts)))
     return _merge(attempts, everything, _why_disturbed(attempts, quiet, required))
 
 
-def _largest_agreement(attempts: Sequence[Attempt], indexes: Sequence[int]) -> list[int]:
-    """The largest group of attempts that all lie within AGREEMENT of its fastest member."""
+def _largest_agreement(
+    attempts: Sequence[Attempt], indexes: Sequence[int], agreement: float
+) -> list[int]:
+    """The largest group of attempts that all lie within ``agreement`` of its fastest member."""
     ordered = sorted(indexes, key=lambda index: attempts[index].value)
     best: list[int] = []
     for start, first in enumerate(ordered):
-        ceiling = attempts[first].value / (1.0 - AGREEMENT)
+        ceiling = attempts[first].value / (1.0 - agreement)
         group = [index for index in ordered[start:] if attempts[index].value <= ceiling]
         if len(group) > len(best):
             best = group

@@ -19,7 +19,7 @@ _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|min|h|d)?")
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 # A second, a byte and a hertz are what they are; FLOP/s reads as TFLOPS in the field.
-_SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS"}
+_SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS", "IO/s": "IOPS"}
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 

@@ -8,14 +8,22 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Measure one family: matmul, vector or copy.")
+@click.command(short_help="Measure one family: matmul, vector, copy or storage.")
 @click.argument("family")
 @click.option("--dtype", multiple=True, help="fp64 fp32 tf32 bf16 fp16 int8 fp8; may be repeated.")
 @click.option(
     "--size", multiple=True, help="4096, or 4096x1024x8192 (m,k,n); elements; bytes as 256MiB."
 )
 @click.option(
-    "--op", multiple=True, help="vector: scale, add, gelu; copy: h2d, d2h, read, triad ..."
+    "--op",
+    multiple=True,
+    help="vector: scale, add, gelu; copy: h2d, d2h, read, triad ...; "
+    "storage: read, write, randread, fsync, tokens.",
+)
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="storage: a folder on the disk to measure; the run's own without it.",
 )
 @click.option("--device", help="cpu, gpu or cuda:1; every device without it.")
 @click.option("--peak", is_flag=True, help="matmul: search for the shape with the highest rate.")
@@ -33,22 +41,24 @@ def command(
     dtype: tuple[str, ...],
     size: tuple[str, ...],
     op: tuple[str, ...],
+    path: Path | None,
     device: str | None,
     peak: bool,
     budget: str,
     out: Path,
     as_json: bool,
 ) -> int:
-    """Measure FAMILY (matmul, vector or copy) and show what came out.
+    """Measure FAMILY (matmul, vector, copy or storage) and show what came out.
 
-    Without options the usual dtypes and sizes are measured.
+    Without options the usual dtypes and sizes are measured.  storage writes one file
+    without a name, at most 1 GiB and a twentieth of what is free, and leaves nothing.
     """
     from trainrig.cli import watching
     from trainrig.runner import bench, qualify
     from trainrig.units import parse_duration
 
     request = bench.BenchRequest(
-        family=family, dtypes=dtype, sizes=size, ops=op, device=device, peak=peak
+        family=family, dtypes=dtype, sizes=size, ops=op, device=device, peak=peak, path=path
     )
     result = bench.bench(
         request, budget=parse_duration(budget), out=out, watch=watching.on_stderr()

@@ -86,5 +86,5 @@ class CudaClock:
 
 
 def clock_for(device: str) -> Clock:
-    """The clock of a torch device: ``cpu`` or ``cuda:N``."""
-    return HostClock() if device == "cpu" else CudaClock(device)
+    """The clock of a device: ``cpu``, ``cuda:N`` or ``disk:FOLDER``."""
+    return CudaClock(device) if device.startswith("cuda") else HostClock()

@@ -1,4 +1,4 @@
-"""What every benchmark family provides; the families are matmul, vector and copy.
+"""What every benchmark family provides; the families are matmul, vector, copy and storage.
 
 The half that the parent needs (version, work, metrics) imports no torch.  The
 half that the worker needs (`prepare`) imports it when called.
@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainrig.errors import TrainrigError, UsageError
+from trainrig.measure.loop import Samples, Settings
 from trainrig.record import Case
+from trainrig.stats import AGREEMENT
 from trainrig.workload import Work
 
-FAMILIES = ("matmul", "vector", "copy")
+FAMILIES = ("matmul", "vector", "copy", "storage")
 
 
 class Unsupported(TrainrigError):
@@ -32,13 +34,34 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTimed:
+    """A case that a program times which has its own loop: fio.
+
+    The one timing loop cannot look into such a program, and starting it for each
+    call would time the start.  So it runs once per worker and hands over its raw
+    samples in the loop's own terms, seconds a call; all that follows (two workers,
+    their agreement, the interval, what disturbs) is the same for both.
+    """
+
+    sample: Callable[[Settings], Samples]
+    """Runs the program within the time that is given."""
+    wrong: Callable[[], str | None]
+    """What is wrong with what it read or wrote, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A rate that is derived from the time: amount per call over seconds per call."""
+    """What is derived from the time of a call: a rate, or the time itself."""
 
     name: str
     unit: str
-    amount: float
+    amount: float | None
+    """Per call; its rate is this over the seconds of a call.  None: those seconds."""
     formula: str
+
+    def of(self, seconds: float) -> float:
+        """Its value where a call takes ``seconds``."""
+        return seconds if self.amount is None else self.amount / seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +79,10 @@ class Family:
     """The rates of a case; the first one is the case's headline."""
     memory: Callable[[Case], int]
     """Bytes the case needs on its device, the answer's check included."""
-    prepare: Callable[[Case, str], Prepared]
-    """(case, torch device) → what to time.  Raises Unsupported, or torch's out-of-memory error."""
+    prepare: Callable[[Case, str], Prepared | SelfTimed]
+    """(case, device) → what to time.  Raises Unsupported, or torch's out-of-memory error."""
+    agreement: float = AGREEMENT
+    """How far apart the medians of two workers on a quiet machine may lie, as a share."""
 
 
 def family(name: str) -> Family:

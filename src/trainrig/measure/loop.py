@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from trainrig.measure.clock import Clock
+from trainrig.record import Case
 from trainrig.stats import Interval, median, median_interval
 
 TARGET_HALF_WIDTH = 0.02
@@ -60,6 +61,8 @@ class Samples:
     interval: Interval
     stop: str
     """``converged``, ``time`` or ``samples``."""
+    conditions: Case = field(default_factory=dict)
+    """What a program that times itself says besides; nothing from the loop."""
 
     @property
     def median(self) -> float:
@@ -101,6 +104,13 @@ def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samp
         if stop is not None:
             return _result(times, count, stop)
         before = now
+
+
+def from_another_loop(times: list[float], count: int, target: float, conditions: Case) -> Samples:
+    """The samples that a program with a loop of its own took: judged as ours are."""
+    stop = "converged" if _is_settled(times, target) else "time"
+    samples = _result(times, count, stop)
+    return replace(samples, conditions=conditions)
 
 
 def _result(times: list[float], count: int, stop: str) -> Samples:

@@ -64,10 +64,11 @@ def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record
     wrong = [record for record in bad if (record.reason or "").startswith("wrong answer")]
     good = [record for record in attempts if record.status is Status.OK]
     last = attempts[-1]
-    metrics = family(last.benchmark).metrics(last.case)
+    chosen = family(last.benchmark)
+    metrics = chosen.metrics(last.case)
     if wrong or not good:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
-    settled = settle([_view(record) for record in good], required)
+    settled = settle([_view(record) for record in good], required, chosen.agreement)
     used = [good[index] for index in settled.used]
     return tuple(_point(used, settled, metric) for metric in metrics)
 
@@ -85,14 +86,13 @@ def _point(used: Sequence[Record], settled: Settled, metric: Metric) -> Record:
         id=new_id(),
         metric=metric.name,
         unit=metric.unit,
-        value=metric.amount / settled.value,
+        value=metric.of(settled.value),
         samples=None,
         derived=Derivation(
             ids=tuple(record.id for record in used),
             formula=f"{metric.formula} (median over {len(used)} workers' median times)",
         ),
-        # The longest time is the lowest rate.
-        interval=(metric.amount / settled.interval.high, metric.amount / settled.interval.low),
+        interval=_ends(settled.interval, metric),
         confidence=settled.interval.confidence,
         attempt=None,
         stop=_why_stopped(used, settled),
@@ -101,6 +101,12 @@ def _point(used: Sequence[Record], settled: Settled, metric: Metric) -> Record:
         started=used[0].started,
         duration=sum(record.duration or 0.0 for record in used),
     )
+
+
+def _ends(interval: Interval, metric: Metric) -> tuple[float, float]:
+    """The interval in the metric's unit: the longest time is the lowest rate."""
+    one, other = metric.of(interval.low), metric.of(interval.high)
+    return min(one, other), max(one, other)
 
 
 def _why_stopped(used: Sequence[Record], settled: Settled) -> str | None:

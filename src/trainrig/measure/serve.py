@@ -20,10 +20,11 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from trainrig.errors import TrainrigError
-from trainrig.measure import sampler
-from trainrig.measure.clock import clock_for
-from trainrig.measure.family import Unsupported, family
-from trainrig.measure.loop import Settings, sample
+from trainrig.measure import disk, sampler
+from trainrig.measure.clock import Clock, clock_for
+from trainrig.measure.family import Prepared, SelfTimed, Unsupported, family
+from trainrig.measure.loop import Samples, Settings, sample
+from trainrig.measure.sampler import Watched
 from trainrig.record import Status
 
 _PR_SET_PDEATHSIG = 1
@@ -78,9 +79,8 @@ def _measure(request: dict[str, Any], device: str, hold: Callable[[], None]) -> 
     if wrong is not None:
         return {"status": Status.FAILED, "reason": f"wrong answer before timing: {wrong}"}
     hold()
-    with sampler.watch(device) as watched:
-        samples = sample(clock, prepared.call, Settings(**request["settings"]))
-        watched.keep_busy = sampler.queue_more(prepared.call, samples.median)
+    with (disk if disk.is_disk(device) else sampler).watch(device) as watched:
+        samples = _sample(clock, prepared, Settings(**request["settings"]), watched)
     wrong = prepared.wrong()  # again: a device may only fail when it is warm
     if wrong is not None:
         return {"status": Status.FAILED, "reason": f"wrong answer after timing: {wrong}"}
@@ -92,31 +92,51 @@ def _measure(request: dict[str, Any], device: str, hold: Callable[[], None]) -> 
             "clock": clock.name,
             "calls_per_sample": samples.calls_per_sample,
             **watched.conditions,
+            **samples.conditions,
         },
         "disturbed": watched.disturbed,
     }
 
 
+def _sample(
+    clock: Clock, prepared: Prepared | SelfTimed, settings: Settings, watched: Watched
+) -> Samples:
+    if isinstance(prepared, SelfTimed):
+        return prepared.sample(settings)
+    samples = sample(clock, prepared.call, settings)
+    watched.keep_busy = sampler.queue_more(prepared.call, samples.median)
+    return samples
+
+
 def _classify(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Turn the ways in which a case can fail into a status and a reason."""
-    import torch
-
     try:
         return measure()
     except Unsupported as error:
         return {"status": Status.SKIPPED, "reason": error.message}
     except TrainrigError as error:
         return {"status": Status.FAILED, "reason": error.message}
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return {"status": Status.OOM, "reason": _first_line(error)}
     except Exception as error:  # noqa: BLE001 - the edge: torch raises nearly everything
+        if isinstance(error, _out_of_memory()):
+            return {"status": Status.OOM, "reason": _first_line(error)}
         status = Status.OOM if "allocate memory" in str(error) else Status.FAILED
         return {"status": status, "reason": f"{type(error).__name__}: {_first_line(error)}"}
     finally:
         gc.collect()  # a failed case's frames hold its buffers
-        with contextlib.suppress(RuntimeError):
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        _free_gpu_memory()
+
+
+def _out_of_memory() -> tuple[type[BaseException], ...]:
+    """Python's error, and torch's where torch is loaded: a disk's worker does without."""
+    torch = sys.modules.get("torch")
+    return (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+
+
+def _free_gpu_memory() -> None:
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(RuntimeError):
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def _first_line(error: BaseException) -> str:
@@ -125,6 +145,8 @@ def _first_line(error: BaseException) -> str:
 
 def _introduce(device: str) -> dict[str, Any]:
     """What this worker runs on: names only; machine.json has the rest."""
+    if disk.is_disk(device):
+        return {"folder": disk.folder_of(device)}
     import torch
 
     about: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}

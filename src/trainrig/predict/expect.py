@@ -28,6 +28,8 @@ from trainrig.stats import median
 
 MARGIN = 0.08
 """Boards of one model differ by a few percent (cooling, silicon, clocks)."""
+DISK_MARGIN = 0.3
+"""Disks wander with what else their controller and hypervisor do, and how full they are."""
 LONE_MARGIN = 0.15
 """One or two figures do not show how far their software lies from ours."""
 MIN_HISTORY = 3
@@ -91,7 +93,8 @@ def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
     ]
     if len(values) < MIN_HISTORY:
         return None
-    return _band(values, f"{len(values)} earlier points on this machine")
+    margin = DISK_MARGIN if point.benchmark == "storage" else MARGIN
+    return _band(values, f"{len(values)} earlier points on this machine", margin)
 
 
 def _from_published(point: Record, relevant: Sequence[Published]) -> Grounds | None:

@@ -16,7 +16,7 @@ docs/definitions.md states the rule in full.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainrig.record import Record, Status
@@ -126,7 +126,10 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
     values = _WorkerValues(old), _WorkerValues(new)
     reasons = {id(pair): _why_not(pair, *values) for pair in pairs}
     fair = _once(pair for pair in pairs if reasons[id(pair)] is None)
-    scatter = _scatter(pairs, *values)
+    scatters = {
+        on_disk: _scatter([pair for pair in pairs if _is_on_disk(pair) is on_disk], *values)
+        for on_disk in (False, True)
+    }
     left = [pair for pair in pairs if reasons[id(pair)] is not None]
     side_by_side = _side_by_side(left)
     shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
@@ -135,7 +138,7 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
         old=old.name,
         new=new.name,
         differences=differences(old, new),
-        judged=tuple(sorted(_judge(fair, *values, scatter), key=_importance)),
+        judged=tuple(sorted(_judge(fair, *values, scatters), key=_importance)),
         unjudged=tuple(
             Unjudged(pair=pair, reason=versions.get(id(pair)) or reasons[id(pair)] or "")
             for pair in _once_a_place(left)
@@ -217,6 +220,11 @@ def _values(found: Iterable[Record], point: Record) -> list[float]:
     return times if point.metric == "time" else [1.0 / time for time in times]
 
 
+def _is_on_disk(pair: Pair) -> bool:
+    """Disks wander far more than processors: neither kind tells the scatter of the other."""
+    return pair.record.benchmark == "storage"
+
+
 def _scatter(pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues) -> Scatter:
     """From every case that both runs measured twice, the disturbed ones included."""
     both = [(p.old, p.new) for p in _once(pairs) if p.old is not None and p.new is not None]
@@ -252,10 +260,13 @@ def _why_not_point(point: Record, values: _WorkerValues) -> str | None:
 
 
 def _judge(
-    pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues, scatter: Scatter
+    pairs: Sequence[Pair],
+    old: _WorkerValues,
+    new: _WorkerValues,
+    scatters: Mapping[bool, Scatter],
 ) -> list[Judged]:
     found = [
-        compare(old.used(pair.old), new.used(pair.new), scatter)
+        compare(old.used(pair.old), new.used(pair.new), scatters[_is_on_disk(pair)])
         for pair in pairs
         if pair.old is not None and pair.new is not None
     ]

@@ -85,7 +85,7 @@ def bandwidth_of(step: Step) -> float | None:
 
 def bench_command(record: Record, *, peak: bool = False) -> str:
     """The command that measures this again."""
-    if record.benchmark not in ("matmul", "vector", "copy"):
+    if record.benchmark not in ("matmul", "vector", "copy", "storage"):
         return ""
     words = ["trainrig bench", record.benchmark]
     dtype = record.case.get("dtype")

@@ -18,6 +18,7 @@ def case_text(benchmark: str, case: Case) -> str:
         "matmul": _matmul,
         "vector": _vector,
         "copy": _copy,
+        "storage": _storage,
         "layer": _layer,
         "step": _step,
     }.get(benchmark)
@@ -47,6 +48,23 @@ def _copy(case: Case) -> str | None:
     if isinstance(memory, str) and memory != "device":
         words.append(memory)
     return ", ".join(words)
+
+
+_STORAGE = {
+    "read": "sequential read",
+    "write": "sequential write",
+    "randread": "random read",
+    "fsync": "write and fsync",
+    "tokens": "training loader",
+}
+
+
+def _storage(case: Case) -> str:
+    words = [_STORAGE.get(str(case.get("op")), str(case.get("op")))]
+    if isinstance(block := case.get("block"), int):
+        words.append(f"{binary(block)}B blocks")
+    words += [f"{name} {case[name]}" for name in ("batch", "seq", "depth") if name in case]
+    return ", ".join([*words, str(case.get("tool"))])
 
 
 def _layer(case: Case) -> str | None:

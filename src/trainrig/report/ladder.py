@@ -148,6 +148,16 @@ LINKS = {
     )
     for direction in ("h2d", "d2h")
 }
+# A disk bounds the loading of data and checkpoints, not a rung of compute: a ladder of its own.
+STORAGE = {
+    op: (
+        Definition(
+            name=f"Sequential {op}",
+            test=lambda row: row.benchmark == "storage" and row.metric == "byte_rate",
+        ),
+    )
+    for op in ("read", "write")
+}
 _LINK_NAMES = {"h2d": "host to GPU", "d2h": "GPU to host"}
 
 
@@ -189,6 +199,8 @@ def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[Row], Sequence[D
     for direction, definitions in LINKS.items():
         chosen = [row for row in own if row.case.get("direction") == direction]
         yield _LINK_NAMES[direction], chosen, definitions
+    for op, sequential in STORAGE.items():
+        yield f"storage {op}", [row for row in own if row.case.get("op") == op], sequential
 
 
 _COMPUTING = ("matmul", "layer", "step")

@@ -11,6 +11,8 @@ from typing import Any
 from trainrig.errors import UsageError
 from trainrig.measure.family import family
 from trainrig.measure.matmul import DTYPES, MAX_SIZE
+from trainrig.measure.scratch import MAX_BYTES
+from trainrig.measure.storage import DEFAULT_BYTES, OPS
 from trainrig.record import Case
 from trainrig.runner.peak import check_peak, peak_blocks
 from trainrig.runner.plan import (
@@ -24,6 +26,13 @@ from trainrig.runner.plan import (
 from trainrig.runner.progress import Watcher, nobody
 from trainrig.runner.qualify import Qualification, carry_out, check_budget
 from trainrig.runner.scene import Plan, Scene
+from trainrig.runner.storage import (
+    check_folder,
+    seconds_for,
+    storage_block,
+    storage_cases,
+    storage_target,
+)
 from trainrig.runner.targets import Target, choose
 from trainrig.store import read_run
 from trainrig.workload import COPY_DIRECTIONS, VECTOR_OPS
@@ -43,6 +52,8 @@ class BenchRequest:
     ops: tuple[str, ...] = ()
     device: str | None = None
     peak: bool = False
+    path: Path | None = None
+    """storage: the folder whose disk is meant; the run's own without it."""
 
 
 def bench(
@@ -102,7 +113,33 @@ def _plan_peak(request: BenchRequest, budget: float) -> Plan:
     return plan
 
 
+def _plan_storage(request: BenchRequest, budget: float) -> Plan:
+    """The disk under ``--path``, each operation at each size."""
+    if request.dtypes or request.device:
+        raise UsageError("storage has no --dtype and no --device", "choose with --op and --path")
+    folder = None if request.path is None else check_folder(request.path)
+    for op in request.ops:
+        if op not in OPS:
+            raise UsageError(f"unknown --op {op!r} for storage", "one of: " + ", ".join(OPS))
+    sizes = [_whole(size, MAX_BYTES) for size in request.sizes] or [DEFAULT_BYTES]
+    cases = [case for size in sizes for case in storage_cases(request.ops or OPS, size)]
+    for case in cases:
+        family("storage").check(case)
+
+    def plan(scene: Scene) -> Sequence[Block]:
+        target = storage_target(scene.snapshot, folder or scene.run.path)
+        seconds = seconds_for(0.85 * budget, len(cases))  # the rest: looking, starting, judging
+        block = storage_block(target, cases, seconds, 1.0)
+        return [replace(block, tasks=tuple(replace(t, required=True) for t in block.tasks))]
+
+    return plan
+
+
 def _plan_cases(request: BenchRequest, budget: float) -> Plan:
+    if request.family == "storage":
+        return _plan_storage(request, budget)
+    if request.path is not None:
+        raise UsageError(f"{request.family} has no --path", "only storage lies on a path")
     cases = _cases(request)
     return lambda scene: _blocks(request, cases, choose(scene.targets, request.device), budget)
 

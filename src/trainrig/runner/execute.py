@@ -105,6 +105,10 @@ class Executor:
         if all(self._attempts.get(_identity(task)) for task in block.tasks):
             self.done += len(block.tasks)  # a resumed run that has them all
             return
+        if all(task.skip for task in block.tasks):  # no worker is started for these
+            for task in block.tasks:
+                self._skip(task, task.skip or "")
+            return
         end = min(time.monotonic() + seconds, self._deadline)
         self._tell(block.name, level="stage")
         with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
@@ -195,6 +199,8 @@ class Executor:
         """Why a task is not run, or None."""
         if self._attempts.get(_identity(task)):
             return None if self._is_disturbed(task) else "already measured in this run"
+        if task.skip is not None:
+            return task.skip
         if not task.fits_memory:
             return f"its operands need more than half of the memory of {task.target.name}"
         cost = NUM_WORKERS * self._cost(task)
@@ -229,7 +235,8 @@ class Executor:
         wanted = task.sustained or max(seconds, min(_SLOW_CALLS * call, 5.0 * _MAX_TIME))
         left = max(end, self._deadline) - time.monotonic()
         overhead = self._pace.overhead(task)
-        warmup = 0.6 * task.sustained if task.sustained else None
+        # A chip has to get hot first, and a disk does not.
+        warmup = 0.6 * task.sustained if task.case.get("sustained") else None
         return Request(
             family=task.family,
             case=task.case,

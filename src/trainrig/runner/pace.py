@@ -19,6 +19,9 @@ _FIRST_GUESS = {False: 4e10, True: 2e13}
 # fp64, the others fill patterns and compare.
 _PREPARE_SPEED = {False: 3e8, True: 3e10}
 _FILL_SPEED = {False: 1.5e9, True: 1e11}
+# A disk's file is laid down, read back, and after writing once more; fio starts and ends.
+_DISK_SPEED = 5e8
+_DISK_FIXED = 0.3
 _FIXED = 0.03
 
 # A case is prepared, checked, warmed, sampled and checked again: this many calls at the least.
@@ -49,6 +52,8 @@ class Pace:
 
     def overhead(self, task: Task) -> float:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
+        if task.family == "storage":
+            return _DISK_FIXED + family(task.family).memory(task.case) / _DISK_SPEED
         speed = _PREPARE_SPEED if task.family == "matmul" else _FILL_SPEED
         prepare = family(task.family).memory(task.case) / speed[task.target.is_gpu]
         return _FIXED + prepare + _MIN_CALLS * self.call_time(task)

@@ -44,15 +44,19 @@ class Task:
     """``bf16 matmul``: what progress and verdict call it."""
     required: bool = False
     sustained: float = 0.0
-    """Seconds of continuous load, for sustained runs; 0 for ordinary cases."""
+    """Seconds of continuous load, for sustained runs and disks; 0 for ordinary cases."""
     count: int = 1
     """How many devices run it at the same time."""
     notes: Case = field(default_factory=dict)
     """What the conditions of its point say besides."""
+    skip: str | None = None
+    """Why it is recorded and not run."""
 
     @property
     def fits_memory(self) -> bool:
-        """Whether its operands fit on the device with room to spare."""
+        """Whether its operands fit on the device with room to spare; a disk's worker sees to it."""
+        if self.family == "storage":
+            return True
         return family(self.family).memory(self.case) <= _MEMORY_SHARE * self.target.memory_bytes
 
 

@@ -31,6 +31,7 @@ from trainrig.runner.prepare import claims_for, expectations, history_of
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.scene import Plan, Scene
 from trainrig.runner.show import published_baselines, view_of
+from trainrig.runner.storage import storage_target, with_storage
 from trainrig.runner.targets import HOST, find_targets
 from trainrig.runner.words import describe
 from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
@@ -73,7 +74,8 @@ def qualify(
     check_budget(budget)
 
     def plan(scene: Scene) -> Sequence[Block]:
-        return qualify_plan(scene.targets, budget, _native_bf16(scene.snapshot))
+        blocks = qualify_plan(scene.targets, budget, _native_bf16(scene.snapshot))
+        return with_storage(blocks, storage_target(scene.snapshot, scene.run.path), budget)
 
     return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
 

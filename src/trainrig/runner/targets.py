@@ -19,7 +19,7 @@ class Target:
     """One device to measure."""
 
     torch_device: str
-    """``cpu`` or ``cuda:N``, counted as torch counts."""
+    """``cpu`` or ``cuda:N``, counted as torch counts; ``disk:FOLDER`` is none of torch's."""
     name: str
     """Device model as records name it."""
     index: int | None

@@ -1,0 +1,264 @@
+"""fio: finding it, running it once on a file, and reading what it prints.
+
+fio times itself.  With --status-interval it prints its counters since the start,
+as one JSON object after another; two neighbours differ by what happened in a
+window of about 100 ms, and the window's time over its operations is one sample:
+seconds a call, as the timing loop has them.  No log file is written.
+
+Latencies come from the last object, over all operations of the run.
+Its output is a stranger's: what does not fit the model below is refused.
+
+Source: fio's HOWTO (https://fio.readthedocs.io/en/latest/fio_doc.html), JSON output
+and --status-interval.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from trainrig.errors import UnavailableError
+from trainrig.units import format_time
+
+MIN_VERSION = (3, 0)
+"""From here on latencies are in nanoseconds."""
+
+_WINDOW_S = 0.1
+# Beyond its run time fio starts its threads and ends them.
+_PATIENCE_S = 15.0
+# fio dies with the worker that started it: PR_SET_PDEATHSIG = 1, SIGKILL = 9.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+_LENIENT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Nanoseconds = Annotated[float, Field(ge=0.0, lt=1e18)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Latency:
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    N: _Count = 0
+    mean: _Nanoseconds = 0.0
+    percentile: dict[str, _Nanoseconds] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Direction:
+    """Reads or writes since the start."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    io_bytes: _Count = 0
+    total_ios: _Count = 0
+    runtime: _Count = 0
+    """Milliseconds."""
+    short_ios: _Count = 0
+    lat_ns: _Latency = field(default_factory=_Latency)
+    clat_ns: _Latency = field(default_factory=_Latency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sync:
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    lat_ns: _Latency = field(default_factory=_Latency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The counters of the one job since its start."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    error: int = 0
+    read: _Direction = field(default_factory=_Direction)
+    write: _Direction = field(default_factory=_Direction)
+    sync: _Sync | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One of the objects that fio prints."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    version: Annotated[str, Field(alias="fio version", max_length=80)]
+    jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What happened between two of its counts."""
+
+    end: float
+    """Seconds since the start of the run."""
+    call: float
+    """Seconds a call, on average over the window."""
+    num_calls: int
+
+
+def unusable() -> str | None:
+    """Why fio cannot be used here, or None."""
+    program = shutil.which("fio")
+    if program is None:
+        return "fio is not installed"
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=5.0, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+        return f"fio does not start: {type(error).__name__}"
+    found = re.match(r"fio-(\d+)\.(\d+)", done.stdout)
+    if done.returncode != 0 or found is None:
+        return f"fio does not say its version: {_last_line(done.stderr or done.stdout)}"
+    if (int(found[1]), int(found[2])) < MIN_VERSION:
+        return f"fio {found[1]}.{found[2]} is too old, {MIN_VERSION[0]}.{MIN_VERSION[1]} is needed"
+    return None
+
+
+def run(options: Sequence[str], file: int, seconds: float) -> tuple[Status, ...]:
+    """Run one job on an open file for ``seconds``: its counts, window by window.
+
+    Raises UnavailableError with what fio said where it failed.
+    """
+    program = shutil.which("fio")
+    if program is None:
+        raise UnavailableError("fio is not installed")
+    window = max(_WINDOW_S, seconds / 200.0)
+    command = [
+        *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, program),
+        *(
+            "--name=trainrig",
+            "--thread",
+            "--output-format=json",
+            f"--filename=/proc/self/fd/{file}",
+        ),
+        f"--runtime={round(seconds * 1e3)}ms",
+        f"--status-interval={round(window * 1e3)}ms",
+        *options,
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds + _PATIENCE_S,
+            pass_fds=(file,),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(
+            f"fio did not end within {format_time(seconds + _PATIENCE_S)}"
+        ) from None
+    output, errors = (part.decode("utf-8", "replace") for part in (done.stdout, done.stderr))
+    if done.returncode != 0:
+        raise UnavailableError(f"fio failed: {_last_line(errors or output)}")
+    return parse(output)
+
+
+def parse(output: str) -> tuple[Status, ...]:
+    """The objects in what fio printed, in order; lines between them are skipped.
+
+    Raises UnavailableError for anything that is not fio's JSON of one job, and
+    where the job failed.
+    """
+    found = []
+    decoder, place = json.JSONDecoder(), output.find("{")
+    try:
+        while place >= 0:
+            _, end = decoder.raw_decode(output, place)
+            found.append(_adapter().validate_json(output[place:end]))
+            place = output.find("{", end)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UnavailableError(f"fio's answer makes no sense: {where}: {first['msg']}") from None
+    except (ValueError, RecursionError):
+        raise UnavailableError("fio's answer is not JSON") from None
+    if not found:
+        raise UnavailableError("fio's answer is empty")
+    last = found[-1].jobs[0]
+    if last.error:
+        raise UnavailableError(f"fio failed with error {last.error}")
+    if last.read.short_ios or last.write.short_ios:
+        raise UnavailableError("fio read or wrote less than it asked for")
+    return tuple(found)
+
+
+def io_windows(statuses: Sequence[Status], way: str, block: int) -> tuple[Window, ...]:
+    """Time per block of ``way`` (``read`` or ``write``), window by window."""
+    found = []
+    counts = [_direction(status, way) for status in statuses]
+    for before, after in pairwise([_Direction(), *counts]):
+        calls, spent = (after.io_bytes - before.io_bytes) // block, after.runtime - before.runtime
+        # The last count comes when the job ends: a sliver of a window says little.
+        if calls > 0 and spent >= _WINDOW_S * 500.0:
+            span = spent * 1e-3
+            found.append(Window(end=after.runtime * 1e-3, call=span / calls, num_calls=calls))
+    return tuple(found)
+
+
+def sync_windows(statuses: Sequence[Status]) -> tuple[Window, ...]:
+    """Time of a write and the fsync after it, on average over each window."""
+    found = []
+    for before, after in pairwise(statuses):
+        old, new = before.jobs[0], after.jobs[0]
+        if old.sync is None or new.sync is None:
+            raise UnavailableError("this fio does not say how long fsync took: 3.16 does")
+        wrote = _mean_between(old.write.lat_ns, new.write.lat_ns)
+        synced = _mean_between(old.sync.lat_ns, new.sync.lat_ns)
+        if wrote is not None and synced is not None:
+            count = new.sync.lat_ns.N - old.sync.lat_ns.N
+            end, call = new.write.runtime * 1e-3, (wrote + synced) * 1e-9
+            found.append(Window(end=end, call=call, num_calls=count))
+    return tuple(found)
+
+
+def _mean_between(before: _Latency, after: _Latency) -> float | None:
+    """Mean latency of the operations between two counts, nanoseconds."""
+    count = after.N - before.N
+    if count <= 0:
+        return None
+    mean = (after.mean * after.N - before.mean * before.N) / count
+    return mean if mean > 0.0 else None
+
+
+def latencies(status: Status, way: str) -> dict[str, float]:
+    """Median and 99th percentile of ``read``, ``write`` or ``sync`` in seconds; none: empty."""
+    job = status.jobs[0]
+    if way == "sync":
+        choices = [job.sync.lat_ns] if job.sync is not None else []
+    else:
+        direction = _direction(status, way)
+        choices = [direction.clat_ns, direction.lat_ns]
+    table = next((each.percentile for each in choices if each.percentile), {})
+    wanted = {"latency_p50_s": "50.000000", "latency_p99_s": "99.000000"}
+    return {name: table[key] * 1e-9 for name, key in wanted.items() if key in table}
+
+
+def _direction(status: Status, way: str) -> _Direction:
+    job = status.jobs[0]
+    return job.read if way == "read" else job.write
+
+
+@cache
+def _adapter() -> TypeAdapter[Status]:
+    return TypeAdapter(Status)
+
+
+def _last_line(text: str) -> str:
+    lines = text[-2000:].strip().splitlines()
+    return lines[-1][:200] if lines else "it said nothing"
