@@ -39,19 +39,33 @@ def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
 
 
 def ceiling(claims: Iterable[Record], benchmark: str, case: Case) -> Limit | None:
-    """The claim that bounds a case of ``benchmark``, or None where none does."""
+    """The claim that bounds a case of ``benchmark`` as its limit, or None where none does."""
+    claim = claim_for(claims, benchmark, case)
+    if claim is None or claim.value is None:
+        return None
+    return Limit(value=claim.value, source=claim.source or "claimed")
+
+
+def claim_for(claims: Iterable[Record], benchmark: str, case: Case) -> Record | None:
+    """The claim that bounds a case of ``benchmark``; ``claims`` are one device's.
+
+    What multiplies matrices is bounded by the peak of its dtype *and* of the type
+    that torch sums in (fp32; int32 for integers, fp64 for fp64): fp16's peak with fp16
+    accumulation bounds nothing that is run here.
+    """
     wanted = _wanted(benchmark, case)
-    for claim in claims:
-        if wanted is not None and _matches(claim, *wanted):
-            assert claim.value is not None and claim.source is not None
-            return Limit(value=claim.value, source=claim.source)
-    return None
+    if wanted is None:
+        return None
+    return next((claim for claim in claims if _matches(claim, *wanted)), None)
+
+
+_MULTIPLYING = frozenset(["matmul", "layer", "step"])
 
 
 def _wanted(benchmark: str, case: Case) -> tuple[str, Case] | None:
     """Benchmark and case of the claim that bounds a case."""
-    if benchmark == "matmul":
-        dtype = str(case["dtype"])
+    if benchmark in _MULTIPLYING:
+        dtype = str(case.get("dtype"))
         return "matmul", {"dtype": dtype, "accumulate": DEFAULT_ACCUMULATE.get(dtype)}
     if case.get("direction") in ("h2d", "d2h"):
         return "link", {"direction": case["direction"]}
@@ -61,7 +75,9 @@ def _wanted(benchmark: str, case: Case) -> tuple[str, Case] | None:
 
 
 def _matches(claim: Record, benchmark: str, case: Case) -> bool:
-    return claim.benchmark == benchmark and dict(claim.case) == dict(case)
+    return (
+        claim.benchmark == benchmark and dict(claim.case) == dict(case) and claim.value is not None
+    )
 
 
 def _claim(

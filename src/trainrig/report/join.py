@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainrig import predict
 from trainrig.record import Case, Kind, Record
 
 Key = tuple[object, ...]
@@ -97,33 +98,15 @@ def _row(
 
 
 def claim_for(records: Iterable[Record], row: Row) -> Record | None:
-    """The claim that is the ceiling of ``row``: same device, same type, same accumulation.
+    """The claim that is the ceiling of ``row`` on its device; `predict.claim_for` has the rule.
 
-    Matrix products have a claim per dtype and accumulate type, and torch sums in
-    fp32 (int32 for integers, fp64 for fp64), so fp16's claim with fp16 accumulation
-    is no ceiling of it.
+    Data that is hot in cache has no ceiling of its own; what stands in here is the memory's.
     """
-    for record in records:
-        if record.kind is Kind.CLAIMED and record.value is not None and _is_ceiling(record, row):
-            return record
-    return None
-
-
-_ACCUMULATE = {"fp64": "fp64", "int8": "int32"}
-
-
-def _is_ceiling(claim: Record, row: Row) -> bool:
-    if claim.device != row.device or claim.unit != row.unit:
-        return False
-    if row.benchmark in ("matmul", "layer", "step"):
-        dtype = row.case.get("dtype")
-        accumulate = claim.case.get("accumulate")
-        wanted = _ACCUMULATE.get(str(dtype), "fp32")
-        alike = claim.benchmark == "matmul" and claim.case.get("dtype") == dtype
-        return alike and accumulate in (None, wanted)
-    if row.case.get("direction") in ("h2d", "d2h"):
-        return claim.benchmark == "link" and claim.case.get("direction") in (
-            None,
-            row.case["direction"],
-        )
-    return claim.benchmark == "memory"
+    claims = (
+        record
+        for record in records
+        if record.kind is Kind.CLAIMED and record.device == row.device and record.unit == row.unit
+    )
+    if row.metric == "byte_rate" and row.benchmark == "vector":
+        return predict.claim_for(claims, row.benchmark, {**row.case, "cache": "cold"})
+    return predict.claim_for(claims, row.benchmark, row.case)
