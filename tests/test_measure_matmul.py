@@ -183,3 +183,31 @@ def test_families_are_found_by_name() -> None:
     }
     with pytest.raises(UsageError, match="unknown family 'matmull'"):
         family("matmull")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_timed_calls_that_write_nothing_are_seen(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = matmul.FAMILY.prepare(case(dtype), "cpu")
+    assert prepared.wrong() is None
+    monkeypatch.setattr(torch, "matmul", lambda left, right, out: out)
+    prepared.call()
+    assert "NaN" in (prepared.wrong() or "")
+
+
+def test_garbage_that_the_last_timed_call_left_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = matmul.FAMILY.prepare(case("fp32"), "cpu")
+    assert prepared.wrong() is None
+    monkeypatch.setattr(torch, "matmul", lambda left, right, out: out.fill_(1.0))
+    prepared.call()
+    assert "wrong result" in (prepared.wrong() or "")
+
+
+def test_an_integer_product_that_is_not_written_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = torch._int_mm(torch.ones(32, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8))
+    monkeypatch.setattr(torch, "_int_mm", lambda left, right: kept)
+    prepared = matmul.FAMILY.prepare(case("int8", 32, 64, 32), "cpu")
+    prepared.wrong()
+    prepared.call()
+    assert prepared.wrong() is not None

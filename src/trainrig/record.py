@@ -69,6 +69,10 @@ class Status(StrEnum):
     MISSING = "missing"
 
 
+WRONG_ANSWER = "wrong answer"
+"""How the reason of a failed record begins when the device computed something else."""
+
+
 class Outcome(StrEnum):
     """The verdict on a run."""
 
@@ -195,6 +199,11 @@ class Record:
     def is_point(self) -> bool:
         """A measured point, not one worker's attempt at it."""
         return self.kind is Kind.MEASURED and self.attempt is None
+
+    @property
+    def is_wrong_answer(self) -> bool:
+        """The device answered, and the answer was wrong."""
+        return self.status is Status.FAILED and (self.reason or "").startswith(WRONG_ANSWER)
 
     def replace(self, **changes: Any) -> Record:
         """A copy with some fields changed."""

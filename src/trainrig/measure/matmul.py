@@ -30,6 +30,7 @@ DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
 MAX_SIZE = 65536
 _FIELDS = {"dtype", "m", "k", "n", "cache"}
 _NUM_PROBES = 4
+_SPOILED = {"int8": -(2**31)}
 _MARGIN = 4.0
 
 # Rounding of one element of the result, and of one step of its accumulation, as shares.
@@ -96,8 +97,13 @@ def _prepare(case: Case, device: str) -> Prepared:
     generator = torch.Generator(device=device).manual_seed(m * 31 + k * 7 + n)
     left, right = _operands(torch, dtype, (m, k, n), device, generator)
     multiply = _multiplier(torch, dtype, left, right)
+    latest: list[torch.Tensor] = []
+
+    def call() -> None:
+        latest[:] = [multiply()]
+
     try:
-        first = [multiply()]  # checked below, so that a slow case is not run once more
+        call()  # checked below, so that a slow case is not run once more
     except (RuntimeError, NotImplementedError, ValueError) as error:
         if _is_out_of_memory(torch, error):
             raise
@@ -105,10 +111,12 @@ def _prepare(case: Case, device: str) -> Prepared:
         raise Unsupported(f"{dtype} matmul does not run here: {reason}") from None
 
     def wrong() -> str | None:
-        product = first.pop() if first else multiply()
-        return wrong_answer(left, right, product, dtype, generator)
+        """Checks what the latest call left, and spoils it: a call that writes nothing is seen."""
+        found = wrong_answer(left, right, latest[0], dtype, generator)
+        latest[0].fill_(_SPOILED.get(dtype, math.nan))
+        return found
 
-    return Prepared(call=multiply, wrong=wrong)
+    return Prepared(call=call, wrong=wrong)
 
 
 def _is_out_of_memory(torch: Any, error: Exception) -> bool:

@@ -61,7 +61,7 @@ def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record
     a fault.
     """
     bad = [record for record in attempts if record.status is not Status.OK]
-    wrong = [record for record in bad if (record.reason or "").startswith("wrong answer")]
+    wrong = [record for record in bad if record.is_wrong_answer]
     good = [record for record in attempts if record.status is Status.OK]
     last = attempts[-1]
     chosen = family(last.benchmark)

@@ -25,7 +25,7 @@ from trainrig.measure.clock import Clock, clock_for
 from trainrig.measure.family import Prepared, SelfTimed, Unsupported, family
 from trainrig.measure.loop import Samples, Settings, sample
 from trainrig.measure.sampler import Watched
-from trainrig.record import Status
+from trainrig.record import WRONG_ANSWER, Status
 
 _PR_SET_PDEATHSIG = 1
 
@@ -77,13 +77,13 @@ def _measure(request: dict[str, Any], device: str, hold: Callable[[], None]) -> 
     prepared = chosen.prepare(request["case"], device)
     wrong = prepared.wrong()
     if wrong is not None:
-        return {"status": Status.FAILED, "reason": f"wrong answer before timing: {wrong}"}
+        return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} before timing: {wrong}"}
     hold()
     with (disk if disk.is_disk(device) else sampler).watch(device) as watched:
         samples = _sample(clock, prepared, Settings(**request["settings"]), watched)
     wrong = prepared.wrong()  # again: a device may only fail when it is warm
     if wrong is not None:
-        return {"status": Status.FAILED, "reason": f"wrong answer after timing: {wrong}"}
+        return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} after timing: {wrong}"}
     return {
         "status": Status.OK,
         "samples": samples.times,

@@ -111,7 +111,7 @@ def _target(row: Row) -> tuple[float, float] | None:
 
 def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:
     for record in records:
-        if record.is_point and (record.reason or "").startswith("wrong answer"):
+        if record.is_point and record.is_wrong_answer:
             yield Finding(
                 id="wrong-answer",
                 severity="error",
@@ -126,8 +126,8 @@ def _failures(records: Iterable[Record]) -> Iterable[Finding]:
     """One finding a reason: a worker that does not start fails all of its cases alike."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
-        wrong = (record.reason or "").startswith("wrong answer")
-        if record.is_point and record.status in (Status.FAILED, Status.TIMEOUT) and not wrong:
+        failed = record.status in (Status.FAILED, Status.TIMEOUT) and not record.is_wrong_answer
+        if record.is_point and failed:
             where = (record.benchmark, record.device, record.device_index)
             groups.setdefault((*where, record.reason), []).append(record)
     for failed in groups.values():

@@ -217,7 +217,7 @@ class Prober:
         kept = self._scene.run.append(
             record.replace(conditions={**record.conditions, "search": True})
         )
-        if (reply.reason or "").startswith("wrong answer"):
+        if kept.is_wrong_answer:
             # That is a fault of the device, not of the shape: it is judged.
             for point in point_records([kept]):
                 self._scene.run.append(point)
