@@ -67,8 +67,9 @@ def bench(
     check_budget(budget)
     family(request.family)
     plan = _plan_peak(request, budget) if request.peak else _plan_cases(request, budget)
-
-    return carry_out("bench", plan, budget=budget, out=out, watch=watch)
+    # torch loading beside a disk's case would take processors from it, for nothing.
+    early = request.family != "storage"
+    return carry_out("bench", plan, budget=budget, out=out, watch=watch, early=early)
 
 
 def summary(result: Qualification) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, from_dict, inspect, to_dict, value_or
 from trainrig.measure.worker import Worker
-from trainrig.predict import ceiling
-from trainrig.record import Outcome, Record, Verdict
+from trainrig.predict import ceiling, of_device
+from trainrig.record import Kind, Limit, Outcome, Record, Verdict
 from trainrig.runner.execute import Executor
 from trainrig.runner.judge import judge
 from trainrig.runner.plan import SMALL_BUDGET, Block, Task, qualify_plan
@@ -89,16 +89,21 @@ def carry_out(
     resume: Path | None = None,
     watch: Watcher = nobody,
     config: Mapping[str, Any] | None = None,
+    early: bool = True,
 ) -> Qualification:
-    """Run a plan into a run folder: the common part of qualify and bench."""
+    """Run a plan into a run folder: the common part of qualify and bench.
+
+    ``early``: with a small budget, start the host's workers before the plan is made.
+    """
     start = time.monotonic()
+    if resume:
+        _check_verb(resume, verb)
     run = resume_run(resume) if resume else create_run(out, verb, _config(budget, config))
-    with run, _terminated_as_interrupt():
-        watch(Progress(text=f"run {run.path}", level="stage"))
+    with run, _interrupted_once():
         session = _Session(run, start + budget - _CLOSING, watch)
         interrupted = None
         try:
-            session.measure(plan, early=budget < SMALL_BUDGET)
+            session.measure(plan, early=early and budget < SMALL_BUDGET)
         except KeyboardInterrupt:
             interrupted = "interrupted before all required steps had run"
         except UsageError:
@@ -113,7 +118,8 @@ def judge_run(run: RunData) -> Verdict:
     if run.verdict is not None:
         return run.verdict
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
-    return judge(run.records, findings, "the run was cut off before its verdict")
+    why = "the run was cut off before its verdict"
+    return judge(run.records, findings, why, str(run.path))
 
 
 def check_budget(budget: float) -> None:
@@ -143,23 +149,23 @@ class _Session:
         environment = environment_digest(snapshot)
         _check_same_software(earlier, environment)
         self._run.reopen()
+        self._watch(Progress(text=f"run {self._run.path}", level="stage"))
         self._run.write_machine(to_dict(snapshot))
-        scene = self._scene(snapshot, environment, fresh=not earlier)
+        scene = self._scene(snapshot, environment, earlier)
         blocks = plan(scene)
         tasks = [task for block in blocks for task in block.tasks]
-        expected = self._expect(tasks, scene, fresh=not earlier)
+        expected = self._expect(tasks, scene, earlier)
         executor = self._executor(environment, scene.claims, expected, early)
         executor.total = len(tasks)
         executor.take_up(earlier)
         self._run_blocks(executor, blocks)
         executor.repeat_disturbed(tasks)
 
-    def _scene(self, snapshot: Snapshot, environment: str, *, fresh: bool) -> Scene:
+    def _scene(self, snapshot: Snapshot, environment: str, earlier: Sequence[Record]) -> Scene:
         """What is there to measure and what is claimed of it, written down first."""
         targets = find_targets(snapshot)
         claims = claims_for(snapshot, targets)
-        for record in claims if fresh else ():
-            self._run.append(record)
+        self._append_missing(claims, earlier)
         return Scene(
             run=self._run,
             snapshot=snapshot,
@@ -170,17 +176,30 @@ class _Session:
             watch=self._watch,
         )
 
-    def _expect(self, tasks: Sequence[Task], scene: Scene, *, fresh: bool) -> tuple[Record, ...]:
-        """The predictions, written before anything is measured; a resumed run keeps its own."""
-        if not fresh:
-            return tuple(r for r in read_run(self._run.path).records if r.kind == "predicted")
+    def _expect(
+        self, tasks: Sequence[Task], scene: Scene, earlier: Sequence[Record]
+    ) -> tuple[Record, ...]:
+        """The predictions, written before anything is measured.
+
+        A resumed run keeps the ones it has; what it plans beyond them is added.
+        """
         hostname = value_or(scene.snapshot.host.hostname, "")
-        history = history_of(self._run.path.parent, hostname, self._run.name)
-        baselines = published_baselines()
-        expected = expectations(tasks, scene.claims, history, baselines, scene.environment)
-        for record in expected:
+        parent, environment = self._run.path.parent, scene.environment
+        history = history_of(parent, self._run.name, hostname, environment)
+        wanted = expectations(tasks, scene.claims, history, published_baselines(), environment)
+        known = [record for record in earlier if record.kind is Kind.PREDICTED]
+        return (*known, *self._append_missing(wanted, earlier))
+
+    def _append_missing(
+        self, wanted: Sequence[Record], earlier: Sequence[Record]
+    ) -> tuple[Record, ...]:
+        """Append what an earlier sitting of this run has not written yet."""
+        there = {(record.kind, record.key, record.device_index) for record in earlier}
+        return tuple(
             self._run.append(record)
-        return expected
+            for record in wanted
+            if (record.kind, record.key, record.device_index) not in there
+        )
 
     def _executor(
         self,
@@ -192,7 +211,7 @@ class _Session:
         by_key = {(record.key, record.device_index): record for record in expected}
 
         def complete(point: Record) -> Record:
-            own = (claim for claim in claims if claim.device == point.device)
+            own = of_device(claims, point.device, point.device_index)
             return point.replace(limit=_limit_for(point, own))
 
         return Executor(
@@ -216,7 +235,7 @@ class _Session:
         """Judge what is there and write the report."""
         findings = diagnose(self._snapshot) if self._snapshot else ()
         records = read_run(self._run.path).records
-        verdict = judge(records, findings, interrupted)
+        verdict = judge(records, findings, interrupted, str(self._run.path))
         self._run.write_verdict(verdict)
         from trainrig.report.html import render_html
 
@@ -229,7 +248,7 @@ class _Session:
         )
 
 
-def _limit_for(point: Record, claims: Iterator[Record]) -> Any:
+def _limit_for(point: Record, claims: Sequence[Record]) -> Limit | None:
     limit = ceiling(claims, point.benchmark, point.case)
     # A vector's FLOP/s have no ceiling among the claims; its bytes have.
     bounds_this = point.benchmark == "matmul" or point.metric == "byte_rate"
@@ -241,6 +260,16 @@ def _check_same_software(earlier: Sequence[Record], environment: str) -> None:
     if before - {environment, None}:
         raise UsageError(
             "the run was made under other software or settings", "start a new run: trainrig qualify"
+        )
+
+
+def _check_verb(path: Path, verb: str) -> None:
+    """A run is gone on with by the verb that made it: another one has another plan."""
+    made_by = read_run(path).config.get("verb")
+    if made_by != verb:
+        raise UsageError(
+            f"{path} was made by trainrig {made_by}, not {verb}",
+            f"start a new run: trainrig {verb}",
         )
 
 
@@ -259,21 +288,32 @@ def _native_bf16(snapshot: Snapshot) -> bool:
 
 
 @contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM (a scheduler's, a shutdown's) closes the run as Ctrl-C does."""
+def _interrupted_once() -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the measuring; the closing of the run is not disturbed.
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise Interrupted
+    SIGTERM is what a scheduler or a shutdown sends.  Whoever is in more of a hurry
+    has SIGKILL, and the run is valid after that too.
+    """
+    seen: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            raise Interrupted
 
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = {number: signal.signal(number, interrupt) for number in _ENDING}
     except ValueError:  # not in the main thread: signals are the embedding program's business
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def summary(result: Qualification) -> dict[str, Any]:
