@@ -152,6 +152,7 @@ def config_numbers(shape: workload.ModelShape) -> dict[str, Any]:
             "n_embd": shape.hidden,
             "n_layer": shape.num_layers,
             "n_head": shape.num_heads,
+            "n_positions": shape.max_positions,
         }
     if shape.family == "t5":
         return common | {

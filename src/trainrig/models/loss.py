@@ -27,10 +27,13 @@ from torch.autograd.function import once_differentiable
 IGNORED = -100
 """The target of a token that has none, as torch and Hugging Face have it."""
 
-# Numbers in a chunk of logits.  On a CPU it should stay in the last cache, on a GPU be worth a
-# launch: 2^24 numbers are 64 MiB in fp32.
+# Numbers in a chunk of logits.  On a CPU it should stay in the cache (8 MiB in fp32), on a GPU be
+# worth its launches (256 MiB).  With fewer rows than 256, adding up the matrix's gradient (V·C
+# numbers read and written for each chunk) costs more than it saves: V = 50,257, C = 768, fp32, one
+# thread: 64 rows 3.6 s, 256 rows 3.2 s, the plain loss 3.3 s.
 _CHUNK = {"cpu": 2**21}
 _CHUNK_ELSEWHERE = 2**26
+_FEWEST_ROWS = 256
 
 
 def plain_cross_entropy(
@@ -67,7 +70,7 @@ def cross_entropy(
 
 def chunk_rows(vocab: int, device_type: str) -> int:
     """Tokens whose logits are computed at once."""
-    return max(16, _CHUNK.get(device_type, _CHUNK_ELSEWHERE) // vocab)
+    return max(_FEWEST_ROWS, _CHUNK.get(device_type, _CHUNK_ELSEWHERE) // vocab)
 
 
 class _HeadLoss(torch.autograd.Function):

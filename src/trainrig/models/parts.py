@@ -57,7 +57,7 @@ def plain_attend(
     """The same, written out: every score is in memory at once, (B, H, T, S)."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    scores = (q @ k.transpose(-2, -1)) * scale
+    scores = (q * scale) @ k.transpose(-2, -1)
     if causal:
         mask = causal_mask(q.shape[-2], q.device)
     if mask is not None and mask.dtype == torch.bool:

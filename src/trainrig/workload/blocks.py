@@ -63,9 +63,9 @@ class Step:
                 raise UsageError(
                     f"unknown {name} {getattr(self, name)!r}", "one of: " + ", ".join(known)
                 )
-        for name in ("batch", "seq"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} = {getattr(self, name)}", "a whole number from 1")
+        for name, least in (("batch", 1), ("seq", 1), ("target_seq", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} = {getattr(self, name)}", f"a whole number from {least}")
         dtype_bytes(self.dtype)
         dtype_bytes(self.weights)
 

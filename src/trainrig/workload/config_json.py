@@ -244,7 +244,7 @@ def read_config(path: Path) -> ModelShape:
         config = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{path} is not JSON") from None
     return shape_of_config(config, str(path))
 

@@ -167,7 +167,8 @@ def find(text: str) -> ModelShape:
     if colon and family in FAMILIES:
         return custom(family, name=text, **dict(map(_number, numbers.split(","))))
     path = Path(text)
-    if text.endswith(".json") or path.is_dir():
+    known = text == "" or text.lower() in map(str.lower, NAMED)
+    if not known and (text.endswith(".json") or path.is_dir()):
         from trainrig.workload.config_json import read_config
 
         return read_config(path / "config.json" if path.is_dir() else path)
@@ -176,6 +177,8 @@ def find(text: str) -> ModelShape:
 
 def _number(item: str) -> tuple[str, Any]:
     name, _, value = item.partition("=")
+    if name in ("name", "family"):
+        raise UsageError(f"{name} is not a number of a shape")
     if value in ("true", "false"):
         return name, value == "true"
     for read in (int, float):

@@ -7,7 +7,10 @@ It holds no weights and no tokenizer.  `named` has the known ones.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from trainrig.errors import UsageError
 
@@ -109,15 +112,24 @@ _POSITIVE = (
     "vocab",
     "max_positions",
 )
+_COUNTS = ("num_decoder_layers", "token_types", "num_buckets", "max_distance")
+_FLAGS = ("gated_ffn", "tied", "qkv_bias", "out_bias", "ffn_bias", "scale_logits")
+_ABOVE_ZERO = ("norm_eps", "init_std")
+
+
+def _is_whole(number: object, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number < _MAX
+
+
+def _is_real(number: object) -> bool:
+    real = isinstance(number, int | float) and not isinstance(number, bool)
+    return real and math.isfinite(number)  # type: ignore[arg-type]
 
 
 def _check(shape: ModelShape) -> None:
     if shape.family not in FAMILIES:
         raise UsageError(f"unknown model family {shape.family!r}", "one of: " + ", ".join(FAMILIES))
-    for name in _POSITIVE:
-        number = getattr(shape, name)
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < _MAX:
-            raise UsageError(f"{shape.name}: {name} = {number!r}", "a whole number from 1")
+    _check_kinds(shape)
     if shape.activation not in ACTIVATIONS:
         raise UsageError(
             f"{shape.name}: unknown activation {shape.activation!r}",
@@ -126,6 +138,26 @@ def _check(shape: ModelShape) -> None:
     for wrong, what in _contradictions(shape):
         if wrong:
             raise UsageError(f"{shape.name}: {what}")
+
+
+def _check_kinds(shape: ModelShape) -> None:
+    """Each field by itself: numbers also come from a command line, where any may be mistyped."""
+    asked: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+        (_POSITIVE, lambda n: _is_whole(n, 1), "a whole number from 1"),
+        (_COUNTS, lambda n: _is_whole(n, 0), "a whole number from 0"),
+        (_FLAGS, lambda n: isinstance(n, bool), "true or false"),
+        (_ABOVE_ZERO, lambda n: _is_real(n) and n > 0, "a number above 0"),
+        (("rope_theta",), lambda n: _is_real(n) and n >= 0, "a number from 0"),
+        (("windows",), _are_windows, "a window for each layer"),
+    ]
+    for names, fits, wanted in asked:
+        for name in names:
+            if not fits(getattr(shape, name)):
+                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
+
+
+def _are_windows(windows: object) -> bool:
+    return isinstance(windows, tuple) and all(_is_whole(window, 0) for window in windows)
 
 
 def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
@@ -149,6 +181,16 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             shape.family == "t5" and not (shape.num_decoder_layers > 0 and shape.num_buckets > 3),
             "t5 needs decoder layers and at least 4 buckets",
         ),
+        (
+            shape.family == "t5" and shape.max_distance <= shape.num_buckets // 2,
+            f"max_distance {shape.max_distance} leaves no room for {shape.num_buckets} buckets",
+        ),
+        (
+            shape.rope_scaling is not None
+            and not 0 < shape.rope_scaling.low < shape.rope_scaling.high,
+            "rotary scaling needs 0 < low < high",
+        ),
+        (shape.family == "bert" and shape.token_types < 1, "BERT has segments: token_types"),
         (shape.family == "bert" and not shape.tied, "BERT's logits use its token embedding"),
         (shape.family != "t5" and shape.num_decoder_layers != 0, "only t5 has a decoder apart"),
         (
