@@ -28,7 +28,7 @@ def block(*tasks):
 class Bench:
     """An executor in a real run with fake workers."""
 
-    def __init__(self, folder, answer, worker=FakeWorker, seconds=60.0):
+    def __init__(self, folder, answer, worker=FakeWorker, seconds=60.0, clock=time):
         self.run = create_run(folder, "test", {})
         self.asked = []
         self.made = []
@@ -41,7 +41,7 @@ class Bench:
         self.executor = Executor(
             self.run,
             environment="env",
-            deadline=time.monotonic() + seconds,
+            deadline=clock.monotonic() + seconds,
             watch=self.heard.append,
             describe=lambda record: f"{record.status.value}",
             complete=lambda record: record,
@@ -144,6 +144,90 @@ def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
     second.executor.take_up(read_run(first.run.path).records)
     second.executor.run_block(block(task(256), task(512)), 30.0)
     assert {request.case["m"] for _, request in second.asked} == {512}
+
+
+def test_a_device_that_stays_down_takes_nothing_back(tmp_path):
+    first = Bench(tmp_path, by_flops)
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops, worker=DeadWorker)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256), task(512)), 30.0)
+    assert [(r.case["m"], r.status) for r in later.points()] == [(512, Status.FAILED)]
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.TIMEOUT, Status.OOM])
+def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path, status):
+    first = Bench(tmp_path, lambda *_: Reply(status=status, reason="then"))
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256)), 30.0)
+    assert [record.status for record in later.points()] == [Status.OK]
+
+
+def test_a_wrong_answer_is_not_asked_again_until_it_is_right(tmp_path):
+    first = Bench(tmp_path, lambda *_: Reply(status=Status.FAILED, reason="wrong answer: a row"))
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256)), 30.0)
+    assert later.asked == []
+
+
+def test_a_resumed_run_measures_first_what_has_no_value(tmp_path):
+    first = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256), task(512)), 30.0)
+    assert [request.case["m"] for _, request in later.asked] == [512, 512, 256, 256]
+
+
+class WoundClock:
+    """time.monotonic for the executor; the fake workers wind it."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_a_case_that_the_budgets_end_cut_short_is_no_fault(tmp_path, monkeypatch):
+    clock = WoundClock()
+    monkeypatch.setattr("trainrig.runner.execute.time", clock)
+
+    def hang(device, request):
+        clock.now += request.timeout
+        return Reply(status=Status.TIMEOUT, reason="no answer")
+
+    bench = Bench(tmp_path, hang, clock=clock, seconds=8.0)
+    bench.executor.run_block(block(task(256)), 8.0)
+    assert bench.points()[0].status is Status.SKIPPED
+    assert bench.points()[0].reason == "the budget ended while it ran"
+
+
+@pytest.mark.parametrize("budget", [5.0, 30.0, 240.0])
+@pytest.mark.parametrize("speed", [1e9, 1e11, 1e13])
+def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, speed):
+    clock = WoundClock()
+    monkeypatch.setattr("trainrig.runner.execute.time", clock)
+
+    def run(device, request):
+        work = family(request.family).work(request.case)
+        call = max(work.flops, work.num_bytes) / speed
+        clock.now += min(max(request.settings.max_time, 4.0 * call), request.timeout)
+        if 4.0 * call > request.timeout:
+            return Reply(status=Status.TIMEOUT, reason="no answer")
+        return quiet(call)
+
+    bench = Bench(tmp_path, run, clock=clock, seconds=budget)
+    start = clock.now
+    blocks = qualify_plan([HOST], budget)
+    for one in blocks:
+        bench.executor.run_block(one, (start + budget - clock.now) * one.share)
+    bench.executor.repeat_disturbed([t for one in blocks for t in one.tasks])
+    assert clock.now - start <= 1.1 * budget
 
 
 def test_several_devices_start_together_and_are_marked_so(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 from runner_fakes import planned, point
 from trainrig.catalog.find import find_chip
-from trainrig.predict import Published, ceiling, expect, gpu_claims
-from trainrig.record import Kind, Limit, Status
+from trainrig.predict import Published, ceiling, expect, gpu_claims, of_device
+from trainrig.record import Kind, Limit, Record, Status
 
 LIMIT = Limit(value=165.2e12, source="RTX 4090 data sheet, fp16 dense, fp32 accumulation")
 
@@ -21,24 +21,37 @@ def published(value, device, size=8192, claim=None):
     return Published(record=record, limit=None if claim is None else Limit(value=claim, source="x"))
 
 
+def runs(*values, size=8192, **changes):
+    """One point of each of several earlier runs."""
+    return [point(v, size=size, run=f"run-{n}", **changes) for n, v in enumerate(values)]
+
+
 def test_history_wins_over_everything():
-    history = [point(170e12, size=8192), point(171e12, size=8192), point(172e12, size=8192)]
+    history = runs(170e12, 171e12, 172e12)
     found = expect(wanted(), LIMIT, history, [published(160e12, "RTX 4090")])
     assert found.value == 171e12
-    assert found.source == "3 earlier points on this machine"
+    assert found.source == "3 earlier runs on this machine"
     assert found.interval == pytest.approx((170e12 * 0.92, 172e12 * 1.08))
+
+
+def test_a_machine_does_not_become_right_by_being_slow_three_times():
+    found = expect(wanted(), LIMIT, runs(70e12, 70e12, 70e12), [published(160e12, "RTX 4090")])
+    assert found.source == "published for RTX 4090, n = 1"
+    assert found.interval is not None
+    assert found.interval[0] > 130e12
 
 
 @pytest.mark.parametrize(
     "history",
     [
-        [point(170e12, size=8192)] * 2,
-        [point(170e12, size=8192, disturbed="busy")] * 3,
-        [point(170e12, size=4096)] * 3,
-        [point(170e12, size=8192, version=2)] * 3,
-        [point(170e12, size=8192, device="RTX 3090")] * 3,
+        runs(170e12, 170e12),
+        runs(170e12, 170e12, 170e12, disturbed="busy"),
+        runs(170e12, 170e12, 170e12, size=4096),
+        runs(170e12, 170e12, 170e12, version=2),
+        runs(170e12, 170e12, 170e12, device="RTX 3090"),
+        [point(170e12, size=8192, index=card, run="one") for card in range(8)],
     ],
-    ids=["too few", "disturbed", "other case", "other version", "other device"],
+    ids=["too few", "disturbed", "other case", "other version", "other device", "one run"],
 )
 def test_what_does_not_count_as_history(history):
     assert expect(wanted(), None, history, []).status is Status.MISSING
@@ -116,6 +129,28 @@ def test_no_grounds_is_said_with_the_reason():
     found = expect(wanted(), None, [], [])
     assert found.status is Status.MISSING
     assert (found.reason or "").startswith("no target known: no claim and nothing published")
+
+
+def test_each_card_has_the_claim_of_its_own_slot():
+    narrow, wide = (
+        Record(
+            kind=Kind.CLAIMED,
+            benchmark="link",
+            case={"direction": "h2d"},
+            metric="byte_rate",
+            unit="B/s",
+            value=value,
+            source="PCIe",
+            device="RTX 4090",
+            device_index=index,
+        )
+        for index, value in ((0, 7.9e9), (1, 31.5e9))
+    )
+    case = {"direction": "h2d", "bytes": 1 << 28, "memory": "pinned", "cache": "cold"}
+    own = of_device([narrow, wide], "RTX 4090", 1)
+    limit = ceiling(own, "copy", case)
+    assert limit is not None
+    assert limit.value == 31.5e9
 
 
 def test_the_ceiling_keeps_accumulate_types_apart():

@@ -61,6 +61,23 @@ def test_a_required_step_that_never_ran_is_incomplete():
     assert "not run" in verdict.findings[0].evidence
 
 
+def test_a_device_that_dies_under_load_is_not_saved_by_its_smallest_product():
+    died = point(None, size=8192, status=Status.FAILED, reason="the worker died with SIGSEGV")
+    small, large = point(1e12, size=128), point(165e12, size=16384)
+    trivial = planned(small, 0.5e12, 2e12, conditions={"step": "fp16 matmul", "required": False})
+    plan = [planned(died, LOW, HIGH), trivial]
+    assert judge([*plan, died, small]).outcome is Outcome.INCOMPLETE
+    verdict = judge([*plan, planned(large, LOW, HIGH), died, small, large])
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "SIGSEGV" in verdict.findings[0].evidence
+
+
+def test_a_case_that_does_not_tell_does_not_satisfy_its_step():
+    busy, small = point(20e12, disturbed="busy"), point(1e12, size=128)
+    trivial = planned(small, 0.5e12, 2e12, conditions={"step": "fp16 matmul", "required": False})
+    assert judge([planned(busy, LOW, HIGH), trivial, busy, small]).outcome is Outcome.INCOMPLETE
+
+
 def test_an_optional_step_may_be_skipped():
     good, skipped = point(165e12), point(None, size=128, status=Status.SKIPPED, reason="no time")
     optional = planned(skipped, LOW, HIGH, conditions={"step": "other", "required": False})
@@ -82,6 +99,20 @@ def test_a_little_above_the_claim_is_the_boost_clock():
     assert ids(verdict.findings) == ["above-claim"]
     assert "105 %" in verdict.findings[0].evidence
     assert "boost" in verdict.findings[0].fix
+
+
+def test_above_the_claim_of_a_link_says_nothing_of_clocks():
+    fast = point(27e9, benchmark="copy", case={"direction": "h2d"}, metric="byte_rate", unit="B/s")
+    fast = fast.replace(limit=Limit(value=26e9, source="PCIe"))
+    verdict = judge([planned(fast, 20e9, 30e9), fast])
+    assert ids(verdict.findings) == ["above-claim"]
+    assert "boost" not in verdict.findings[0].fix
+
+
+def test_a_processor_far_above_its_base_clocks_claim_is_not_implausible():
+    fast = point(330e12, device="EPYC", index=None, limit=Limit(value=165e12, source="base clock"))
+    bare = planned(fast, 0, 0, value=None, interval=None, status=Status.MISSING)
+    assert judge([bare, fast]).outcome is Outcome.PASS
 
 
 def test_far_above_the_claim_is_implausible():

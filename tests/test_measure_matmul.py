@@ -201,7 +201,7 @@ def test_garbage_that_the_last_timed_call_left_is_seen(monkeypatch: pytest.Monke
     assert prepared.wrong() is None
     monkeypatch.setattr(torch, "matmul", lambda left, right, out: out.fill_(1.0))
     prepared.call()
-    assert "wrong result" in (prepared.wrong() or "")
+    assert "rows of the product are wrong" in (prepared.wrong() or "")
 
 
 def test_an_integer_product_that_is_not_written_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import pytest
 from runner_fakes import point
 from trainrig.errors import UsageError
 from trainrig.record import Kind, Outcome, Verdict
-from trainrig.runner.qualify import judge_run, qualify
+from trainrig.runner.qualify import _interrupted_once, judge_run, qualify
 from trainrig.store import create_run, find_runs, read_run
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
@@ -232,7 +232,7 @@ def test_a_run_made_under_other_software_is_refused_and_keeps_its_verdict(tmp_pa
         (["--budget", "soon"], "duration"),
         (["--budget", "4s"], "budget"),
         (["--budget", "10000d"], "budget"),
-        (["--resume", "nowhere"], "not a run"),
+        (["--resume", "nowhere"], "no such run"),
         (["--out", "/dev/null/runs"], "cannot write"),
         (["--speed", "high"], "--speed"),
     ],
@@ -286,10 +286,48 @@ def test_detached_runs_outlive_the_command_that_started_them(tmp_path):
     process.wait(timeout=30)
 
 
-def test_a_budget_is_kept(finished):
-    """Not a benchmark: a bound that only a run that ignores its budget would break."""
+def test_a_run_that_was_killed_before_its_plan_was_written_gets_one(finished, tmp_path):
     _, summary = finished
-    folder = Path(summary["run"])
-    begun = time.strptime(folder.name.split("-")[0], "%Y%m%dT%H%M%SZ")
-    ended = (folder / "report.html").stat().st_mtime
-    assert ended - (time.mktime(begun) - time.timezone) < 30.0
+    folder = tmp_path / Path(summary["run"]).name
+    shutil.copytree(summary["run"], folder)
+    records = folder / "records.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:1]))
+    done = run("qualify", "--resume", str(folder), "--budget", "6s", "--json")
+    assert done.returncode in EXIT_CODES.values(), done.stderr
+    whole = read_run(Path(summary["run"])).records
+    kept = read_run(folder).records
+    for kind in (Kind.CLAIMED, Kind.PREDICTED):
+        keys = [record.key for record in kept if record.kind is kind]
+        assert len(keys) == len(set(keys))
+        assert set(keys) == {record.key for record in whole if record.kind is kind}
+
+
+def test_a_run_of_another_verb_is_not_gone_on_with(tmp_path):
+    with create_run(tmp_path, "bench", {}) as made:
+        pass
+    done = run("qualify", "--resume", str(made.path))
+    assert done.returncode == 2
+    assert "made by trainrig bench" in done.stderr
+
+
+def test_a_second_signal_does_not_disturb_the_closing():
+    before = signal.getsignal(signal.SIGINT)
+    with _interrupted_once():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_reader_that_leaves_does_not_change_the_verdicts_code(finished):
+    _, summary = finished
+    command = f"{sys.executable} -m trainrig qualify --resume {summary['run']} --budget 5s"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} 2>/dev/null | head -c 10 >/dev/null; exit ${{PIPESTATUS[0]}}"],
+        timeout=60,
+        check=False,
+    )
+    verdict = read_run(Path(summary["run"])).verdict
+    assert verdict is not None
+    assert done.returncode == EXIT_CODES[verdict.outcome.value]

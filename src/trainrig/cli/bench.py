@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -64,7 +63,7 @@ def command(
         request, budget=parse_duration(budget), out=out, watch=watching.on_stderr()
     )
     if as_json:
-        click.echo(json.dumps(bench.summary(result), ensure_ascii=False))
+        watching.print_json(bench.summary(result))
     else:
         watching.print_run(result.run)
     return qualify.exit_code(result.verdict.outcome, result.interrupted)

@@ -45,21 +45,20 @@ def command(name: tuple[str, ...], compare: bool, as_json: bool) -> None:
 
 
 def _show(chips: tuple[Chip, ...], *, compare: bool, one: bool) -> None:
-    from rich.console import Console
-
+    from trainrig.cli.output import console
     from trainrig.report import catalog_table as tables
 
-    console = Console(highlight=False, emoji=False)
+    out = console()
     if compare:
-        console.print(tables.compare_table(chips))
+        out.print(tables.compare_table(chips))
     elif one:
-        console.print(tables.chip_table(chips[0]))
+        out.print(tables.chip_table(chips[0]))
     else:
         for table in tables.list_tables(chips):
-            console.print(table)
-            console.print()
-        console.print(tables.LIST_UNITS)
+            out.print(table)
+            out.print()
+        out.print(tables.LIST_UNITS)
         return
-    console.print()
+    out.print()
     for line in (*tables.note_lines(chips), *tables.source_lines(chips)):
-        console.print(line, markup=False, soft_wrap=True)
+        out.print(line, markup=False, soft_wrap=True)

@@ -42,17 +42,16 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
 
 
 def _print(comparison: RunComparison) -> None:
-    from rich.console import Console
-
+    from trainrig.cli.output import console
     from trainrig.report.compare_show import RULE, comparison_tables, headline
     from trainrig.units import one_line
 
-    console = Console(highlight=False, emoji=False)
+    out = console()
     for side, name in (("old", comparison.old), ("new", comparison.new)):
-        console.print(f"{side}  {one_line(name)}", markup=False, soft_wrap=True)
-    console.print()
+        out.print(f"{side}  {one_line(name)}", markup=False, soft_wrap=True)
+    out.print()
     for table in comparison_tables(comparison):
-        console.print(table, markup=False)
+        out.print(table, markup=False)
     if comparison.judged:
-        console.print(RULE, style="dim", markup=False)
-    console.print(headline(comparison), style="bold", markup=False)
+        out.print(RULE, style="dim", markup=False)
+    out.print(headline(comparison), style="bold", markup=False)

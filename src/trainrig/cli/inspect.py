@@ -72,15 +72,14 @@ def _as_dict(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any
 
 
 def _show(snapshot: Snapshot, findings: tuple[Finding, ...]) -> None:
-    from rich.console import Console
-
+    from trainrig.cli.output import console
     from trainrig.report.machine_table import findings_lines, machine_table
 
-    console = Console(highlight=False, emoji=False)
-    console.print(machine_table(snapshot, chip_names(snapshot)))
-    console.print()
+    out = console()
+    out.print(machine_table(snapshot, chip_names(snapshot)))
+    out.print()
     for line in findings_lines(findings):
-        console.print(line, markup=False, soft_wrap=True)
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def chip_names(snapshot: Snapshot) -> dict[str, str]:

@@ -7,12 +7,18 @@ Exit codes: see `trainrig.errors`.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 import click
 
-from trainrig.errors import EXIT_INTERRUPTED, EXIT_USAGE, TrainrigError
+from trainrig.cli.output import forget_stdout, is_of_a_stream, prepare_streams
+from trainrig.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    TrainrigError,
+)
 
 # verb -> what `trainrig --help` says of it; the verb's own file is not loaded for that.
 VERBS = {
@@ -62,11 +68,15 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    prepare_streams()
     try:
         code = cli.main(prog_name="trainrig", standalone_mode=False)
         sys.stdout.flush()
     except TrainrigError as error:
         code = _complain(error.message, error.hint, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        code = EXIT_USAGE
+        click.echo(error.format_message(), err=True)
     except click.UsageError as error:
         hint = f"{error.ctx.command_path if error.ctx else 'trainrig'} --help"
         code = _complain(error.format_message(), hint, EXIT_USAGE)
@@ -75,8 +85,13 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         code = _complain("interrupted", None, EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        forget_stdout()
+        code = EXIT_OK
+    except OSError as error:
+        if not is_of_a_stream(error):
+            raise
+        forget_stdout()
+        code = _complain(f"cannot write the output: {error.strerror}", None, EXIT_INCOMPLETE)
     sys.exit(code if isinstance(code, int) else 0)
 
 

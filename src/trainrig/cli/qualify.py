@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -35,10 +34,10 @@ def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: 
     seconds = parse_duration(budget)
     qualify.check_budget(seconds)
     if detach:
-        return watching.detach(out)
+        return watching.detach(out, resume, as_json=as_json)
     result = qualify.qualify(budget=seconds, out=out, resume=resume, watch=watching.on_stderr())
     if as_json:
-        click.echo(json.dumps(qualify.summary(result), ensure_ascii=False))
+        watching.print_json(qualify.summary(result))
     else:
         watching.print_run(result.run)
     return qualify.exit_code(result.verdict.outcome, result.interrupted)

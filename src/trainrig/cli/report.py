@@ -70,11 +70,10 @@ def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> 
 
 def show_views(views: list[RunView]) -> None:
     """The runs on the terminal."""
-    from rich.console import Console
-
+    from trainrig.cli.output import console
     from trainrig.report.terminal import print_reports
 
-    print_reports(views, Console(highlight=False, emoji=False))
+    print_reports(views, console())
 
 
 def as_dict(view: RunView) -> dict[str, Any]:

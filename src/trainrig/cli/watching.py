@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
+from trainrig.errors import EXIT_OK
 from trainrig.runner.progress import Progress, Watcher
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -37,22 +41,37 @@ def on_stderr() -> Watcher:
 
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
-    from rich.console import Console
-
+    from trainrig.cli.output import console, unread
     from trainrig.report.terminal import print_report
     from trainrig.runner.show import view_of
     from trainrig.store import read_run
 
     click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
-    print_report(view_of(read_run(run)), Console())
-    click.echo(f"\nreport: {run / 'report.html'}")
+    with unread():
+        print_report(view_of(read_run(run)), console())
+        click.echo(f"\nreport: {run / 'report.html'}")
 
 
-def detach(out: Path) -> int:
-    """Start the same command in a session of its own, which no closing terminal reaches."""
+def print_json(summary: Mapping[str, Any]) -> None:
+    """One JSON object on the last line of stdout."""
+    from trainrig.cli.output import unread
+
+    with unread():
+        click.echo(json.dumps(summary, ensure_ascii=False))
+
+
+def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
+    """Start the same command in a session of its own, which no closing terminal reaches.
+
+    Raises DataError for a run that cannot be resumed, StoreError when ``out``
+    cannot be written: what can be refused is refused here, where somebody reads it.
+    """
+    from trainrig.store import log_in, read_run
+
+    if resume is not None:
+        read_run(resume)
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
-    out.mkdir(parents=True, exist_ok=True)
-    log = out / f"detached-{os.getpid()}.log"
+    log = log_in(out, f"detached-{os.getpid()}.log")
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "trainrig", *arguments],
@@ -61,8 +80,11 @@ def detach(out: Path) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    click.echo(f"process {process.pid} goes on by itself; follow it: tail -f {log}")
-    return 0
+    if as_json:
+        print_json({"pid": process.pid, "log": str(log)})
+    else:
+        click.echo(f"process {process.pid} goes on by itself; follow it: tail -f {log}")
+    return EXIT_OK
 
 
 def _columns() -> int:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,6 +42,8 @@ _TICK = 1.0
 # A reply with thousands of samples is 50 kB; what is longer than this is none.
 _MAX_LINE = 1 << 22
 
+Heard = Callable[[Mapping[str, Any]], None]
+
 # The worker's word that a held case is prepared.
 HOLDING = b'{"holding": true}'
 
@@ -57,6 +59,8 @@ class Request:
     """Hard limit in seconds, preparation and the answer's check included."""
     hold: bool = False
     """Wait for the parent's word between preparing and timing: several devices start together."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What the program needs besides and the case does not say: where data lies."""
 
     def to_line(self, number: int) -> bytes:
         """The request as the worker reads it; its reply repeats ``number``."""
@@ -71,6 +75,7 @@ class Request:
             "case": dict(self.case),
             "settings": settings,
             "hold": self.hold,
+            "extra": dict(self.extra),
         }
         return json.dumps(request).encode() + b"\n"
 
@@ -115,6 +120,7 @@ class Worker:
         self._lock = threading.Lock()  # between a restart and a stop from another thread
         self._stopped = False
         self._busy = False
+        self._heard: Heard = lambda _: None
         self._start()
 
     def __enter__(self) -> Worker:
@@ -154,13 +160,20 @@ class Worker:
             )
         return self._ready
 
-    def run(self, request: Request, released: Callable[[], None] = lambda: None) -> Reply:
+    def run(
+        self,
+        request: Request,
+        released: Callable[[], None] = lambda: None,
+        heard: Heard = lambda _: None,
+    ) -> Reply:
         """Run one case.  Whatever happens to the worker becomes the reply's status.
 
         A request with `hold` is prepared first; then ``released`` is called, and
-        when it returns the timing starts.
+        when it returns the timing starts.  ``heard`` is given what the worker tells
+        before its reply, at once.
         """
         self._busy = True
+        self._heard = heard
         try:
             reply = self._run(request, released)
         finally:
@@ -238,15 +251,23 @@ class Worker:
         if code == -signal.SIGKILL and _oom_kills() > kills_before:
             reason = "the kernel's out-of-memory killer ended the worker"
             return Reply(status=Status.OOM, reason=reason, duration=duration)
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         reason = f"the worker died with {how}: {self._last_words()}"
         return Reply(status=Status.FAILED, reason=reason, duration=duration)
 
     def _read_line(self, timeout: float) -> bytes | None:
-        """The next line from the worker, or None at its death or after ``timeout`` seconds."""
+        """The next line that is no news, or None at death or after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            line = self._read_any(deadline)
+            news = _parse_news(line)
+            if news is None:
+                return line
+            self._heard(news)
+
+    def _read_any(self, deadline: float) -> bytes | None:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
-        deadline = time.monotonic() + timeout
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0.0:
@@ -309,6 +330,17 @@ def parse_reply(line: bytes, number: int) -> Reply:
     return reply
 
 
+def _parse_news(line: bytes | None) -> Mapping[str, Any] | None:
+    """What a worker tells before its reply: ``{"news": {...}}``; None for any other line."""
+    if line is None or not line.startswith(b'{"news"'):
+        return None
+    try:
+        news = json.loads(line)["news"]
+    except (ValueError, RecursionError, KeyError):
+        return None
+    return news if isinstance(news, dict) else None
+
+
 def _parse_ready(line: bytes | None) -> dict[str, Any] | None:
     try:
         found = json.loads(line or b"")
@@ -321,6 +353,13 @@ def _parse_ready(line: bytes | None) -> dict[str, Any] | None:
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
     return TypeAdapter(Reply)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return str(number)
 
 
 def _oom_kills() -> int:

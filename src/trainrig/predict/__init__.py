@@ -1,6 +1,13 @@
 """Numbers without running: what is claimed for a case, what to expect of it.  Pure; no torch."""
 
-from trainrig.predict.claims import ceiling, claim_for, gpu_claims, host_claims, link_claims
+from trainrig.predict.claims import (
+    ceiling,
+    claim_for,
+    gpu_claims,
+    host_claims,
+    link_claims,
+    of_device,
+)
 from trainrig.predict.expect import Published, expect
 
 __all__ = [
@@ -11,4 +18,5 @@ __all__ = [
     "gpu_claims",
     "host_claims",
     "link_claims",
+    "of_device",
 ]

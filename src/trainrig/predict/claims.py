@@ -38,6 +38,13 @@ def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
     return tuple(c.replace(device=chip.name, device_index=index) for c in claims)
 
 
+def of_device(claims: Iterable[Record], device: str | None, index: int | None) -> list[Record]:
+    """The claims of one device: two cards of one model may sit in unlike slots."""
+    return [
+        claim for claim in claims if claim.device == device and claim.device_index in (None, index)
+    ]
+
+
 def ceiling(claims: Iterable[Record], benchmark: str, case: Case) -> Limit | None:
     """The claim that bounds a case of ``benchmark`` as its limit, or None where none does."""
     claim = claim_for(claims, benchmark, case)

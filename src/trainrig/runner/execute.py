@@ -26,6 +26,7 @@ from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
+from trainrig.runner.attempts import Attempts
 from trainrig.runner.pace import Pace
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher
@@ -41,6 +42,8 @@ _SLOW_CALLS = 12.0
 # A case that would eat more than this of its block is skipped unless it is required.
 _GREEDY = 0.3
 _MAX_ROUNDS = 3
+
+_MEASURED = "already measured in this run"
 
 Describe = Callable[[Record], str]
 MakeWorker = Callable[[str, Path], Worker]
@@ -76,7 +79,7 @@ class Executor:
         self._make_worker = make_worker or self._start_worker
         self._early = tuple(early)
         self._pace = Pace()
-        self._attempts: dict[tuple[object, ...], list[Record]] = {}
+        self._attempts = Attempts()
         self._last_tick = 0.0
         self._tick_lock = threading.Lock()
         self.done = 0
@@ -84,9 +87,7 @@ class Executor:
 
     def take_up(self, records: Iterable[Record]) -> None:
         """Go on from the records of a run that was cut off: its attempts count."""
-        for record in records:
-            if record.attempt is not None and "search" not in record.conditions:
-                self._attempts.setdefault(_identity_of(record), []).append(record)
+        self._attempts.take_up(records)
 
     def _start_pair(self, target: Target, name: str) -> tuple[Worker, ...]:
         """Two fresh workers for a device, loading torch side by side."""
@@ -102,12 +103,9 @@ class Executor:
 
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
-        if all(self._attempts.get(_identity(task)) for task in block.tasks):
-            self.done += len(block.tasks)  # a resumed run that has them all
-            return
-        if all(task.skip for task in block.tasks):  # no worker is started for these
-            for task in block.tasks:
-                self._skip(task, task.skip or "")
+        if all(task.skip or self._attempts.is_settled(task) for task in block.tasks):
+            for task in block.tasks:  # no worker is started for these
+                self._skip(task, task.skip or _MEASURED)
             return
         end = min(time.monotonic() + seconds, self._deadline)
         self._tell(block.name, level="stage")
@@ -150,7 +148,7 @@ class Executor:
             self._tell(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
             for number in range(NUM_WORKERS):
                 barrier = threading.Barrier(num_devices)
-                requests = [replace(self._request(task, 1.0, end), hold=True) for task in tasks]
+                requests = [replace(self._request(task, 1.0), hold=True) for task in tasks]
                 replies = threads.map(
                     lambda pair, request, number=number, barrier=barrier: pair[number].run(
                         request, lambda: _meet(barrier, request.timeout)
@@ -166,7 +164,7 @@ class Executor:
     def repeat_disturbed(self, tasks: Sequence[Task]) -> None:
         """Measure disturbed points again in fresh workers, as long as the time allows."""
         for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in tasks if self._is_disturbed(task)]
+            again = [task for task in tasks if self._attempts.is_disturbed(task)]
             for target in dict.fromkeys(task.target for task in again):
                 own = [task for task in again if task.target == target]
                 self._repeat(target, sorted(own, key=lambda task: not task.required))
@@ -182,10 +180,12 @@ class Executor:
             workers = [stack.enter_context(w) for w in self._start_pair(target, name)]
             for task in tasks:
                 if self._deadline - time.monotonic() > NUM_WORKERS * self._cost(task):
-                    self._run_task(task, workers, _MAX_TIME, self._deadline)
+                    self._run_task(task, workers, _MAX_TIME)
 
     def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
         whole = end - time.monotonic()
+        # In a resumed run what has no attempt at all comes before what was disturbed.
+        tasks = sorted(tasks, key=lambda task: bool(self._attempts.of(task)))
         for position, task in enumerate(tasks):
             left = end - time.monotonic()
             reason = self._why_not(task, left, whole)
@@ -193,12 +193,12 @@ class Executor:
                 self._skip(task, reason)
                 continue
             share = left / NUM_WORKERS / (len(tasks) - position)
-            self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME), end)
+            self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME))
 
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
         """Why a task is not run, or None."""
-        if self._attempts.get(_identity(task)):
-            return None if self._is_disturbed(task) else "already measured in this run"
+        if self._attempts.is_settled(task):
+            return _MEASURED
         if task.skip is not None:
             return task.skip
         if not task.fits_memory:
@@ -212,28 +212,28 @@ class Executor:
         """Projected seconds in one worker, at the shortest sampling."""
         return self._pace.overhead(task) + (task.sustained or _MIN_TIME)
 
-    def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float, end: float) -> None:
+    def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float) -> None:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
         self._tell(label, level="running")
         for worker in workers:
-            request = self._request(task, seconds, end)
-            reply = worker.run(request)
+            request = self._request(task, seconds)
+            reply = self._within_budget(worker.run(request))
             self._keep_attempt(task, request, reply)
             if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
                 break  # the second worker would only say it again
         self._settle(task)
 
     def _keep_attempt(self, task: Task, request: Request, reply: Reply) -> None:
-        attempts = self._attempts.setdefault(_identity(task), [])
+        attempts = self._attempts.of(task)
         self._pace.learn(task, reply)
         record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
         attempts.append(self._run.append(record))
 
-    def _request(self, task: Task, seconds: float, end: float) -> Request:
+    def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
         wanted = task.sustained or max(seconds, min(_SLOW_CALLS * call, 5.0 * _MAX_TIME))
-        left = max(end, self._deadline) - time.monotonic()
+        left = self._deadline - time.monotonic()
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
         warmup = 0.6 * task.sustained if task.case.get("sustained") else None
@@ -246,28 +246,32 @@ class Executor:
             timeout=max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0),
         )
 
+    def _within_budget(self, reply: Reply) -> Reply:
+        """A case that the end of the budget cut short is no fault of the device."""
+        if reply.status is Status.TIMEOUT and time.monotonic() >= self._deadline:
+            why = "the budget ended while it ran"
+            return Reply(status=Status.SKIPPED, reason=why, duration=reply.duration)
+        return reply
+
     def _settle(self, task: Task) -> None:
-        attempts = self._attempts[_identity(task)]
-        for number, point in enumerate(point_records(attempts)):
+        for number, point in enumerate(point_records(self._attempts.of(task))):
             noted = point.replace(conditions={**point.conditions, **task.notes})
             kept = self._run.append(self._complete(noted))
             if number == 0:
                 self.done += 1
                 self._tell(self._describe(kept), level="point")
 
-    def _is_disturbed(self, task: Task) -> bool:
-        attempts = self._attempts.get(_identity(task))
-        return bool(attempts) and point_records(attempts or [])[0].disturbed is not None
-
     def _skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         self.done += 1
-        if reason != "already measured in this run":
+        if reason != _MEASURED:
             subject = self._subject(task)
             self._run.append(skipped_record(task.family, task.case, subject, reason, status))
 
     def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
+        """A device did not come up; what an earlier sitting measured on it stands."""
         for task in tasks:
-            self._skip(task, reason, Status.FAILED)
+            measured = self._attempts.has_value(task)
+            self._skip(task, _MEASURED if measured else reason, Status.FAILED)
         self._tell(reason, level="point")
 
     def _subject(self, task: Task) -> Subject:
@@ -306,13 +310,3 @@ def _no_time(cost: float, left: float) -> str:
     if left <= 0.0:
         return "the time for it was spent before its turn came"
     return f"projected to take {format_time(cost)}, and {format_time(left)} are left for its kind"
-
-
-def _identity(task: Task) -> tuple[object, ...]:
-    where = (task.target.name, task.target.index, task.count)
-    return (*where, task.family, *sorted(task.case.items()))
-
-
-def _identity_of(attempt: Record) -> tuple[object, ...]:
-    where = (attempt.device, attempt.device_index, attempt.device_count)
-    return (*where, attempt.benchmark, *sorted(attempt.case.items()))

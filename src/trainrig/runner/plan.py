@@ -29,6 +29,9 @@ _MEMORY_SHARE = 0.5
 _CPU_SIZES = (2048, 512, 1024, 256, 128, 4096)
 _SMALL_CPU_SIZES = (512, 1024, 2048)
 _GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
+# Sizes that load a device: what runs there speaks for the device, smaller ones for launches.
+_TELLING_CPU = frozenset([512, 1024, 2048, 4096])
+_TELLING_GPU = frozenset([8192, 16384])
 _VECTOR_SIZES = (1 << 24, 1 << 22, 1 << 20, 1 << 18, 1 << 16, 1 << 14)
 _COPY_BYTES = 1 << 28
 
@@ -167,14 +170,18 @@ def _gpu_tasks(target: Target) -> list[Task]:
 def _matmuls(
     target: Target, dtypes: Iterable[str], sizes: Sequence[int], required: set[str]
 ) -> list[Task]:
-    """All dtypes at the first (telling) size, then at the second, and so on."""
+    """All dtypes at the first size, then at the second, and so on.
+
+    Of a required dtype the sizes that load the device are required.
+    """
+    telling = _TELLING_GPU if target.is_gpu else _TELLING_CPU
     return [
         Task(
             target=target,
             family="matmul",
             case=matmul_case(dtype, size),
             step=f"{dtype} matmul",
-            required=dtype in required,
+            required=dtype in required and size in telling,
         )
         for size in sizes
         for dtype in dtypes
@@ -191,7 +198,7 @@ def _vectors(target: Target) -> list[Task]:
             family="vector",
             case=case,
             step=f"{case['op']} vector",
-            required=case["op"] == "scale",
+            required=case["op"] == "scale" and case["cache"] == "cold",
         )
         for case in cases
     ]

@@ -14,11 +14,19 @@ from trainrig.catalog.find import find_chip
 from trainrig.errors import TrainrigError
 from trainrig.machine.snapshot import Missing, Snapshot
 from trainrig.measure.family import family
-from trainrig.predict import Published, ceiling, expect, gpu_claims, host_claims, link_claims
+from trainrig.predict import (
+    Published,
+    ceiling,
+    expect,
+    gpu_claims,
+    host_claims,
+    link_claims,
+    of_device,
+)
 from trainrig.record import Kind, Limit, Record
 from trainrig.runner.plan import Task
 from trainrig.runner.targets import Target
-from trainrig.store import find_runs, read_run
+from trainrig.store import RunData, find_runs, read_run
 
 _HISTORY_RUNS = 12
 """The newest runs that count as this machine's history."""
@@ -63,7 +71,7 @@ def expectations(
 
 def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
     """The claim that is the ceiling of a task on its device."""
-    own = (claim for claim in claims if claim.device == task.target.name)
+    own = of_device(claims, task.target.name, task.target.index)
     return ceiling(own, task.family, task.case)
 
 
@@ -82,10 +90,12 @@ def with_limits(baselines: Iterable[Record]) -> tuple[Published, ...]:
     return tuple(found)
 
 
-def history_of(parent: Path, hostname: str, but: str) -> tuple[Record, ...]:
-    """Undisturbed points of earlier runs of this machine that lie in the same folder.
+def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple[Record, ...]:
+    """Good points of earlier runs of this machine, under this software, in the same folder.
 
-    A run that cannot be read is passed over: history is a help, not a duty.
+    A point that was disturbed, or that an error finding rests on, is no model for
+    the next one.  A run that cannot be read is passed over: history is a help, not
+    a duty.
     """
     found: list[Record] = []
     runs = [path for path in find_runs(parent) if path.name != but]
@@ -96,8 +106,21 @@ def history_of(parent: Path, hostname: str, but: str) -> tuple[Record, ...]:
             continue
         host = (run.machine or {}).get("host", {})
         if isinstance(host, dict) and host.get("hostname") == hostname:
-            found += [record for record in run.records if record.is_point and not record.disturbed]
+            found += _good_points(run, environment)
     return tuple(found)
+
+
+def _good_points(run: RunData, environment: str) -> list[Record]:
+    findings = run.verdict.findings if run.verdict else ()
+    faulty = {name for f in findings if f.severity == "error" for name in f.records}
+    return [
+        record
+        for record in run.records
+        if record.is_point
+        and record.disturbed is None
+        and record.environment == environment
+        and record.id not in faulty
+    ]
 
 
 def _point(task: Task, environment: str) -> Record:

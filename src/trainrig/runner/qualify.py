@@ -228,7 +228,7 @@ class _Session:
         left_shares = sum(block.share for block in blocks)
         for block in blocks:
             left = max(self._deadline - time.monotonic(), 0.0)
-            executor.run_block(block, left * block.share / left_shares)
+            executor.run_block(block, left * block.share / max(left_shares, block.share, 1e-9))
             left_shares -= block.share
 
     def close(self, interrupted: str | None) -> Qualification:

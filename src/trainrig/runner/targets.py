@@ -77,6 +77,11 @@ def _visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return list(gpus)
+    if "MIG-" in wanted:
+        raise UsageError(
+            "CUDA_VISIBLE_DEVICES names a slice of a GPU (MIG), which cannot be measured yet",
+            "unset it, or give the whole GPU's number",
+        )
     chosen: list[Gpu] = []
     for entry in (part.strip() for part in wanted.split(",")):
         match = [gpu for gpu in gpus if entry and _is_called(gpu, entry)]
@@ -100,11 +105,13 @@ def _torch_sees(snapshot: Snapshot, vendor: str) -> bool:
 def _gpu_target(gpu: Gpu, number: int) -> Target:
     name = value_or(gpu.name, "unknown GPU")
     by_id = None if isinstance(gpu.pci_id, Missing) else chip_by_pci_id(gpu.pci_id)
-    chip = find_chip(name) or by_id
+    # A slice of a GPU (MIG) has no claims of its own, and the whole chip's are not its.
+    sliced = value_or(gpu.mig, False)
+    chip = None if sliced else find_chip(name) or by_id
     total, used = value_or(gpu.memory_total_bytes, 0), value_or(gpu.memory_used_bytes, 0)
     return Target(
         torch_device=f"cuda:{number}",
-        name=chip.name if chip else name,
+        name=chip.name if chip else f"{name} (MIG slice)" if sliced else name,
         index=gpu.index,
         memory_bytes=total - used,
         chip=chip,

@@ -15,7 +15,7 @@ its name, and a torn last line is dropped by the reader.
 
 from trainrig.store.bundle import is_bundle, pack, unpack
 from trainrig.store.reader import RunData, find_runs, read_run
-from trainrig.store.writer import RunWriter, create_run, resume_run, write_atomic
+from trainrig.store.writer import RunWriter, create_run, log_in, resume_run, write_atomic
 
 __all__ = [
     "RunData",
@@ -23,6 +23,7 @@ __all__ = [
     "create_run",
     "find_runs",
     "is_bundle",
+    "log_in",
     "pack",
     "read_run",
     "resume_run",

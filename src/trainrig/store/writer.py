@@ -179,6 +179,17 @@ def _indented(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
 
 
+def log_in(folder: Path, name: str) -> Path:
+    """The path of a new, empty file ``name`` in ``folder``, which is made if need be.
+
+    Raises StoreError when it cannot be written.
+    """
+    with _store_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder / name
+
+
 class _LineFile:
     """A file of lines that is only ever extended by whole lines, by one writer."""
 
