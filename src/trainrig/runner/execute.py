@@ -37,8 +37,11 @@ from trainrig.units import format_time
 NUM_WORKERS = 2
 _MIN_TIME = 0.05
 _MAX_TIME = 0.4
-# A slow case may take this many calls' time beyond the ordinary, to get its samples.
+# A slow case may take this many calls' time beyond the ordinary, to get its samples, ...
 _SLOW_CALLS = 12.0
+# ... if that is no longer than this; else it gets a few.
+_SLOW_TIME = 2.0
+_GLANCE_CALLS = 3.0
 # A case that would eat more than this of its block is skipped unless it is required.
 _GREEDY = 0.3
 _MAX_ROUNDS = 3
@@ -232,7 +235,7 @@ class Executor:
 
     def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
-        wanted = task.sustained or max(seconds, min(_SLOW_CALLS * call, 5.0 * _MAX_TIME))
+        wanted = task.sustained or self._wanted(call, seconds)
         left = self._deadline - time.monotonic()
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
@@ -245,6 +248,16 @@ class Executor:
             ),
             timeout=max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0),
         )
+
+    def _wanted(self, call: float, seconds: float) -> float:
+        """Seconds of sampling: ten samples of a slow call, or a glance at a very slow one.
+
+        A call that cannot have ten samples in the time allowed will not converge
+        whatever it is given, so it is not given more than shows its size.
+        """
+        if _SLOW_CALLS * call <= _SLOW_TIME:
+            return max(seconds, _SLOW_CALLS * call)
+        return max(seconds, _GLANCE_CALLS * call)
 
     def _within_budget(self, reply: Reply) -> Reply:
         """A case that the end of the budget cut short is no fault of the device."""
