@@ -63,8 +63,10 @@ def middle(values: Sequence[float]) -> str:
     return f"{statistics.median(values) * 1e3:8.1f} ms  ({low * 1e3:.1f} to {high * 1e3:.1f})"
 
 
-def verdict(met: bool) -> str:
-    """Whether a target was met, in a word that can be searched for."""
+def verdict(met: bool, *, can_tell: bool = True) -> str:
+    """Whether a target was met, in words that can be searched for."""
+    if not can_tell:
+        return "cannot tell"
     return "met" if met else "MISSED"
 
 
