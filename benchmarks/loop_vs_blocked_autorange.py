@@ -34,8 +34,8 @@ from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.store import create_run
 from trainrig.units import format_time
 
-HALF_WIDTH, AGREEMENT, MARKED_SHARE = 0.5
-TIME_SHARE = 0.02, 0.03, 1.0 / 3.0
+HALF_WIDTH, AGREEMENT, TIME_SHARE = 0.02, 0.03, 1.0 / 3.0
+UNMARKED_SHARE = 0.5
 _LONG = 1e6
 
 
@@ -182,7 +182,7 @@ def _summary(race: Race, peer: Peer) -> None:
     away = [pair for pair in sure if abs(pair.ratio - 1.0) > AGREEMENT]
     share = race.ours_seconds / peer.seconds
     # A machine so busy that most points are marked proves nothing about the unmarked ones.
-    enough = len(sure) >= MARKED_SHARE * len(pairs)
+    enough = len(sure) >= UNMARKED_SHARE * len(pairs)
     print(
         f"{len(pairs)} points: {len(tight)} within 2 %, {len(pairs) - len(sure)} marked noisy, "
         f"{len(sure) - len(tight)} neither: "
