@@ -97,6 +97,11 @@ SMALL: dict[str, tuple[str, str, dict[str, Any]]] = {
         "T5ForConditionalGeneration",
         _SMALL_T5 | {"feed_forward_proj": "gated-gelu"},
     ),
+    "t5-unscaled": (
+        "T5Config",
+        "T5ForConditionalGeneration",
+        _SMALL_T5 | {"tie_word_embeddings": False},  # transformers 5 ties it all the same
+    ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", _SMALL_LLAMA | {"num_key_value_heads": 2}),
     "llama-tied": (
         "LlamaConfig",

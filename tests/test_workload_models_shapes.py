@@ -240,6 +240,18 @@ LLAMA = {
 }
 
 
+def test_an_untied_t5_has_a_head_of_its_own_and_unscaled_logits() -> None:
+    """As in the published configurations and weights of T5 v1.1."""
+    sizes = {"vocab_size": 100, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2}
+    config = {"model_type": "t5", "num_heads": 4} | sizes
+    tied = shape_of_config(config, "x")
+    apart = shape_of_config(config | {"tie_word_embeddings": False}, "x")
+    assert (tied.tied, tied.scale_logits) == (True, True)
+    assert (apart.tied, apart.scale_logits) == (False, False)
+    counts = [workload.parameters(shape).total for shape in (tied, apart)]
+    assert counts[1] - counts[0] == 100 * 64
+
+
 def test_rotary_numbers_are_read_in_both_spellings() -> None:
     scaling = {
         "factor": 8.0,

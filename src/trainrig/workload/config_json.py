@@ -139,8 +139,11 @@ class _T5(_Config):
     initializer_factor: Share = 1.0
     feed_forward_proj: Literal["relu", "gated-gelu", "gated-silu", "gelu", "silu"] = "relu"
     tie_word_embeddings: bool = True
+    scale_decoder_outputs: bool | None = None
+    """Written by transformers 5; before, what is tied was scaled and what is not was not."""
 
     def numbers(self) -> dict[str, Any]:
+        scaled = self.scale_decoder_outputs
         gated, activation = "gated" in self.feed_forward_proj, self.feed_forward_proj.split("-")[-1]
         if self.feed_forward_proj == "gated-gelu":  # T5 v1.1 means the tanh form by it
             activation = "gelu_tanh"
@@ -160,7 +163,7 @@ class _T5(_Config):
             "norm_eps": self.layer_norm_epsilon,
             "init_std": self.initializer_factor,
             "tied": self.tie_word_embeddings,
-            "scale_logits": self.tie_word_embeddings,
+            "scale_logits": self.tie_word_embeddings if scaled is None else scaled,
         }
 
 
