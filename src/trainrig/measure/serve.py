@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from trainrig.errors import TrainrigError
@@ -30,7 +31,26 @@ from trainrig.record import WRONG_ANSWER, Status
 _PR_SET_PDEATHSIG = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """What a case may say to its parent before the reply."""
+
+    hold: Callable[[], None] = lambda: None
+    """Prepared: wait for the parent's word, where it wants to give one."""
+    tell: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """What should neither wait for the reply nor be lost where there is none."""
+
+
+Measure = Callable[[dict[str, Any], str, Parent], dict[str, Any]]
+"""(request, device, parent) → status, samples and the rest of a reply."""
+
+
 def main() -> None:
+    """Serve the families of this room."""
+    serve(measure_case)
+
+
+def serve(measure: Measure) -> None:
     """Serve cases until stdin closes."""
     device = sys.argv[1]
     replies = _take_stdout()
@@ -40,7 +60,10 @@ def main() -> None:
     _stop_collecting()
     for line in sys.stdin:
         request = json.loads(line)
-        _reply(replies, run_case(request, device, _holder(replies, request)))
+        parent = Parent(
+            hold=_holder(replies, request), tell=lambda news: _reply(replies, {"news": dict(news)})
+        )
+        _reply(replies, run_case(request, device, parent, measure))
     # Interpreter shutdown with live CUDA or OpenMP threads is where crashes hide.
     sys.stderr.flush()
     os._exit(0)
@@ -57,12 +80,16 @@ def _holder(replies: TextIO, request: dict[str, Any]) -> Callable[[], None]:
 
 
 def run_case(
-    request: dict[str, Any], device: str, hold: Callable[[], None] = lambda: None
+    request: dict[str, Any],
+    device: str,
+    parent: Parent | None = None,
+    measure: Measure | None = None,
 ) -> dict[str, Any]:
     """One reply for one request; every failure of the case itself becomes a status."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     start = time.perf_counter()
-    reply = _classify(lambda: _measure(request, device, hold))
+    run = measure or measure_case
+    reply = _classify(lambda: run(request, device, parent or Parent()))
     return {
         "id": request.get("id"),
         **reply,
@@ -71,14 +98,15 @@ def run_case(
     }
 
 
-def _measure(request: dict[str, Any], device: str, hold: Callable[[], None]) -> dict[str, Any]:
+def measure_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str, Any]:
+    """Prepare a case, check its answer, time it, check again."""
     chosen = family(request["family"])
     clock = clock_for(device)
     prepared = chosen.prepare(request["case"], device)
     wrong = prepared.wrong()
     if wrong is not None:
         return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} before timing: {wrong}"}
-    hold()
+    parent.hold()
     with (disk if disk.is_disk(device) else sampler).watch(device) as watched:
         samples = _sample(clock, prepared, Settings(**request["settings"]), watched)
     wrong = prepared.wrong()  # again: a device may only fail when it is warm

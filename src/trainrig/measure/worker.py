@@ -56,7 +56,8 @@ class Request:
     case: Case
     settings: Settings
     timeout: float
-    """Hard limit in seconds, preparation and the answer's check included."""
+    """Hard limit in seconds until it says something: the reply, preparation and the answer's check
+    included, or news of a training's next step."""
     hold: bool = False
     """Wait for the parent's word between preparing and timing: several devices start together."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -256,10 +257,12 @@ class Worker:
         return Reply(status=Status.FAILED, reason=reason, duration=duration)
 
     def _read_line(self, timeout: float) -> bytes | None:
-        """The next line that is no news, or None at death or after ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
+        """The next line that is no news, or None at death or after ``timeout`` seconds of silence.
+
+        News is a sign of life: the time starts anew.
+        """
         while True:
-            line = self._read_any(deadline)
+            line = self._read_any(time.monotonic() + timeout)
             news = _parse_news(line)
             if news is None:
                 return line

@@ -1,0 +1,134 @@
+"""step: how long one training step of a whole model takes.
+
+Definition: from a step's start to the next one's, in a training that goes on: waiting for samples,
+forward, backward, clipping and update, and what lies between.  Samples are real text, weights
+change from step to step.  Model FLOPs (`workload.model_flops`: forward and backward, causal
+attention in full, nothing for recomputation) over the median time of a step.  Per device.
+
+Here is what the parent needs: the case, the counted work, the metrics.  The training itself runs in
+a worker of its own program, which `SERVER` names: the room `train`, above this one.
+"""
+
+from __future__ import annotations
+
+from trainrig.errors import UsageError
+from trainrig.measure.family import Family, Metric, Prepared, Unsupported
+from trainrig.record import Case
+from trainrig.workload import Step, Work, dtype_bytes, find, model_flops, parameters, step_ops
+
+SERVER = "trainrig.train.serve"
+PARTS = ("data_wait", "forward", "backward", "optimizer", "other")
+RESULTS = (*((f"time.{part}", "s") for part in PARTS), ("peak_memory", "B"))
+"""Conditions of an attempt that are results of their own, with their units."""
+
+DTYPES = ("fp32", "bf16", "fp16")
+_TEXTS = {"dtype": DTYPES, "recompute": ("none", "selective", "full"), "optimizer": ("adamw",)}
+_COUNTS = ("batch", "seq", "grad_accum")
+FIELDS = {*_TEXTS, *_COUNTS, "model", "compile", "data"}
+
+
+def _check(case: Case) -> None:
+    if set(case) != FIELDS:
+        odd = ", ".join(sorted(FIELDS ^ set(case)))
+        raise UsageError(f"not a step case: {odd}", "it has: " + ", ".join(sorted(FIELDS)))
+    for name, known in _TEXTS.items():
+        if case[name] not in known:
+            raise UsageError(
+                f"unknown {name} {case[name]!r} for step", "one of " + ", ".join(known)
+            )
+    for name in _COUNTS:
+        count = case[name]
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise UsageError(f"{name} = {count!r}", "a whole number from 1")
+    find(str(case["model"]))
+
+
+def _numbers(case: Case) -> tuple[int, int, int]:
+    batch, seq, accum = (int(str(case[name])) for name in _COUNTS)
+    return batch, seq, accum
+
+
+def _step(case: Case) -> Step:
+    batch, seq, _ = _numbers(case)
+    return Step(batch=batch, seq=seq, dtype=str(case["dtype"]), recompute=str(case["recompute"]))
+
+
+def flops(case: Case) -> int:
+    """Model FLOPs of a step, all micro-batches."""
+    batch, seq, accum = _numbers(case)
+    return accum * model_flops(find(str(case["model"])), batch, seq)
+
+
+def _work(case: Case) -> Work:
+    ops = step_ops(find(str(case["model"])), _step(case))
+    moved = sum(op.num_bytes * op.count for op in ops)
+    return Work(flops=flops(case), num_bytes=moved)
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    batch, seq, accum = _numbers(case)
+    samples = batch * accum
+    return (
+        Metric(
+            name="flop_rate",
+            unit="FLOP/s",
+            amount=float(flops(case)),
+            formula="model FLOPs of a step / median step time",
+        ),
+        Metric(
+            name="sample_rate",
+            unit="sample/s",
+            amount=float(samples),
+            formula="batch · grad_accum / median step time",
+        ),
+        Metric(
+            name="token_rate",
+            unit="token/s",
+            amount=float(samples * seq),
+            formula="batch · grad_accum · seq / median step time",
+        ),
+        Metric(name="time", unit="s", amount=None, formula="median step time"),
+    )
+
+
+def memory(case: Case) -> int:
+    """Bytes that a step needs on its device: an estimate from the counted operations.
+
+    Weights, gradients and moments in fp32, and weights and gradients once more in a narrower type;
+    what each operation writes is kept for backward: of all blocks, or with recomputation of one
+    block and each block's input (selective: the products' results of all).  Logits exist in chunks
+    only and are left out.
+    """
+    shape = find(str(case["model"]))
+    batch, seq, _ = _numbers(case)
+    size = dtype_bytes(str(case["dtype"]))
+    weights = parameters(shape).total * (16 + (2 * size if size < 4 else 0))
+    forward = [op for op in step_ops(shape, _step(case)) if op.phase == "forward" and op.count > 1]
+    kept = sum(op.write_bytes * op.count for op in forward)
+    one_block = sum(op.write_bytes for op in forward)
+    inputs = (shape.num_layers + shape.num_decoder_layers) * batch * seq * shape.hidden * size
+    if case["recompute"] == "full":
+        return weights + inputs + one_block
+    if case["recompute"] == "selective":
+        products = ("matmul", "attention")
+        saved = sum(op.write_bytes * op.count for op in forward if op.kind in products)
+        return weights + inputs + saved + one_block
+    return weights + kept
+
+
+def _prepare(case: Case, device: str) -> Prepared:
+    what = f"a step of {case['model']} on {device}"
+    raise Unsupported(f"{what} is not timed here: {SERVER} trains")
+
+
+FAMILY = Family(
+    name="step",
+    version=1,
+    check=_check,
+    work=_work,
+    metrics=_metrics,
+    memory=memory,
+    prepare=_prepare,
+    server=SERVER,
+    results=RESULTS,
+)

@@ -1,0 +1,283 @@
+"""train: one training as a run: checked, bounded, trained in workers, judged.
+
+Before anything is written, the experiment, the model's shape and the data are checked.  Then the
+machine is looked at, the fastest matrix product of the same dtype is measured as the ceiling, the
+prediction is written, and two fresh workers train: the first all the steps, whose rows become the
+run's series as they come; the second the first few again, so that the step's time rests on two
+processes.  A batch that does not fit becomes a record, and half of it is tried.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trainrig.data.batches import Shard
+from trainrig.data.manifest import Manifest, read_manifest
+from trainrig.data.objective import open_batches
+from trainrig.errors import UsageError
+from trainrig.record import Finding, Kind, Record, Status
+from trainrig.runner.judge import judge
+from trainrig.runner.progress import Progress, Watcher, nobody
+from trainrig.runner.qualify import Qualification, _interrupted_once
+from trainrig.runner.show import view_of
+from trainrig.runner.train_session import CHECKPOINT, Session, Trained
+from trainrig.store import RunWriter, create_run, read_run, resume_run
+from trainrig.train.experiment import (
+    Experiment,
+    check,
+    check_compiler,
+    from_dict,
+    objective_of,
+    to_dict,
+)
+from trainrig.units import format_share
+from trainrig.workload import ModelShape
+
+MARGIN_NATS = 1.0
+"""A model that learned lies this far below the unigram entropy of the held-out text."""
+LEARNING_STEPS = 200
+_OTHER = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is trained, once it has been checked."""
+
+    experiment: Experiment
+    shape: ModelShape
+    manifest: Manifest
+
+
+def plan_for(experiment: Experiment) -> Plan:
+    """The plan of an experiment.  Raises UsageError or DataError, with nothing written."""
+    shape = check(experiment)
+    check_compiler(experiment)
+    folder = Path(experiment.data)
+    for part in ("train", "heldout"):
+        open_batches(
+            folder,
+            part,
+            objective_of(shape),
+            seq_len=experiment.seq,
+            shard=Shard(batch=experiment.samples, seed=experiment.seed),
+            vocab_size=shape.vocab,
+        )
+    return Plan(experiment=experiment, shape=shape, manifest=read_manifest(folder))
+
+
+def experiment_for(
+    asked: Mapping[str, Any], resume: Path | None = None, watch: Watcher = nobody
+) -> Experiment:
+    """The experiment that a person asked for; what is None is left as it usually is.
+
+    Without data, Python's standard library is prepared.  A run that is resumed keeps its own
+    experiment: nothing but ``steps`` may be asked for beside it.
+    """
+    named = {name: value for name, value in asked.items() if value is not None}
+    if resume is not None:
+        return _resumed(resume, named)
+    if "data" not in named:
+        from trainrig.data.prepare import prepare
+
+        watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
+        named["data"] = str(prepare().folder)
+    return from_dict(named)
+
+
+def _resumed(path: Path, named: Mapping[str, Any]) -> Experiment:
+    if named.keys() - {"steps"}:
+        raise UsageError(
+            "a run is resumed with its own experiment", "beside --resume only --steps is taken"
+        )
+    config = read_run(path).config
+    stored = config.get("experiment")
+    if config.get("verb") != "train" or not isinstance(stored, Mapping):
+        raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
+    if not (path / CHECKPOINT).exists():
+        raise UsageError(f"{path} has no checkpoint", "train from the start")
+    experiment = from_dict({**stored, **named})
+    done = {int(row["step"]) for row in read_run(path).series.get("train", ())}
+    if len(done) >= experiment.steps:
+        raise UsageError(
+            f"the {experiment.steps} steps of {path} are trained", "more of them: --steps"
+        )
+    return experiment
+
+
+def train(
+    experiment: Experiment,
+    *,
+    device: str | None = None,
+    out: Path = Path("runs"),
+    resume: Path | None = None,
+    watch: Watcher = nobody,
+) -> Qualification:
+    """Train, measure and judge ``experiment`` in a new run, or go on with the run ``resume``."""
+    plan = plan_for(experiment)
+    run = resume_run(resume) if resume else create_run(out, "train", _config(plan))
+    with run, _interrupted_once():
+        watch(Progress(text=f"run {run.path}", level="stage"))
+        session = Session(run, plan.manifest, watch, resuming=resume is not None)
+        trained, interrupted = None, None
+        try:
+            trained = session.train(experiment, device)
+        except KeyboardInterrupt:
+            interrupted = "interrupted; trainrig train --resume goes on from the last checkpoint"
+        except UsageError:
+            if resume is None:
+                run.discard()
+            raise
+        return _close(run, plan, trained, interrupted)
+
+
+def _config(plan: Plan) -> dict[str, Any]:
+    return {
+        "trainrig": version("trainrig"),
+        "python": sys.version.split()[0],
+        "argv": sys.argv[1:],
+        "experiment": to_dict(plan.experiment),
+        "corpus_sha256": plan.manifest.corpus_sha256,
+    }
+
+
+def _close(
+    run: RunWriter, plan: Plan, trained: Trained | None, interrupted: str | None
+) -> Qualification:
+    """Judge what is there and write the report."""
+    from trainrig.report.html import render_html
+
+    findings = tuple(_findings(plan, trained)) if trained else ()
+    records = read_run(run.path).records
+    verdict = judge(records, findings, interrupted, str(run.path))
+    run.write_verdict(verdict)
+    run.write_report(render_html([view_of(read_run(run.path))]))
+    return Qualification(
+        run=run.path,
+        verdict=verdict,
+        num_records=len(records),
+        interrupted=interrupted is not None,
+    )
+
+
+def _findings(plan: Plan, trained: Trained) -> Iterator[Finding]:
+    yield from _failed(trained)
+    yield from _too_large(trained)
+    point = trained.point("time")
+    if point is None or not point.value:
+        return
+    share = float(str(point.conditions.get("time.other", 0.0))) / point.value
+    if share > _OTHER:
+        yield Finding(
+            id="time-in-no-part",
+            severity="warning",
+            evidence=f"{format_share(share)} of a step belongs to none of its parts",
+            fix="profile one step: torch.profiler shows what runs between the parts",
+            records=(point.id,),
+        )
+    yield from _learning(plan, trained)
+
+
+def _failed(trained: Trained) -> Iterator[Finding]:
+    record = trained.attempts[-1]
+    if record.status is Status.FAILED:
+        diverged = "training stopped" in (record.reason or "")
+        yield Finding(
+            id="diverged" if diverged else "training-failed",
+            severity="error",
+            evidence=record.reason or "no reason given",
+            fix="a lower --lr, or fp32; series/train.jsonl has the steps before"
+            if diverged
+            else "read the worker's log in the run's logs/ folder",
+            records=(record.id,),
+        )
+
+
+def _too_large(trained: Trained) -> Iterator[Finding]:
+    refused = [record for record in trained.attempts if record.status is Status.OOM]
+    if refused:
+        sizes = ", ".join(str(record.case["batch"]) for record in refused)
+        went_on = trained.attempts[-1].status is not Status.OOM
+        yield Finding(
+            id="batch-too-large",
+            severity="warning" if went_on else "error",
+            evidence=f"a batch of {sizes} does not fit: {refused[-1].reason}"
+            + (f"; went on with {trained.experiment.batch}" if went_on else ""),
+            fix="a smaller --batch-size with --grad-accum, --recompute full, or a smaller model",
+            records=tuple(record.id for record in refused),
+        )
+
+
+def _learning(plan: Plan, trained: Trained) -> Iterator[Finding]:
+    """Whether a long enough training beat what knows only how often each token occurs."""
+    if trained.heldout_loss is None or trained.experiment.steps < LEARNING_STEPS:
+        return
+    if objective_of(plan.shape) != "causal" or learned(trained.heldout_loss, plan.manifest):
+        return
+    yield Finding(
+        id="does-not-learn",
+        severity="warning",
+        evidence=f"after {trained.experiment.steps} steps the held-out loss is "
+        f"{trained.heldout_loss:.2f} nats, and the unigram entropy "
+        f"{plan.manifest.unigram_entropy_nats:.2f}",
+        fix="another --lr, more steps, or look for labels that do not belong to the inputs",
+    )
+
+
+def learned(heldout_loss: float, manifest: Manifest) -> bool:
+    """Whether a loss lies clearly below that of a model that knows token frequencies only."""
+    return heldout_loss <= manifest.unigram_entropy_nats - MARGIN_NATS
+
+
+def summary(result: Qualification) -> dict[str, Any]:
+    """What ``train --json`` prints last; others script against it."""
+    run = read_run(result.run)
+    rows = run.series.get("train", ())
+    points = _latest_points(run.records)
+
+    def value(metric: str) -> float | None:
+        return points[metric].value if metric in points else None
+
+    headline = points.get("flop_rate")
+    conditions = headline.conditions if headline else {}
+    return {
+        "verdict": result.verdict.outcome.value,
+        "reason": result.verdict.reason,
+        "run": str(result.run),
+        "report": str(result.run / "report.html"),
+        "findings": [
+            {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
+            for f in result.verdict.findings
+        ],
+        "case": dict(headline.case) if headline else None,
+        "status": headline.status.value if headline else None,
+        "disturbed": headline.disturbed if headline else None,
+        "losses": [row["loss"] for row in rows],
+        "grad_norms": [row["grad_norm"] for row in rows],
+        "heldout_loss": conditions.get("heldout_loss"),
+        "step_time_s": value("time"),
+        "samples_per_s": value("sample_rate"),
+        "tokens_per_s": value("token_rate"),
+        "model_flops_per_s_per_device": value("flop_rate"),
+        "mfu_of_claim": value("mfu"),
+        "mfu_of_measured_matmul": value("mfu_of_matmul"),
+        "peak_memory_bytes": value("peak_memory"),
+        "breakdown": {
+            name.removeprefix("time."): point.value
+            for name, point in points.items()
+            if name.startswith("time.")
+        },
+    }
+
+
+def _latest_points(records: tuple[Record, ...]) -> dict[str, Record]:
+    """The step's points by metric; of several the last."""
+    return {
+        record.metric: record
+        for record in records
+        if record.benchmark == "step" and record.is_point and record.kind is Kind.MEASURED
+    }

@@ -1,0 +1,342 @@
+"""One training run from its first look to its points: ceiling, prediction, workers, records."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainrig.data.manifest import Manifest
+from trainrig.machine import environment_digest, inspect, to_dict, value_or
+from trainrig.measure import sampler, step
+from trainrig.measure.loop import Settings
+from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure.worker import Reply, Request, Worker
+from trainrig.predict import ceiling, of_device
+from trainrig.record import Derivation, Record, Status, new_id
+from trainrig.runner.execute import Executor
+from trainrig.runner.plan import Block, Task, matmul_case
+from trainrig.runner.prepare import claims_for, expectations, history_of
+from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.show import published_baselines
+from trainrig.runner.targets import choose, find_targets
+from trainrig.runner.words import describe
+from trainrig.store import RunWriter, read_run
+from trainrig.train.experiment import Experiment, case_of
+from trainrig.train.experiment import to_dict as experiment_dict
+from trainrig.units import format_memory
+
+CHECKPOINT = ".checkpoint.pt"
+"""In the run's folder; hidden files are left out of bundles."""
+CHECKED_STEPS = 13
+"""Steps that the second worker trains: three of warm-up, and ten samples."""
+# Seconds without a word: the first step may compile, a slow machine's step take minutes.
+_SILENCE = 600.0
+_SLOWEST = {False: 1e9, True: 1e12}
+_CEILING_SECONDS = 8.0
+_MATMUL_SIZE = {False: 1024, True: 8192}
+_LINES = 10
+"""Lines of progress that a training leaves where there is no terminal."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trained:
+    """What came of a training."""
+
+    experiment: Experiment
+    """As it was trained: the batch may be smaller than asked for."""
+    attempts: list[Record] = field(default_factory=list)
+    points: tuple[Record, ...] = ()
+
+    def point(self, metric: str) -> Record | None:
+        """The point of a metric, if there is one with a value."""
+        found = (p for p in self.points if p.metric == metric and p.status is Status.OK)
+        return next(found, None)
+
+    @property
+    def heldout_loss(self) -> float | None:
+        """Of the worker that trained to the end."""
+        for record in self.attempts:
+            value = record.conditions.get("heldout_loss")
+            if isinstance(value, float):
+                return value
+        return None
+
+
+class Session:
+    """An open run in which one experiment is trained."""
+
+    def __init__(
+        self, run: RunWriter, manifest: Manifest, watch: Watcher, *, resuming: bool
+    ) -> None:
+        self._run, self._manifest, self._watch = run, manifest, watch
+        self._resuming = resuming
+        self._earlier = read_run(run.path).records
+        self._last_tick = 0.0
+
+    def train(self, experiment: Experiment, device: str | None) -> Trained:
+        """Look at the machine, measure the ceiling, predict, train."""
+        self._run.reopen()
+        snapshot = inspect()
+        self._run.write_machine(to_dict(snapshot))
+        targets = find_targets(snapshot)
+        self._target = choose(targets, device)[0]  # GPUs come first
+        self._environment = environment_digest(snapshot)
+        self._claims = claims_for(snapshot, [self._target])
+        hostname = value_or(snapshot.host.hostname, "")
+        self._history = history_of(
+            self._run.path.parent, self._run.name, hostname, self._environment
+        )
+        for claim in () if self._resuming else self._claims:
+            self._run.append(claim)
+        self._ceiling = self._measure_ceiling(experiment.dtype)
+        return self._until_it_fits(experiment)
+
+    def _measure_ceiling(self, dtype: str) -> Record | None:
+        """The rate of a large matrix product of the same dtype, the rung below a step."""
+        is_gpu = self._target.is_gpu
+        if dtype == "fp16" and not is_gpu:  # emulated, a hundred times slower
+            return None
+        size = _MATMUL_SIZE[is_gpu]
+        task = Task(
+            target=self._target,
+            family="matmul",
+            case=matmul_case(dtype, size, size, size),
+            step=f"{dtype} matmul",
+        )
+        expected = self._expect(task)
+        executor = Executor(
+            self._run,
+            environment=self._environment,
+            deadline=time.monotonic() + _CEILING_SECONDS,
+            watch=self._watch,
+            describe=lambda point: describe(point, expected),
+            complete=self._with_limit,
+        )
+        executor.total = 1
+        block = Block(targets=(self._target,), name="the ceiling", tasks=(task,), share=1.0)
+        executor.run_block(block, _CEILING_SECONDS)
+        points = [r for r in read_run(self._run.path).records if r.is_point]
+        found = [r for r in points if r.benchmark == "matmul" and r.status is Status.OK]
+        return found[-1] if found else None
+
+    def _expect(self, task: Task) -> Record:
+        (expected,) = expectations(
+            [task], self._claims, self._history, published_baselines(), self._environment
+        )
+        return self._run.append(expected)
+
+    def _until_it_fits(self, experiment: Experiment) -> Trained:
+        """Train; a batch that does not fit is recorded, and half of it tried."""
+        trained = Trained(experiment=experiment)
+        while True:
+            trained.experiment = experiment
+            task = self._task(experiment)
+            self._bound(task, self._expect(task))
+            last = self._attempt(task, experiment, trained)
+            if last.status is not Status.OOM or experiment.batch == 1 or self._resuming:
+                break
+            experiment = experiment.replace(batch=experiment.batch // 2)
+            self._tell(f"{last.reason}: trying a batch of {experiment.batch}", level="point")
+        return trained
+
+    def _task(self, experiment: Experiment) -> Task:
+        return Task(
+            target=self._target,
+            family="step",
+            case=case_of(experiment, self._manifest.corpus_sha256),
+            step=f"{experiment.dtype} training step",
+        )
+
+    def _bound(self, task: Task, expected: Record) -> None:
+        """What can be said of time and loss beforehand.
+
+        No step is faster than its products at the ceiling's rate.  Of the loss nothing is known,
+        but it is what a training cannot do without: on a busy machine it counts as well.
+        """
+        bare = expected.replace(
+            interval=None, limit=None, source=None, status=Status.OK, reason=None, value=None
+        )
+        loss = "no target known: a loss depends on model, data and steps"
+        self._run.append(
+            bare.replace(
+                id=new_id(),
+                metric="train_loss",
+                unit="nat",
+                status=Status.MISSING,
+                reason=loss,
+                conditions={"step": "training", "required": True},
+            )
+        )
+        if self._ceiling is None or not self._ceiling.value:
+            return
+        self._run.append(
+            bare.replace(
+                id=new_id(),
+                metric="time",
+                unit="s",
+                value=step.flops(task.case) / self._ceiling.value,
+                source="model FLOPs at the matmul rate measured in this run: a lower bound",
+                conditions={"bound": "lower"},
+            )
+        )
+
+    def _attempt(self, task: Task, experiment: Experiment, trained: Trained) -> Record:
+        """Both workers, and the point that they settle on; the last record."""
+        needed = step.memory(task.case)
+        if needed > self._target.memory_bytes > 0:
+            reason = (
+                f"it needs about {format_memory(needed)}, and "
+                f"{format_memory(self._target.memory_bytes)} are free: not started"
+            )
+            record = skipped_record("step", task.case, self._subject, reason, Status.OOM)
+            trained.attempts.append(self._run.append(record))
+            return trained.attempts[-1]
+        own: list[Record] = []
+        with ExitStack() as stack:
+            workers = [stack.enter_context(self._worker(number)) for number in (1, 2)]
+            for worker in workers:
+                worker.wait_ready()
+            for number, worker in enumerate(workers, 1):
+                request = self._request(task, experiment, check=number == 2)
+                reply = self._listen(worker, request, experiment, "train" if number == 1 else None)
+                record = attempt_record(request, reply, self._subject, self._next_attempt(own))
+                own.append(self._run.append(record))
+                trained.attempts.append(own[-1])
+                if reply.status is not Status.OK:
+                    break
+        trained.points = tuple(self._settle(own))
+        return own[-1]
+
+    def _next_attempt(self, own: Sequence[Record]) -> int:
+        earlier = [r.attempt or 0 for r in self._earlier if r.benchmark == "step"]
+        return max(earlier, default=0) + len(own) + 1
+
+    def _worker(self, number: int) -> Worker:
+        return Worker(
+            self._target.torch_device,
+            self._run.log_path(f"train-{number}"),
+            command=(sys.executable, "-m", step.SERVER),
+            tick=self._tick,
+        )
+
+    def _request(self, task: Task, experiment: Experiment, *, check: bool) -> Request:
+        extra: dict[str, Any] = {"experiment": experiment_dict(experiment)}
+        checkpoint = self._run.path / CHECKPOINT
+        if check:
+            extra["stop"] = min(CHECKED_STEPS, experiment.steps)
+        else:
+            extra["checkpoint"] = str(checkpoint)
+            extra["resume"] = str(checkpoint) if self._resuming else None
+        slow = 4.0 * step.flops(task.case) / _SLOWEST[self._target.is_gpu]
+        return Request(
+            family="step",
+            case=task.case,
+            settings=Settings(max_time=0.0),
+            timeout=_SILENCE + slow,
+            extra=extra,
+        )
+
+    def _listen(
+        self, worker: Worker, request: Request, experiment: Experiment, series: str | None
+    ) -> Reply:
+        def heard(news: Mapping[str, Any]) -> None:
+            row = news.get("row")
+            if row is None or series is None:
+                return
+            self._run.append_series(series, row)
+            number = row["step"] + 1
+            due = number == experiment.steps or number % max(1, experiment.steps // _LINES) == 0
+            rate = row["tokens"] / row["time"]
+            text = (
+                f"step {number} of {experiment.steps}: loss {row['loss']:.3f}, {rate:.0f} tokens/s"
+            )
+            self._tell(text, level="point" if due else "running")
+
+        if series is None:
+            self._tell("the first steps again, in a second process", level="running")
+        return worker.run(request, heard=heard)
+
+    def _settle(self, own: Sequence[Record]) -> list[Record]:
+        kept = [self._run.append(self._with_limit(point)) for point in point_records(own)]
+        headline = kept[0]
+        self._tell(describe(headline, None), level="point")
+        more = [*self._mfu(headline), *_losses(own[0])]
+        return [*kept, *(self._run.append(record) for record in more)]
+
+    def _mfu(self, point: Record) -> list[Record]:
+        """Model FLOPs utilisation: of the claim and of the measured ceiling, where known."""
+        if point.status is not Status.OK:
+            return []
+        found = []
+        if point.limit is not None:
+            found.append(_share("mfu", point, point.limit.value, point.limit.source, ()))
+        ceiling_record = self._ceiling
+        if ceiling_record is not None and ceiling_record.value:
+            source = f"matmul {ceiling_record.case['dtype']} measured in this run"
+            ids = (ceiling_record.id,)
+            found.append(_share("mfu_of_matmul", point, ceiling_record.value, source, ids))
+        return found
+
+    def _with_limit(self, point: Record) -> Record:
+        if point.metric != "flop_rate":
+            return point
+        own = of_device(self._claims, point.device, point.device_index)
+        return point.replace(limit=ceiling(own, point.benchmark, point.case))
+
+    @property
+    def _subject(self) -> Subject:
+        return Subject(
+            device=self._target.name,
+            index=self._target.index,
+            count=1,
+            environment=self._environment,
+        )
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._last_tick >= 1.0:
+            self._last_tick = time.monotonic()
+            self._run.append_series("telemetry", sampler.telemetry_row())
+
+    def _tell(self, text: str, *, level: str) -> None:
+        self._watch(Progress(text=text, level=level))
+
+
+def _losses(first: Record) -> list[Record]:
+    """The losses at the end, of the worker that trained to the end; a busy machine is no matter."""
+    names = {"train_loss": "last_loss", "heldout_loss": "heldout_loss"}
+    return [
+        first.replace(
+            id=new_id(),
+            metric=metric,
+            unit="nat",
+            value=value,
+            samples=None,
+            derived=Derivation(ids=(first.id,), formula=f"its condition {name}"),
+            interval=None,
+            confidence=None,
+            attempt=None,
+            stop=None,
+            disturbed=None,
+        )
+        for metric, name in names.items()
+        if isinstance(value := first.conditions.get(name), float)
+    ]
+
+
+def _share(metric: str, point: Record, peak: float, source: str, more: tuple[str, ...]) -> Record:
+    """Model FLOP/s over a peak, as a record of its own."""
+    assert point.value is not None and point.interval is not None
+    low, high = point.interval
+    return point.replace(
+        id=new_id(),
+        metric=metric,
+        unit="1",
+        value=point.value / peak,
+        interval=(low / peak, high / peak),
+        derived=Derivation(ids=(point.id, *more), formula=f"model FLOP/s over {source}"),
+        limit=None,
+    )

@@ -1,0 +1,190 @@
+"""What is trained, and how: the description that a whole training follows from.
+
+An Experiment is frozen and flat, so that it can be stored in a run and read back.  `from_dict`
+checks types and names where a description enters; `check` refuses what contradicts itself or the
+model, in one line, before anything is started.  Where the tokens lie is in it, which tokens they
+are is their hash, in the case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.record import Case
+from trainrig.train.schedule import Cosine
+from trainrig.workload import ModelShape, find
+
+DTYPES = ("fp32", "bf16", "fp16")
+RECOMPUTE = ("none", "selective", "full")
+OPTIMIZERS = ("adamw",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One training in one process."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = {
+        "strict": True,
+        "extra": "forbid",
+        "allow_inf_nan": False,
+    }
+
+    model: str = "gpt2-small-cpu"
+    """A name, numbers, or a path to a config.json: see `workload.find`."""
+    data: str = ""
+    """The prepared folder."""
+    batch: int = 8
+    """Samples that go through the model at once."""
+    seq: int = 256
+    """Tokens of a sample."""
+    grad_accum: int = 1
+    """Micro-batches of a step: it trains on ``batch · grad_accum`` samples."""
+    steps: int = 20
+    dtype: str = "bf16"
+    """What is computed in; weights are updated in fp32 (`train.precision`)."""
+    recompute: str = "none"
+    """What backward computes a second time: nothing, all but matrix products, or all."""
+    compile: bool = False
+    """torch.compile for each block."""
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    """The highest of the schedule."""
+    warmup: int | None = None
+    """Steps until then; a tenth of all, at most 100, unless given."""
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    clip: float = 1.0
+    """Gradients of a larger norm are shortened to it; 0: never."""
+    seed: int = 0
+    """Of the first weights and of the samples' order."""
+    heldout_batches: int = 8
+    """Batches of the held-out part that the loss is taken of at the end; 0: none."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; 0: none."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the warm-up, the usual ones if none are given."""
+        return min(100, self.steps // 10) if self.warmup is None else self.warmup
+
+    @property
+    def schedule(self) -> Cosine:
+        """Step → learning rate."""
+        return Cosine(peak=self.learning_rate, steps=self.steps, warmup=self.warmup_steps)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.batch * self.grad_accum
+
+    def replace(self, **changes: Any) -> Experiment:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """As it is stored; what is None is left out."""
+    found = dataclasses.asdict(experiment)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def from_dict(content: Mapping[str, Any]) -> Experiment:
+    """The experiment in a mapping.  UsageError names the first key that is wrong."""
+    try:
+        return _adapter().validate_json(json.dumps(dict(content)))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(field.name for field in dataclasses.fields(Experiment))
+        raise UsageError(f"experiment: {name}: {first['msg']}", f"it has: {known}") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[Experiment]:
+    return TypeAdapter(Experiment)
+
+
+def case_of(experiment: Experiment, data_hash: str) -> Case:
+    """What decides how long a step takes: the case of benchmark ``step``."""
+    return {
+        "model": experiment.model,
+        "dtype": experiment.dtype,
+        "batch": experiment.batch,
+        "seq": experiment.seq,
+        "grad_accum": experiment.grad_accum,
+        "optimizer": experiment.optimizer,
+        "recompute": experiment.recompute,
+        "compile": experiment.compile,
+        "data": data_hash[:8],
+    }
+
+
+def objective_of(shape: ModelShape) -> str:
+    """What a family learns, by the name that `data.objective` knows."""
+    return {"bert": "masked", "t5": "spans"}.get(shape.family, "causal")
+
+
+def check(experiment: Experiment) -> ModelShape:
+    """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
+    for name in ("batch", "seq", "grad_accum", "steps"):
+        _check_range(experiment, name, 1, 2**31)
+    for name in ("warmup_steps", "heldout_batches", "checkpoint_every", "seed"):
+        _check_range(experiment, name, 0, 2**63)
+    for name, known in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("optimizer", OPTIMIZERS)):
+        if getattr(experiment, name) not in known:
+            raise UsageError(
+                f"unknown {name} {getattr(experiment, name)!r}", "one of: " + ", ".join(known)
+            )
+    _check_optimizer(experiment)
+    shape = find(experiment.model)
+    if experiment.seq > shape.max_positions and shape.positions == "learned":
+        raise UsageError(
+            f"{shape.name} knows {shape.max_positions} positions, not {experiment.seq}",
+            f"--seq-len {shape.max_positions} at most, or a shape with more max_positions",
+        )
+    return shape
+
+
+def _check_range(experiment: Experiment, name: str, least: int, most: int) -> None:
+    value = getattr(experiment, name)
+    if not least <= value < most:
+        raise UsageError(f"{name} = {value}", f"a whole number from {least}")
+
+
+def _check_optimizer(experiment: Experiment) -> None:
+    for name in ("learning_rate", "eps"):
+        if not 0.0 < getattr(experiment, name) < math.inf:
+            raise UsageError(f"{name} = {getattr(experiment, name)}", "a number above 0")
+    for name in ("beta1", "beta2"):
+        if not 0.0 <= getattr(experiment, name) < 1.0:
+            raise UsageError(f"{name} = {getattr(experiment, name)}", "a number from 0 to below 1")
+    for name in ("weight_decay", "clip"):
+        if not 0.0 <= getattr(experiment, name) < math.inf:
+            raise UsageError(f"{name} = {getattr(experiment, name)}", "a number from 0")
+
+
+def check_compiler(experiment: Experiment) -> None:
+    """Raise UnavailableError where torch.compile is asked for and nothing can compile.
+
+    It builds C++ for the host and, for a GPU, a launcher in C; any of these does both.  Going on
+    without would be another case under this one's name.
+    """
+    names = [os.environ.get("CXX", "g++"), "c++", "clang++"]
+    if experiment.compile and not any(shutil.which(name) for name in names):
+        raise UnavailableError(
+            "torch.compile needs a compiler, and none of these is on PATH: " + ", ".join(names),
+            "install g++, or leave --compile out",
+        )

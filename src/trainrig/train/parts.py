@@ -1,0 +1,91 @@
+"""Where a step's time goes: data wait, forward, backward, optimizer, each timed by itself.
+
+A part is what lies between its own start and end marks; a step lasts from its start to the next
+one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.
+
+On the CPU a mark is the host's clock.  On a GPU it is an event in the stream, which costs the
+device nothing and is read two steps later, when it has long passed: nothing waits for it.  What the
+host does meanwhile shows where the device had to wait for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+PARTS = ("data_wait", "forward", "backward", "optimizer")
+OTHER = "other"
+MAX_OTHER = 0.05
+"""Beyond this share of a step, time that belongs to no part is a finding."""
+
+M = TypeVar("M")
+
+
+@dataclass(slots=True)
+class Marked(Generic[M]):
+    """The marks of one step, to be read once they have passed."""
+
+    start: M
+    parts: list[tuple[str, M, M]] = field(default_factory=list)
+    end: M | None = None
+
+
+class Stopwatch(Generic[M]):
+    """Marks the parts of one step after another."""
+
+    def __init__(self, mark: Callable[[], M], seconds: Callable[[M, M], float]) -> None:
+        """``seconds(a, b)`` lie between two marks; it may wait until ``b`` has passed."""
+        self._mark, self._seconds = mark, seconds
+        self._open: Marked[M] | None = None
+
+    def begin(self) -> Marked[M]:
+        """A step starts; the one before, if it was not ended, ends with the same mark."""
+        now = self._mark()
+        if self._open is not None:
+            self._open.end = now
+        self._open = Marked(now)
+        return self._open
+
+    def end(self) -> None:
+        """The step ends, and what follows belongs to none: a checkpoint, an evaluation."""
+        if self._open is not None:
+            self._open.end = self._mark()
+        self._open = None
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What the body takes belongs to part ``name`` of the current step."""
+        assert self._open is not None and name in PARTS
+        start = self._mark()
+        yield
+        self._open.parts.append((name, start, self._mark()))
+
+    def read(self, marked: Marked[M]) -> dict[str, float]:
+        """Seconds of each part of an ended step, of the rest, and of the whole (``time``)."""
+        assert marked.end is not None
+        whole = self._seconds(marked.start, marked.end)
+        taken = dict.fromkeys(PARTS, 0.0)
+        for name, start, end in marked.parts:
+            taken[name] += self._seconds(start, end)
+        return {"time": whole, **taken, OTHER: whole - sum(taken.values())}
+
+
+def stopwatch_for(device: str) -> Stopwatch[Any]:
+    """Marks by perf_counter on the host, by events on a GPU."""
+    if not device.startswith("cuda"):
+        return Stopwatch(time.perf_counter, lambda start, end: end - start)
+    import torch
+
+    def mark() -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    return Stopwatch(mark, seconds)

@@ -1,0 +1,68 @@
+"""Weights to compute with and weights to update.
+
+    fp32   one set of weights, for both
+    bf16   the model holds bf16 and computes in it; the optimizer updates fp32 master weights, of
+           which the bf16 ones are the rounding after each step
+    fp16   the same with fp16, and the loss scaled so that small gradients do not vanish
+
+Autocast would round every weight anew in each forward pass, and again for each micro-batch; here
+they are rounded once a step.  Gradients come in the model's type and are summed in fp32: over the
+micro-batches of a step nothing is lost to rounding.  Softmax, norms' statistics and the loss are
+in fp32 inside their operations in either way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Weights:
+    """A model's parameters and their masters, by name."""
+
+    def __init__(self, model: nn.Module, dtype: str) -> None:
+        """``model`` is in fp32; it becomes one of ``dtype``."""
+        kept = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        model.to(DTYPES[dtype])
+        self.model = dict(model.named_parameters())
+        self.narrow = dtype != "fp32"
+        self.master: dict[str, Tensor] = kept if self.narrow else dict(self.model)
+        self._collected = False
+
+    def collect(self) -> None:
+        """After a backward pass: its gradients, in fp32, to those of the masters."""
+        if not self.narrow:
+            return  # autograd has added them up already
+        grads = [weight.grad for weight in self.model.values()]
+        masters = list(self.master.values())
+        if self._collected:
+            torch._foreach_add_([master.grad for master in masters], grads)
+        else:
+            for master, grad in zip(masters, grads, strict=True):
+                if master.grad is None:
+                    master.grad = torch.empty_like(master)
+                assert grad is not None
+                master.grad.copy_(grad)
+        self._collected = True
+        for weight in self.model.values():
+            weight.grad = None
+
+    def publish(self) -> None:
+        """After an update: the model's weights are the masters', rounded; gradients are gone."""
+        if self.narrow:
+            rounded = [weight.detach() for weight in self.model.values()]
+            torch._foreach_copy_(rounded, list(self.master.values()))
+            self._collected = False
+            return
+        for weight in self.model.values():
+            weight.grad = None
+
+    def groups(self, decay: float) -> list[dict[str, object]]:
+        """Masters for the optimizer: matrices decay, vectors (biases, norms) do not."""
+        masters = self.master.values()
+        return [
+            {"params": [master for master in masters if master.ndim >= 2], "weight_decay": decay},
+            {"params": [master for master in masters if master.ndim < 2], "weight_decay": 0.0},
+        ]

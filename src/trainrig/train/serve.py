@@ -1,0 +1,206 @@
+"""The worker's side of training: a process that trains and tells of each step.
+
+Started as ``python -m trainrig.train.serve DEVICE``; it speaks what `measure.serve` speaks.  A
+request's ``extra`` holds the whole experiment (``experiment``), where to save and to resume
+(``checkpoint``, ``resume``), and how many steps to train here (``stop``, for a second worker that
+measures only); without ``stop`` it trains until ``steps`` are done, and with the settings'
+``max_time`` until that time is over.
+
+Each step is told at once, so that a crash, a lack of memory or a NaN costs no step that was done.
+The reply's samples are the times of the steps behind the first ones, in which memory and kernels
+settle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainrig.measure import sampler
+from trainrig.measure.serve import Parent, serve
+from trainrig.record import Scalar, Status
+from trainrig.stats import median
+from trainrig.train.experiment import Experiment, check, from_dict
+from trainrig.train.parts import OTHER, PARTS
+
+WARM_UP = 3
+"""Steps that are trained and not counted as samples."""
+MAX_SAMPLES = 2000
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+
+
+def main() -> None:
+    """Serve trainings until stdin closes."""
+    keep_memory()
+    serve(train_case)
+
+
+def keep_memory() -> None:
+    """Let malloc keep what is freed instead of handing it back to the kernel (glibc only).
+
+    By default each tensor above some size is mapped anew and its pages are touched for the first
+    time in every step: on the CPU that costs more than the arithmetic of a softmax.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_M_TOP_PAD, 1 << 26)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a request asks for."""
+
+    experiment: Experiment
+    stop: int
+    """The step that is not trained any more."""
+    seconds: float
+    """Time after which no step is begun."""
+    checkpoint: Path | None
+    resume: Path | None
+    whole: bool
+    """To the end: the held-out loss is taken and checkpoints are written."""
+
+
+def job_of(request: Mapping[str, Any]) -> Job:
+    """The job in a request.  Raises UsageError for an experiment that is none."""
+    extra = request["extra"]
+    experiment = from_dict(extra["experiment"])
+    stop = extra.get("stop")
+    return Job(
+        experiment=experiment,
+        stop=experiment.steps if stop is None else stop,
+        seconds=extra.get("seconds") or math.inf,
+        checkpoint=_path(extra.get("checkpoint")),
+        resume=_path(extra.get("resume")),
+        whole=stop is None,
+    )
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None
+
+
+def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str, Any]:
+    """Train as the request says; the reply to it."""
+    from trainrig.train import checkpoint
+    from trainrig.train.engine import Engine
+
+    gc.enable()  # nothing else is alive in this process: a collection is quick
+    job = job_of(request)
+    shape = check(job.experiment)
+    before = _memory_before(device)
+    with Engine(job.experiment, shape, device) as engine:
+        if job.resume is not None:
+            checkpoint.load(engine, job.resume)
+        parent.tell({"num_parameters": sum(w.numel() for w in engine.weights.master.values())})
+        parent.hold()
+        with sampler.watch(device) as watched:
+            rows = _train(engine, job, parent)
+        heldout = _heldout(engine, job)
+        peak = _peak_memory(device, before)
+    return {
+        "status": Status.OK,
+        "samples": [row["time"] for row in _counted(rows)][-MAX_SAMPLES:],
+        "stop": "samples",
+        "disturbed": watched.disturbed,
+        "conditions": {
+            **watched.conditions,
+            **_summary(rows),
+            **({} if heldout is None else {"heldout_loss": heldout}),
+            "peak_memory": peak,
+        },
+    }
+
+
+def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
+    """Steps until the job is done; checkpoints lie between steps and belong to none."""
+    from trainrig.train import checkpoint
+
+    rows: list[dict[str, Any]] = []
+    until = time.monotonic() + job.seconds
+
+    def tell(row: dict[str, Any]) -> None:
+        rows.append(row)
+        parent.tell({"row": row})
+
+    def is_over(step: int) -> bool:
+        enough = len(rows) > WARM_UP or job.seconds == math.inf
+        return step >= job.stop or (enough and time.monotonic() >= until)
+
+    every = job.experiment.checkpoint_every if job.checkpoint and job.whole else 0
+    while not is_over(engine.next_step):
+        due = (engine.next_step // every + 1) * every if every else job.stop
+        engine.run(tell, lambda step, due=due: step >= due or is_over(step))
+        if every and (engine.next_step % every == 0 or engine.next_step >= job.stop):
+            assert job.checkpoint is not None
+            checkpoint.save(engine, job.checkpoint)
+            parent.tell({"checkpoint": str(job.checkpoint), "step": engine.next_step})
+    return rows
+
+
+def _heldout(engine: Any, job: Job) -> float | None:
+    if not job.whole or not job.experiment.heldout_batches:
+        return None
+    return float(engine.heldout_loss())
+
+
+def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The steps whose times count: all but the first, where there are enough."""
+    return rows[min(WARM_UP, len(rows) - 1) :]
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Scalar]:
+    """Medians of the parts, and what the last step said."""
+    counted = _counted(rows)
+    parts = {f"time.{name}": median([row[name] for row in counted]) for name in (*PARTS, OTHER)}
+    return {
+        "clock": "marks around the parts",
+        "steps": len(rows),
+        "first_step": rows[0]["step"],
+        "first_loss": rows[0]["loss"],
+        "last_loss": rows[-1]["loss"],
+        **parts,
+    }
+
+
+def _memory_before(device: str) -> int:
+    """Bytes that the process holds before there is a model; what is measured starts there."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        return int(torch.cuda.memory_allocated(device))
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+    except OSError:
+        return 0
+    return _status_bytes("VmRSS")
+
+
+def _peak_memory(device: str, before: int) -> float:
+    """Bytes at the peak beyond those before: of torch's allocator on a GPU, else resident."""
+    import torch
+
+    if device.startswith("cuda"):
+        return float(torch.cuda.max_memory_allocated(device) - before)
+    return float(max(0, _status_bytes("VmHWM") - before))
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+if __name__ == "__main__":
+    main()
