@@ -57,6 +57,8 @@ def test_the_surface_is_as_promised() -> None:
             "catalog": "NAME... --compare --json",
             "bench": "FAMILY --dtype --size --op --path --device --peak --budget --out --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
+            "train": "--model --batch-size --seq-len --steps --precision --recompute --grad-accum "
+            "--compile --lr --seed --data --device --out --resume --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
             "bundle": "RUN --out --unpack --json",

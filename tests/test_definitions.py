@@ -9,7 +9,18 @@ import pytest
 
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.telemetry import GpuConditions, HostConditions
-from trainrig.measure import buffers, copy, disk, fio, loop, matmul, sampler, storage, vector
+from trainrig.measure import (
+    buffers,
+    copy,
+    disk,
+    fio,
+    loop,
+    matmul,
+    sampler,
+    step,
+    storage,
+    vector,
+)
 from trainrig.measure.family import FAMILIES, family
 from trainrig.record import Case, Kind
 from trainrig.stats import AGREEMENT, Change
@@ -21,6 +32,17 @@ CASES: dict[str, Case] = {
     "vector": {"op": "add", "dtype": "fp32", "num_elements": 8, "cache": "hot"},
     "copy": {"direction": "triad", "bytes": 64, "memory": "host", "cache": "cold"},
     "storage": dict(storage.case_of("fsync", "fio", 1 << 20)),
+    "step": {
+        "model": "gpt2-small-cpu",
+        "dtype": "bf16",
+        "batch": 8,
+        "seq": 256,
+        "grad_accum": 1,
+        "optimizer": "adamw",
+        "recompute": "none",
+        "compile": False,
+        "data": "00000000",
+    },
 }
 
 
@@ -50,6 +72,7 @@ def test_every_case_field_is_defined(name: str) -> None:
         "matmul": matmul._FIELDS | {"sustained"},
         "vector": vector._FIELDS,
         "storage": set(storage.case_of("read", "fio")),
+        "step": step.FIELDS,
     }
     wanted = fields.get(name, copy._FIELDS)
     assert set(CASES[name]) == wanted
@@ -66,6 +89,13 @@ def test_every_metric_is_defined(name: str) -> None:
             f"`{metric.name}`" in line and metric.unit in line and f"| `{name}`" in line
             for line in TEXT.splitlines()
         )
+
+
+def test_every_result_of_a_step_is_defined() -> None:
+    results = {name for name, _ in step.FAMILY.results}
+    assert results | {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul"} <= named(
+        section("step")
+    )
 
 
 def test_every_choice_is_defined() -> None:

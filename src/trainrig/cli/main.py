@@ -27,6 +27,7 @@ VERBS = {
     "catalog": "What vendors claim: one chip, or several side by side.",
     "bench": "Measure one family: matmul, vector or copy.",
     "data": "Make text ready for training: tokenizer, tokens, a held-out part.",
+    "train": "Train a model on text, and say where each step's time goes.",
     "report": "Show a run: in the terminal, as HTML or as markdown.",
     "compare": "Two runs side by side: better, worse or cannot tell.",
     "bundle": "Pack a run into one file with a content hash, or unpack it.",

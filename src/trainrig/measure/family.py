@@ -1,4 +1,4 @@
-"""What every benchmark family provides; the families are matmul, vector, copy and storage.
+"""What every benchmark family provides: matmul, vector, copy, layer, storage and step.
 
 The half that the parent needs (version, work, metrics) imports no torch.  The
 half that the worker needs (`prepare`) imports it when called.
@@ -16,7 +16,7 @@ from trainrig.record import Case
 from trainrig.stats import AGREEMENT
 from trainrig.workload import Work
 
-FAMILIES = ("matmul", "vector", "copy", "storage")
+FAMILIES = ("matmul", "vector", "copy", "layer", "storage", "step")
 
 
 class Unsupported(TrainrigError):
@@ -81,6 +81,11 @@ class Family:
     """Bytes the case needs on its device, the answer's check included."""
     prepare: Callable[[Case, str], Prepared | SelfTimed]
     """(case, device) → what to time.  Raises Unsupported, or torch's out-of-memory error."""
+    server: str = "trainrig.measure.serve"
+    """The program whose workers run this family's cases."""
+    results: tuple[tuple[str, str], ...] = ()
+    """Conditions of an attempt that are results of their own, as (name, unit): each becomes a
+    point beside the metrics, the median of the attempts'."""
     agreement: float = AGREEMENT
     """How far apart the medians of two workers on a quiet machine may lie, as a share."""
 
