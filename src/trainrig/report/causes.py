@@ -2,8 +2,9 @@
 
 Each rule looks at one step of a ladder and names a cause only from what was
 recorded: clocks, power, throttle reasons, the shape of the case, the machine's
-links and limits.  The first rule that fits is told.  Where none fits the cause
-is "not known", which is an answer too: nothing here is a guess.
+links and limits.  The first rule that fits is told; a layer's or a training step's
+drop is split into shares (`losses`).  Where none fits the cause is "not known",
+which is an answer too: nothing here is a guess.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainrig.record import Kind, Record
+from trainrig.report.attribute import Share
 from trainrig.report.evidence import (
     Step,
     bandwidth_of,
@@ -27,6 +29,7 @@ from trainrig.report.evidence import (
     throttle_reasons,
 )
 from trainrig.report.labels import range_text
+from trainrig.report.losses import shares_of
 from trainrig.units import format_quantity, format_share
 
 # Below this share of the ceiling nothing needs a reason: it is within what clocks wander.
@@ -39,6 +42,11 @@ _LOW_CLOCK = 0.03
 _RISING = 0.05
 
 
+# A share of a drop that is too small to say, and a residual too large to call the drop explained.
+TINY = 0.01
+_MOSTLY = 0.5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """Why, and what to try."""
@@ -46,6 +54,8 @@ class Cause:
     text: str
     next: str = ""
     known: bool = True
+    shares: tuple[Share, ...] = ()
+    """Sizes of several causes and of what they leave, where they could be told apart."""
 
 
 def find_cause(step: Step) -> Cause:
@@ -108,6 +118,22 @@ def _uncertain_claim(step: Step) -> Cause | None:
     return Cause(
         text=f"the claim itself is uncertain: {range_text(low, high, step.record.unit)}, "
         "by how many units a core has"
+    )
+
+
+def _attributed(step: Step) -> Cause | None:
+    """Several causes with their sizes, and the rest; below a hundredth of the drop none is said."""
+    shares = shares_of(step)
+    if not shares:
+        return None
+    said = [share for share in shares if abs(share.part) >= TINY]
+    unit, known = step.record.unit, shares[-1].part < _MOSTLY
+    tried = next((share.next for share in said if share.next), "")
+    return Cause(
+        text="; ".join(f"{share.name}: {format_quantity(share.amount, unit)}" for share in said),
+        next=tried if known else "profile one step and read where its time goes",
+        known=known,
+        shares=shares,
     )
 
 
@@ -284,6 +310,7 @@ _RULES = (
     _above,
     _close,
     _uncertain_claim,
+    _attributed,
     _pageable,
     _thermal,
     _power_cap,

@@ -6,9 +6,9 @@ and the catalog's clock.  Nothing here judges; `causes` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from trainrig import workload
 from trainrig.errors import UsageError
@@ -61,26 +61,59 @@ def intensity_of(record: Record) -> float | None:
 
 
 def bandwidth_of(step: Step) -> float | None:
-    """The memory bandwidth of the step's device: claimed, else the best cold stream."""
-    for record in step.view.records:
-        if (
-            record.kind is Kind.CLAIMED
-            and record.benchmark == "memory"
-            and record.device == step.record.device
-            and record.value
-        ):
-            return record.value
+    """The memory bandwidth of the step's device: the best cold stream, else what is claimed."""
+    return memory_rate(step.view, step.rows)
+
+
+def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
+    """What a device's memory was seen to do, else what is claimed; ``own``: the device's rows."""
     streams = [
         row.measured.value
-        for row in step.rows
+        for row in own
         if row.measured is not None
         and row.metric == "byte_rate"
         and row.case.get("cache") == "cold"
+        and row.benchmark in ("vector", "copy")
         and row.measured.status is Status.OK
+        and row.measured.disturbed is None
         and row.measured.value
         and row.case.get("direction") not in ("h2d", "d2h")
     ]
-    return max(streams, default=None)
+    return max(streams, default=None) or claimed_memory(view, own)
+
+
+def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
+    """The memory bandwidth that is claimed for the device of these rows."""
+    owners = {row.device for row in own}
+    return next(
+        (
+            record.value
+            for record in view.records
+            if record.kind is Kind.CLAIMED and record.benchmark == "memory"
+            if record.device in owners and record.value
+        ),
+        None,
+    )
+
+
+def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
+    """Bytes and name of the last cache before a device's memory, all instances together."""
+    first = next(iter(own), None)
+    if first is None:
+        return None
+    if first.index is not None:
+        chip = chip_of(first.device)
+        return (chip.l2, "L2") if chip is not None and chip.l2 else None
+    cpu = (view.machine or {}).get("cpu")
+    caches = cpu.get("caches") if isinstance(cpu, Mapping) else None
+    known = [each for each in caches if isinstance(each, Mapping)] if _is_list(caches) else []
+    sizes = {str(each.get("name")): plain(each.get("total_bytes")) for each in known}
+    last = max((name for name, size in sizes.items() if size and name[:1] == "L"), default=None)
+    return (sizes[last] or 0.0, last) if last is not None else None
+
+
+def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
 
 
 def bench_command(record: Record, *, peak: bool = False) -> str:

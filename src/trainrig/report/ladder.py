@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.record import Kind, Record, Status
+from trainrig.report.attribute import Share
 from trainrig.report.causes import Cause, find_cause
 from trainrig.report.evidence import Step
 from trainrig.report.join import Row, claim_for
@@ -39,6 +40,8 @@ class Gap:
     """The next command or action; empty where nothing needs doing."""
     known: bool
     """Whether the records name the cause."""
+    shares: tuple[Share, ...] = ()
+    """The drop by cause, where several have a size; they add up to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,5 +324,6 @@ def _with_gap(rung: Rung, ceiling: Rung, view: RunView, own: Sequence[Row]) -> R
         cause=cause.text,
         next=cause.next,
         known=cause.known,
+        shares=cause.shares,
     )
     return dataclasses.replace(rung, gap=gap)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.record import Kind, Record, Status
-from trainrig.report.causes import CLOSE
+from trainrig.report.causes import CLOSE, TINY
 from trainrig.report.labels import amount_of, capital
-from trainrig.report.ladder import Ladder, Rung, ladder
+from trainrig.report.ladder import Gap, Ladder, Rung, ladder
 from trainrig.report.view import RunView, is_published, rows
 from trainrig.units import format_memory, format_quantity, format_share
 
@@ -120,6 +120,17 @@ def signed(value: float, unit: str) -> str:
 def signed_share(share: float) -> str:
     """A relative difference with its sign: ``−31 %``."""
     return ("−" if share < 0 else "+") + format_share(abs(share))
+
+
+def share_lines(gap: Gap | None) -> tuple[tuple[str, str], ...]:
+    """What a gap is made of, as (size, cause) pairs; empty where one cause is all there is."""
+    if gap is None:
+        return ()
+    return tuple(
+        (signed(-share.amount, gap.unit), share.name)
+        for share in gap.shares
+        if abs(share.part) >= TINY
+    )
 
 
 def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
