@@ -223,6 +223,43 @@ def baselines() -> tuple[Record, ...]:
     )
 
 
+LAYERS = ("BERT-large layer", "GPT-2 medium block", "T5-large decoder block")
+
+
+def layer_records() -> list[Record]:
+    """Layers of a card whose host takes 2 ms to launch one, and a step with its parts."""
+    found = []
+    for layer in LAYERS:
+        for passed, top in (("forward", 120e12), ("forward+backward", 132e12)):
+            for seq in (128, 512, 2048):
+                for batch in (1, 2, 4, 8, 16, 32, 64):
+                    flops = 3.0 * batch * (24.0 * seq * 2**20 + 4.0 * seq**2 * 2**10)
+                    case = {"layer": layer, "dtype": "bf16", "pass": passed, "batch": batch}
+                    case |= {"seq": seq, "hidden": 1024, "heads": 16, "ffn": 4096}
+                    rate = {"metric": "flop_rate", "unit": "FLOP/s"}
+                    value = flops / max(2e-3, flops / top)
+                    one = point("layer", case, value, **rate)
+                    if (seq, batch) == (512, 8):
+                        one = one.replace(disturbed="the machine was busy: 1.9 of 2 CPUs taken")
+                    if (seq, batch) == (2048, 64):
+                        failed = {"value": None, "interval": None, "status": "oom"}
+                        one = one.replace(**failed, reason="out of memory: 24.1 of 24.0 GiB")
+                    found.append(one)
+    case = {"model": "gpt2-medium", "dtype": "bf16", "seq": 1024, "batch": 8}
+    found.append(point("step", case, 71e12, metric="flop_rate", unit="FLOP/s"))
+    parts = {"time": 0.26, "time.data_wait": 0.02, "time.optimizer": 0.03, "time.other": 0.004}
+    found += [point("step", case, seconds, metric=m, unit="s") for m, seconds in parts.items()]
+    return found
+
+
+def layers_view() -> RunView:
+    """One GPU up to a training step, beside the package's published layers."""
+    from trainrig.catalog.published import published_records
+
+    base = gpu_view()
+    return gpu_view(records=(*base.records, *layer_records()), baselines=published_records())
+
+
 def cpu_view(**more: Any) -> RunView:
     """A run on a machine without GPUs: no claim for memory, some points disturbed or skipped."""
     records = [claimed("fp32", 0.24e12, CPU)]

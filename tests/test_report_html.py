@@ -18,6 +18,7 @@ from trainrig.report.html import commands, render_html
 
 VIEWS = {
     "one GPU": made.gpu_view,
+    "layers": made.layers_view,
     "eight GPUs": lambda: made.gpu_view(8, slow_card=3),
     "no GPU": made.cpu_view,
     "cut off": made.cut_off_view,

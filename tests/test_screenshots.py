@@ -38,6 +38,7 @@ def demo_views() -> list[RunView]:
 
 VIEWS: dict[str, Callable[[], list[RunView]]] = {
     "demo": demo_views,
+    "layers and a step": lambda: [report_views.layers_view()],
     "one GPU": lambda: [report_views.gpu_view()],
     "eight GPUs, one odd": lambda: [report_views.gpu_view(8, slow_card=3)],
     "no GPU": lambda: [report_views.cpu_view()],

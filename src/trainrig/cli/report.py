@@ -81,6 +81,7 @@ def as_dict(view: RunView) -> dict[str, Any]:
     import dataclasses
 
     from trainrig.report import ladder
+    from trainrig.report.answers import answers
     from trainrig.report.words import gaps_in, verdict_reason, verdict_word, worst_sentence
 
     ladders = ladder(view)
@@ -90,6 +91,7 @@ def as_dict(view: RunView) -> dict[str, Any]:
         "reason": verdict_reason(view),
         "worst": worst_sentence(view, ladders),
         "findings": [dataclasses.asdict(f) for f in view.verdict.findings] if view.verdict else [],
+        "answers": [dataclasses.asdict(answer) for answer in answers(view)],
         "missing": list(gaps_in(view)),
         "ladders": [
             {

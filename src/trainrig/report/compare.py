@@ -16,10 +16,11 @@ docs/definitions.md states the rule in full.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainrig.record import Record, Status
+from trainrig.report.answers import Answer, answers
 from trainrig.report.unlike import Difference, differences
 from trainrig.report.view import RunView, attempts, rows
 from trainrig.stats import (
@@ -109,6 +110,8 @@ class RunComparison:
     unjudged: tuple[Unjudged, ...]
     side_by_side: tuple[Pair, ...]
     """The same case on different device models: shown, never judged."""
+    said: tuple[tuple[str, Answer], ...] = ()
+    """What the numbers of ``old``, ``new`` or ``both`` say by themselves."""
 
     @property
     def is_worse(self) -> bool:
@@ -145,7 +148,22 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
             if id(pair.record) not in shown
         ),
         side_by_side=tuple(side_by_side),
+        said=tuple(_said(answers(old), answers(new))),
     )
+
+
+def _said(old: Sequence[Answer], new: Sequence[Answer]) -> Iterator[tuple[str, Answer]]:
+    """Each answer once: what is told of both runs in the same words is told of both."""
+    before = {(answer.id, answer.subject): answer for answer in old}
+    for answer in new:
+        first = before.pop((answer.id, answer.subject), None)
+        if first is not None and first.text == answer.text:
+            yield "both", answer
+            continue
+        if first is not None:
+            yield "old", first
+        yield "new", answer
+    yield from (("old", answer) for answer in before.values())
 
 
 # ---- which points meet

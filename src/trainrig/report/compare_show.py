@@ -68,6 +68,12 @@ def sheets(comparison: RunComparison) -> Iterator[Sheet]:
             headings=("case", "old", "new", "new ÷ old"),
             rows=tuple(_beside(pair) for pair in comparison.side_by_side),
         )
+    if comparison.said:
+        yield Sheet(
+            title="What the numbers say",
+            headings=("", "in words"),
+            rows=tuple((where, answer.text) for where, answer in comparison.said),
+        )
     if comparison.unjudged:
         yield Sheet(
             title="Not judged",
@@ -239,6 +245,7 @@ def comparison_dict(comparison: RunComparison) -> dict[str, Any]:
         "side_by_side": [
             {**_pair_dict(pair), "ratio": pair.ratio} for pair in comparison.side_by_side
         ],
+        "said": [{"run": where, **asdict(answer)} for where, answer in comparison.said],
         "unjudged": [
             {**_pair_dict(each.pair), "reason": each.reason} for each in comparison.unjudged
         ],

@@ -6,6 +6,7 @@ charts, which escape their own text.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainrig.report import plot
 from trainrig.report.charts import Figure
+from trainrig.report.heat import LEVELS
 from trainrig.report.labels import capital
 from trainrig.report.page import build_page, count_findings
 from trainrig.report.peers import run_groups
@@ -41,8 +43,16 @@ def render_html(views: Sequence[RunView]) -> str:
         capital=capital,
         commands=commands,
         published=PUBLISHED,
+        levels=_levels(),
         title=", ".join(page.title for page in pages),
     )
+
+
+def _levels() -> list[str]:
+    """The heat map's colours in words: ``under 10 %``, ``10 to 25 %``, …"""
+    ends = [f"{level:.0%}".replace("%", " %") for level in LEVELS]
+    between = [f"{low[:-2]} to {high}" for low, high in itertools.pairwise(ends)]
+    return [f"under {ends[0]}", *between, f"{ends[-1]} and more"]
 
 
 _COMMAND = re.compile(

@@ -1,29 +1,33 @@
 """The report as markdown: short enough to paste into a forum or an issue.
 
-Verdict, worst rung, one table of rungs, findings, machine.  Text from records is
-escaped: it cannot open a table cell, a link, or HTML.
+Verdict, worst rung, one table of rungs, findings, what the numbers say, layers,
+machine.  Text from records is escaped: it cannot open a table cell, a link, or HTML.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from trainrig.report import words
+from trainrig.report.answers import Answer, answers
+from trainrig.report.heat import heat_legend, heat_maps, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung, ladder
-from trainrig.report.view import RunView, is_published
+from trainrig.report.view import RunView, is_published, rows
 from trainrig.units import format_quantity, one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
 _MAX_FINDINGS = 12
 _MAX_LADDERS = 16
+_MAX_MAPS = 4
+_MAX_HEAT_COLUMNS = 8
 _SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
 
 
 def markdown(view: RunView) -> str:
     """One run as markdown, ending in a newline."""
-    ladders = ladder(view)
+    ladders, said = ladder(view), answers(view)
     parts = [
         f"### {_escape(words.device_names(view))}: {words.verdict_word(view)}",
         _escape(words.verdict_reason(view)),
@@ -32,6 +36,8 @@ def markdown(view: RunView) -> str:
         *[f"**Missing.** {_escape(gap)}" for gap in words.gaps_in(view)],
         _table(ladders),
         _findings(view),
+        _answers(said),
+        *_heat(view, said),
         _machine(view),
         _footer(view),
     ]
@@ -72,6 +78,26 @@ def _findings(view: RunView) -> str:
     if len(found) > _MAX_FINDINGS:
         lines.append(f"- and {len(found) - _MAX_FINDINGS} more findings")
     return "\n".join(lines)
+
+
+def _answers(said: Sequence[Answer]) -> str:
+    lines = [f"- {_escape(each.text)}" for each in said[:_MAX_FINDINGS]]
+    return "\n".join(["**What the numbers say**", "", *lines]) if lines else ""
+
+
+def _heat(view: RunView, said: Sequence[Answer]) -> Iterator[str]:
+    for one in heat_maps(view, rows(view), said)[:_MAX_MAPS]:
+        if one.folded:
+            continue
+        headings, lines = heat_table(one, max_columns=_MAX_HEAT_COLUMNS)
+        table = [_cells(headings), "|" + "---:|" * len(headings), *map(_cells, lines)]
+        yield f"**{_escape(capital(one.title))}** ({_escape(heat_legend(one))})\n\n" + "\n".join(
+            table
+        )
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_escape, cells)) + " |"
 
 
 def _machine(view: RunView) -> str:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from trainrig.record import Finding, Kind, Record, Severity, Status
 from trainrig.report import words
+from trainrig.report.answers import Answer, answers
 from trainrig.report.causes import CLOSE
 from trainrig.report.charts import Figure, curves
+from trainrig.report.heat import HeatMap, heat_maps
 from trainrig.report.join import Row
 from trainrig.report.labels import Device, case_text, family_text, name_devices, range_text
 from trainrig.report.ladder import Ladder, Rung, devices, dtype_order, ladder
@@ -44,6 +46,8 @@ class RungBar:
     share: str
     direction: str
     """``down``, ``up``, ``level`` or empty: which way the gap goes."""
+    shares: tuple[tuple[str, str], ...]
+    """What the gap is made of: size and cause."""
     facts: Facts
 
 
@@ -102,6 +106,9 @@ class Page:
     """Of the other GPUs, left out."""
     peers: tuple[PeerGroup, ...]
     findings: tuple[Finding, ...]
+    answers: tuple[Answer, ...]
+    """What the numbers say by themselves."""
+    heat: tuple[HeatMap, ...]
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
     left_out: int
@@ -114,6 +121,7 @@ def build_page(view: RunView) -> Page:
     worst = words.worst_rung(ladders)
     everything = rows(view)
     tables, left_out = _tables(view, everything)
+    said = answers(view)
     cards = _cards(view, [each for each in ladders if _has_value(each)], worst)
     return Page(
         view=view,
@@ -131,6 +139,8 @@ def build_page(view: RunView) -> Page:
         more_ladders=sum(map(_has_value, ladders)) - len(cards),
         peers=peer_groups(view, everything),
         findings=view.verdict.findings if view.verdict else (),
+        answers=said,
+        heat=heat_maps(view, everything, said),
         figures=(
             *([roof] if (roof := roofline(view, everything)) else []),
             *curves(view, everything),
@@ -207,6 +217,7 @@ def _bar(rung: Rung, ceiling: float, widest: float, samples: Mapping[str, Record
         gap=words.signed(gap.amount, gap.unit) if gap else "",
         share=words.signed_share(gap.share) if gap else "",
         direction=direction,
+        shares=words.share_lines(gap),
         facts=trace(rung.record, samples) if rung.record is not None else (),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainrig.report import words
+from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
 from trainrig.report.page import Page, build_page
@@ -26,6 +27,7 @@ _TONES = {"pass": "bold green", "fail": "bold red", "incomplete": "bold yellow",
 _SEVERITY = {"error": ("error", "red"), "warning": ("warning", "yellow"), "info": ("note", "dim")}
 _BAR = 14
 _MAX_STATES = 12
+_HEAT_COLUMN = 14
 
 
 def print_report(view: RunView, console: Console) -> None:
@@ -46,6 +48,8 @@ def print_report(view: RunView, console: Console) -> None:
         console.print(_text(f"{page.more_ladders} more ladders, of the other GPUs, left out"))
     _peers(page, console)
     _findings(page, console)
+    _answers(page, console)
+    _heat(page, console)
     _states(page, console)
     if words.unverified(view):
         console.print()
@@ -71,7 +75,7 @@ def _head(page: Page, console: Console) -> None:
     for gap in page.gaps:
         console.print(_text(f"Missing: {gap}", "yellow"))
     for what, value in page.machine:
-        console.print(_text(f"{what + ':':<11}{value}", "dim"))
+        console.print(_text(f"{what + ': ':<11}{value}", "dim"))
 
 
 def _ladder(each: Ladder, *, ascii_only: bool) -> Table:
@@ -134,6 +138,38 @@ def _findings(page: Page, console: Console) -> None:
         word, style = _SEVERITY[finding.severity]
         console.print(_text(f"  {word}: {finding.evidence}", style))
         console.print(_text(f"    next: {finding.fix}"))
+
+
+def _answers(page: Page, console: Console) -> None:
+    if not page.answers:
+        return
+    console.print()
+    console.print(_text("What the numbers say", "bold"))
+    for answer in page.answers:
+        console.print(_text(f"  {answer.label}: {answer.text}"))
+        if answer.next:
+            console.print(_text(f"    next: {answer.next}"))
+
+
+def _heat(page: Page, console: Console) -> None:
+    """Each map as a table, as wide as the terminal takes; the forward passes are in the HTML."""
+    from rich.table import Table
+
+    for one in page.heat:
+        if one.folded:
+            continue
+        headings, lines = heat_table(one, max_columns=max(1, (console.width - 8) // _HEAT_COLUMN))
+        table = Table(box=None, pad_edge=False, padding=(0, 1))
+        for heading in headings:
+            table.add_column(
+                _text(heading), justify="right", width=None if heading == "batch" else 12
+            )
+        for line in lines:
+            table.add_row(*(_text(cell) for cell in line))
+        console.print()
+        console.print(_text(capital(one.title), "bold"))
+        console.print(table)
+        console.print(_text(heat_legend(one), "dim"))
 
 
 def _states(page: Page, console: Console) -> None:
