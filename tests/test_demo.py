@@ -12,7 +12,10 @@ from trainrig.catalog.published import published_records
 from trainrig.cli.report import read_view
 from trainrig.record import Kind, Outcome
 from trainrig.report import ladder
+from trainrig.report.answers import answers
 from trainrig.report.demo import BUNDLE
+from trainrig.report.heat import heat_maps
+from trainrig.report.view import rows
 from trainrig.store import read_run
 from trainrig.store.bundle import open_bundle
 
@@ -66,15 +69,36 @@ def test_steps_are_the_printed_throughputs(tool: ModuleType) -> None:
     assert {r.derived.ids[0] for r in steps if r.derived} == printed.keys()
 
 
+def test_the_classic_answers_are_visible() -> None:
+    found = [answer.id for answer in answers(read_view(BUNDLE))]
+    assert set(found) == {
+        "launch-bound",
+        "lives-in-cache",
+        "boost-clock",
+        "memory-bound",
+        "no-p2p",
+    }
+
+
+def test_the_heat_map_stands_beside_the_published_grids() -> None:
+    view = read_view(BUNDLE)
+    first = heat_maps(view, rows(view), answers(view))[0]
+    assert [grid.label for grid in first.grids][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
+    assert first.grids[-1].label == "RTX 3090 Ti"
+    assert first.has_flat
+
+
 def test_the_ladder_goes_from_the_claim_to_two_cards() -> None:
     found = next(each for each in ladder(read_view(BUNDLE)) if each.index == 0)
-    assert [round((rung.value or 0.0) / 1e12) for rung in found.rungs] == [165, 169, 124, 69, 51]
-    causes = [rung.gap.cause.split(":")[0] for rung in found.rungs if rung.gap]
+    assert [round((rung.value or 0.0) / 1e12) for rung in found.rungs] == [165, 174, 102, 69, 51]
+    causes = [rung.gap.cause.split(":")[0].split(",")[0] for rung in found.rungs if rung.gap]
     assert causes == [
-        "at the claim",
+        "boost clock above the data sheet's",
         "memory-bound work between the matmuls",
-        "a step also holds optimizer, embeddings, loss and data wait; how much each takes is not "
-        "known",
+        "optimizer",
         "exposed communication",
     ]
+    for rung in found.rungs[2:4]:
+        assert rung.gap is not None
+        assert sum(share.amount for share in rung.gap.shares) == pytest.approx(-rung.gap.amount)
     assert all("published by" in rung.provenance for rung in found.rungs[1:])
