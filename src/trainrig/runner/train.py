@@ -26,7 +26,7 @@ from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.qualify import Qualification, _interrupted_once
 from trainrig.runner.show import view_of
 from trainrig.runner.train_session import CHECKPOINT, Session, Trained
-from trainrig.store import RunWriter, create_run, read_run, resume_run
+from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
 from trainrig.train.experiment import (
     Experiment,
     check,
@@ -101,8 +101,7 @@ def _resumed(path: Path, named: Mapping[str, Any]) -> Experiment:
     if not (path / CHECKPOINT).exists():
         raise UsageError(f"{path} has no checkpoint", "train from the start")
     experiment = from_dict({**stored, **named})
-    done = {int(row["step"]) for row in read_run(path).series.get("train", ())}
-    if len(done) >= experiment.steps:
+    if len(_rows(read_run(path))) >= experiment.steps:
         raise UsageError(
             f"the {experiment.steps} steps of {path} are trained", "more of them: --steps"
         )
@@ -236,14 +235,13 @@ def learned(heldout_loss: float, manifest: Manifest) -> bool:
 def summary(result: Qualification) -> dict[str, Any]:
     """What ``train --json`` prints last; others script against it."""
     run = read_run(result.run)
-    rows = run.series.get("train", ())
+    rows = _rows(run)
     points = _latest_points(run.records)
 
     def value(metric: str) -> float | None:
         return points[metric].value if metric in points else None
 
     headline = points.get("flop_rate")
-    conditions = headline.conditions if headline else {}
     return {
         "verdict": result.verdict.outcome.value,
         "reason": result.verdict.reason,
@@ -258,7 +256,7 @@ def summary(result: Qualification) -> dict[str, Any]:
         "disturbed": headline.disturbed if headline else None,
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
-        "heldout_loss": conditions.get("heldout_loss"),
+        "heldout_loss": value("heldout_loss"),
         "step_time_s": value("time"),
         "samples_per_s": value("sample_rate"),
         "tokens_per_s": value("token_rate"),
@@ -272,6 +270,12 @@ def summary(result: Qualification) -> dict[str, Any]:
             if name.startswith("time.")
         },
     }
+
+
+def _rows(run: RunData) -> list[Mapping[str, Any]]:
+    """A row a step; a step that was trained again after a resume counts as it was then."""
+    rows = {row["step"]: row for row in run.series.get("train", ())}
+    return [rows[step] for step in sorted(rows)]
 
 
 def _latest_points(records: tuple[Record, ...]) -> dict[str, Record]:
