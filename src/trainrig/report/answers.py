@@ -253,9 +253,12 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer
         )
 
 
+_SAME_PRODUCT = ("m", "k", "n", "dtype", "pass", "code")
+
+
 def _product(row: Row) -> tuple[object, ...]:
     """What a dense product shares with its activated twin."""
-    return (row.metric, *(row.case.get(axis) for axis in ("m", "k", "n", "dtype", "pass")))
+    return (row.metric, *(row.case.get(axis) for axis in _SAME_PRODUCT))
 
 
 def _off(share: float) -> str:
