@@ -29,24 +29,7 @@ from trainrig.train.serve import train_case
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
-WORDS = "the a cat dog sat ran on mat and then home again under over old new".split()  # noqa: SIM905
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "mat",
-    "and",
-    "then",
-    "home",
-    "again",
-    "under",
-    "over",
-    "old",
-    "new",
-]
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
 
 
 @pytest.fixture(scope="module")
