@@ -466,6 +466,9 @@ def test_json_has_every_rung(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "INCOMPLETE"
+    assert "no-p2p" in [answer["id"] for answer in found["answers"]]
+    shares = found["ladders"][0]["rungs"][2]["gap"]["shares"]
+    assert shares[-1]["name"] == "not explained"
     rungs = [r["name"] for r in found["ladders"][0]["rungs"]]
     assert rungs == [
         "Claim",
