@@ -14,6 +14,8 @@ from trainrig.measure import (
     copy,
     disk,
     fio,
+    layer,
+    layer_check,
     loop,
     matmul,
     sampler,
@@ -22,8 +24,10 @@ from trainrig.measure import (
     vector,
 )
 from trainrig.measure.family import FAMILIES, family
+from trainrig.measure.layer_blocks import ATTENTIONS, CODES
 from trainrig.record import Case, Kind
-from trainrig.stats import AGREEMENT, Change
+from trainrig.stats import AGREEMENT, FLAT, FLAT_GROWTH, Change
+from trainrig.workload import layers
 
 TEXT = (Path(__file__).parent.parent / "docs" / "definitions.md").read_text()
 
@@ -31,6 +35,7 @@ CASES: dict[str, Case] = {
     "matmul": {"dtype": "fp32", "m": 8, "k": 8, "n": 8, "cache": "hot", "sustained": True},
     "vector": {"op": "add", "dtype": "fp32", "num_elements": 8, "cache": "hot"},
     "copy": {"direction": "triad", "bytes": 64, "memory": "host", "cache": "cold"},
+    "layer": layer.layer_case("BERT-large layer", "bf16", "forward+backward", 2, 128),
     "storage": dict(storage.case_of("fsync", "fio", 1 << 20)),
     "step": {
         "model": "gpt2-small-cpu",
@@ -71,6 +76,7 @@ def test_every_case_field_is_defined(name: str) -> None:
     fields = {
         "matmul": matmul._FIELDS | {"sustained"},
         "vector": vector._FIELDS,
+        "layer": layer.WHOLE,
         "storage": set(storage.case_of("read", "fio")),
         "step": step.FIELDS,
     }
@@ -96,6 +102,21 @@ def test_every_result_of_a_step_is_defined() -> None:
     assert results | {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul"} <= named(
         section("step")
     )
+
+
+def test_layers_stand_there_with_their_numbers() -> None:
+    text = " ".join(section("layer").split())
+    parts = {name for fields in layer.PART.values() for name in fields}
+    choices = {*layers.LAYERS, *layers.PARTS, *layers.PASSES, *CODES, *ATTENTIONS}
+    assert parts | choices <= named(text)
+    for dtype in layer.DTYPES:
+        assert re.search(rf"\b{dtype}\b", text), dtype
+    allowed = [f"{layer_check._ROUNDINGS[dtype]:g}" for dtype in layer.DTYPES]
+    assert (
+        f"{', '.join(allowed[:-1])} and {allowed[-1]} roundings ({', '.join(layer.DTYPES)})" in text
+    )
+    assert f"more than {percent(FLAT)} above another" in text
+    assert FLAT_GROWTH == 4
 
 
 def test_every_choice_is_defined() -> None:

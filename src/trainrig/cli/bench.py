@@ -7,17 +7,22 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Measure one family: matmul, vector, copy or storage.")
+@click.command(short_help="Measure one family: matmul, vector, copy, layer or storage.")
 @click.argument("family")
 @click.option("--dtype", multiple=True, help="fp64 fp32 tf32 bf16 fp16 int8 fp8; may be repeated.")
 @click.option(
-    "--size", multiple=True, help="4096, or 4096x1024x8192 (m,k,n); elements; bytes as 256MiB."
+    "--size",
+    multiple=True,
+    help="4096, or 4096x1024x8192 (m,k,n); elements; bytes as 256MiB; "
+    "layer: batch x sequence, 64x128.",
 )
 @click.option(
     "--op",
     multiple=True,
     help="vector: scale, add, gelu; copy: h2d, d2h, read, triad ...; "
-    "storage: read, write, randread, fsync, tokens.",
+    "storage: read, write, randread, fsync, tokens; "
+    "layer: bert-large, gpt2-medium, t5-large-encoder, t5-large-decoder, llama-7b, "
+    "and of BERT's the parts dense, dense-gelu, ffn, attention.",
 )
 @click.option(
     "--path",
@@ -47,7 +52,7 @@ def command(
     out: Path,
     as_json: bool,
 ) -> int:
-    """Measure FAMILY (matmul, vector, copy or storage) and show what came out.
+    """Measure FAMILY (matmul, vector, copy, layer or storage) and show what came out.
 
     Without options the usual dtypes and sizes are measured.  storage writes one file
     without a name, at most 1 GiB and a twentieth of what is free, and leaves nothing.

@@ -16,8 +16,9 @@ Cases are comparable when their benchmark, dtype or direction and cache agree an
 both are large: small ones are bound by launches and hot ones by caches, so that
 host and software decide, and nothing published there carries over.  A matmul is
 judged from LARGE_MATMUL on; what others published counts from FILLING_MATMUL on,
-where it fills the chip of its time.  fp16 and bf16 count as one
-type where both accumulate in fp32: the tensor cores do them at one rate.
+where it fills the chip of its time.  A layer is compared with the very same case on
+the same device, from LARGE_LAYER tokens on.  fp16 and bf16 count as one type where
+both accumulate in fp32: the tensor cores do them at one rate.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainrig.record import Case, Kind, Limit, Record, Scalar, Status
+from trainrig.record import Kind, Limit, Record, Scalar, Status
 from trainrig.stats import median
 
 MARGIN = 0.08
@@ -40,6 +41,8 @@ MIN_OTHERS = 3
 FILLING_MATMUL = 2048
 LARGE_MATMUL = 8192
 LARGE_BYTES = 1 << 26
+LARGE_LAYER = 8192
+"""Tokens: below it a layer waits for its launches, on the GPUs and software of the tables."""
 
 _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
 # A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
@@ -160,15 +163,20 @@ def _comparable(published: Record, point: Record) -> bool:
         and published.version == point.version
         and published.metric == point.metric
         and published.device_count == point.device_count
-        and _nature(published.case) == _nature(point.case)
+        and _nature(published) == _nature(point)
         and _is_large(published, FILLING_MATMUL)
     )
 
 
-def _nature(case: Case) -> tuple[object, ...]:
-    names = ("op", "direction", "memory", "cache")
-    dtype = case.get("dtype")
-    return (_ONE_RATE.get(str(dtype), dtype), *(case.get(name) for name in names))
+def _nature(record: Record) -> tuple[object, ...]:
+    """What two comparable records have in common."""
+    case = record.case
+    dtype = _ONE_RATE.get(str(case.get("dtype")), case.get("dtype"))
+    if record.benchmark == "layer":
+        # Shape and code decide how near a layer comes to the peak: the very case, on this device.
+        rest = ((name, case[name]) for name in sorted(case) if name != "dtype")
+        return (dtype, record.device, *rest)
+    return (dtype, *(case.get(name) for name in ("op", "direction", "memory", "cache")))
 
 
 def _is_large(record: Record, least_matmul: int) -> bool:
@@ -177,6 +185,9 @@ def _is_large(record: Record, least_matmul: int) -> bool:
         return all(_number(record.case.get(axis)) >= least_matmul for axis in ("m", "k", "n"))
     if record.benchmark == "vector":
         return record.case.get("cache") == "cold"
+    if record.benchmark == "layer":
+        tokens = _number(record.case.get("batch")) * _number(record.case.get("seq"))
+        return max(tokens, _number(record.case.get("m"))) >= LARGE_LAYER
     # Published bandwidths come from arrays far beyond the caches, most without their size.
     return _number(record.case.get("bytes", LARGE_BYTES)) >= LARGE_BYTES
 

@@ -67,11 +67,15 @@ def _storage(case: Case) -> str:
     return ", ".join([*words, str(case.get("tool"))])
 
 
+_CODES = {"huggingface": "Hugging Face's"}
+
+
 def _layer(case: Case) -> str | None:
     words = [f"{case.get('dtype')} {case.get('layer')}"]
     words += [f"{name} {case[name]}" for name in ("batch", "seq") if case.get(name)]
     if "m" in case:
         words.append(f"{case['m']} tokens")
+    words += [_CODES[code] for code in (str(case.get("code")),) if code in _CODES]
     return ", ".join([*words, str(case.get("pass", "")).replace("+", " + ")])
 
 

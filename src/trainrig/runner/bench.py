@@ -14,6 +14,7 @@ from trainrig.measure.matmul import DTYPES, MAX_SIZE
 from trainrig.measure.scratch import MAX_BYTES
 from trainrig.measure.storage import DEFAULT_BYTES, OPS
 from trainrig.record import Case
+from trainrig.runner.layers import asked_cases, step_name
 from trainrig.runner.peak import check_peak, peak_blocks
 from trainrig.runner.plan import (
     Block,
@@ -166,6 +167,9 @@ def _blocks(
 
 
 def _task(name: str, case: Case, target: Target) -> Task:
+    if name == "layer":  # Hugging Face's is measured where it is installed
+        ours = case["code"] == "trainrig"
+        return Task(target=target, family=name, case=case, step=step_name(case), required=ours)
     words = [str(case[key]) for key in ("dtype", "op", "memory", "direction") if case.get(key)]
     return Task(
         target=target,
@@ -180,7 +184,12 @@ def _cases(request: BenchRequest) -> tuple[Case, ...]:
     """The cases asked for by dtype, size and operation; none when nothing was."""
     if not (request.dtypes or request.sizes or request.ops):
         return ()
-    build = {"matmul": _matmul_cases, "vector": _vector_cases, "copy": _copy_cases}
+    build = {
+        "matmul": _matmul_cases,
+        "vector": _vector_cases,
+        "copy": _copy_cases,
+        "layer": _layer_cases,
+    }
     cases = build[request.family](request)
     for case in cases:
         family(request.family).check(case)
@@ -208,6 +217,10 @@ def _vector_cases(request: BenchRequest) -> list[Case]:
         for size in sizes
         for cache in ("hot", "cold")
     ]
+
+
+def _layer_cases(request: BenchRequest) -> list[Case]:
+    return asked_cases(request.ops, request.sizes, request.dtypes)
 
 
 def _copy_cases(request: BenchRequest) -> list[Case]:

@@ -26,6 +26,10 @@ _FIXED = 0.03
 
 # A case is prepared, checked, warmed, sampled and checked again: this many calls at the least.
 _MIN_CALLS = 4.0
+# A layer's reference is computed in a wider type, which takes a few calls' time more; the first
+# of Hugging Face's waits for its import.
+_LAYER_CALLS = 8.0
+_LAYER_IMPORT = 2.0
 
 
 class Pace:
@@ -54,6 +58,11 @@ class Pace:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
         if task.family == "storage":
             return _DISK_FIXED + family(task.family).memory(task.case) / _DISK_SPEED
+        if task.family == "layer":
+            theirs = task.case.get("code") == "huggingface"
+            imports = _LAYER_IMPORT if theirs else 0.0
+            fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
+            return _FIXED + imports + fill + _LAYER_CALLS * self.call_time(task)
         speed = _PREPARE_SPEED if task.family == "matmul" else _FILL_SPEED
         prepare = family(task.family).memory(task.case) / speed[task.target.is_gpu]
         return _FIXED + prepare + _MIN_CALLS * self.call_time(task)
@@ -61,7 +70,7 @@ class Pace:
 
 def _kind(task: Task) -> tuple[str, ...]:
     """Cases whose speeds resemble each other."""
-    words = [str(task.case.get(name)) for name in ("dtype", "op", "direction", "memory")]
+    words = [str(task.case.get(name)) for name in ("dtype", "op", "direction", "memory", "code")]
     return (task.target.torch_device, task.family, *words)
 
 

@@ -12,6 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from trainrig.measure.family import family
 from trainrig.record import Case
+from trainrig.runner.layers import (
+    gpu_cases,
+    gpu_required,
+    host_cases,
+    host_required,
+    step_name,
+)
 from trainrig.runner.targets import Target
 
 # Below this, one pair of workers serves all families of a device: importing torch takes
@@ -97,6 +104,8 @@ def qualify_plan(
             tasks = _host_tasks(target, sizes, native_bf16, have_gpu)
         if budget >= SUSTAINED_BUDGET and (target.is_gpu or not have_gpu):
             tasks = [*tasks, _sustained(target, tasks, budget)]
+        if not small and (target.is_gpu or not have_gpu):
+            tasks = [*tasks, *_layers(target, native_bf16)]
         blocks += _split(target, tasks, small=small)
     gpus = tuple(target for target in targets if target.is_gpu)
     if len(gpus) > 1:
@@ -217,6 +226,22 @@ def _copies(target: Target, kinds: Sequence[tuple[str, str]]) -> list[Task]:
     ]
 
 
+def _layers(target: Target, native_bf16: bool) -> list[Task]:
+    """Transformer layers; required ones first."""
+    native = ("fp32", "bf16") if native_bf16 else ("fp32",)
+    required = gpu_required() if target.is_gpu else host_required(native)
+    return [
+        Task(
+            target=target,
+            family="layer",
+            case=case,
+            step=step_name(case),
+            required=case in required,
+        )
+        for case in (gpu_cases() if target.is_gpu else host_cases(native))
+    ]
+
+
 def _sustained(target: Target, tasks: Sequence[Task], budget: float) -> Task:
     """A long run of the first required matmul: what remains when the chip is warm."""
     first = next(t for t in tasks if t.family == "matmul" and t.required)
@@ -230,7 +255,7 @@ def _sustained(target: Target, tasks: Sequence[Task], budget: float) -> Task:
 
 
 # How many parts of the time a family gets.
-_WEIGHTS = {"matmul": 5.0, "vector": 3.0, "copy": 2.0}
+_WEIGHTS = {"matmul": 5.0, "vector": 3.0, "copy": 2.0, "layer": 3.0}
 
 
 def _split(target: Target, tasks: Sequence[Task], *, small: bool) -> list[tuple[float, Block]]:

@@ -251,7 +251,7 @@ class _Session:
 def _limit_for(point: Record, claims: Sequence[Record]) -> Limit | None:
     limit = ceiling(claims, point.benchmark, point.case)
     # A vector's FLOP/s have no ceiling among the claims; its bytes have.
-    bounds_this = point.benchmark == "matmul" or point.metric == "byte_rate"
+    bounds_this = point.benchmark in ("matmul", "layer") or point.metric == "byte_rate"
     return limit if bounds_this else None
 
 

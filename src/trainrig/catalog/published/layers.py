@@ -3,6 +3,11 @@
 Benchmark ``layer``; ``pass`` is forward, backward or forward+backward.  The
 sources count FLOPs by their own rules, which stand in the conditions' notes;
 where they print times as well, those are records of their own.
+
+The four layers of the grids are Hugging Face's with plain attention, run in training mode, with
+dropout and without the gradient of the input: ``code`` and ``attention`` are added to their cases,
+so that they meet that code's measurements and no other's.  The parts of a BERT layer come from
+the same notebooks.
 """
 
 from __future__ import annotations
@@ -23,6 +28,32 @@ _FIGURES = {
     "bwd_ms": ("backward", "time", "s", 1e-3),
 }
 
+_DENSE = ("dense h->4h", "dense+GELU")
+_THEIRS = frozenset(
+    [
+        "BERT-large layer",
+        "GPT-2 medium block",
+        "T5-large encoder block",
+        "T5-large decoder block",
+        *_DENSE,
+        "FFN",
+        "attention block",
+    ]
+)
+# The parts were run on BERT-large's shapes, 64 sequences of 128.
+_ATTENTION_BLOCK: dict[str, Scalar] = {"seq": 128, "heads": 16}
+
+
+def whose(case: dict[str, Scalar]) -> dict[str, Scalar]:
+    """A layer's case, with whose code it was, which the notebooks' tables do not repeat."""
+    layer = str(case.get("layer")).partition(" (")[0]
+    if layer not in _THEIRS:
+        return case
+    more: dict[str, Scalar] = {"layer": layer, "code": "huggingface"}
+    if layer not in (*_DENSE, "FFN"):
+        more["attention"] = "plain"
+    return case | more | (_ATTENTION_BLOCK if layer == "attention block" else {})
+
 
 def read() -> Iterator[Record]:
     """One record per printed figure.  Raises DataError."""
@@ -42,7 +73,7 @@ def _record(record_id: str, row: Row, column: str, value: float) -> Record:
         id=record_id,
         kind=Kind.BASELINE,
         benchmark="layer",
-        case=case,
+        case=whose(case),
         metric=metric,
         unit=unit,
         value=value * factor,

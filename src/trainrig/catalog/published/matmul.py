@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainrig.catalog.chip import peak
 from trainrig.catalog.find import find_chip
+from trainrig.catalog.published.layers import whose
 from trainrig.catalog.published.rows import TERA, Row, conditions, device_name, number, read_rows
 from trainrig.record import Kind, Record, Scalar
 
@@ -91,4 +92,4 @@ def _case(benchmark: str, row: Row, dtype: str) -> dict[str, Scalar]:
         case["batch"] = int(row["batch"])
     if benchmark == "layer":
         case |= {"layer": row["kind"].partition(": ")[2], "pass": "forward"}
-    return case | {"cache": "hot"}
+    return whose(case | {"cache": "hot"})

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainrig.catalog.published.layers import whose
 from trainrig.catalog.published.rows import GIGA, TERA, conditions, device_name, number, read_rows
 from trainrig.record import Kind, Record, Scalar
 
@@ -43,7 +44,7 @@ def read() -> Iterator[Record]:
 
 def _case(text: str) -> dict[str, Scalar]:
     pairs = (pair.partition("=") for pair in text.split())
-    return {name: _scalar(value) for name, _, value in pairs}
+    return whose({name: _scalar(value) for name, _, value in pairs})
 
 
 def _scalar(text: str) -> Scalar:

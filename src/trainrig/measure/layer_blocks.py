@@ -1,0 +1,294 @@
+"""What the layer family runs: our blocks and Hugging Face's, with the same weights.
+
+A `Runnable` is a block (or a part of one) with its inputs.  Both codes begin with our weights, so
+that one reference serves for both, and both speak of a weight by our name.  There is no dropout.
+Hugging Face's classes are made from a configuration that is written here; nothing is loaded.
+Runs in the worker only: every function needs torch.
+
+Letters: B batch, T tokens of a sequence, C width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trainrig.measure.family import Unsupported
+from trainrig.workload import ModelShape
+from trainrig.workload.layers import Case, layer_shape
+
+if TYPE_CHECKING:
+    import torch
+
+CODES = ("trainrig", "huggingface")
+ATTENTIONS = {"fused": "sdpa", "plain": "plain"}
+"""A case's word for how attention is computed: ours for it."""
+
+State = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Runnable:
+    """A block or a part of one, ready to be called."""
+
+    run: Callable[[], torch.Tensor]
+    """One forward pass → (B, T, C), or (B, T, F) of a dense layer."""
+    inputs: dict[str, torch.Tensor]
+    """What has a gradient besides the weights: x, and for t5 bias and memory."""
+    weights: dict[str, torch.Tensor]
+    """Parameters by the name that this code has for them."""
+    ours: Callable[[State], State]
+    """A gradient for each weight, by this code's names → by our names and in our layout."""
+
+
+def ours(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
+    """Our block with the weights ``state``, in the dtype and on the device of ``x``."""
+    from trainrig import models
+
+    shape, decoder = layer_shape(case)
+    attention = ATTENTIONS[str(case.get("attention", "fused"))]
+    block = models.build_block(shape, decoder=decoder, device="meta", attention=attention)
+    _load(block, state, x)
+    arguments = models.block_inputs(shape, x, memory if decoder else None)
+    runs = {
+        "dense h->4h": lambda: block.ffn.up(x),
+        "dense+GELU": lambda: block.ffn.act(block.ffn.up(x)),
+        "FFN": lambda: block.norm_2(x + block.ffn(x)),
+        "attention block": lambda: block.norm_1(x + block.attention(x)),
+    }
+    return Runnable(
+        run=runs.get(str(case["layer"]), lambda: block(*arguments)),
+        inputs=_inputs(x, memory if decoder else None, arguments[1:2]),
+        weights=dict(block.named_parameters()),
+        ours=dict,
+    )
+
+
+def theirs(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
+    """Hugging Face's block with the same weights.  Unsupported without transformers."""
+    from trainrig import models
+
+    shape, decoder = layer_shape(case)
+    names = _Names(shape, decoder)
+    plain = case.get("attention", "plain") == "plain"
+    block = _their_block(shape, decoder, "eager" if plain else "sdpa")
+    _load(block, names.theirs(state), x)
+    arguments = models.block_inputs(shape, x, memory if decoder else None)
+    given = _their_arguments(shape, x, arguments, plain=plain)
+    runs = {
+        "dense h->4h": lambda: block.intermediate.dense(x),
+        "dense+GELU": lambda: block.intermediate(x),
+        "FFN": lambda: block.output(block.intermediate(x), x),
+        "attention block": lambda: _first(block.attention(x)),
+    }
+    return Runnable(
+        run=runs.get(str(case["layer"]), lambda: _first(block(x, **given))),
+        inputs=_inputs(x, memory if decoder else None, arguments[1:2]),
+        weights=dict(block.named_parameters()),
+        ours=names.ours,
+    )
+
+
+def fresh_state(case: Case, generator: torch.Generator) -> State:
+    """Weights for a case in fp32: normal with 1/√width, biases and norms off their 0 and 1.
+
+    So that no weight is without effect: a missing bias would hide behind zeros.
+    """
+    import torch
+
+    from trainrig import models
+
+    shape, decoder = layer_shape(case)
+    block = models.build_block(shape, decoder=decoder, device="meta")
+    state = {}
+    for name, weight in block.named_parameters():
+        values = torch.randn(weight.shape, generator=generator, device=generator.device)
+        if weight.ndim == 2:
+            state[name] = values * weight.shape[1] ** -0.5
+        else:
+            is_scale = "norm" in name and name.endswith("weight")
+            state[name] = 0.1 * values + float(is_scale)
+    if shape.family == "t5":  # its scores are not divided by √D
+        for name in state:
+            if name.endswith(".q.weight"):
+                state[name] *= shape.head_dim**-0.5
+    return state
+
+
+def _load(block: Any, state: State, like: torch.Tensor) -> None:
+    """Put weights into a block whose own lie on the meta device."""
+    block.to(like.dtype)
+    block.to_empty(device=like.device)
+    block.load_state_dict(state)
+
+
+def _inputs(
+    x: torch.Tensor, memory: torch.Tensor | None, rest: tuple[Any, ...]
+) -> dict[str, torch.Tensor]:
+    found = {"x": x}
+    if rest and rest[0].requires_grad:
+        found["bias"] = rest[0]
+    return found if memory is None else found | {"memory": memory}
+
+
+def _first(result: Any) -> Any:
+    return result[0] if isinstance(result, tuple) else result
+
+
+# ---- Hugging Face's
+
+
+def _their_block(shape: ModelShape, decoder: bool, attention: str) -> Any:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+
+    try:
+        import transformers
+    except ImportError:
+        raise Unsupported("transformers is not installed") from None
+    config = _their_config(transformers, shape, decoder)
+    config._attn_implementation = attention
+    with torch.device("meta"):
+        return _their_class(shape)(config)
+
+
+def _their_config(transformers: Any, shape: ModelShape, decoder: bool) -> Any:
+    none = {"dtype": "float32"}
+    if shape.family == "bert":
+        return transformers.BertConfig(
+            hidden_size=shape.hidden,
+            num_attention_heads=shape.num_heads,
+            intermediate_size=shape.ffn,
+            layer_norm_eps=shape.norm_eps,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            **none,
+        )
+    if shape.family == "gpt2":
+        return transformers.GPT2Config(
+            n_embd=shape.hidden,
+            n_head=shape.num_heads,
+            n_inner=shape.ffn,
+            layer_norm_epsilon=shape.norm_eps,
+            resid_pdrop=0.0,
+            attn_pdrop=0.0,
+            **none,
+        )
+    if shape.family == "t5":
+        return transformers.T5Config(
+            d_model=shape.hidden,
+            d_kv=shape.head_dim,
+            num_heads=shape.num_heads,
+            d_ff=shape.ffn,
+            layer_norm_epsilon=shape.norm_eps,
+            dropout_rate=0.0,
+            is_decoder=decoder,
+            is_encoder_decoder=False,
+            use_cache=False,
+            **none,
+        )
+    return transformers.LlamaConfig(
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        intermediate_size=shape.ffn,
+        rms_norm_eps=shape.norm_eps,
+        **none,
+    )
+
+
+def _their_class(shape: ModelShape) -> Callable[[Any], Any]:
+    if shape.family == "bert":
+        from transformers.models.bert.modeling_bert import BertLayer
+
+        return BertLayer
+    if shape.family == "gpt2":
+        from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+        gpt2: Any = GPT2Block
+        return lambda config: gpt2(config, layer_idx=0)
+    if shape.family == "t5":
+        from transformers.models.t5.modeling_t5 import T5Block
+
+        return lambda config: T5Block(config, layer_idx=0)
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    return lambda config: LlamaDecoderLayer(config, 0)
+
+
+def _their_arguments(
+    shape: ModelShape, x: torch.Tensor, ours: tuple[Any, ...], *, plain: bool
+) -> dict[str, Any]:
+    """What their block takes besides x, made from what ours takes."""
+    import torch
+
+    given: dict[str, Any] = {}
+    if shape.family == "t5":
+        names = ("position_bias", "encoder_hidden_states")
+        return dict(zip(names, ours[1:], strict=False))
+    if plain and shape.causal:  # their plain attention looks at what the mask lets it
+        mask = torch.full((x.shape[1], x.shape[1]), torch.finfo(x.dtype).min, device=x.device)
+        given["attention_mask"] = mask.to(x.dtype).triu(1)[None, None]
+    if shape.family == "llama":
+        given["position_embeddings"] = tuple(
+            torch.cat((angles, angles), dim=-1)[None].to(x.dtype) for angles in ours[1:]
+        )
+    return given
+
+
+_PREFIXES = {
+    ("bert", False): "bert.encoder.layer.0.",
+    ("gpt2", False): "transformer.h.0.",
+    ("t5", False): "encoder.block.0.",
+    ("t5", True): "decoder.block.0.",
+    ("llama", False): "model.layers.0.",
+}
+
+
+class _Names:
+    """One block's weights to and from Hugging Face's, by way of a model of one layer.
+
+    The rest of that model lies on the meta device and is dropped.
+    """
+
+    def __init__(self, shape: ModelShape, decoder: bool) -> None:
+        """``shape``'s block; ``decoder``: t5's with cross-attention."""
+        from trainrig import models
+
+        self._shape = dataclasses.replace(
+            shape, num_layers=1, num_decoder_layers=int(shape.family == "t5"), vocab=8
+        )
+        self._rest = models.build(self._shape, device="meta").state_dict()
+        self._ours = "decoder_blocks.0." if decoder else "blocks.0."
+        self._theirs = _PREFIXES[shape.family, decoder]
+
+    def theirs(self, state: State) -> State:
+        """Their names and layout for ours."""
+        from trainrig.models import exchange
+
+        whole = self._rest | {self._ours + name: weight for name, weight in state.items()}
+        return _under(self._theirs, exchange.to_hugging_face(self._shape, whole))
+
+    def ours(self, state: State) -> State:
+        """Our names and layout for theirs."""
+        from trainrig.models import exchange
+
+        rest = exchange.to_hugging_face(self._shape, self._rest)
+        whole = rest | {self._theirs + name: weight for name, weight in state.items()}
+        return _under(self._ours, exchange.from_hugging_face(self._shape, whole))
+
+
+def _under(prefix: str, state: State) -> State:
+    return {
+        name.removeprefix(prefix): weight
+        for name, weight in state.items()
+        if name.startswith(prefix) and not weight.is_meta
+    }
+
+
+def build(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
+    """What a case runs, by its ``code``."""
+    chosen = theirs if case["code"] == "huggingface" else ours
+    return chosen(case, state, x, memory)

@@ -1,0 +1,227 @@
+"""Whether a layer's answer is right: output and every gradient against a wider computation.
+
+The reference is our block in plain operations (no fused kernel), in fp64 for fp32 and tf32 and in
+fp32 for 16-bit types, on the same device.  A block treats each sequence by itself, so the batch
+that is measured repeats two sequences: the reference computes those two, every element of the
+output is compared, and a weight's gradient is the two's times the repetitions.  The check costs
+what two sequences cost, at any batch.
+
+Errors are compared by rows and by columns: the norm of a row's error, over what a row's norm is
+on average.  Rounding is the same share of every row; a wrong weight, a head that is missing or a
+step that is left out is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainrig.measure.family import Prepared
+from trainrig.measure.layer_blocks import Runnable, build, fresh_state
+from trainrig.workload.layers import Case, layer_shape, layer_tokens
+
+if TYPE_CHECKING:
+    import torch
+
+_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-10}
+_ROUNDINGS = {"fp32": 64.0, "tf32": 16.0, "bf16": 12.0, "fp16": 12.0}
+"""Units of rounding that the error of a row or column may reach; seen: 17, -, 5.6 and 3.1."""
+_FLOOR = 0.1
+"""Gradients this much smaller than others of their kind are compared with those: a key's bias
+has none at all but for rounding."""
+_ROW_KINKS, _WHOLE_KINKS = 3.0, 4.0
+"""relu has a kink: rounding moves a share eps of its inputs across it, and each is an error of its
+own size.  A whole gradient is off by the root of eps, and of a few dozen tokens a single one that
+moves shows in its row; in these units: seen up to 2.1 and 1.7."""
+
+
+_TOKENS_SUMMED = 16.0
+"""torch's norms add up a weight's gradient over the tokens in the narrow type itself on a CPU: it
+is off by a rounding for each so many tokens; seen: one for 45 in bf16, for 157 in fp32."""
+
+
+def prepare(case: Case, device: str) -> Prepared:
+    """A case ready to be timed: one pass with fresh gradients, and the check of what it left."""
+    import torch
+
+    dtype, wide = torch_dtypes(str(case["dtype"]))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    generator = torch.Generator(device=device).manual_seed(_seed(case))
+    state = fresh_state(case, generator)
+    distinct, times = repetition(case)
+    few = _sequences(case, distinct, generator)
+    backward = case["pass"] == "forward+backward"
+    expected = _reference(case, state, few, wide, times if backward else 0)
+    torch.backends.cuda.matmul.allow_tf32 = case["dtype"] == "tf32"
+    x, memory, dy = (_repeated(tensor, times, dtype) for tensor in few)
+    runnable = build(case, state, x, memory)
+    del state, few
+    latest: dict[str, torch.Tensor] = {}
+    call = _caller(runnable, dy if backward else None, latest)
+    call()
+
+    def wrong() -> str | None:
+        """Checks what the latest call left, and spoils it: a call that writes nothing is seen."""
+        found = wrong_answer(case, expected, _by_our_names(runnable, latest))
+        for tensor in latest.values():
+            tensor.fill_(math.nan)
+        return found
+
+    return Prepared(call=call, wrong=wrong)
+
+
+def torch_dtypes(name: str) -> tuple[Any, Any]:
+    """The dtype that is computed in, and the reference's."""
+    import torch
+
+    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    if name in narrow:
+        return narrow[name], torch.float32
+    return torch.float32, torch.float64
+
+
+def repetition(case: Case) -> tuple[int, int]:
+    """How many sequences of a batch differ, and how often each stands there."""
+    batch, _ = layer_tokens(case)
+    distinct = 1 if batch % 2 else 2
+    return distinct, batch // distinct
+
+
+def _seed(case: Case) -> int:
+    shape, _ = layer_shape(case)
+    batch, seq = layer_tokens(case)
+    return batch * 31 + seq * 7 + shape.hidden
+
+
+def _sequences(case: Case, count: int, generator: Any) -> tuple[torch.Tensor, ...]:
+    """Inputs, what cross-attention looks at, and the output's gradient: (count, T, C) each."""
+    import torch
+
+    shape, _ = layer_shape(case)
+    _, seq = layer_tokens(case)
+    wide_out = shape.ffn if str(case["layer"]).startswith("dense") else shape.hidden
+    return tuple(
+        torch.randn(count, seq, width, generator=generator, device=generator.device)
+        for width in (shape.hidden, shape.hidden, wide_out)
+    )
+
+
+def _repeated(few: torch.Tensor, times: int, dtype: Any) -> torch.Tensor:
+    """The batch, in the case's dtype: the sequences one after another, over and over."""
+    return few.to(dtype).repeat(times, 1, 1).requires_grad_()
+
+
+def _caller(
+    runnable: Runnable, dy: torch.Tensor | None, latest: dict[str, torch.Tensor]
+) -> Callable[[], None]:
+    """One pass.  Backward makes new gradients: nothing is zeroed and nothing added up."""
+    import torch
+
+    wanted = {**runnable.inputs, **runnable.weights}
+
+    def call() -> None:
+        latest.clear()  # the last pass's results are free before this one's are made
+        y = runnable.run()
+        latest["output"] = y.detach()
+        if dy is not None:
+            gradients = torch.autograd.grad(y, tuple(wanted.values()), dy)
+            latest.update(zip(wanted, gradients, strict=True))
+
+    return call
+
+
+def _by_our_names(
+    runnable: Runnable, latest: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    own = {name: latest[name] for name in runnable.weights if name in latest}
+    rest = {name: tensor for name, tensor in latest.items() if name not in own}
+    return rest | (runnable.ours(own) if own else {})
+
+
+def _reference(
+    case: Case, state: dict[str, Any], few: tuple[torch.Tensor, ...], wide: Any, times: int
+) -> dict[str, torch.Tensor]:
+    """The same by our block in plain operations; gradients where ``times`` is not 0."""
+
+    dtype, _ = torch_dtypes(str(case["dtype"]))
+    # What the narrow type can hold, so that rounding the operands is not counted as an error.
+    x, memory, dy = (tensor.to(dtype).to(wide).requires_grad_() for tensor in few)
+    rounded = {name: weight.to(dtype).to(wide) for name, weight in state.items()}
+    plain = {**case, "code": "trainrig", "attention": "plain"}
+    runnable = build(plain, rounded, x, memory)
+    found: dict[str, torch.Tensor] = {}
+    _caller(runnable, dy if times else None, found)()
+    for name in found:
+        if name in runnable.weights or name == "bias":
+            found[name] = found[name] * times  # of so many equal sequences
+    return found
+
+
+def wrong_answer(
+    case: Case, expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+) -> str | None:
+    """What is wrong with a pass's results, or None.
+
+    ``found`` may hold more sequences than ``expected``: those repeat.
+    """
+    for name, right in expected.items():
+        whole, row = _errors(right, found[name], _scale(name, expected))
+        most_whole, most_row = _allowed(case, name, found[name])
+        error, most = (whole, most_whole) if not whole <= most_whole else (row, most_row)
+        if not error <= most:  # NaN is not
+            what = "the output" if name == "output" else f"the gradient of {name}"
+            return f"{what} is off by {error:.2g} of its size, rounding explains {most:.2g}"
+    return None
+
+
+def _allowed(case: Case, name: str, found: torch.Tensor) -> tuple[float, float]:
+    """How far a whole tensor may be off, and a row of it, as shares of their sizes."""
+    dtype = str(case["dtype"])
+    eps = _EPS[dtype]
+    rounding = _ROUNDINGS[dtype] * eps
+    if found.ndim < 2 and found.device.type == "cpu":
+        batch, seq = layer_tokens(case)
+        rounding = max(rounding, batch * seq / _TOKENS_SUMMED * eps)
+    if name == "output" or layer_shape(case)[0].activation != "relu":
+        return rounding, rounding
+    tokens = repetition(case)[0] * layer_tokens(case)[1]
+    return (
+        max(rounding, _WHOLE_KINKS * math.sqrt(eps)),
+        max(rounding, _ROW_KINKS * math.sqrt(eps + 4.0 / tokens)),
+    )
+
+
+def _scale(name: str, expected: Mapping[str, torch.Tensor]) -> float:
+    """Root mean square of a tensor, held above a share of that of others of its kind."""
+    kind = expected[name].ndim
+    others = [t for n, t in expected.items() if t.ndim == kind and n != "output"]
+    floor = _FLOOR * max((_rms(tensor) for tensor in others), default=0.0)
+    return max(_rms(expected[name]), floor if name != "output" else 0.0)
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return float(tensor.norm()) / math.sqrt(tensor.numel())
+
+
+def _errors(right: torch.Tensor, found: torch.Tensor, scale: float) -> tuple[float, float]:
+    """Error of the whole, and the largest of a row or a column, as shares of ``scale``.
+
+    Looks at one repetition of the sequences at a time: a wide copy of all would not fit.
+    """
+    if right.ndim < 2:
+        whole = _rms(found.to(right.dtype) - right) / scale
+        return whole, whole
+    wholes, rows = [], []
+    for part in found.split(right.shape[0]):
+        error = (part.to(right.dtype) - right).flatten(0, -2)
+        wholes.append(_rms(error) / scale)
+        for axis in (0, 1):
+            norms = error.norm(dim=axis) / math.sqrt(error.shape[axis])
+            rows.append(float(norms.max()) / scale)
+    return _largest(wholes), _largest(rows)
+
+
+def _largest(values: list[float]) -> float:
+    """The largest; NaN if one is."""
+    return math.nan if any(map(math.isnan, values)) else max(values)
