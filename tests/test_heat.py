@@ -27,6 +27,7 @@ from trainrig.report.terminal import print_report
 from trainrig.report.view import rows
 
 BERT = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
+BERT |= {"hidden": 1024, "heads": 16, "ffn": 4096}
 
 
 def layer(batch: int, seq: int, value: float | None, **more: object) -> Record:

@@ -19,6 +19,7 @@ BANDWIDTH = 1e12
 WITHIN = 0.10
 MODEL = {"model": "gpt2-medium", "dtype": "bf16", "seq": 1024, "batch": 4}
 LAYER = {"layer": "GPT-2 medium block", "dtype": "bf16", "seq": 1024, "pass": "forward+backward"}
+LAYER |= {"hidden": 1024, "heads": 16, "ffn": 4096}
 
 
 # ---- the pure function
@@ -292,4 +293,6 @@ def test_an_unknown_model_has_no_operations() -> None:
     assert count_step(rate_point("step", {**MODEL, "model": "../../etc/passwd"}, 1.0)) is None
     assert count_step(rate_point("step", {**MODEL, "batch": -1}, 1.0)) is None
     assert count_layer(rate_point("layer", {**LAYER, "batch": 4, "layer": "x"}, 1.0)) is None
-    assert count_layer(rate_point("layer", {**LAYER, "batch": 10**18}, 1.0)) is None
+    for wrong in ({"batch": 10**18}, {"batch": 4, "heads": 0}, {"batch": 4, "pass": "backward"}):
+        assert count_layer(rate_point("layer", {**LAYER, **wrong}, 1.0)) is None, wrong
+    assert count_step(rate_point("step", {**MODEL, "grad_accum": 0}, 1.0)) is None

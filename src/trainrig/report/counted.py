@@ -1,7 +1,7 @@
 """The operations behind a layer's or a step's case: FLOPs and counted bytes, out of `workload`.
 
-A case names its layer or model; the numbers in it (hidden, heads, ffn) replace the named shape's.
-Only known names count: a record may be a stranger's.
+A case names its layer (`workload.layers`) or its model.  Only known names count, and no file is
+read: a record may be a stranger's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig.errors import UsageError
-from trainrig.record import Case, Record, Scalar
+from trainrig.record import Case, Record
 from trainrig.workload import (
     FAMILIES,
     ModelShape,
@@ -19,30 +19,17 @@ from trainrig.workload import (
     Step,
     block_ops,
     find,
+    layers,
     named,
     step_ops,
     total_flops,
 )
 
-# First words of a layer's name: its model, and whether it is a block of the decoder.
-_LAYERS = {
-    "bert-large": ("bert-large", False),
-    "gpt-2 medium": ("gpt2-medium", False),
-    "gpt2-medium": ("gpt2-medium", False),
-    "t5-large encoder": ("t5-large", False),
-    "t5-large decoder": ("t5-large", True),
-    "llama-1b": ("llama-1B", False),
-    "llama-7b": ("llama-7B", False),
-    "llama-8b": ("llama-8B", False),
-    "llama-13b": ("llama-13B", False),
-}
 _MODELS = {
     "bert-base": "bert-base",
     "bert-large": "bert-large",
     "gpt-2 medium": "gpt2-medium",
 }
-MAX_SIZE = 1 << 24
-"""Of a batch or a sequence; beyond it a number is a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +51,13 @@ class Counted:
 
 
 def layer_shape(case: Case) -> tuple[ModelShape, bool] | None:
-    """The model that a layer's case means, and whether its decoder; None if unknown."""
-    name = str(case.get("layer", "")).lower()
-    known = next((found for start, found in _LAYERS.items() if name.startswith(start)), None)
-    if known is None:
+    """The model that a whole layer's case means, and whether its decoder; None if unknown."""
+    if case.get("layer") not in layers.LAYERS:
         return None
-    return _with_numbers(named(known[0]), case), known[1]
+    try:
+        return layers.layer_shape(case)
+    except UsageError:
+        return None
 
 
 def model_shape(case: Case) -> ModelShape | None:
@@ -85,12 +73,9 @@ def model_shape(case: Case) -> ModelShape | None:
 
 def count_layer(record: Record) -> Counted | None:
     """The operations of one block; None where the case does not say which."""
-    found, case = layer_shape(record.case), record.case
-    if found is None or case.get("pass") not in ("forward", "forward+backward"):
-        return None
-    mode = "forward" if case["pass"] == "forward" else "training"
-    step = _step(case, mode=mode, attention=_attention(record))
-    if step is None:
+    found, mode = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
+    step = _step(record.case, mode=mode, attention=_attention(record)) if mode else None
+    if found is None or step is None:
         return None
     shape, decoder = found
     return Counted(shape=shape, ops=block_ops(shape, step, decoder=decoder))
@@ -98,9 +83,13 @@ def count_layer(record: Record) -> Counted | None:
 
 def count_step(record: Record, *, recompute: str | None = None) -> Counted | None:
     """The operations of one training step; ``recompute`` replaces the case's."""
-    shape, micros = model_shape(record.case), _size(record.case.get("grad_accum"), 1)
+    shape = model_shape(record.case)
     how = recompute or str(record.case.get("recompute") or "none")
     step = _step(record.case, mode="training", recompute=how)
+    try:
+        micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
+    except UsageError:
+        return None
     if shape is None or step is None:
         return None
     once = ("optimizer", "cast")  # whatever the number of micro-batches
@@ -126,37 +115,13 @@ def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
     )
 
 
-def _with_numbers(shape: ModelShape, case: Case) -> ModelShape:
-    hidden = _size(case.get("hidden"), shape.hidden)
-    heads = _size(case.get("heads"), shape.num_heads)
-    shared = shape.num_heads // shape.num_kv_heads
-    try:
-        return dataclasses.replace(
-            shape,
-            hidden=hidden,
-            num_heads=heads,
-            num_kv_heads=max(1, heads // shared),
-            head_dim=max(1, hidden // heads),
-            ffn=_size(case.get("ffn"), shape.ffn),
-        )
-    except UsageError:
-        return shape
-
-
-def _size(value: Scalar, otherwise: int = 0) -> int:
-    """A size that is one, else ``otherwise``."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SIZE:
-        return value
-    return otherwise
-
-
 def _step(
     case: Case, mode: str = "training", attention: str = "fused", recompute: str = "none"
 ) -> Step | None:
     try:
         return Step(
-            batch=_size(case.get("batch")),
-            seq=_size(case.get("seq")),
+            batch=layers.size_of(case, "batch"),
+            seq=layers.size_of(case, "seq"),
             dtype=str(case.get("dtype")),
             mode=mode,
             attention=attention,
