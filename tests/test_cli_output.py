@@ -42,7 +42,7 @@ def test_a_closed_stdout_is_no_fault_of_the_command(verb):
 
 @pytest.mark.parametrize("verb", ["catalog", "catalog --json", "demo"])
 def test_a_reader_that_has_seen_enough_is_no_finding(verb):
-    done = shell(f"{TRAINRIG} {verb} | head -c 100; echo \" ${{PIPESTATUS[0]}}\"")
+    done = shell(f'{TRAINRIG} {verb} | head -c 100; echo " ${{PIPESTATUS[0]}}"')
     assert done.stdout.endswith(" 0\n")
     assert done.stderr == ""
 

@@ -201,6 +201,17 @@ class Record:
         return self.kind is Kind.MEASURED and self.attempt is None
 
     @property
+    def is_usable(self) -> bool:
+        """It has a value, and nothing forbids judging it."""
+        return self.status is Status.OK and self.disturbed is None and self.value is not None
+
+    def is_below(self, band: tuple[float, float] | None) -> bool:
+        """Clearly below a band: the whole interval of the value lies under it."""
+        if band is None or self.value is None:
+            return False
+        return (self.interval[1] if self.interval else self.value) < band[0]
+
+    @property
     def is_wrong_answer(self) -> bool:
         """The device answered, and the answer was wrong."""
         return self.status is Status.FAILED and (self.reason or "").startswith(WRONG_ANSWER)

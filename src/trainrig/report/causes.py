@@ -95,7 +95,7 @@ def _above(step: Step) -> Cause | None:
         )
     if step.share <= CLOSE:
         return Cause(text="at the claim")
-    if step.record.benchmark == "matmul":
+    if step.record.benchmark == "matmul" and step.record.device_index is not None:
         return Cause(text="boost clock above the data sheet's, or another definition: not an error")
     return Cause(
         text="above the claim: data partly in cache, or another definition",
@@ -243,6 +243,7 @@ def _still_rising(step: Step) -> Cause | None:
         and row.case.get("dtype") == step.record.case.get("dtype")
         and not row.case.get("sustained")
         and row.measured is not None
+        and row.measured.is_usable
         and row.measured.value
         and (size := square_size(row.case))
     )

@@ -286,7 +286,8 @@ def _measured_rung(
         expected=predicted.interval if predicted else None,
         expected_source=predicted.source if predicted else None,
     )
-    ceiling = next((r for r in reversed(before) if r.value), None)
+    # What was disturbed is no ceiling: the last rung that stands is.
+    ceiling = next((r for r in reversed(before) if r.value and r.note is None), None)
     if ceiling is None or rung.value is None:
         return rung
     return _with_gap(rung, ceiling, view, own)

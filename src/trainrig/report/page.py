@@ -264,7 +264,7 @@ def _table_order(row: Row) -> tuple[object, ...]:
 
 def _is_plain(row: Row) -> bool:
     record = row.measured
-    return record is not None and record.status is Status.OK and record.disturbed is None
+    return record is not None and record.is_usable
 
 
 def _table_row(row: Row, samples: Mapping[str, Record], names: Mapping[Device, str]) -> TableRow:

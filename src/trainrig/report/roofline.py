@@ -53,7 +53,10 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     if len(placed) < _MIN_POINTS or not slopes:
         return None
     span = (min(x for _, x in placed) / 1.5, max(x for _, x in placed) * 1.5)
-    products = [pair for pair in placed if pair[0].benchmark == "matmul"]
+    # Integer operations have an axis of their own, which this chart has not.
+    products = [
+        pair for pair in placed if pair[0].benchmark == "matmul" and pair[0].unit == "FLOP/s"
+    ]
     matmuls = by_dtype(row for row, _ in products)
     vectors = _telling([pair for pair in placed if pair[0].benchmark == "vector"])
     lines = [_marks(vectors, "cv", 1)] if vectors else []
@@ -101,10 +104,16 @@ def _slopes(view: RunView, chosen: Sequence[Row]) -> dict[str, float]:
             and record.value
         ):
             found["claimed"] = record.value
-    streams = [value_of(row.measured) or 0.0 for row in chosen if is_cold_stream(row)]
-    if streams:
+    streams = [_roof(row) for row in chosen if is_cold_stream(row)]
+    if any(streams):
         found["measured"] = max(streams)
     return found
+
+
+def _roof(row: Row) -> float:
+    """What a row says of a roof: nothing if it was disturbed."""
+    usable = row.measured is not None and row.measured.is_usable
+    return (value_of(row.measured) or 0.0) if usable else 0.0
 
 
 def _slants(slopes: dict[str, float], roof: float, span: tuple[float, float]) -> list[Series]:
@@ -138,7 +147,7 @@ def _flats(
     """A dtype's arithmetic roofs; one label says both numbers."""
     unit = own[0][0].unit
     claim = claim_of(view, [row for row, _ in own])
-    best = max(value_of(row.measured) or 0.0 for row, _ in own)
+    best = max(_roof(row) for row, _ in own)
     words = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
     found = []
     for name, flat in (("claimed", claim), ("measured", best)):

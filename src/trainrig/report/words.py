@@ -81,8 +81,8 @@ def _share(worst: Worst) -> float:
 
 
 def is_below_band(rung: Rung) -> bool:
-    """Whether the whole predicted band lies above the value."""
-    return rung.expected is not None and rung.value is not None and rung.value < rung.expected[0]
+    """Whether the value is clearly below its predicted band, by the judge's own rule."""
+    return rung.record is not None and rung.record.is_below(rung.expected)
 
 
 def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> str:

@@ -112,7 +112,7 @@ def _outcome(
 
 
 def _usable(record: Record | None) -> bool:
-    return record is not None and record.status is Status.OK and record.disturbed is None
+    return record is not None and record.is_usable
 
 
 def _target(row: Row) -> tuple[float, float] | None:
@@ -157,7 +157,7 @@ def _outside_band(rows: Iterable[Row]) -> Iterable[Finding]:
         if band is None or point is None or not _usable(point) or point.interval is None:
             continue
         assert row.predicted is not None and point.value is not None
-        if point.interval[1] < band[0]:
+        if point.is_below(band):
             share = point.value / band[0]
             yield Finding(
                 id="below-band",
