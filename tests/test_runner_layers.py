@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from report_views import claimed, point
 from runner_fakes import HOST, gpu, quiet
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
@@ -18,6 +19,8 @@ from trainrig.measure.layer import layer_case, part_case
 from trainrig.predict import Published, expect
 from trainrig.record import Case, Kind, Record, Status
 from trainrig.report.labels import case_text
+from trainrig.report.ladder import ladder
+from trainrig.report.view import RunView
 from trainrig.runner.layers import OPS, asked_cases, gpu_cases, host_cases
 from trainrig.runner.pace import Pace
 from trainrig.runner.plan import Task, qualify_plan
@@ -218,6 +221,28 @@ def test_theirs_is_called_theirs() -> None:
     case = layer_case("BERT-large layer", "fp16", BOTH, 64, 128, "huggingface")
     assert "Hugging Face" in case_text("layer", case)
     assert "Hugging Face" not in case_text("layer", {**case, "code": "trainrig"})
+
+
+def test_a_layer_is_explained_by_parts_of_its_own_kind() -> None:
+    """Not by the other code's, another dtype's or disturbed ones."""
+    code, dtype = "huggingface", "bf16"
+    rate = {"metric": "flop_rate", "unit": "FLOP/s"}
+    rows = [
+        point("layer", part_case("FFN", dtype, 256, code), 360e9, **rate),
+        point("layer", part_case("dense+GELU", dtype, 256, code), 200e9, **rate),
+        point("layer", part_case("attention block", dtype, 256, "trainrig"), 10e9, **rate),
+        point("layer", part_case("attention block", "fp32", 256, code), 20e9, **rate),
+        point(
+            "layer", part_case("attention block", dtype, 256, code), 3e9, disturbed="busy", **rate
+        ),
+        point("layer", layer_case("Llama-7B block", dtype, BOTH, 2, 128, code), 330e9, **rate),
+    ]
+    claim = claimed(dtype, 665e9, rows[0].device or "")
+    ladders = ladder(RunView(name="run", records=(claim, *rows)))
+    (compute,) = [found for found in ladders if dtype in found.quantity]
+    gap = compute.rungs[-1].gap
+    assert gap is not None
+    assert "dense+GELU runs at 200 GFLOPS, FFN at 360 GFLOPS" in gap.cause
 
 
 def test_planning_layers_loads_no_torch() -> None:

@@ -256,15 +256,20 @@ def _still_rising(step: Step) -> Cause | None:
 
 
 def _layer_parts(step: Step) -> Cause | None:
-    """A layer that was also measured in blocks: the slowest block is named."""
+    """A layer that was also measured in parts: the slowest part of the same code is named."""
     if step.record.benchmark != "layer":
         return None
-    blocks = [
+    same = [(name, step.record.case.get(name)) for name in ("dtype", "code")]
+    parts = [
         row.measured
         for row in step.rows
-        if row.benchmark == "layer" and "m" in row.case and row.measured is not None
+        if row.benchmark == "layer"
+        and "m" in row.case
+        and all(row.case.get(name) == value for name, value in same)
+        and row.measured is not None
+        and row.measured.disturbed is None
     ]
-    ranked = sorted((b for b in blocks if b.value), key=lambda b: b.value or 0.0)
+    ranked = sorted((p for p in parts if p.value), key=lambda p: p.value or 0.0)
     if len(ranked) < 2:
         return None
     slow, fast = ranked[0], ranked[-1]
