@@ -326,14 +326,24 @@ _FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "mar
 def dangers(source: str) -> list[str]:
     """Unpickling, evaluation, and loads that unpickle."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle"
+    }
+    catches_only = used == {"UnpicklingError"}  # what torch raises for what it refuses to unpickle
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
+            found += [name for name in names if not (name == "pickle" and catches_only)]
         elif isinstance(node, ast.ImportFrom):
             found.append(node.module or "")
         elif isinstance(node, ast.Call):
             words = ast.unparse(node.func)
             loads_tensors = re.fullmatch(r"(torch|np|numpy|pd|pandas)\.(load|read_pickle)", words)
+            weights = "weights_only=True" in map(ast.unparse, node.keywords)
+            loads_tensors = loads_tensors and not (words == "torch.load" and weights)
             if words in _FORBIDDEN_CALLS or loads_tensors or words.endswith("extractall"):
                 found.append(words + "()")
     return [name for name in found if name.endswith("()") or name in _FORBIDDEN_MODULES]
@@ -352,7 +362,11 @@ def test_nothing_in_the_program_unpickles_or_evaluates() -> None:
     [
         ("import pickle", ["pickle"]),
         ("from pickle import loads", ["pickle"]),
+        ("import pickle; pickle.loads(b)", ["pickle"]),
+        ("import pickle\ntry: f()\nexcept pickle.UnpicklingError: g()", []),
         ("x = torch.load(f)", ["torch.load()"]),
+        ("x = torch.load(f, weights_only=False)", ["torch.load()"]),
+        ("x = torch.load(f, weights_only=True)", []),
         ("eval('1')", ["eval()"]),
         ("archive.extractall()", ["archive.extractall()"]),
         ("json.load(f)", []),
