@@ -39,9 +39,10 @@ from trainrig.machine.telemetry import (
 from trainrig.machine.values import integer
 from trainrig.record import Scalar
 
-# Shares of the window.  The first two are what moves a median by about the interval's target.
-MAX_THREAD_WAIT = 0.02
-MIN_MAIN_THREAD = 0.98
+# Shares of the window.  Waiting for a share w of the time slows a team by at most w / (1 - w): the
+# first two stand at what two workers may differ by anyway (stats.AGREEMENT).
+MAX_THREAD_WAIT = 0.05
+MIN_MAIN_THREAD = 0.95
 MAX_STEAL = 0.02
 MAX_QUOTA = 0.01
 # A neighbour on another processor costs no waiting, but memory bandwidth and boost clock.
