@@ -28,6 +28,7 @@ def trainrig(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "word"),
     [
         (["tensor"], "family"),
+        (["step"], "step"),
         (["matmul", "--dtype", "fp12"], "fp12"),
         (["matmul", "--size", "0"], "size"),
         (["matmul", "--size", "-4"], "size"),

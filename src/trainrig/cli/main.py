@@ -25,7 +25,7 @@ VERBS = {
     "qualify": "Inspect, measure, compare with what is expected, and give a verdict.",
     "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
     "catalog": "What vendors claim: one chip, or several side by side.",
-    "bench": "Measure one family: matmul, vector or copy.",
+    "bench": "Measure one family: matmul, vector, copy, layer or storage.",
     "data": "Make text ready for training: tokenizer, tokens, a held-out part.",
     "train": "Train a model on text, and say where each step's time goes.",
     "report": "Show a run: in the terminal, as HTML or as markdown.",

@@ -67,6 +67,8 @@ def bench(
     """
     check_budget(budget)
     family(request.family)
+    if request.family == "step":
+        raise UsageError("a training step is no case of bench", "trainrig train measures it")
     plan = _plan_peak(request, budget) if request.peak else _plan_cases(request, budget)
     # torch loading beside a disk's case would take processors from it, for nothing.
     early = request.family != "storage"
