@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from trainrig.record import Record, Status, case_label
+from trainrig.record import Record, Status
 from trainrig.report.labels import case_text
 from trainrig.units import format_quantity, format_share
 
 
 def describe(point: Record, expected: Record | None) -> str:
-    """``matmul bf16 4096×4096×4096 161 TFLOPS: normal for RTX 4090 (published ..., n = 3)``."""
-    # A layer's case is all bare numbers.
-    label = case_text("layer", point.case) if point.benchmark == "layer" else case_label(point.case)
-    name = f"{point.benchmark} {label}"
+    """``matmul bf16 4096 × 4096 × 4096: 161 TFLOPS, normal for RTX 4090 (published ..., n = 3)``."""
+    name = f"{point.benchmark} {case_text(point.benchmark, point.case)}"
     if point.status is not Status.OK or point.value is None:
         return f"{name}: {point.status.value}, {point.reason}"
-    number = f"{name} {format_quantity(point.value, point.unit)}{_spread(point)}"
+    number = f"{name}: {format_quantity(point.value, point.unit)}{_spread(point)}"
     if point.disturbed is not None:
-        return f"{number}: disturbed, not judged ({point.disturbed})"
-    return f"{number}: {_judgement(point, expected)}"
+        return f"{number}, disturbed, not judged ({point.disturbed})"
+    return f"{number}, {_judgement(point, expected)}"
 
 
 def _judgement(point: Record, expected: Record | None) -> str:
