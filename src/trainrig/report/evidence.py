@@ -118,8 +118,8 @@ def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 def bench_command(record: Record, *, peak: bool = False) -> str:
     """The command that measures this again."""
-    if record.benchmark not in ("matmul", "vector", "copy", "storage"):
-        return ""
+    if record.benchmark not in ("matmul", "vector", "copy", "storage", "layer"):
+        return "trainrig train" if record.benchmark == "step" else ""
     words = ["trainrig bench", record.benchmark]
     dtype = record.case.get("dtype")
     # Only known words: people paste this line, and the record may be a stranger's.

@@ -30,7 +30,11 @@ class Worst:
 
 def device_names(view: RunView) -> str:
     """What was measured: ``2 × RTX 4090``, or the processor's name."""
-    pairs = {(row.device or "unknown device", row.index) for row in rows(view) if row.measured}
+    pairs = {
+        (row.device or "unknown device", row.index)
+        for row in rows(view)
+        if row.measured and row.benchmark != "storage"  # a disk does not name a machine
+    }
     gpus = Counter(device for device, index in pairs if index is not None)
     names = [f"{n} × {device}" if n > 1 else device for device, n in sorted(gpus.items())]
     if not names:

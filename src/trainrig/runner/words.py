@@ -8,7 +8,7 @@ from trainrig.units import format_quantity, format_share
 
 
 def describe(point: Record, expected: Record | None) -> str:
-    """``matmul bf16 4096 × 4096 × 4096: 161 TFLOPS, normal for RTX 4090 (published ..., n = 3)``."""
+    """``matmul bf16 4096 × 4096 × 4096: 161 TFLOPS, normal for RTX 4090 (..., n = 3)``."""
     name = f"{point.benchmark} {case_text(point.benchmark, point.case)}"
     if point.status is not Status.OK or point.value is None:
         return f"{name}: {point.status.value}, {point.reason}"
