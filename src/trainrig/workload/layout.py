@@ -1,0 +1,148 @@
+"""How a training step is spread over devices, and what it is run with: one object for both.
+
+Answers which layouts there are and which combinations make sense; not what they cost (`memory`,
+and the predictor's step).  The sizes may be whole numbers, for one layout, or arrays of equal
+shape, for a search over many: every formula that takes a `Layout` takes both.  Choices of words
+(precision, recompute, …) are the same for all layouts of one object.
+
+Devices are a mesh of data × pipeline × tensor parallel; neighbours in a tensor-parallel group are
+nearest (ranks of one node), then pipeline, then data (Megatron's order, Narayanan et al. 2021).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from trainrig.errors import UsageError
+
+if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
+    import numpy as np
+    from numpy.typing import NDArray
+
+Whole: TypeAlias = "int | NDArray[np.int64]"
+"""One layout's number, or an array with one for each layout."""
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+RECOMPUTE = ("none", "selective", "full")
+SCHEDULES = ("1f1b", "gpipe")
+KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
+ENGINES = ("plain", "ddp", "fsdp", "megatron", "deepspeed")
+OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
+OFFLOAD = ("none", "host", "disk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Devices, the sizes of the mesh, and what is run with.
+
+    Micro-batch is the number of samples that one data-parallel rank runs at once; the global batch
+    is micro_batch · grad_accum · dp samples.
+    """
+
+    gpus: Whole = 1
+    gpus_per_node: Whole = 8
+    tp: Whole = 1
+    """Devices that share each matrix (tensor parallel)."""
+    pp: Whole = 1
+    """Stages of layers (pipeline parallel)."""
+    interleave: Whole = 1
+    """Groups of layers that each stage holds (virtual stages, Megatron's vpp)."""
+    micro_batch: Whole = 1
+    grad_accum: Whole = 1
+    """Micro-batches of a step; those that fill the pipeline, too."""
+    zero: Whole = 0
+    """What is sharded over data parallel: 1 optimizer, 2 gradients too, 3 weights too (FSDP)."""
+    shard_size: Whole = 0
+    """Ranks that share one copy when zero > 0 (hybrid sharding); 0 = all of data parallel."""
+    sequence_parallel: Whole = 0
+    """1: what tensor parallel does not split is split along the sequence (Korthikanti 2022)."""
+
+    seq: int = 1024
+    target_seq: int = 0
+    """Tokens that an encoder-decoder writes; 0 = as many as it reads."""
+    precision: str = "bf16"
+    recompute: str = "none"
+    schedule: str = "1f1b"
+    kernels: str = "flash"
+    engine: str = "ddp"
+    optimizer: str = "adamw-fused"
+    offload: str = "none"
+    """Where the optimizer and its states live."""
+    lora_rank: int = 0
+    """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
+    reduce_bytes: int = 0
+    """Bytes of a gradient while it is accumulated and reduced; 0 = as the engine does."""
+
+    def __post_init__(self) -> None:
+        _check_words(self)
+
+    @property
+    def dp(self) -> Whole:
+        """Data-parallel ranks."""
+        return self.gpus // (self.tp * self.pp)
+
+    @property
+    def global_batch(self) -> Whole:
+        """Samples of a step."""
+        return self.micro_batch * self.grad_accum * self.dp
+
+    @property
+    def shards(self) -> Whole:
+        """Ranks that share one copy of what is sharded."""
+        import numpy as np
+
+        found = np.where(np.asarray(self.shard_size) > 0, self.shard_size, self.dp)
+        return int(found) if found.ndim == 0 else found
+
+    def __len__(self) -> int:
+        """How many layouts this is."""
+        import numpy as np
+
+        sizes = (np.size(getattr(self, name)) for name in SIZES)
+        return max(sizes)
+
+    def replace(self, **changes: Any) -> Layout:
+        """The same with other numbers or words."""
+        return dataclasses.replace(self, **changes)
+
+    def at(self, index: int) -> Layout:
+        """One of many, in plain whole numbers."""
+        import numpy as np
+
+        values = {name: np.asarray(getattr(self, name)) for name in SIZES}
+        return self.replace(**{n: int(v if v.ndim == 0 else v[index]) for n, v in values.items()})
+
+
+SIZES = (
+    "gpus",
+    "gpus_per_node",
+    "tp",
+    "pp",
+    "interleave",
+    "micro_batch",
+    "grad_accum",
+    "zero",
+    "shard_size",
+    "sequence_parallel",
+)
+"""The fields that may be arrays."""
+
+_WORDS = {
+    "precision": PRECISIONS,
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "kernels": KERNELS,
+    "engine": ENGINES,
+    "optimizer": OPTIMIZERS,
+    "offload": OFFLOAD,
+}
+
+
+def _check_words(layout: Layout) -> None:
+    for name, known in _WORDS.items():
+        if getattr(layout, name) not in known:
+            raise UsageError(
+                f"unknown {name} {getattr(layout, name)!r}", "one of: " + ", ".join(known)
+            )
