@@ -56,6 +56,10 @@ class Step:
     recompute: str = "none"
     """What backward computes a second time: nothing; selective: all but matmuls and attention;
     full: the whole block."""
+    tp: int = 1
+    """Devices that share each matrix; what is counted is one device's share."""
+    sequence_parallel: bool = False
+    """Norms, residuals and the embedding are split over the same devices, along the sequence."""
 
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
@@ -63,7 +67,7 @@ class Step:
                 raise UsageError(
                     f"unknown {name} {getattr(self, name)!r}", "one of: " + ", ".join(known)
                 )
-        for name, least in (("batch", 1), ("seq", 1), ("target_seq", 0)):
+        for name, least in (("batch", 1), ("seq", 1), ("target_seq", 0), ("tp", 1)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} = {getattr(self, name)}", f"a whole number from {least}")
         dtype_bytes(self.dtype)
@@ -74,15 +78,24 @@ class Step:
         """Tokens of a sequence that logits are computed for."""
         return self.target_seq or self.seq
 
+    def share(self, size: int) -> int:
+        """One device's part of ``size`` heads, columns or tokens: at least one."""
+        return -(-size // self.tp)
+
+    def rows(self, seq: int) -> int:
+        """Tokens that one device's norms and residuals see."""
+        return self.share(self.batch * seq) if self.sequence_parallel else self.batch * seq
+
 
 def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Part]:
     """One block; ``decoder``: t5's, over ``step.written`` tokens, with cross-attention."""
     seq = step.written if decoder else step.seq
-    rows, dtype = step.batch * seq, step.dtype
+    rows, dtype = step.rows(seq), step.dtype
     parts = _branch(shape, "attention", _self_attention(shape, step, seq, decoder), rows, dtype)
     if decoder:
         parts += _branch(shape, "cross", _cross_attention(shape, step), rows, dtype)
-    return parts + _branch(shape, "ffn", feed_forward(shape, rows, dtype), rows, dtype)
+    inside = feed_forward(shape, step.batch * seq, step.share(shape.ffn), dtype)
+    return parts + _branch(shape, "ffn", inside, rows, dtype)
 
 
 def _branch(shape: ModelShape, name: str, parts: list[Part], rows: int, dtype: str) -> list[Part]:
@@ -95,7 +108,7 @@ def _branch(shape: ModelShape, name: str, parts: list[Part], rows: int, dtype: s
 def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> list[Part]:
     rows, dtype = step.batch * seq, step.dtype
     causal = shape.causal and (decoder or shape.family != "t5")
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    queries, keys = _widths(shape, step)
     heads = _heads(shape, step, seq, seq, half=causal and step.causal == "half")
     if shape.family in ("gpt2", "gpt-neo"):  # one matrix for the three, as in `models`
         parts = [linear("attention.qkv", rows, shape.hidden, queries + 2 * keys, dtype)]
@@ -108,7 +121,7 @@ def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> l
     if shape.positions == "rotary":
         turned = rows * (queries + keys)
         parts.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
-    bias = shape.num_heads * seq * seq if shape.positions == "relative" else 0
+    bias = step.share(shape.num_heads) * seq * seq if shape.positions == "relative" else 0
     parts += _attend("attention", heads, step, bias)
     return [*parts, linear("attention.out", rows, queries, shape.hidden, dtype)]
 
@@ -116,7 +129,7 @@ def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> l
 def _cross_attention(shape: ModelShape, step: Step) -> list[Part]:
     """Queries of what is written, keys and values of what was read."""
     written, read, dtype = step.batch * step.written, step.batch * step.seq, step.dtype
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    queries, keys = _widths(shape, step)
     heads = _heads(shape, step, step.written, step.seq, half=False)
     return [
         linear("cross.q", written, shape.hidden, queries, dtype),
@@ -127,13 +140,19 @@ def _cross_attention(shape: ModelShape, step: Step) -> list[Part]:
     ]
 
 
+def _widths(shape: ModelShape, step: Step) -> tuple[int, int]:
+    """Columns of the queries, and of the keys: a head of keys is not cut, but repeated."""
+    heads, kv_heads = step.share(shape.num_heads), step.share(shape.num_kv_heads)
+    return heads * shape.head_dim, kv_heads * shape.head_dim
+
+
 def _heads(shape: ModelShape, step: Step, queries: int, keys: int, *, half: bool) -> Heads:
     return Heads(
         batch=step.batch,
         queries=queries,
         keys=keys,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
+        num_heads=step.share(shape.num_heads),
+        num_kv_heads=step.share(shape.num_kv_heads),
         head_dim=shape.head_dim,
         half=half,
     )
@@ -144,13 +163,13 @@ def _attend(name: str, heads: Heads, step: Step, bias: int) -> list[Part]:
     return attention(f"{name}.attend", heads, step.dtype, bias)
 
 
-def feed_forward(shape: ModelShape, rows: int, dtype: str) -> list[Part]:
-    """2·rows·h·f up and as much down, once more up if gated."""
+def feed_forward(shape: ModelShape, rows: int, ffn: int, dtype: str) -> list[Part]:
+    """2·rows·h·f up and as much down, once more up if gated; ``ffn``: one device's share of f."""
     ups = ["ffn.gate", "ffn.up"] if shape.gated_ffn else ["ffn.up"]
     return [
-        *(linear(name, rows, shape.hidden, shape.ffn, dtype) for name in ups),
-        elementwise("ffn.activation", "elementwise", rows * shape.ffn, dtype, reads=len(ups)),
-        linear("ffn.down", rows, shape.ffn, shape.hidden, dtype),
+        *(linear(name, rows, shape.hidden, ffn, dtype) for name in ups),
+        elementwise("ffn.activation", "elementwise", rows * ffn, dtype, reads=len(ups)),
+        linear("ffn.down", rows, ffn, shape.hidden, dtype),
     ]
 
 
@@ -170,9 +189,9 @@ def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Part]:
 
 def head(shape: ModelShape, step: Step) -> list[Part]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
-    rows, dtype = step.batch * step.written, step.dtype
-    logits = linear("head.logits", rows, shape.hidden, shape.vocab, dtype)
-    entropy = cross_entropy(rows, shape.vocab, dtype)
+    rows, dtype, vocab = step.batch * step.written, step.dtype, step.share(shape.vocab)
+    logits = linear("head.logits", rows, shape.hidden, vocab, dtype)
+    entropy = cross_entropy(rows, vocab, dtype)
     last = norm("head.norm", rows, shape.hidden, dtype)
     if shape.family != "bert":
         return [last, logits, entropy]

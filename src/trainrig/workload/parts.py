@@ -15,11 +15,16 @@ from dataclasses import dataclass
 
 from trainrig.workload.primitives import dtype_bytes
 
+Product = tuple[int, int, int, int]
+"""``count`` products (m,k)·(k,n) in one call, as (count, m, n, k): 2·count·m·n·k FLOPs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """One pass, in one direction."""
 
+    products: tuple[Product, ...] = ()
+    """The matrix products that are calls of their own; ``flops`` counts them."""
     flops: int = 0
     again: int = 0
     """FLOPs computed a second time, not part of ``flops``."""
@@ -45,8 +50,14 @@ def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Par
     return Part(
         name=name,
         kind="matmul",
-        forward=Cost(flops=flops, read_bytes=(x + weight) * size, write_bytes=y * size),
+        forward=Cost(
+            products=((1, rows, wide_out, wide_in),),
+            flops=flops,
+            read_bytes=(x + weight) * size,
+            write_bytes=y * size,
+        ),
         backward=Cost(
+            products=((1, rows, wide_in, wide_out), (1, wide_out, wide_in, rows)),
             flops=2 * flops,
             read_bytes=(y + weight + y + x) * size,  # dx = dy·Wᵀ, then dW = xᵀ·dy
             write_bytes=(x + weight) * size,
@@ -111,20 +122,30 @@ def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
     k = tokens * heads.keys * heads.num_kv_heads
     scores = heads.batch * heads.num_heads * heads.queries * heads.keys
     flops = heads.score_flops
+    num, m, n, k_dim = heads.batch * heads.num_heads, heads.queries, heads.keys, heads.head_dim
     return [
-        _product(f"{name}.scores", flops, (q, k, scores), size),
+        _product(f"{name}.scores", (num, m, n, k_dim), flops, (q, k, scores), size),
         elementwise(f"{name}.softmax", "softmax", scores, dtype, reads=1, extra=bias),
-        _product(f"{name}.values", flops, (scores, k, q), size),
+        _product(f"{name}.values", (num, m, k_dim, n), flops, (scores, k, q), size),
     ]
 
 
-def _product(name: str, flops: int, elements: tuple[int, int, int], size: int) -> Part:
+def _product(
+    name: str, product: Product, flops: int, elements: tuple[int, int, int], size: int
+) -> Part:
     left, right, out = elements
+    num, m, n, k = product
     return Part(
         name=name,
         kind="attention",
-        forward=Cost(flops=flops, read_bytes=(left + right) * size, write_bytes=out * size),
+        forward=Cost(
+            products=(product,),
+            flops=flops,
+            read_bytes=(left + right) * size,
+            write_bytes=out * size,
+        ),
         backward=Cost(
+            products=((num, m, k, n), (num, k, n, m)),
             flops=2 * flops,
             read_bytes=(2 * out + left + right) * size,
             write_bytes=(left + right) * size,
