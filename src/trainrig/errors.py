@@ -13,6 +13,8 @@ mistake and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # Exit codes are an interface (scripts and schedulers read them).
 EXIT_OK = 0
 EXIT_FINDING = 1
@@ -50,3 +52,24 @@ class UnavailableError(TrainrigError):
     """A required step cannot run on this machine."""
 
     exit_code = EXIT_INCOMPLETE
+
+
+def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:
+    """The error for a word that is none of ``known``: the nearest ones, or all if none is near.
+
+    ``more`` is what else may be given, and ends the hint.
+    """
+    import difflib
+
+    spelled = {name.lower(): name for name in known}
+    shown = word if len(word) <= _SHOWN else word[: _SHOWN - 3] + "..."
+    near = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=3, cutoff=0.6)
+    hint = (
+        f"did you mean {' or '.join(spelled[name] for name in near)}?"
+        if near
+        else "one of: " + ", ".join(spelled.values())
+    )
+    return UsageError(f"unknown {what} {shown!r}", hint + more)
+
+
+_SHOWN = 60

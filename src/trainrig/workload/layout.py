@@ -15,7 +15,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainrig.errors import UsageError
+from trainrig.errors import unknown
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -143,6 +143,4 @@ _WORDS = {
 def _check_words(layout: Layout) -> None:
     for name, known in _WORDS.items():
         if getattr(layout, name) not in known:
-            raise UsageError(
-                f"unknown {name} {getattr(layout, name)!r}", "one of: " + ", ".join(known)
-            )
+            raise unknown(name, str(getattr(layout, name)), known)

@@ -1,7 +1,15 @@
 """Which shape a user means: by name, by numbers, or from a Hugging Face config.json.
 
 Sources of the named shapes: the config.json published with each model.  The Llama names mean
-llama-1B: Llama 3.2 1B, llama-7B: Llama 2 7B, llama-8B: Llama 3.1 8B, llama-13B: Llama 2 13B.
+llama-1B: Llama 3.2 1B, llama-3B: Llama 3.2 3B, llama-7B: Llama 2 7B, llama-8B: Llama 3.1 8B,
+llama-13B: Llama 2 13B, llama-30B and llama-65B: Llama 1, llama-70B: Llama 2 70B, llama3-70B and
+llama3-405B: Llama 3.1; mistral-7B is version 0.3, whose attention has no window.
+
+Without a config.json: the gpt3 sizes are those of Brown et al. 2020 (arXiv 2005.14165, table 2.1),
+13B with the width of 5120 that its 40 heads of 128 make; the megatron sizes are Narayanan et al.
+2021 (arXiv 2104.04473, table 1) and Korthikanti et al. 2022 (arXiv 2205.05198, table 3: 22B); 530B
+is MT-NLG (Smith et al. 2022, arXiv 2201.11990).  Those trained with Megatron have its vocabulary,
+50257 padded to 51200.
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import UsageError
+from trainrig.errors import UsageError, unknown
 from trainrig.workload.shapes import FAMILIES, ModelShape, RopeScaling
 
 # What a family fixes, and what it takes where nothing is said.
@@ -68,6 +76,12 @@ _LLAMA3: dict[str, Any] = {
 }
 
 
+def _gpt(layers: int, hidden: int, heads: int, vocab: int = 51200) -> tuple[str, dict[str, Any]]:
+    """A GPT that reads 2048 tokens."""
+    numbers = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
+    return "gpt2", numbers | {"vocab": vocab, "max_positions": 2048}
+
+
 def _llama3_scaling(factor: float) -> RopeScaling:
     return RopeScaling(factor=factor, low=1.0, high=4.0, original_positions=8192)
 
@@ -114,6 +128,73 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "llama-13B": ("llama", {"num_layers": 40, "hidden": 5120, "num_heads": 40, "ffn": 13824}),
+    "llama-3B": (
+        "llama",
+        _LLAMA3
+        | {
+            "num_layers": 28,
+            "hidden": 3072,
+            "num_heads": 24,
+            "ffn": 8192,
+            "tied": True,
+            "rope_scaling": _llama3_scaling(32.0),
+        },
+    ),
+    "llama-30B": (
+        "llama",
+        {"num_layers": 60, "hidden": 6656, "num_heads": 52, "ffn": 17920, "max_positions": 2048},
+    ),
+    "llama-65B": (
+        "llama",
+        {"num_layers": 80, "hidden": 8192, "num_heads": 64, "ffn": 22016, "max_positions": 2048},
+    ),
+    "llama-70B": (
+        "llama",
+        {"num_layers": 80, "hidden": 8192, "num_heads": 64, "num_kv_heads": 8, "ffn": 28672},
+    ),
+    "llama3-70B": (
+        "llama",
+        _LLAMA3
+        | {
+            "num_layers": 80,
+            "hidden": 8192,
+            "num_heads": 64,
+            "ffn": 28672,
+            "rope_scaling": _llama3_scaling(8.0),
+        },
+    ),
+    "llama3-405B": (
+        "llama",
+        _LLAMA3
+        | {
+            "num_layers": 126,
+            "hidden": 16384,
+            "num_heads": 128,
+            "ffn": 53248,
+            "rope_scaling": _llama3_scaling(8.0),
+        },
+    ),
+    "mistral-7B": (
+        "llama",
+        {"num_layers": 32, "hidden": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn": 14336}
+        | {"vocab": 32768, "max_positions": 32768, "rope_theta": 1000000.0},
+    ),
+    "gpt3-1.3B": _gpt(24, 2048, 16, 50257),
+    "gpt3-2.7B": _gpt(32, 2560, 32, 50257),
+    "gpt3-6.7B": _gpt(32, 4096, 32, 50257),
+    "gpt3-13B": _gpt(40, 5120, 40, 50257),
+    "gpt3-175B": _gpt(96, 12288, 96),
+    "megatron-1.7B": _gpt(24, 2304, 24),
+    "megatron-3.6B": _gpt(30, 3072, 32),
+    "megatron-7.5B": _gpt(36, 4096, 32),
+    "megatron-18B": _gpt(40, 6144, 48),
+    "megatron-22B": _gpt(48, 6144, 64),
+    "megatron-39B": _gpt(48, 8192, 64),
+    "megatron-76B": _gpt(60, 10240, 80),
+    "megatron-145B": _gpt(80, 12288, 96),
+    "megatron-310B": _gpt(96, 16384, 128),
+    "mt-nlg-530B": _gpt(105, 20480, 128),
+    "megatron-1T": _gpt(128, 25600, 160),
 }
 
 
@@ -125,7 +206,7 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
     Raises UsageError for an unknown family or number, or if the numbers contradict.
     """
     if family not in _FAMILY:
-        raise UsageError(f"unknown model family {family!r}", "one of: " + ", ".join(FAMILIES))
+        raise unknown("model family", family, FAMILIES)
     known = [field.name for field in fields(ModelShape)]
     for number in numbers:
         if number not in known:
@@ -151,14 +232,12 @@ def _describe(family: str, numbers: dict[str, Any]) -> str:
 
 
 def named(name: str) -> ModelShape:
-    """One of NAMED, in any capitals; UsageError with the known names otherwise."""
+    """One of NAMED, in any capitals; UsageError with the nearest names otherwise."""
     for known, (family, numbers) in NAMED.items():
         if known.lower() == name.lower():
             return custom(family, name=known, **numbers)
-    raise UsageError(
-        f"unknown model {name!r}",
-        f"one of: {', '.join(NAMED)}; a path to a config.json; or gpt2:num_layers=4,hidden=256",
-    )
+    other = " (or a path to a config.json, or gpt2:num_layers=4,hidden=256)"
+    raise unknown("model", name, NAMED, other)
 
 
 def find(text: str) -> ModelShape:
