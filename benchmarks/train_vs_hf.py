@@ -1,9 +1,10 @@
 """A training step beside Hugging Face's Trainer: same model, weights, data, dtype, optimizer.
 
 GPT-2 of 4 layers, width 256, vocabulary 8192, samples of 256 tokens, batch 8; fused AdamW with the
-same decay groups, cosine schedule, gradients clipped to norm 1, no dropout; two threads.  In each
-round both train from the same weights on the same samples, in turns in one process; the losses
-must be equal within the printed tolerance.  A step lasts from its start to the next one's start;
+same decay groups, cosine schedule, gradients clipped to norm 1, no dropout; two threads.  Each side
+has a process of its own, as it has when it is used: ours keeps freed memory (`train.serve`), theirs
+is left alone.  In each round both train from the same weights on the same samples, in turns; the
+losses must be equal within the printed tolerance.  A step lasts from its start to the next one's;
 the first steps of a round are left out.
 
 Peer: transformers.Trainer as people use it, with fused AdamW and, in bf16, ``bf16=True``, which is
@@ -12,13 +13,18 @@ autocast.  Its bf16 differs from ours in what is rounded: the losses then agree 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import math
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -38,12 +44,16 @@ from trainrig.data.batches import Batch
 from trainrig.models.exchange import to_hugging_face
 from trainrig.train.engine import Engine
 from trainrig.train.experiment import Experiment
+from trainrig.train.serve import keep_memory
 from trainrig.workload import ModelShape, model_flops, named
 
 TARGETS = {"fp32": 1.15, "bf16": 1.8}
 TOLERANCES = {"fp32": 1e-4, "bf16": 2e-3}
 WARM_UP = 2
 THREADS = 2
+
+
+Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,9 @@ class Round:
         return statistics.median(self.times[WARM_UP:])
 
 
+Train = Callable[[Experiment, ModelShape, Weights], Round]
+
+
 def main() -> None:
     """Both dtypes: losses, medians, the ratio with its interval."""
     parser = options(__doc__)
@@ -68,11 +81,10 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     logging.disable(logging.WARNING)
-    torch.set_num_threads(1 if arguments.quick else THREADS)
     say_load()
     for dtype in arguments.dtype or TARGETS:
         if arguments.quick:
-            race(dtype, rounds=2, steps=WARM_UP + 2, shape=small())
+            race(dtype, rounds=2, steps=WARM_UP + 2, shape=small(), threads=1)
         else:
             race(
                 dtype, rounds=arguments.rounds, steps=arguments.steps, shape=named("gpt2-small-cpu")
@@ -86,17 +98,17 @@ def small() -> ModelShape:
     return custom("gpt2", num_layers=1, hidden=64, vocab=512, max_positions=256)
 
 
-def race(dtype: str, *, rounds: int, steps: int, shape: ModelShape) -> None:
+def race(dtype: str, *, rounds: int, steps: int, shape: ModelShape, threads: int = THREADS) -> None:
     """Train in turns and print what came out."""
     experiment = Experiment(dtype=dtype, steps=steps, warmup=0)
-    weights = models.build(shape, seed=experiment.seed).state_dict()
-    found = in_turns(
-        rounds,
-        {
-            "ours": lambda: train_ours(experiment, shape, weights),
-            "theirs": lambda: train_theirs(experiment, shape, weights),
-        },
-    )
+    with Side(train_ours, threads, keep=True) as us, Side(train_theirs, threads) as them:
+        found = in_turns(
+            rounds,
+            {
+                "ours": lambda: us.train(experiment, shape),
+                "theirs": lambda: them.train(experiment, shape),
+            },
+        )
     ours, theirs = found["ours"], found["theirs"]
     gap = worst_gap(ours[0].losses, theirs[0].losses)
     flops = model_flops(shape, experiment.batch, experiment.seq)
@@ -128,6 +140,46 @@ def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, floa
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
+class Side:
+    """One side of the race: a process that trains when it is asked to."""
+
+    def __init__(self, how: Train, threads: int, *, keep: bool = False) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, how, threads, keep))
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()
+        self._process.join()
+
+    def train(self, experiment: Experiment, shape: ModelShape) -> Round:
+        """One round; the other side's process waits meanwhile."""
+        self._pipe.send((experiment, shape))
+        found: Round = self._pipe.recv()
+        return found
+
+
+def _serve(pipe: Connection, how: Train, threads: int, keep: bool) -> None:
+    if keep:
+        keep_memory()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            experiment, shape = pipe.recv()
+        except EOFError:
+            return
+        weights = models.build(shape, seed=experiment.seed).state_dict()
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = how(experiment, shape, weights)
+        pipe.send(found)
+
+
 def samples(experiment: Experiment, shape: ModelShape, step: int) -> np.ndarray[Any, Any]:
     """Token ids of a step, (batch, seq), some far more frequent than others."""
     random = np.random.default_rng((experiment.seed, step))
@@ -135,9 +187,7 @@ def samples(experiment: Experiment, shape: ModelShape, step: int) -> np.ndarray[
     return drawn.astype(np.int64)
 
 
-def train_ours(
-    experiment: Experiment, shape: ModelShape, weights: dict[str, torch.Tensor]
-) -> Round:
+def train_ours(experiment: Experiment, shape: ModelShape, weights: Weights) -> Round:
     """One round of ours."""
 
     def batches(step: int) -> Batch:
@@ -177,9 +227,7 @@ class LossKept(Trainer):
         return loss
 
 
-def train_theirs(
-    experiment: Experiment, shape: ModelShape, weights: dict[str, torch.Tensor]
-) -> Round:
+def train_theirs(experiment: Experiment, shape: ModelShape, weights: Weights) -> Round:
     """One round of theirs."""
     set_seed(experiment.seed)
     model = GPT2LMHeadModel(

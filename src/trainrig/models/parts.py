@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from trainrig.errors import UsageError
+from trainrig.models.short import attend_short, is_short
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # x·Φ(x)
@@ -41,10 +42,12 @@ def attend(
     q (B, H, T, D); k, v (B, K, S, D); returns (B, H, T, D).  ``mask`` broadcasts to (B, H, T, S):
     bool, True where a query may look, or numbers that are added.  ``causal`` (without a mask): a
     query looks at no later token.  ``attention``: "sdpa" is torch's fused kernel where the device
-    has one; "plain" is `plain_attend`.
+    has one (`short` for short sequences on the CPU); "plain" is `plain_attend`.
     """
     if attention == "plain":
         return plain_attend(q, k, v, scale=scale, causal=causal, mask=mask)
+    if is_short(q, k, causal=causal, mask=mask):
+        return attend_short(q, k, v, scale=scale, causal=causal)
     grouped = k.shape[1] != q.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
