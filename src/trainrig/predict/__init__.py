@@ -9,9 +9,13 @@ from trainrig.predict.claims import (
     of_device,
 )
 from trainrig.predict.expect import Published, expect
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates_chip import rates_of_chip
+from trainrig.predict.rates_records import rates_of_records
 
 __all__ = [
     "Published",
+    "Rates",
     "ceiling",
     "claim_for",
     "expect",
@@ -19,4 +23,6 @@ __all__ = [
     "host_claims",
     "link_claims",
     "of_device",
+    "rates_of_chip",
+    "rates_of_records",
 ]

@@ -1,0 +1,209 @@
+"""Rates of a chip that nobody has measured here: its vendor's claims, times what its class reaches.
+
+Answers `rates_of_chip`.  A large product's rate is the claimed peak times
+    min(cap, κ · (TDP / peak)^power_exponent)        W per claimed TFLOP/s, of bf16 or fp16
+where power sets the limit on most cards: halving the power of the same silicon (A100 PCIe against
+SXM4, A6000 against RTX 3090 Ti) does not halve its rate, since lower clocks need lower voltage.
+Memory reaches a share of its claim, links and fabrics too; latencies are their generation's.
+What is not claimed is taken from the nearest thing that is, in words, and with a wider spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainrig.catalog.chip import Chip, peak
+from trainrig.catalog.host import pcie_bandwidth
+from trainrig.errors import UsageError
+from trainrig.predict.rates import Attention, Rates, Stream
+from trainrig.predict.rates_constants import Class, class_constants, class_of, constants
+from trainrig.predict.rates_links import Link, Links
+from trainrig.predict.rates_matmul import MatmulRates
+
+TERA = 1e12
+LINKS = ("nvlink", "pcie", "ici", "hccs", "none")
+"""What may be said of the link inside a node; None: the chip's own."""
+_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+# Where a chip has no unit for a dtype, products run in the first of these that it has.
+_INSTEAD = {
+    "tf32": ("fp32", "bf16"),
+    "bf16": ("fp32", "fp16"),
+    "fp16": ("bf16", "fp32"),
+    "fp8": ("bf16", "fp16"),
+    "int8": ("fp8", "bf16", "fp16"),
+    "fp32": ("tf32", "bf16", "fp16"),
+}
+_FABRIC_OF_NO_ONE = 12.5e9
+_FP32 = 0.90  # of the claim: ordinary lanes, which power does not hold back
+
+
+def rates_of_chip(
+    chip: Chip, *, link: str | None = None, fabric: float | None = None, p2p: bool | None = None
+) -> Rates:
+    """Rates from the catalog's claims.
+
+    ``link``: nvlink, pcie, ici, hccs or none inside the node (None: as the chip's own);
+    ``fabric``: B/s of one node into the network, one direction; ``p2p``: whether one device reads
+    another's memory over PCIe.  Raises UsageError for an unknown link or a rate that is no rate.
+    """
+    if link is not None and link not in LINKS:
+        raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
+    if fabric is not None and not 0.0 < fabric < 1e15:
+        raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
+    name = class_of(chip)
+    kind = class_constants(name)
+    sustained, words = _sustained(chip, kind)
+    bandwidth = (chip.bandwidth or chip.computed_bandwidth or 500e9) * kind.bandwidth
+    links = _links(chip, link, fabric, p2p)
+    return Rates(
+        device=chip.name,
+        matmuls=_matmuls(chip, sustained, bandwidth),
+        streams=_streams(chip, bandwidth),
+        attentions=Attention(forward=kind.flash, backward=kind.flash_backward),
+        links=links,
+        launch=_launch(chip),
+        host_link=_host_link(chip),
+        disk=3e9,
+        memory_bytes=chip.memory or 16e9,
+        power=chip.tdp or 400.0,
+        peaks={d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None},
+        spread=_spread(name, fabric is None and chip.p2p is None),
+        provenance=_provenance(chip, name, kind, words, links),
+    )
+
+
+def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
+    """FLOP/s of large products by dtype, and how the half-precision one came about."""
+    claimed = {d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None}
+    if not claimed:
+        cores = chip.num_sms or 10
+        claimed = {"fp32": cores * 0.4e12, "fp16": cores * 0.4e12}
+    share = power_share(chip, kind)
+    rates = {d: rate * (_FP32 if d == "fp32" else share) for d, rate in claimed.items()}
+    for dtype in _DTYPES:
+        if dtype not in rates:
+            rates[dtype] = next(rates[other] for other in _INSTEAD[dtype] if other in rates)
+    return rates, f"claimed × {share:.2f}"
+
+
+def power_share(chip: Chip, kind: Class) -> float:
+    """Share of the claimed half-precision peak that power and design leave to large products."""
+    half = peak(chip, "bf16") or peak(chip, "fp16")
+    if half is None or chip.tdp is None:
+        return kind.cap
+    watts = chip.tdp / (half.rate / TERA)
+    return float(min(kind.cap, kind.power * watts ** constants()["matmul"]["power_exponent"]))
+
+
+def _matmuls(chip: Chip, sustained: Mapping[str, float], bandwidth: float) -> MatmulRates:
+    rule = constants()["matmul"]
+    tiles = tuple((*map(int, size.split("x")), share) for size, share in rule["tiles"].items())
+    return MatmulRates(
+        sustained=sustained,
+        bandwidth=bandwidth,
+        processors=chip.num_sms or 64,
+        tiles=tiles,
+        quantised=rule["quantised"],
+        ramp_k=rule["ramp_k"],
+        latency=rule["latency"],
+    )
+
+
+def _streams(chip: Chip, bandwidth: float) -> Stream:
+    rule = constants()["stream"]
+    return Stream(
+        bandwidth=bandwidth,
+        latency=rule["latency"],
+        cache=(chip.l2 or 0.0) * rule["cache_share"],
+        cache_bandwidth=bandwidth * rule["cache_speedup"],
+    )
+
+
+def _launch(chip: Chip) -> float:
+    years = constants()["launch"]
+    known = [year for year in sorted(years) if int(year) <= (chip.year or 2022)]
+    return float(years[known[-1] if known else min(years)])
+
+
+def _host_link(chip: Chip) -> float:
+    if chip.pcie_generation is None or chip.pcie_lanes is None:
+        return 20e9
+    return pcie_bandwidth(chip.pcie_generation, chip.pcie_lanes).high * 0.8
+
+
+def _links(chip: Chip, link: str | None, fabric: float | None, p2p: bool | None) -> Links:
+    return Links(inside=_inside(chip, link, p2p), between=_between(chip, fabric))
+
+
+def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
+    own = chip.link is not None and chip.link != "none" and chip.link_bandwidth is not None
+    wanted = link if link not in (None, "none") else ("nvlink" if own else "pcie")
+    if link is None and chip.link == "NVLink bridge":
+        wanted = "pcie"  # a bridge is bought apart: it is there where it is said to be
+    if wanted != "pcie" and own and chip.link_bandwidth is not None:
+        return _link(_topology(chip), chip.link_bandwidth / 2.0, f"{chip.link}")
+    rate = (
+        pcie_bandwidth(chip.pcie_generation, chip.pcie_lanes).high
+        if chip.pcie_generation and chip.pcie_lanes
+        else 25e9
+    )
+    reads = chip.p2p is not False if p2p is None else p2p
+    words = "PCIe, from device to device" if reads else "PCIe, through host memory"
+    return _link("pcie" if reads else "host", rate, words)
+
+
+def _topology(chip: Chip) -> str:
+    if chip.link == "NVLink bridge":
+        return "bridge"
+    has_switch = chip.vendor not in ("NVIDIA", "AMD", "Intel") or (chip.year or 0) >= 2020
+    return "switch" if has_switch and chip.vendor not in ("AMD", "Intel") else "mesh"
+
+
+def _between(chip: Chip, fabric: float | None) -> Link:
+    words = "fabric between nodes"
+    if fabric is None:
+        words = "fabric not stated: presumed by the chip's class"
+        fabric = _presumed_fabric(chip)
+    return _link("fabric", fabric, words)
+
+
+def _presumed_fabric(chip: Chip) -> float:
+    """What nodes of such chips are usually sold with: one 100 to 400 Gb/s port a module."""
+    if chip.form_factor is None or "PCIe" in chip.form_factor or chip.link_bandwidth is None:
+        return _FABRIC_OF_NO_ONE
+    ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
+    year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
+    return 8 * ports[year]
+
+
+def _link(name: str, claimed: float, words: str) -> Link:
+    rule: Mapping[str, Any] = constants()["link"][name]
+    return Link(
+        name=words,
+        bandwidth=claimed * rule["share"],
+        latency=rule["latency"],
+        hop=rule["hop"],
+        ramp=rule["ramp"],
+        partners=rule.get("partners", 0),
+    )
+
+
+def _spread(name: str, is_vague: bool) -> Mapping[str, float]:
+    wider = 2.0 if name == "other" else 1.0
+    found = {key: float(value) * wider for key, value in constants()["spread"].items()}
+    return found | ({"collective": found["collective"] * 1.5} if is_vague else {})
+
+
+def _provenance(
+    chip: Chip, name: str, kind: Class, words: str, links: Links
+) -> Mapping[str, str]:  # fmt: skip
+    return {
+        "matmul": f"{chip.name}: {words} ({name}: power rule, tiles and waves)",
+        "attention": f"{kind.flash:.2f} and {kind.flash_backward:.2f} of large products ({name})",
+        "stream": f"{kind.bandwidth:.2f} of the claimed bandwidth ({name})",
+        "launch": "presumed for machines of the chip's year",
+        "collective": f"{links.inside.name}; {links.between.name}",
+        "host_link": "0.8 of the claimed PCIe rate",
+        "disk": "presumed: one NVMe disk",
+    }

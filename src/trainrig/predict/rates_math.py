@@ -1,0 +1,69 @@
+"""Arithmetic that takes a number or an array alike.
+
+A step's unique shapes are priced one by one, where plain Python is quickest; a search prices a
+million at once in arrays.  One formula serves both; numpy is loaded only by those who bring arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+Number: TypeAlias = Any
+"""What goes in: a float or int, or an array of them.  (Any: numpy's types differ by operation.)"""
+Real: TypeAlias = Any
+"""What comes out: a float for numbers, an array of floats for arrays."""
+
+
+def _is_plain(*values: Number) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def larger(a: Number, b: Number) -> Real:
+    """The larger of two, element by element."""
+    if _is_plain(a, b):
+        return max(a, b)
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def smaller(a: Number, b: Number) -> Real:
+    """The smaller of two, element by element."""
+    if _is_plain(a, b):
+        return min(a, b)
+    import numpy as np
+
+    return np.minimum(a, b)
+
+
+def choose(condition: Any, a: Number, b: Number) -> Real:
+    """``a`` where the condition holds, else ``b``."""
+    if isinstance(condition, bool) and _is_plain(a, b):
+        return a if condition else b
+    import numpy as np
+
+    return np.where(condition, a, b)
+
+
+def ceiling(value: Number) -> Real:
+    """The next whole number."""
+    if _is_plain(value):
+        return math.ceil(value)
+    import numpy as np
+
+    return np.ceil(value)
+
+
+def log2(value: Number) -> Real:
+    """Logarithm to base 2 of what is positive."""
+    if _is_plain(value):
+        return math.log2(value)
+    import numpy as np
+
+    return np.log2(value)
+
+
+def ceil_div(a: Number, b: Number) -> Real:
+    """Whole parts of size ``b`` that cover ``a``."""
+    return -(-a // b)
