@@ -12,6 +12,7 @@ nearest (ranks of one node), then pipeline, then data (Megatron's order, Narayan
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -100,8 +101,8 @@ class Layout:
         """How many layouts this is."""
         import numpy as np
 
-        sizes = (np.size(getattr(self, name)) for name in SIZES)
-        return max(sizes)
+        shapes = (np.shape(getattr(self, name)) for name in SIZES)
+        return math.prod(np.broadcast_shapes(*shapes))
 
     def replace(self, **changes: Any) -> Layout:
         """The same with other numbers or words."""

@@ -1,0 +1,270 @@
+"""Which layouts can be run: each rule once, as a sentence for one layout and a mask for many.
+
+Answers what is impossible, not what is slow or does not fit in memory.  A rule says which layouts
+break it (`Layout`'s sizes may be arrays) and, for a single one, what to tell and what to do
+instead; `check` raises the first that is broken, `mask` is all of them over a search's arrays.
+
+The rules are those of the engines that run such layouts (Megatron-LM, DeepSpeed, FSDP): heads are
+divided over tensor parallel, layers over pipeline stages, micro-batches over interleaved stages,
+and gradients or weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainrig.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainrig.workload.layout import Layout
+    from trainrig.workload.shapes import ModelShape
+
+MOST_GPUS = 1 << 20
+MOST_COUNT = 1 << 31
+MOST_TOKENS = 1 << 24
+"""Longer sequences than any that was trained on: a slip of the keyboard."""
+
+LATER = {
+    "expert": "mixture of experts comes later: dense models only so far",
+    "context": "context parallelism comes later: the sequence is whole so far",
+}
+
+
+class Asked(NamedTuple):
+    """A model and how it is to be run."""
+
+    m: ModelShape
+    x: Any
+    """A Layout; its numbers are whole or arrays, and rules do not care which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason why a layout cannot be run."""
+
+    broken: Callable[[Asked], Any]
+    """True, or an array of it, where it cannot."""
+    says: Callable[[Asked], str]
+    hint: Callable[[Asked], str] | str
+
+    def error(self, asked: Asked) -> UsageError:
+        """What to tell of one layout."""
+        hint = self.hint if isinstance(self.hint, str) else self.hint(asked)
+        return UsageError(self.says(asked), hint)
+
+
+def check(shape: ModelShape, layout: Layout) -> None:
+    """Raise UsageError with the first rule that one layout breaks."""
+    for rule in (*_RANGES, *RULES):
+        if bool(rule.broken(Asked(shape, layout))):
+            raise rule.error(Asked(shape, layout))
+
+
+def mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
+    """For each of many layouts whether it can be run; their numbers are from 1 (zero: from 0)."""
+    import numpy as np
+
+    legal = np.ones(len(layout), dtype=bool)
+    for rule in RULES:
+        legal &= ~np.asarray(rule.broken(Asked(shape, layout)), dtype=bool)
+    return legal
+
+
+def refuse_later(**asked: int) -> None:
+    """Raise UsageError for kinds of parallelism that are not predicted yet."""
+    for name, degree in asked.items():
+        if degree != 1:
+            raise UsageError(LATER[name], f"leave --{name}-parallel out, or give 1")
+
+
+def warnings(layout: Layout) -> tuple[str, ...]:
+    """What can be run and is seldom meant."""
+    found = []
+    if layout.tp > layout.gpus_per_node:
+        found.append(
+            f"tensor parallelism over {layout.tp} GPUs leaves the node of {layout.gpus_per_node}: "
+            "each layer waits for the network four times"
+        )
+    return tuple(found)
+
+
+def check_global_batch(layout: Layout, global_batch: int) -> int:
+    """The micro-batches of a step that make up ``global_batch``; UsageError where none do."""
+    once = int(layout.micro_batch * layout.dp)
+    if global_batch % once:
+        raise UsageError(
+            f"a global batch of {global_batch} cannot be divided over {layout.dp} data-parallel "
+            f"ranks in micro-batches of {layout.micro_batch}",
+            f"a multiple of {once}, as {nearest_multiple(global_batch, once)}",
+        )
+    return global_batch // once
+
+
+def nearest_multiple(number: int, of: int) -> int:
+    """The multiple of ``of`` next to ``number``, at least ``of`` itself."""
+    return max(of, (number + of // 2) // of * of)
+
+
+def engine_for(tp: int, pp: int, zero: int, gpus: int = 2) -> str:
+    """The engine that usually runs such a layout, where none is asked for."""
+    if zero >= 2:
+        return "fsdp"
+    if tp * pp > 1:
+        return "megatron"
+    return "ddp" if gpus > 1 else "plain"
+
+
+def _range(name: str, least: int, most: int) -> Rule:
+    def broken(asked: Asked) -> bool:
+        value = getattr(asked.x, name)
+        return isinstance(value, bool) or not least <= value <= most
+
+    return Rule(
+        broken,
+        lambda asked: f"{name.replace('_', '-')} = {getattr(asked.x, name)}",
+        f"a whole number from {least} to {most}",
+    )
+
+
+_RANGES = (
+    _range("gpus", 1, MOST_GPUS),
+    _range("gpus_per_node", 1, 1 << 12),
+    *(_range(name, 1, MOST_GPUS) for name in ("tp", "pp", "interleave")),
+    *(_range(name, 1, MOST_COUNT) for name in ("micro_batch", "grad_accum")),
+    _range("zero", 0, 3),
+    _range("shard_size", 0, MOST_GPUS),
+    _range("sequence_parallel", 0, 1),
+    _range("seq", 1, MOST_TOKENS),
+    _range("target_seq", 0, MOST_TOKENS),
+    _range("lora_rank", 0, 1 << 16),
+)
+
+
+def _blocks(shape: ModelShape) -> int:
+    return shape.num_layers + shape.num_decoder_layers
+
+
+def _divisors(number: int) -> str:
+    small = [d for d in range(1, min(number, 128) + 1) if number % d == 0]
+    return "one of: " + ", ".join(str(divisor) for divisor in small)
+
+
+def _mesh(layout: Any) -> str:
+    return f"{layout.tp} tensor-parallel × {layout.pp} pipeline"
+
+
+RULES = (
+    Rule(
+        lambda c: c.x.gpus % (c.x.tp * c.x.pp) != 0,
+        lambda c: f"{c.x.gpus} GPUs cannot be divided into {_mesh(c.x)}",
+        lambda c: f"a multiple of {c.x.tp * c.x.pp} GPUs, or fewer parts",
+    ),
+    Rule(
+        lambda c: (c.x.gpus > c.x.gpus_per_node) & (c.x.gpus % c.x.gpus_per_node != 0),
+        lambda c: f"{c.x.gpus} GPUs do not fill nodes of {c.x.gpus_per_node}",
+        lambda c: f"as {nearest_multiple(c.x.gpus, c.x.gpus_per_node)} GPUs, or other nodes",
+    ),
+    Rule(
+        lambda c: c.m.num_heads % c.x.tp != 0,
+        lambda c: f"{c.m.num_heads} heads cannot be split over {c.x.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: c.m.num_kv_heads % c.x.tp != 0,
+        lambda c: f"{c.m.num_kv_heads} heads of keys and values cannot be split over {c.x.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: (c.m.ffn % c.x.tp != 0) | (c.m.hidden % c.x.tp != 0),
+        lambda c: f"widths of {c.m.hidden} and {c.m.ffn} cannot be split over {c.x.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: (c.x.pp > 1) & (c.m.num_decoder_layers > 0),
+        lambda c: f"pipeline stages of an encoder-decoder ({c.m.name}) come later",
+        "tensor and data parallel are there: --pp 1",
+    ),
+    Rule(
+        lambda c: (c.x.interleave > 1) & (c.x.pp == 1),
+        lambda c: f"interleaving {c.x.interleave} stages needs a pipeline",
+        "--pp 2 or more, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.interleave > 1) & (c.x.schedule == "gpipe"),
+        lambda _: "GPipe does not interleave its stages",
+        "--schedule 1f1b, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.pp > 1) & (_blocks(c.m) % (c.x.pp * c.x.interleave) != 0),
+        lambda c: f"{_blocks(c.m)} layers cannot be divided over {_stages(c.x)}",
+        lambda c: "stages × interleaving " + _divisors(_blocks(c.m)),
+    ),
+    Rule(
+        lambda c: (c.x.interleave > 1) & (c.x.grad_accum % c.x.pp != 0),
+        lambda c: f"{c.x.grad_accum} micro-batches cannot be dealt to {c.x.pp} interleaved stages",
+        lambda c: f"--grad-accum a multiple of {c.x.pp}, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.sequence_parallel > 0) & (c.x.tp == 1),
+        lambda _: "sequence parallelism splits what tensor parallelism leaves whole",
+        "--tp 2 or more, or leave --sequence-parallel out",
+    ),
+    Rule(
+        lambda c: (c.x.sequence_parallel > 0) & (c.x.seq % c.x.tp != 0),
+        lambda c: f"sequences of {c.x.seq} cannot be split over {c.x.tp}",
+        "another --seq-len, or leave --sequence-parallel out",
+    ),
+    Rule(
+        lambda c: (c.x.zero >= 2) & (c.x.pp > 1),
+        lambda c: f"ZeRO {c.x.zero} cannot shard what {c.x.pp} pipeline stages accumulate",
+        "--zero 1 with a pipeline, or --pp 1",
+    ),
+    Rule(
+        lambda c: (c.x.shard_size > 0) & (c.x.zero == 0),
+        lambda c: f"shards over {c.x.shard_size} ranks, and nothing is sharded",
+        "--zero 1, 2 or 3, or leave --shard-size out",
+    ),
+    Rule(
+        # Where no size is set it is divided by 1: over arrays both sides are computed.
+        lambda c: (c.x.shard_size > 0) & (c.x.dp % (c.x.shard_size + (c.x.shard_size == 0)) != 0),
+        lambda c: f"{c.x.dp} data-parallel ranks cannot be cut into groups of {c.x.shard_size}",
+        lambda c: "--shard-size " + _divisors(int(c.x.dp)),
+    ),
+    Rule(
+        lambda c: (c.x.engine == "plain") & (c.x.gpus > 1),
+        lambda c: f"the plain engine runs one process, not {c.x.gpus}",
+        "--engine ddp, fsdp, megatron or deepspeed",
+    ),
+    Rule(
+        lambda c: (c.x.engine == "ddp") & (c.x.tp * c.x.pp > 1),
+        lambda _: "DDP splits neither matrices nor layers",
+        "--engine megatron, fsdp or deepspeed, or --tp 1 --pp 1",
+    ),
+    Rule(
+        lambda c: (c.x.engine in ("ddp", "megatron")) & (c.x.zero >= 2),
+        lambda c: f"{c.x.engine} shards the optimizer at most, not what ZeRO {c.x.zero} does",
+        "--engine fsdp or deepspeed, or --zero 1",
+    ),
+    Rule(
+        lambda c: (c.x.engine == "fsdp") & (c.x.zero < 2),
+        lambda c: f"FSDP shards gradients and weights, and ZeRO {c.x.zero} neither",
+        "--zero 3 (or 2), or --engine ddp",
+    ),
+    Rule(
+        lambda c: c.m.positions == "learned" and max(c.x.seq, c.x.target_seq) > c.m.max_positions,
+        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq}",
+        lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
+    ),
+)
+"""For numbers within their ranges; those where nothing is divided by 0."""
+
+
+def _stages(layout: Any) -> str:
+    if layout.interleave == 1:
+        return f"{layout.pp} stages"
+    return f"{layout.pp} stages × {layout.interleave} interleaved"
