@@ -32,6 +32,8 @@ KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
 ENGINES = ("plain", "ddp", "fsdp", "megatron", "deepspeed")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
+STATES = ("auto", "masters", "autocast", "pure")
+DROPOUT = ("auto", "no", "yes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,11 @@ class Layout:
     """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
     reduce_bytes: int = 0
     """Bytes of a gradient while it is accumulated and reduced; 0 = as the engine does."""
+    states: str = "auto"
+    """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
+    it: everything in the narrow type.  auto = as the engine does (`style`)."""
+    dropout: str = "auto"
+    """auto: where it was usual (`style`)."""
 
     def __post_init__(self) -> None:
         _check_words(self)
@@ -138,6 +145,8 @@ _WORDS = {
     "engine": ENGINES,
     "optimizer": OPTIMIZERS,
     "offload": OFFLOAD,
+    "states": STATES,
+    "dropout": DROPOUT,
 }
 
 
