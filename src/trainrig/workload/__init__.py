@@ -2,7 +2,9 @@
 
 primitives   one matmul, vector operation or copy
 shapes       the numbers that fix a transformer
-named        shapes by name, by numbers or (config_json) from a Hugging Face config.json
+named        shapes by name and by numbers
+config_json  shapes from a Hugging Face config.json
+find         which of these a user means
 parameters   how many weights they have
 parts        one operation of a transformer, forward and backward
 blocks       the operations of a block, in order
@@ -12,7 +14,8 @@ ops          the operations of a training step, and their sums
 from __future__ import annotations
 
 from trainrig.workload.blocks import Step
-from trainrig.workload.named import NAMED, custom, find, named
+from trainrig.workload.find import find
+from trainrig.workload.named import NAMED, custom, named
 from trainrig.workload.ops import (
     Op,
     block_flops,
