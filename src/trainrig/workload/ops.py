@@ -125,7 +125,7 @@ class _Section:
 
     def recomputed(self, how: str) -> list[Op]:
         """What checkpointing runs once more before this section's backward."""
-        parts = [] if how == "none" else _until_saved(self.parts)
+        parts = [] if how == "none" else until_saved(self.parts)
         if how == "selective":
             parts = [part for part in parts if part.kind not in ("matmul", "attention")]
         return [self._op(part, "recompute", part.forward) for part in parts]
@@ -142,7 +142,7 @@ class _Section:
         )
 
 
-def _until_saved(parts: list[Part]) -> list[Part]:
+def until_saved(parts: list[Part]) -> list[Part]:
     """A block up to the last thing that backward needs, where torch stops recomputing.
 
     An addition needs nothing, and a matmul its inputs but not its result: a block that ends

@@ -40,6 +40,8 @@ class Part:
     kind: str
     forward: Cost
     backward: Cost
+    heads: Heads | None = None
+    """Sizes of a fused attention."""
 
 
 def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Part:
@@ -99,6 +101,7 @@ def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
         Part(
             name=name,
             kind="attention",
+            heads=heads,
             forward=Cost(
                 flops=2 * heads.score_flops,
                 read_bytes=(q + kv + bias) * size,

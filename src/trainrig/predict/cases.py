@@ -1,0 +1,235 @@
+"""A row of a table of training runs: the model, layout and rates it means, and its prediction.
+
+Answers what `trainrig predict --cases` asks: for each row of a CSV with the published table's
+columns, seconds of a step and bytes a GPU with an interval each, or a reason why not.  A cell that is
+blank is not stated: the default stands in `DEFAULTS` (or follows from the row's other cells) and
+widens the interval.  Which row it is, where it comes from and what is noted about it is not read:
+`READ` lists all columns that are.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trainrig.catalog import Chip, find_chip
+from trainrig.errors import DataError, TrainrigError, UsageError
+from trainrig.predict.cases_model import head_share, shape_of
+from trainrig.predict.cases_words import (
+    Unstated,
+    engine_of,
+    fabric_of,
+    kernels_of,
+    link_of,
+    precision_of,
+    recompute_of,
+)
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates_chip import rates_of_chip
+from trainrig.workload.layout import Layout
+from trainrig.workload.shapes import ModelShape
+
+Row = Mapping[str, str]
+
+NEEDED = ("chip", "layers", "hidden", "seq")
+"""Columns that a table must have."""
+READ = (
+    *("chip", "num_gpus", "gpus_per_node", "link", "fabric_gbps_per_node", "framework"),
+    *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
+    *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
+    *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
+)
+"""Every column that a prediction may depend on."""
+MOST_CELLS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a row asks."""
+
+    shape: ModelShape
+    layout: Layout
+    rates: Rates
+    chip: Chip
+    head: float = 1.0
+    """Share of the tokens that logits are computed for."""
+    unstated: tuple[str, ...] = field(default=())
+    """Cells that a default stands for."""
+
+
+def case_of(row: Row) -> Case:
+    """The case that a row means.  UsageError with the reason where it means none."""
+    missing = Unstated()
+    _refuse(row)
+    chip = _chip(_cell(row, "chip"))
+    shape = shape_of(row)
+    sizes = _sizes(row, missing)
+    engine = engine_of(row, sizes)
+    precision = precision_of(row)
+    layout = Layout(
+        **sizes,  # type: ignore[arg-type]
+        seq=_whole(row, "seq"),
+        precision=precision,
+        recompute=recompute_of(row, missing),
+        kernels=kernels_of(row, chip, precision, missing),
+        engine=engine,
+        optimizer="adamw-fused",
+        lora_rank=8 if row.get("kind", "") == "lora" else 0,
+    )
+    return Case(
+        shape=shape,
+        layout=layout,
+        rates=_rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing)),
+        chip=chip,
+        head=head_share(row, shape),
+        unstated=tuple(missing.names),
+    )
+
+
+@lru_cache(maxsize=256)
+def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
+    found = find_chip(chip)
+    assert found is not None
+    return rates_of_chip(found, link=link, fabric=fabric)
+
+
+def _refuse(row: Row) -> None:
+    for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
+        if _whole(row, name, 1) > 1:
+            raise UsageError(f"{what} ({name} = {row[name]}) comes later")
+    model = row.get("model", "").lower()
+    for word in ("moe", "mixtral", "expert", "switch"):
+        if word in model.replace("-", " ").split() or f"{word}-" in model:
+            raise UsageError("mixture of experts comes later: dense models only so far")
+    if "transformer-xl" in model:
+        raise UsageError("Transformer-XL attends to what it remembers: not modelled")
+
+
+def _chip(name: str) -> Chip:
+    if not name:
+        raise UsageError("chip: not stated, or none of the catalog")
+    chip = find_chip(name)
+    if chip is None:
+        raise UsageError(f"chip: {name[:60]!r} is not in the catalog")
+    return chip
+
+
+def _sizes(row: Row, missing: Unstated) -> dict[str, int]:
+    """Devices and batch; what is blank follows from the other numbers."""
+    tp, pp = _whole(row, "tp", 1), _whole(row, "pp", 1)
+    dp = _whole(row, "dp", 0)
+    gpus = _whole(row, "num_gpus", dp * tp * pp)
+    if not gpus:
+        raise UsageError("num_gpus: not stated, nor does it follow from dp")
+    if gpus % (tp * pp):
+        raise UsageError(f"{gpus} GPUs are no multiple of tp {tp} × pp {pp}")
+    dp = gpus // (tp * pp)
+    micro, accum = _batch(row, dp, missing)
+    zero = _whole(row, "zero_stage", 0)
+    if zero > 3:
+        raise UsageError(f"zero_stage = {zero}: 0 to 3")
+    return {
+        "gpus": gpus,
+        "gpus_per_node": _whole(row, "gpus_per_node", min(gpus, 8)),
+        "tp": tp,
+        "pp": pp,
+        "interleave": _whole(row, "vpp", 1),
+        "micro_batch": micro,
+        "grad_accum": accum,
+        "zero": zero,
+        "sequence_parallel": int(row.get("seq_parallel", "").strip().lower() in ("true", "1")),
+    }
+
+
+def _batch(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
+    """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
+    micro, accum = _whole(row, "micro_batch", 0), _whole(row, "grad_accum", 0)
+    whole = _whole(row, "global_batch", 0)
+    if not whole and not micro:
+        raise UsageError("neither global_batch nor micro_batch is stated")
+    if not micro:
+        missing.add("micro_batch")
+        micro = max(1, whole // (dp * max(accum, 1)))
+    if not accum:
+        accum = max(1, round(whole / (dp * micro))) if whole else 1
+        if not whole:
+            missing.add("grad_accum")
+    return micro, accum
+
+
+def _cell(row: Row, name: str) -> str:
+    return (row.get(name) or "").strip()
+
+
+def _whole(row: Row, name: str, default: int | None = None) -> int:
+    """A whole number from 0 of a cell.  UsageError where it is none, or blank without default."""
+    text = _cell(row, name)
+    if not text:
+        if default is None:
+            raise UsageError(f"{name}: not stated")
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{name} = {text[:40]!r}: not a number") from None
+    if value != value or value != int(min(max(value, -1e18), 1e18)) or not 0 <= value < 2**31:
+        raise UsageError(f"{name} = {text[:40]}: a whole number from 0 was expected")
+    if value == 0 and name not in ("zero_stage", "dp", "cp", "ep"):
+        raise UsageError(f"{name} = 0: a whole number from 1 was expected")
+    return int(value)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a CSV, one by one, however many.  DataError where it is none."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            yield from _rows(lines, path.name)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path.name}: cannot be read as CSV: {error}") from None
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
+    table = csv.DictReader(lines, restkey="", restval="")
+    columns = [column.strip() for column in table.fieldnames or ()]
+    table.fieldnames = columns
+    lacking = [column for column in NEEDED if column not in columns]
+    if lacking:
+        raise DataError(
+            f"{name}: no column {', '.join(lacking)}", "the columns are those of `trainrig predict`"
+        )
+    for row in table:
+        yield {key: value for key, value in row.items() if isinstance(value, str)}
+
+
+def predict_row(row: Row) -> dict[str, Any]:
+    """`step_time_s`, `memory_bytes_per_gpu`, `interval` of each, and `reason` where one is null."""
+    found: dict[str, Any] = {
+        "step_time_s": None,
+        "memory_bytes_per_gpu": None,
+        "interval": {"step_time_s": None, "memory_bytes_per_gpu": None},
+        "reason": None,
+    }
+    try:
+        case = case_of(row)
+        _fill(found, case)
+    except TrainrigError as error:
+        found["reason"] = str(error)
+    return found
+
+
+def _fill(found: dict[str, Any], case: Case) -> None:
+    from trainrig.predict.step import predict_step
+
+    step = predict_step(case.shape, case.layout, case.rates, head=case.head)
+    found["step_time_s"] = step.total
+    found["interval"]["step_time_s"] = list(step.interval)
+
+
+def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """One object for each row, in order."""
+    for number, row in enumerate(rows):
+        yield {"row": number} | predict_row(row)

@@ -1,0 +1,202 @@
+"""How long a training step takes on a machine, and what it is made of.
+
+Answers seconds by part for one layout, or arrays of them for many.  A step is
+    micro-batches · (forward + backward + what is recomputed + their exchanges)
+    + filling and draining the pipeline + exposed gradients + optimizer + offload
+where a phase takes the longer of its device time and the host's time to launch it, and a collective
+that an engine starts early counts for what is left after the computation beside it.  The seconds
+that are composed come from `step_profile`; the shares that hide from `step_constants`.
+
+Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan et al. 2021, section
+2.2; the volumes of tensor and sequence parallel are Korthikanti et al. 2022, section 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainrig.predict.step_constants import CONSTANTS, Constants
+from trainrig.predict.step_profile import Array, Profile, profile
+
+if TYPE_CHECKING:
+    from trainrig.predict.rates import Rates
+    from trainrig.workload.layout import Layout
+    from trainrig.workload.shapes import ModelShape
+
+PARTS = (
+    "forward",
+    "backward",
+    "recompute",
+    "gaps",
+    "tensor_comm",
+    "pipeline_comm",
+    "bubble",
+    "data_comm",
+    "optimizer",
+    "offload",
+    "data",
+)
+"""What adds up to a step."""
+
+CHUNK = 1 << 14
+"""Layouts that are composed at once: what stays in the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a step by part, on the slowest device; floats, or arrays over layouts."""
+
+    forward: Any
+    backward: Any
+    recompute: Any
+    gaps: Any
+    """The device waits for the host's launches."""
+    tensor_comm: Any
+    pipeline_comm: Any
+    bubble: Any
+    """Stages that wait for the first micro-batch to come and the last to go."""
+    data_comm: Any
+    """Weights and gradients, as far as nothing hides them."""
+    optimizer: Any
+    offload: Any
+    data: Any
+    overlapped: Any
+    """Communication behind computation: not part of the sum."""
+    spread: float = 0.12
+    """Relative half width of the 80 % interval."""
+
+    @property
+    def total(self) -> Any:
+        """Seconds of the whole step."""
+        return sum(getattr(self, name) for name in PARTS)
+
+    @property
+    def interval(self) -> tuple[Any, Any]:
+        """80 %: four in five steps are expected to lie between."""
+        return self.total / (1.0 + self.spread), self.total * (1.0 + self.spread)
+
+
+def predict_step(
+    shape: ModelShape,
+    layout: Layout,
+    rates: Rates,
+    *,
+    constants: Constants = CONSTANTS,
+    head: float = 1.0,
+) -> StepTime:
+    """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
+    num = len(layout)
+    if num == 1 and not _has_arrays(layout):
+        found = compose(profile(shape, layout, rates, head), constants)
+        return dataclasses.replace(found, **{n: float(getattr(found, n)[0]) for n in _FIELDS})
+    pieces = [
+        compose(profile(shape, _slice(layout, at, num), rates, head), constants)
+        for at in range(0, num, CHUNK)
+    ]
+    return _joined(pieces)
+
+
+_FIELDS = (*PARTS, "overlapped")
+
+
+def _has_arrays(layout: Layout) -> bool:
+    from trainrig.workload.layout import SIZES
+
+    return any(not isinstance(getattr(layout, name), int) for name in SIZES)
+
+
+def _slice(layout: Layout, at: int, num: int) -> Layout:
+    """``CHUNK`` layouts from ``at``."""
+    import numpy as np
+
+    from trainrig.workload.layout import SIZES
+
+    end = min(at + CHUNK, num)
+    cut = {}
+    for name in SIZES:
+        value = np.asarray(getattr(layout, name))
+        cut[name] = np.broadcast_to(value, (end - at,)) if value.size == 1 else value[at:end]
+    return layout.replace(**cut)
+
+
+def _joined(pieces: list[StepTime]) -> StepTime:
+    import numpy as np
+
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in pieces]) for name in _FIELDS
+    }
+    return StepTime(**joined)
+
+
+def compose(found: Profile, c: Constants) -> StepTime:
+    """Seconds of each part from the profile: what is hidden, what waits for what."""
+    import numpy as np
+
+    p = found
+    device_f, host_f = _times(p.forward, c)
+    device_b, host_b = _times(p.backward, c)
+    device_r, host_r = _times(p.recompute, c)
+    device_l, host_l = _times(p.last, c)
+    device_e, host_e = _times(p.first, c)
+    m, stages = p.micro_batches, p.stages
+    ends_device = np.where(stages > 1, np.maximum(device_l, device_e), device_l + device_e)
+    ends_host = np.where(stages > 1, np.maximum(host_l, host_e), host_l + host_e)
+    weights = c.streams * p.weights
+    # One micro-batch of the busiest stage.
+    n = p.stage_layers
+    forward = n * device_f + ends_device / 3.0
+    backward = n * device_b + ends_device * (2.0 / 3.0) + weights
+    recompute = n * device_r
+    gap_f = np.maximum(n * host_f + ends_host / 3.0 - forward, 0.0)
+    gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
+    tensor = c.tensor * (n * p.tensor + p.tensor_ends)
+    sends = c.send * 2.0 * p.virtual * p.send
+    # Exchanges of each block beside its computation.
+    beside_f = device_f
+    beside_b = device_b + device_r
+    exposed_f, hidden_f = _beside(p.gather_forward, beside_f, c)
+    exposed_b, hidden_b = _beside(p.gather_backward + p.scatter * p.each, beside_b, c)
+    micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
+    once = (1.0 - p.each) * (n * p.scatter + p.ends)
+    window = n * device_b + ends_device * (2.0 / 3.0)
+    exposed, hidden = _beside(once, window * p.hides, c)
+    # Buckets are as long as blocks: the last one is left over.
+    exposed = np.maximum(exposed, c.data * np.where(once > 0, p.scatter, 0.0) * (1.0 - p.each))
+    data_comm = m * micro_data + exposed + c.data * p.after
+    overlapped = m * n * (hidden_f + hidden_b) + hidden
+    # Filling and draining: every other stage once, in slices of the interleaved ones.
+    whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
+    busiest = forward + backward + recompute - weights
+    others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * (tensor + gap_f + gap_b + sends)
+    bubble = np.where(stages > 1, others / p.virtual, 0.0)
+    return StepTime(
+        forward=m * forward,
+        backward=m * backward,
+        recompute=m * recompute,
+        gaps=m * (gap_f + gap_b),
+        tensor_comm=m * tensor,
+        pipeline_comm=m * sends,
+        bubble=bubble,
+        data_comm=data_comm,
+        optimizer=c.optimizer * p.optimizer,
+        offload=p.offload,
+        data=np.zeros_like(data_comm),
+        overlapped=overlapped,
+    )
+
+
+def _times(load: Array, c: Constants) -> tuple[Array, Array]:
+    """Device and host seconds."""
+    device = c.products * load[0] + c.attention * load[1] + c.streams * load[2]
+    return device, c.launch * load[3]
+
+
+def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
+    """What a collective adds beside a computation, and what of it is hidden."""
+    import numpy as np
+
+    exchanged = c.data * exchanged
+    hidden = np.minimum(exchanged, c.hidden * computed)
+    return exchanged - hidden + c.contention * hidden, hidden

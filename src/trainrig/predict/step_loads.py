@@ -1,0 +1,169 @@
+"""Device and host seconds of one block, and of a model's ends, on one tensor-parallel share.
+
+Answers what a micro-batch costs on one device before anything is exchanged: seconds of products,
+of fused attention, of streams, and host seconds of launches, for forward, backward and what is
+recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence parallel) of a search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainrig.predict.rates import Rates
+from trainrig.workload import kernels as kernels_of
+from trainrig.workload.blocks import Step, block, embed, head
+from trainrig.workload.kernels import FLASH, Kernels
+from trainrig.workload.layout import Layout
+from trainrig.workload.ops import until_saved
+from trainrig.workload.parts import Part
+from trainrig.workload.shapes import ModelShape
+
+Load = tuple[float, float, float, float]
+"""Seconds of products, fused attention, streams; host seconds of launches."""
+NOTHING: Load = (0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """One micro-batch on one device."""
+
+    forward: Load
+    """Of an average block, as are the next two."""
+    backward: Load
+    recompute: Load
+    first: Load
+    """Embedding, both directions."""
+    last: Load
+    """Final norm, logits and loss, both directions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a load depends on besides the shape."""
+
+    tp: int
+    micro_batch: int
+    sequence_parallel: bool
+    layout: Layout
+    """For its words and lengths; its sizes are not read."""
+    head: float = 1.0
+    """Share of the tokens that logits are computed for."""
+
+
+def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
+    """Seconds of a micro-batch's parts."""
+    layout = setting.layout
+    step = _step(shape, setting)
+    stack = layout.kernels
+    is_rms, has_dropout = not shape.norm_bias, shape.family != "llama"
+
+    def timed(parts: list[Part], phase: str) -> Load:
+        make = kernels_of.forward if phase == "forward" else kernels_of.backward
+        found = make(parts, stack, dropout=has_dropout, rms=is_rms)
+        return _seconds(found, rates, layout.precision, phase == "backward")
+
+    blocks = _blocks(shape, step)
+    average = {
+        phase: _average([(timed(parts, phase), share) for parts, share in blocks])
+        for phase in ("forward", "backward")
+    }
+    again = _average([(timed(_again(parts, layout), "forward"), share) for parts, share in blocks])
+    ends = embed(shape, step.batch, step.seq, step.dtype)
+    last = _head(shape, step, setting.head)
+    return Loads(
+        forward=average["forward"],
+        backward=average["backward"],
+        recompute=again,
+        first=_sum(timed(ends, "forward"), timed(ends, "backward")),
+        last=_sum(timed(last, "forward"), timed(last, "backward")),
+    )
+
+
+def _step(shape: ModelShape, setting: Setting) -> Step:
+    layout = setting.layout
+    fused = layout.kernels in FLASH and shape.family != "t5"  # its bias has no fused kernel
+    return Step(
+        batch=setting.micro_batch,
+        seq=layout.seq,
+        target_seq=layout.target_seq,
+        dtype={"fp8": "bf16"}.get(layout.precision, layout.precision),
+        causal="half",
+        attention="fused" if fused else "plain",
+        recompute=layout.recompute,
+        tp=setting.tp,
+        sequence_parallel=setting.sequence_parallel,
+    )
+
+
+def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Part], float]]:
+    """Kinds of block, with the share of each among all."""
+    if shape.num_decoder_layers == 0:
+        return [(block(shape, step), 1.0)]
+    num = shape.num_layers + shape.num_decoder_layers
+    return [
+        (block(shape, step), shape.num_layers / num),
+        (block(shape, step, decoder=True), shape.num_decoder_layers / num),
+    ]
+
+
+def _again(parts: list[Part], layout: Layout) -> list[Part]:
+    """What is run once more: all of a block, or (selective) what a score matrix comes from.
+
+    Selective recomputation is Megatron's: with a fused attention there is nothing left of it but
+    the attention itself, whose backward computes its scores anyway.
+    """
+    if layout.recompute == "full":
+        return until_saved(parts)
+    if layout.recompute == "selective" and layout.kernels not in FLASH:
+        return [part for part in parts if ".attend" in part.name]
+    if layout.recompute == "selective":  # torchtitan's: every second product is kept
+        products = [part for part in parts if part.kind == "matmul"]
+        return [part for part in parts if part.kind != "matmul"] + products[::2]
+    return []
+
+
+def _head(shape: ModelShape, step: Step, share: float) -> list[Part]:
+    if share <= 0.0:
+        return []
+    import dataclasses
+
+    few = max(1, round(share * step.written))
+    return head(shape, dataclasses.replace(step, target_seq=few))
+
+
+def _seconds(found: Kernels, rates: Rates, precision: str, backward: bool) -> Load:
+    low = precision == "fp8"
+    products = streams = attention = 0.0
+    launches = found.launches
+    for count, m, n, k in found.products:
+        dtype = "fp8" if low and count == 1 else ("bf16" if low else precision)
+        products += float(rates.matmul(m, n, k, batch=count, dtype=dtype))
+        if dtype == "fp8":  # operands are scaled and written again, both ways round
+            streams += float(rates.stream(3.0 * (m * k + n * k), kernels=2))
+            launches += 2
+    for one in found.attention:
+        attention += float(
+            rates.attention(
+                batch=one.batch,
+                heads=one.num_heads,
+                kv_heads=one.num_kv_heads,
+                queries=one.queries,
+                keys=one.keys,
+                head_dim=one.head_dim,
+                dtype="bf16" if low else precision,
+                causal=one.half,
+                backward=backward,
+            )
+        )
+    for num_bytes, num in found.streams:
+        streams += float(rates.stream(num_bytes, kernels=num))
+    return (products, attention, streams, launches * rates.launch)
+
+
+def _sum(*found: Load) -> Load:
+    return tuple(sum(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _average(found: list[tuple[Load, float]]) -> Load:
+    scaled = [tuple(share * value for value in load) for load, share in found]
+    return _sum(*scaled) if scaled else NOTHING
