@@ -33,7 +33,7 @@ class Bench:
         self.asked = []
         self.made = []
 
-        def make(device, log):
+        def make(device, log, server):
             self.made.append(worker(device, log, answer, self.asked))
             return self.made[-1]
 

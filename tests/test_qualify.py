@@ -22,7 +22,8 @@ import pytest
 from runner_fakes import point
 from trainrig.errors import UsageError
 from trainrig.record import Kind, Outcome, Verdict
-from trainrig.runner.qualify import _interrupted_once, judge_run, qualify
+from trainrig.runner.interrupt import interrupted_once
+from trainrig.runner.qualify import judge_run, qualify
 from trainrig.store import create_run, find_runs, read_run
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
@@ -312,7 +313,7 @@ def test_a_run_of_another_verb_is_not_gone_on_with(tmp_path):
 
 def test_a_second_signal_does_not_disturb_the_closing():
     before = signal.getsignal(signal.SIGINT)
-    with _interrupted_once():
+    with interrupted_once():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -74,6 +74,7 @@ def prepare(
     texts: tuple[Path, ...] = (),
     *,
     out: Path | None = None,
+    parent: Path = Path("data"),
     vocab_size: int | None = None,
     tokenizer: Path | None = None,
     say: Say = lambda _: None,
@@ -81,8 +82,9 @@ def prepare(
     """Prepare ``texts`` (the standard library if there are none) in the folder ``out``.
 
     ``vocab_size`` is for the tokenizer that is trained, DEFAULT_VOCAB unless given;
-    ``tokenizer`` names one that exists.  ``out`` is ``data/<corpus>-<hash>-<tokenizer>``
-    unless given.  Raises UsageError, DataError, and StoreError when it cannot be written.
+    ``tokenizer`` names one that exists.  ``out`` is ``<corpus>-<hash>-<tokenizer>`` in
+    ``parent`` unless given.  Raises UsageError, DataError, and StoreError when it cannot
+    be written.
     """
     if vocab_size is not None and tokenizer is not None:
         raise UsageError(
@@ -95,7 +97,7 @@ def prepare(
     corpus = open_corpus(texts)
     found = survey(corpus)
     _tell(found, say)
-    out = out or Path("data", _name(corpus, found, given, vocab_size))
+    out = out or parent / _name(corpus, found, given, vocab_size)
     existing = _existing(out, found, given, vocab_size)
     if existing is not None:
         return Prepared(folder=out, manifest=existing, reused=True)

@@ -16,6 +16,7 @@ from trainrig.record import Case
 from trainrig.stats import AGREEMENT
 from trainrig.workload import Work
 
+SERVER = "trainrig.measure.serve"
 FAMILIES = ("matmul", "vector", "copy", "layer", "storage", "step")
 
 
@@ -81,7 +82,7 @@ class Family:
     """Bytes the case needs on its device, the answer's check included."""
     prepare: Callable[[Case, str], Prepared | SelfTimed]
     """(case, device) → what to time.  Raises Unsupported, or torch's out-of-memory error."""
-    server: str = "trainrig.measure.serve"
+    server: str = SERVER
     """The program whose workers run this family's cases."""
     results: tuple[tuple[str, str], ...] = ()
     """Conditions of an attempt that are results of their own, as (name, unit): each becomes a

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -58,6 +59,8 @@ class Request:
     timeout: float
     """Hard limit in seconds until it says something: the reply, preparation and the answer's check
     included, or news of a training's next step."""
+    limit: float = math.inf
+    """Hard limit in seconds of the whole case, whatever it says meanwhile."""
     hold: bool = False
     """Wait for the parent's word between preparing and timing: several devices start together."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -194,15 +197,17 @@ class Worker:
         self._number += 1
         kills_before = _oom_kills()
         self._send(request.to_line(self._number))
-        line = self._read_line(request.timeout)
+        until = start + request.limit
+        line = self._read_line(request.timeout, until)
         if request.hold:
             released()  # also when it died: the others must not wait for it
             if line == HOLDING:
                 self._send(b"go\n")
-                line = self._read_line(request.timeout)
+                line = self._read_line(request.timeout, until)
         duration = time.monotonic() - start
         if line is None:
-            return self._replace(self._post_mortem(request.timeout, kills_before, duration))
+            patience = min(request.timeout, request.limit)
+            return self._replace(self._post_mortem(patience, kills_before, duration))
         try:
             return parse_reply(line, self._number)
         except ValueError as error:
@@ -256,13 +261,13 @@ class Worker:
         reason = f"the worker died with {how}: {self._last_words()}"
         return Reply(status=Status.FAILED, reason=reason, duration=duration)
 
-    def _read_line(self, timeout: float) -> bytes | None:
+    def _read_line(self, timeout: float, until: float = math.inf) -> bytes | None:
         """The next line that is no news, or None at death or after ``timeout`` seconds of silence.
 
-        News is a sign of life: the time starts anew.
+        News is a sign of life: the time starts anew, but none is waited for beyond ``until``.
         """
         while True:
-            line = self._read_any(time.monotonic() + timeout)
+            line = self._read_any(min(time.monotonic() + timeout, until))
             news = _parse_news(line)
             if news is None:
                 return line

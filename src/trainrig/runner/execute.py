@@ -10,7 +10,9 @@ time is left.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +24,7 @@ from pathlib import Path
 
 from trainrig.errors import UnavailableError
 from trainrig.measure import sampler
+from trainrig.measure.family import SERVER, family
 from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.worker import Reply, Request, Worker
@@ -49,7 +52,8 @@ _MAX_ROUNDS = 3
 _MEASURED = "already measured in this run"
 
 Describe = Callable[[Record], str]
-MakeWorker = Callable[[str, Path], Worker]
+MakeWorker = Callable[[str, Path, str], Worker]
+"""(device, log, program) → a worker that has been started."""
 
 
 class Executor:
@@ -92,15 +96,15 @@ class Executor:
         """Go on from the records of a run that was cut off: its attempts count."""
         self._attempts.take_up(records)
 
-    def _start_pair(self, target: Target, name: str) -> tuple[Worker, ...]:
+    def _start_pair(self, target: Target, name: str, server: str) -> tuple[Worker, ...]:
         """Two fresh workers for a device, loading torch side by side."""
-        if target.torch_device == HOST and self._early:
+        if target.torch_device == HOST and server == SERVER and self._early:
             pair, self._early = self._early, ()
             return pair
         self._tell(f"starting workers for {name}", level="running")
         stem = "".join(c if c.isalnum() else "-" for c in name.lower())
         return tuple(
-            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"))
+            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"), server)
             for number in range(1, NUM_WORKERS + 1)
         )
 
@@ -108,13 +112,17 @@ class Executor:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
         if all(task.skip or self._attempts.is_settled(task) for task in block.tasks):
             for task in block.tasks:  # no worker is started for these
-                self._skip(task, task.skip or _MEASURED)
+                measured = self._attempts.has_value(task)
+                self._skip(task, _MEASURED if measured or not task.skip else task.skip)
             return
         end = min(time.monotonic() + seconds, self._deadline)
         self._tell(block.name, level="stage")
         with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
             pairs = [
-                [stack.enter_context(worker) for worker in self._start_pair(target, block.name)]
+                [
+                    stack.enter_context(worker)
+                    for worker in self._start_pair(target, block.name, _server(block.tasks[0]))
+                ]
                 for target in block.targets
             ]
             try:
@@ -151,7 +159,9 @@ class Executor:
             self._tell(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
             for number in range(NUM_WORKERS):
                 barrier = threading.Barrier(num_devices)
-                requests = [replace(self._request(task, 1.0), hold=True) for task in tasks]
+                requests = [
+                    replace(self._request(task, 1.0), hold=True, limit=math.inf) for task in tasks
+                ]
                 replies = threads.map(
                     lambda pair, request, number=number, barrier=barrier: pair[number].run(
                         request, lambda: _meet(barrier, request.timeout)
@@ -168,11 +178,11 @@ class Executor:
         """Measure disturbed points again in fresh workers, as long as the time allows."""
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in tasks if self._attempts.is_disturbed(task)]
-            for target in dict.fromkeys(task.target for task in again):
-                own = [task for task in again if task.target == target]
-                self._repeat(target, sorted(own, key=lambda task: not task.required))
+            for target, server in dict.fromkeys((task.target, _server(task)) for task in again):
+                own = [task for task in again if (task.target, _server(task)) == (target, server)]
+                self._repeat(target, server, sorted(own, key=lambda task: not task.required))
 
-    def _repeat(self, target: Target, tasks: Sequence[Task]) -> None:
+    def _repeat(self, target: Target, server: str, tasks: Sequence[Task]) -> None:
         """Two more workers for some tasks of one device, if even one of them fits the time."""
         start_time = 4.0  # two workers loading torch side by side
         if self._deadline - time.monotonic() < start_time + 2.0 * self._cost(tasks[0]):
@@ -180,7 +190,7 @@ class Executor:
         name = f"disturbed points on {target.label}, again"
         self._tell(name, level="stage")
         with ExitStack() as stack:
-            workers = [stack.enter_context(w) for w in self._start_pair(target, name)]
+            workers = [stack.enter_context(w) for w in self._start_pair(target, name, server)]
             for task in tasks:
                 if self._deadline - time.monotonic() > NUM_WORKERS * self._cost(task):
                     self._run_task(task, workers, _MAX_TIME)
@@ -240,13 +250,16 @@ class Executor:
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
         warmup = 0.6 * task.sustained if task.case.get("sustained") else None
+        timeout = max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0)
         return Request(
             family=task.family,
             case=task.case,
             settings=Settings(
                 max_time=max(min(wanted, left - overhead), _MIN_TIME), warmup_time=warmup
             ),
-            timeout=max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0),
+            timeout=timeout,
+            limit=timeout,
+            extra=task.extra,
         )
 
     def _wanted(self, call: float, seconds: float) -> float:
@@ -295,10 +308,10 @@ class Executor:
             environment=self._environment,
         )
 
-    def _start_worker(self, device: str, log: Path) -> Worker:
+    def _start_worker(self, device: str, log: Path, server: str) -> Worker:
         # CUDA's own order is fastest first; the driver's tools count by bus.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        return Worker(device, log, tick=self._tick)
+        return Worker(device, log, command=(sys.executable, "-m", server), tick=self._tick)
 
     def _tick(self) -> None:
         """About once a second while a case runs: one line of telemetry."""
@@ -311,6 +324,11 @@ class Executor:
         left = max(self._deadline - time.monotonic(), 0.0)
         event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
         self._watch(event)
+
+
+def _server(task: Task) -> str:
+    """The program whose workers run a task: a training needs another one than a product."""
+    return family(task.family).server
 
 
 def _meet(barrier: threading.Barrier, timeout: float) -> None:

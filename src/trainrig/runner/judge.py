@@ -24,6 +24,7 @@ from trainrig.record import (
 )
 from trainrig.report.join import SIBLING_MARGIN, Row, join
 from trainrig.stats import median
+from trainrig.train.parts import MAX_OTHER
 from trainrig.units import format_quantity, format_share
 
 IMPLAUSIBLE = 1.5
@@ -59,6 +60,7 @@ def judge(
         *_odd_devices(rows),
         *_outside_band(rows),
         *_above_claim(rows),
+        *_in_no_part(rows),
         *_disturbed(records, run),
     ]
     missing = [step for step in steps if not step.done]
@@ -126,8 +128,9 @@ def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:
                 id="wrong-answer",
                 severity="error",
                 evidence=f"{_name(record)}: {record.reason}",
-                fix="repeat it: trainrig bench "
-                f"{record.benchmark}; if it stays, take the device out of service",
+                fix="repeat it: trainrig "
+                + ("train" if record.benchmark == "step" else f"bench {record.benchmark}")
+                + "; if it stays, take the device out of service",
                 records=(record.id,),
             )
 
@@ -191,6 +194,26 @@ def _above_claim(rows: Iterable[Row]) -> Iterable[Finding]:
             "any number of this run"
             if impossible
             else _ABOVE[point.benchmark == "matmul"],
+            records=(point.id,),
+        )
+
+
+def _in_no_part(rows: Iterable[Row]) -> Iterable[Finding]:
+    """A training step's time that belongs to none of its parts: nobody looks for it there."""
+    for row in rows:
+        point = row.measured
+        if row.benchmark != "step" or row.metric != "time" or not _usable(point):
+            continue
+        assert point is not None and point.value
+        other = point.conditions.get("time.other")
+        if not isinstance(other, float) or other <= MAX_OTHER * point.value:
+            continue
+        yield Finding(
+            id="time-in-no-part",
+            severity="warning",
+            evidence=f"{_name(point)}: {format_share(other / point.value)} of a step "
+            f"({format_quantity(other, 's')}) belong to none of its parts",
+            fix="profile one step: torch.profiler shows what runs between the parts",
             records=(point.id,),
         )
 

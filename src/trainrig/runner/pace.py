@@ -30,6 +30,11 @@ _MIN_CALLS = 4.0
 # of Hugging Face's waits for its import.
 _LAYER_CALLS = 8.0
 _LAYER_IMPORT = 2.0
+# A training's model is built and its text opened; its first steps settle memory and kernels.
+_STEP_FIXED = 1.0
+_STEP_CALLS = 4.0
+# Before any step was seen: it reaches this share of its products' rate.
+_STEP_SHARE = 1 / 3
 
 
 class Pace:
@@ -50,9 +55,23 @@ class Pace:
         seen = sorted(self._seen.get(_kind(task), ()))
         smaller = [pair for pair in seen if pair[0] <= units] or seen[:1]
         if not smaller:
-            return units / _FIRST_GUESS[task.target.is_gpu]
+            return units / self._guess(task)
         known_units, seconds = smaller[-1]
         return seconds * max(units / known_units, 1.0)
+
+    def _guess(self, task: Task) -> float:
+        """Work units a second of a kind of which nothing is known yet."""
+        if task.family == "step":
+            products = ("matmul", str(task.case["dtype"]))
+            rates = [
+                units / seconds
+                for kind, seen in self._seen.items()
+                if (kind[0], kind[1:3]) == (task.target.torch_device, products)
+                for units, seconds in seen
+            ]
+            if rates:
+                return _STEP_SHARE * max(rates)
+        return _FIRST_GUESS[task.target.is_gpu]
 
     def overhead(self, task: Task) -> float:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
@@ -63,6 +82,9 @@ class Pace:
             imports = _LAYER_IMPORT if theirs else 0.0
             fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
             return _FIXED + imports + fill + _LAYER_CALLS * self.call_time(task)
+        if task.family == "step":
+            fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
+            return _STEP_FIXED + fill + _STEP_CALLS * self.call_time(task)
         speed = _PREPARE_SPEED if task.family == "matmul" else _FILL_SPEED
         prepare = family(task.family).memory(task.case) / speed[task.target.is_gpu]
         return _FIXED + prepare + _MIN_CALLS * self.call_time(task)

@@ -7,8 +7,9 @@ small budget spends itself on them; what does not fit is recorded as skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trainrig.measure.family import family
 from trainrig.record import Case
@@ -30,8 +31,8 @@ SUSTAINED_BUDGET = 60.0
 UNVERIFIED = "unverified on hardware"
 """Said of what no machine of several GPUs has shown to work yet."""
 
-# Share of memory that one case may take: the check of the answer and the allocator need the rest.
-_MEMORY_SHARE = 0.5
+MEMORY_SHARE = 0.5
+"""Of a device's memory for one case: the check of the answer and the allocator need the rest."""
 
 _CPU_SIZES = (2048, 512, 1024, 256, 128, 4096)
 _SMALL_CPU_SIZES = (512, 1024, 2048)
@@ -61,13 +62,15 @@ class Task:
     """What the conditions of its point say besides."""
     skip: str | None = None
     """Why it is recorded and not run."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What its worker needs besides and the case does not say: where data lies."""
 
     @property
     def fits_memory(self) -> bool:
         """Whether its operands fit on the device with room to spare; a disk's worker sees to it."""
         if self.family == "storage":
             return True
-        return family(self.family).memory(self.case) <= _MEMORY_SHARE * self.target.memory_bytes
+        return family(self.family).memory(self.case) <= MEMORY_SHARE * self.target.memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,19 @@ def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
     return ceiling(own, task.family, task.case)
 
 
+def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
+    """The claim that bounds a measured point on its device, if one does.
+
+    A vector's FLOP/s have no ceiling among the claims, its bytes have; of a training
+    step the FLOP/s alone have one.
+    """
+    computes = point.metric == "flop_rate" and point.benchmark in ("matmul", "layer", "step")
+    if not computes and point.metric != "byte_rate":
+        return None
+    own = of_device(claims, point.device, point.device_index)
+    return ceiling(own, point.benchmark, point.case)
+
+
 def with_limits(baselines: Iterable[Record]) -> tuple[Published, ...]:
     """Published records with what their own chips claim."""
     claims: dict[str, tuple[Record, ...]] = {}

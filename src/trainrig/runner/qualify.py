@@ -7,32 +7,31 @@ measure, then judge, and leave a valid run whatever ends them.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, from_dict, inspect, to_dict, value_or
 from trainrig.measure.worker import Worker
-from trainrig.predict import ceiling, of_device
-from trainrig.record import Kind, Limit, Outcome, Record, Verdict
+from trainrig.record import Finding, Kind, Outcome, Record, Verdict
 from trainrig.runner.execute import Executor
+from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.judge import judge
 from trainrig.runner.plan import SMALL_BUDGET, Block, Task, qualify_plan
-from trainrig.runner.prepare import claims_for, expectations, history_of
+from trainrig.runner.prepare import claims_for, expectations, history_of, limit_of_point
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.scene import Plan, Scene
 from trainrig.runner.show import published_baselines, view_of
 from trainrig.runner.storage import storage_target, with_storage
 from trainrig.runner.targets import HOST, find_targets
+from trainrig.runner.training import TextShelf, with_training
 from trainrig.runner.words import describe
 from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
 
@@ -42,10 +41,6 @@ DEFAULT_BUDGET = 240.0
 
 # Seconds kept back for judging and writing the report.
 _CLOSING = 1.2
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: the run is closed and stays valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +68,15 @@ def qualify(
     """
     check_budget(budget)
 
-    def plan(scene: Scene) -> Sequence[Block]:
-        blocks = qualify_plan(scene.targets, budget, _native_bf16(scene.snapshot))
-        return with_storage(blocks, storage_target(scene.snapshot, scene.run.path), budget)
+    with TextShelf() as shelf:
 
-    return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
+        def plan(scene: Scene) -> Sequence[Block]:
+            native = _native_bf16(scene.snapshot)
+            blocks = qualify_plan(scene.targets, budget, native)
+            blocks = with_storage(blocks, storage_target(scene.snapshot, scene.run.path), budget)
+            return with_training(blocks, scene.targets, budget, native, shelf.text(budget, watch))
+
+        return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
 
 
 def carry_out(
@@ -99,7 +98,7 @@ def carry_out(
     if resume:
         _check_verb(resume, verb)
     run = resume_run(resume) if resume else create_run(out, verb, _config(budget, config))
-    with run, _interrupted_once():
+    with run, interrupted_once():
         session = _Session(run, start + budget - _CLOSING, watch)
         interrupted = None
         try:
@@ -111,6 +110,24 @@ def carry_out(
                 run.discard()
             raise
         return session.close(interrupted)
+
+
+def close_run(
+    run: RunWriter, findings: Iterable[Finding], interrupted: str | None
+) -> Qualification:
+    """Judge what is there and write the report."""
+    from trainrig.report.html import render_html
+
+    records = read_run(run.path).records
+    verdict = judge(records, findings, interrupted, str(run.path))
+    run.write_verdict(verdict)
+    run.write_report(render_html([view_of(read_run(run.path))]))
+    return Qualification(
+        run=run.path,
+        verdict=verdict,
+        num_records=len(records),
+        interrupted=interrupted is not None,
+    )
 
 
 def judge_run(run: RunData) -> Verdict:
@@ -211,8 +228,7 @@ class _Session:
         by_key = {(record.key, record.device_index): record for record in expected}
 
         def complete(point: Record) -> Record:
-            own = of_device(claims, point.device, point.device_index)
-            return point.replace(limit=_limit_for(point, own))
+            return point.replace(limit=limit_of_point(point, claims))
 
         return Executor(
             self._run,
@@ -234,25 +250,7 @@ class _Session:
     def close(self, interrupted: str | None) -> Qualification:
         """Judge what is there and write the report."""
         findings = diagnose(self._snapshot) if self._snapshot else ()
-        records = read_run(self._run.path).records
-        verdict = judge(records, findings, interrupted, str(self._run.path))
-        self._run.write_verdict(verdict)
-        from trainrig.report.html import render_html
-
-        self._run.write_report(render_html([view_of(read_run(self._run.path))]))
-        return Qualification(
-            run=self._run.path,
-            verdict=verdict,
-            num_records=len(records),
-            interrupted=interrupted is not None,
-        )
-
-
-def _limit_for(point: Record, claims: Sequence[Record]) -> Limit | None:
-    limit = ceiling(claims, point.benchmark, point.case)
-    # A vector's FLOP/s have no ceiling among the claims; its bytes have.
-    bounds_this = point.benchmark in ("matmul", "layer") or point.metric == "byte_rate"
-    return limit if bounds_this else None
+        return close_run(self._run, findings, interrupted)
 
 
 def _check_same_software(earlier: Sequence[Record], environment: str) -> None:
@@ -285,35 +283,6 @@ def _config(budget: float, config: Mapping[str, Any] | None) -> dict[str, Any]:
 def _native_bf16(snapshot: Snapshot) -> bool:
     flags = value_or(snapshot.cpu.flags, ())
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
-
-
-@contextmanager
-def _interrupted_once() -> Iterator[None]:
-    """The first SIGINT or SIGTERM ends the measuring; the closing of the run is not disturbed.
-
-    SIGTERM is what a scheduler or a shutdown sends.  Whoever is in more of a hurry
-    has SIGKILL, and the run is valid after that too.
-    """
-    seen: list[int] = []
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) == 1:
-            raise Interrupted
-
-    try:
-        before = {number: signal.signal(number, interrupt) for number in _ENDING}
-    except ValueError:  # not in the main thread: signals are the embedding program's business
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def summary(result: Qualification) -> dict[str, Any]:

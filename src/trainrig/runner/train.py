@@ -21,12 +21,11 @@ from trainrig.data.manifest import Manifest, read_manifest
 from trainrig.data.objective import open_batches
 from trainrig.errors import UsageError
 from trainrig.record import Finding, Kind, Record, Status
-from trainrig.runner.judge import judge
+from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
-from trainrig.runner.qualify import Qualification, _interrupted_once
-from trainrig.runner.show import view_of
+from trainrig.runner.qualify import Qualification, close_run
 from trainrig.runner.train_session import CHECKPOINT, Session, Trained
-from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
+from trainrig.store import RunData, create_run, read_run, resume_run
 from trainrig.train.experiment import (
     Experiment,
     check,
@@ -35,13 +34,11 @@ from trainrig.train.experiment import (
     objective_of,
     to_dict,
 )
-from trainrig.units import format_share
 from trainrig.workload import ModelShape
 
 MARGIN_NATS = 1.0
 """A model that learned lies this far below the unigram entropy of the held-out text."""
 LEARNING_STEPS = 200
-_OTHER = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +116,7 @@ def train(
     """Train, measure and judge ``experiment`` in a new run, or go on with the run ``resume``."""
     plan = plan_for(experiment)
     run = resume_run(resume) if resume else create_run(out, "train", _config(plan))
-    with run, _interrupted_once():
+    with run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))
         session = Session(run, plan.manifest, watch, resuming=resume is not None)
         trained, interrupted = None, None
@@ -131,7 +128,8 @@ def train(
             if resume is None:
                 run.discard()
             raise
-        return _close(run, plan, trained, interrupted)
+        findings = tuple(_findings(plan, trained)) if trained else ()
+        return close_run(run, findings, interrupted)
 
 
 def _config(plan: Plan) -> dict[str, Any]:
@@ -144,40 +142,9 @@ def _config(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _close(
-    run: RunWriter, plan: Plan, trained: Trained | None, interrupted: str | None
-) -> Qualification:
-    """Judge what is there and write the report."""
-    from trainrig.report.html import render_html
-
-    findings = tuple(_findings(plan, trained)) if trained else ()
-    records = read_run(run.path).records
-    verdict = judge(records, findings, interrupted, str(run.path))
-    run.write_verdict(verdict)
-    run.write_report(render_html([view_of(read_run(run.path))]))
-    return Qualification(
-        run=run.path,
-        verdict=verdict,
-        num_records=len(records),
-        interrupted=interrupted is not None,
-    )
-
-
 def _findings(plan: Plan, trained: Trained) -> Iterator[Finding]:
     yield from _failed(trained)
     yield from _too_large(trained)
-    point = trained.point("time")
-    if point is None or not point.value:
-        return
-    share = float(str(point.conditions.get("time.other", 0.0))) / point.value
-    if share > _OTHER:
-        yield Finding(
-            id="time-in-no-part",
-            severity="warning",
-            evidence=f"{format_share(share)} of a step belongs to none of its parts",
-            fix="profile one step: torch.profiler shows what runs between the parts",
-            records=(point.id,),
-        )
     yield from _learning(plan, trained)
 
 

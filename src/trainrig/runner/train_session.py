@@ -15,17 +15,17 @@ from trainrig.measure import sampler, step
 from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.worker import Reply, Request, Worker
-from trainrig.predict import ceiling, of_device
 from trainrig.record import Derivation, Record, Status, new_id
 from trainrig.runner.execute import Executor
 from trainrig.runner.plan import Block, Task, matmul_case
-from trainrig.runner.prepare import claims_for, expectations, history_of
+from trainrig.runner.prepare import claims_for, expectations, history_of, limit_of_point
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.show import published_baselines
 from trainrig.runner.targets import choose, find_targets
+from trainrig.runner.training import step_task
 from trainrig.runner.words import describe
 from trainrig.store import RunWriter, read_run
-from trainrig.train.experiment import Experiment, case_of
+from trainrig.train.experiment import Experiment
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.units import format_memory
 
@@ -144,12 +144,7 @@ class Session:
         return trained
 
     def _task(self, experiment: Experiment) -> Task:
-        return Task(
-            target=self._target,
-            family="step",
-            case=case_of(experiment, self._manifest.corpus_sha256),
-            step=f"{experiment.dtype} training step",
-        )
+        return step_task(self._target, experiment, self._manifest.corpus_sha256)
 
     def _bound(self, task: Task, expected: Record) -> None:
         """What can be said of time and loss beforehand.
@@ -282,10 +277,7 @@ class Session:
         return found
 
     def _with_limit(self, point: Record) -> Record:
-        if point.metric != "flop_rate":
-            return point
-        own = of_device(self._claims, point.device, point.device_index)
-        return point.replace(limit=ceiling(own, point.benchmark, point.case))
+        return point.replace(limit=limit_of_point(point, self._claims))
 
     @property
     def _subject(self) -> Subject:

@@ -2,9 +2,9 @@
 
 Started as ``python -m trainrig.train.serve DEVICE``; it speaks what `measure.serve` speaks.  A
 request's ``extra`` holds the whole experiment (``experiment``), where to save and to resume
-(``checkpoint``, ``resume``), and how many steps to train here (``stop``, for a second worker that
-measures only); without ``stop`` it trains until ``steps`` are done, and with the settings'
-``max_time`` until that time is over.
+(``checkpoint``, ``resume``), and how many steps to train here (``stop``, for a worker that
+measures only); without ``stop`` it trains until ``steps`` are done, and with a ``max_time`` in
+the settings until that time is over.  ``must_learn``: a loss that does not fall is a wrong answer.
 
 Each step is told at once, so that a crash, a lack of memory or a NaN costs no step that was done.
 The reply's samples are the times of the steps behind the first ones, in which memory and kernels
@@ -17,14 +17,14 @@ import ctypes
 import gc
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainrig.measure import sampler
 from trainrig.measure.serve import Parent, serve
-from trainrig.record import Scalar, Status
+from trainrig.record import WRONG_ANSWER, Scalar, Status
 from trainrig.stats import median
 from trainrig.train.experiment import Experiment, check, from_dict
 from trainrig.train.parts import OTHER, PARTS
@@ -32,6 +32,7 @@ from trainrig.train.parts import OTHER, PARTS
 WARM_UP = 3
 """Steps that are trained and not counted as samples."""
 MAX_SAMPLES = 2000
+_LATE = 3
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
@@ -67,6 +68,8 @@ class Job:
     resume: Path | None
     whole: bool
     """To the end: the held-out loss is taken and checkpoints are written."""
+    must_learn: bool = False
+    """The experiment is known to learn: where its loss does not fall, something is wrong."""
 
 
 def job_of(request: Mapping[str, Any]) -> Job:
@@ -77,10 +80,11 @@ def job_of(request: Mapping[str, Any]) -> Job:
     return Job(
         experiment=experiment,
         stop=experiment.steps if stop is None else stop,
-        seconds=extra.get("seconds") or math.inf,
+        seconds=request["settings"]["max_time"] or math.inf,
         checkpoint=_path(extra.get("checkpoint")),
         resume=_path(extra.get("resume")),
         whole=stop is None,
+        must_learn=bool(extra.get("must_learn")),
     )
 
 
@@ -103,7 +107,9 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
         parent.tell({"num_parameters": sum(w.numel() for w in engine.weights.master.values())})
         parent.hold()
         with sampler.watch(device) as watched:
-            rows = _train(engine, job, parent)
+            rows, wrong = _watch_loss(engine, job, parent)
+        if wrong is not None:
+            return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER}: {wrong}"}
         heldout = _heldout(engine, job)
         peak = _peak_memory(device, before)
     return {
@@ -118,6 +124,34 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
             "peak_memory": peak,
         },
     }
+
+
+def _watch_loss(engine: Any, job: Job, parent: Parent) -> tuple[list[dict[str, Any]], str | None]:
+    """The steps, and what is wrong with their losses where the experiment must learn."""
+    from trainrig.train.engine import Diverged
+
+    try:
+        rows = _train(engine, job, parent)
+    except Diverged as error:
+        if not job.must_learn:
+            raise
+        return [], error.message
+    return rows, not_falling([row["loss"] for row in rows]) if job.must_learn else None
+
+
+def not_falling(losses: Sequence[float]) -> str | None:
+    """What is wrong with losses whose last ones do not lie below the first, or None.
+
+    The first is that of fresh weights, about the logarithm of the vocabulary; the last three are
+    taken together, since a batch's loss wanders.
+    """
+    late = losses[1:][-_LATE:]
+    if not late or sum(late) / len(late) < losses[0]:
+        return None
+    return (
+        f"the loss does not fall: {losses[0]:.3f} at first, {sum(late) / len(late):.3f} over the "
+        f"last {len(late)} of {len(losses)} steps"
+    )
 
 
 def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:

@@ -1,0 +1,209 @@
+"""A training step as something to measure: which model on which device, on which text.
+
+A qualification trains for seconds, not to an end: a model that is known to learn, on the running
+Python's standard library, sized to the device and the budget.  The text is prepared once and kept
+in the user's cache, under the hash of what it is; where nothing can be kept there, it lies in a
+scratch folder for as long as the run.  That the loss falls is the check of the answer.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainrig.catalog.chip import peak
+from trainrig.data.manifest import Manifest
+from trainrig.errors import TrainrigError
+from trainrig.measure import step
+from trainrig.runner.plan import MEMORY_SHARE, SMALL_BUDGET, Block, Task
+from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.targets import Target
+from trainrig.train.experiment import Experiment, case_of, to_dict
+
+SHARE = 0.2
+"""Of a qualification's time, at most."""
+
+_SECONDS = (2.0, 8.0)
+# Two workers loading torch side by side; in each, the model and the steps that do not count.
+_START = 5.0
+_AROUND = 2.0
+_WORKERS = 2
+# More than a worker comes to within its seconds: the learning rate is the schedule's high part.
+_STEPS = 1000
+_UNPREPARED = "none"
+
+# (model, batch, tokens of a sample), the largest first.
+_GPU_SIZES = (
+    ("gpt2-medium", 16, 1024),
+    ("gpt2-medium", 8, 1024),
+    ("gpt2-medium", 4, 1024),
+    ("gpt2", 8, 1024),
+    ("gpt2", 4, 1024),
+    ("gpt2", 1, 1024),
+)
+_HOST_SIZES = tuple(("gpt2-small-cpu", batch, 256) for batch in (8, 4, 2, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Prepared text, or why there is none."""
+
+    folder: Path | None
+    corpus_sha256: str = _UNPREPARED
+    reason: str | None = None
+
+
+def step_task(target: Target, experiment: Experiment, corpus_sha256: str) -> Task:
+    """One step of a training as a task."""
+    return Task(
+        target=target,
+        family="step",
+        case=case_of(experiment, corpus_sha256),
+        step=f"{experiment.dtype} training step",
+    )
+
+
+def with_training(
+    blocks: Sequence[Block],
+    targets: Sequence[Target],
+    budget: float,
+    native_bf16: bool,
+    text: Text,
+) -> tuple[Block, ...]:
+    """A qualification's blocks and, behind them, training steps sized to device and budget.
+
+    On a machine with GPUs the host does not train.
+    """
+    gpus = [target for target in targets if target.is_gpu]
+    trained = [_experiments(t, native_bf16, budget) for t in gpus or targets]
+    own = [
+        _block(target, experiments, budget, text)
+        for target, experiments in zip(gpus or targets, trained, strict=True)
+    ]
+    share = min(SHARE, sum(block.share for block in own))
+    others = (replace(block, share=block.share * (1.0 - share)) for block in blocks)
+    return (*others, *(replace(block, share=share / len(own)) for block in own))
+
+
+def _left_out(budget: float) -> str | None:
+    """Why a qualification of this budget does not train, or None."""
+    return "left out of budgets below one minute" if budget < SMALL_BUDGET else None
+
+
+def _block(target: Target, experiments: Sequence[Experiment], budget: float, text: Text) -> Block:
+    """Each experiment on one device; what cannot be trained is one record with its reason."""
+    seconds = _seconds(budget, len(experiments))
+    folder = str(text.folder or "")
+    tasks = [
+        replace(
+            step_task(target, experiment, text.corpus_sha256),
+            required=number == 0 and _left_out(budget) is None,
+            sustained=seconds,
+            skip=text.reason,
+            extra={
+                "experiment": to_dict(experiment.replace(data=folder)),
+                "stop": _STEPS,
+                "must_learn": True,
+            },
+        )
+        for number, experiment in enumerate(experiments[: 1 if text.reason else None])
+    ]
+    whole = _START + _WORKERS * len(tasks) * (seconds + _AROUND)
+    return Block(
+        targets=(target,),
+        name=f"training on {target.label}",
+        tasks=tuple(tasks),
+        share=0.0 if text.reason else whole / budget,
+    )
+
+
+def _seconds(budget: float, count: int) -> float:
+    """How long each worker may train each of ``count`` experiments."""
+    least, most = _SECONDS
+    return min(max((SHARE * budget - _START) / count / _WORKERS - _AROUND, least), most)
+
+
+def _experiments(target: Target, native_bf16: bool, budget: float) -> list[Experiment]:
+    """What is trained on a device: the required one first, others where there is time."""
+    if target.is_gpu:
+        return [_sized(target, _gpu_dtype(target), _GPU_SIZES + _HOST_SIZES)]
+    dtypes = ["bf16", "fp32"] if native_bf16 else ["fp32"]
+    if _seconds(budget, len(dtypes)) <= _SECONDS[0]:
+        del dtypes[1:]
+    return [_sized(target, dtype, _HOST_SIZES) for dtype in dtypes]
+
+
+def _gpu_dtype(target: Target) -> str:
+    """bf16, unless the catalog knows the chip and knows no bf16 of it."""
+    known = target.chip is not None and peak(target.chip, "fp16") is not None
+    return "fp16" if known and target.chip and peak(target.chip, "bf16") is None else "bf16"
+
+
+def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) -> Experiment:
+    """The largest that fits in the memory that a case may take; the smallest if none does."""
+    found = [
+        Experiment(
+            model=model,
+            batch=batch,
+            seq=seq,
+            dtype=dtype,
+            steps=_STEPS,
+            warmup=2,
+            learning_rate=1e-3 if model == _HOST_SIZES[0][0] else 3e-4,
+            heldout_batches=0,
+            checkpoint_every=0,
+        )
+        for model, batch, seq in sizes
+    ]
+    room = MEMORY_SHARE * target.memory_bytes
+    fitting = (e for e in found if step.memory(case_of(e, _UNPREPARED)) <= room)
+    return next(fitting, found[-1])
+
+
+class TextShelf:
+    """Where the text that is trained on lies.  Use as a context manager: scratch goes with it."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Nothing is prepared before it is asked for."""
+        self._environ = environ
+        self._stack = ExitStack()
+
+    def __enter__(self) -> TextShelf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def text(self, budget: float, watch: Watcher) -> Text:
+        """The standard library, prepared now or before; not where ``budget`` is too small."""
+        if (reason := _left_out(budget)) is not None:
+            return Text(folder=None, reason=reason)
+        watch(Progress(text="preparing the text to train on", level="running"))
+        reason = "there is no text to train on"
+        for folder in (self._cache, self._scratch):
+            try:
+                return self._prepared(folder())
+            except TrainrigError as error:
+                reason = f"there is no text to train on: {error.message}"
+            except OSError as error:
+                reason = f"there is no text to train on: {error.strerror}"
+        return Text(folder=None, reason=reason)
+
+    def _prepared(self, parent: Path) -> Text:
+        from trainrig.data.prepare import prepare
+
+        found = prepare(parent=parent)
+        manifest: Manifest = found.manifest
+        return Text(folder=found.folder.absolute(), corpus_sha256=manifest.corpus_sha256)
+
+    def _cache(self) -> Path:
+        base = self._environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        return Path(base, "trainrig")
+
+    def _scratch(self) -> Path:
+        made = tempfile.TemporaryDirectory(prefix="trainrig-", ignore_cleanup_errors=True)
+        return Path(self._stack.enter_context(made))
