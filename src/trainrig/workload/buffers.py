@@ -1,0 +1,51 @@
+"""Communication buffers: gradients in buckets, gathered weights, in bytes of one rank.
+
+ddp         torch copies all gradients into its buckets, which stay (gradient_as_bucket_view off)
+fsdp        two blocks' weights gathered at a time, the one computed with and the next one, the
+            embedding and head for the whole step, and one block's whole gradients
+deepspeed   a bucket of at most 5e8 gradients, twice where communication overlaps; stage 3 besides
+            the gathered weights
+megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
+Sources: torch's and DeepSpeed's documentation of the options named here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainrig.workload.layout import Layout
+from trainrig.workload.parameters import block_parameters, parameters
+from trainrig.workload.shapes import ModelShape
+from trainrig.workload.states import States
+
+_BUCKET = 5e8
+"""DeepSpeed's reduce_bucket_size and allgather_bucket_size, in numbers."""
+
+
+def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: Any) -> Any:
+    """Bytes of buffers beside ``num_parameters`` of one rank."""
+    import numpy as np
+
+    many, zero = np.asarray(layout.dp) > 1, np.asarray(layout.zero)
+    grad = states.lasting_grad + states.passing_grad
+    size = 0.0
+    if layout.engine == "ddp":
+        size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
+    if layout.engine == "deepspeed":
+        bucket = np.minimum(_BUCKET, num_parameters) * grad
+        size = np.where(many & (zero > 0), 2 * bucket, 0.0)
+    gathered = _gathered(shape, layout, grad)
+    size = size + np.where(many & (zero >= 3), gathered, 0.0)
+    if layout.engine == "megatron":
+        shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
+        size = size + shared * 2 * layout.micro_batch * layout.seq * shape.hidden
+    return size
+
+
+def _gathered(shape: ModelShape, layout: Layout, grad: float) -> Any:
+    """Whole weights of two blocks and of the ends, whole gradients of one block."""
+    narrow = 4 if layout.precision in ("fp32", "tf32") else 2
+    block = block_parameters(shape, decoder=shape.num_decoder_layers > 0) / layout.tp
+    found = parameters(shape)
+    ends = (found.embedding + found.head) / layout.tp
+    return narrow * (2 * block + ends) + grad * block

@@ -1,0 +1,72 @@
+"""What the two ends of a model keep: embedding, final norm, logits and loss, in bytes.
+
+Loss in torch's own operations (`F.cross_entropy`): the softmax in fp32 waits for backward, where
+its gradient and that of the logits join it: three fp32 numbers for each logit, whatever the logits'
+own type, which is freed by then.  Compiled, the softmax is computed again from the narrow logits.
+Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit.
+`models.loss`, our own, holds some rows of logits at a time and the matrix's gradient in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainrig.workload.layout import Layout
+from trainrig.workload.shapes import ModelShape
+from trainrig.workload.style import Style
+
+_CHUNK = 2**26
+"""Logits of `models.loss` at a time on a GPU, of at least so many rows:"""
+_FEWEST_ROWS = 256
+
+
+def embedding_bytes(shape: ModelShape, style: Style, seq: int) -> float:
+    """Of one sample: token ids; BERT's norm keeps the sum; dropout its mask."""
+    size = 8 * seq * (3 if shape.family == "bert" else 1)
+    normed = style.residual * shape.hidden * seq if shape.family == "bert" else 0
+    return size + normed + (shape.hidden * seq if style.dropout else 0)
+
+
+def end_bytes(shape: ModelShape, style: Style, seq: int) -> float:
+    """Of one sample, between the last block and the logits."""
+    wide = seq * shape.hidden
+    if shape.family == "bert":  # dense, gelu, norm
+        return wide * (2 * style.compute + style.residual)
+    out = 0 if style.chunked_loss else style.compute
+    copy = 4 + style.residual if style.norm_written_out and not shape.norm_bias else style.residual
+    return wide * (copy + out)
+
+
+def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> Any:
+    """At the worst moment of the loss, for ``rows`` tokens of one rank."""
+    if style.chunked_loss:
+        return chunk_bytes(shape, style, rows)
+    c = style.compute
+    if layout.engine == "megatron":
+        each = 4 + c
+    elif style.compiled:
+        each = 2 * c + 4
+    elif style.scheme == "pure":
+        each = 3 * c
+    else:
+        each = 12
+    return rows * shape.vocab * each / layout.tp
+
+
+def loss_rests(shape: ModelShape, style: Style, rows: Any) -> Any:
+    """What the chunked loss holds until the step's end: gradients before their common factor."""
+    if not style.chunked_loss:
+        return 0
+    return 4 * shape.vocab * shape.hidden + style.compute * rows * shape.hidden
+
+
+def chunk_bytes(shape: ModelShape, style: Style, rows: Any) -> Any:
+    """While a chunk of logits is in memory."""
+    import numpy as np
+
+    c = style.compute
+    chunk = np.minimum(max(_FEWEST_ROWS, _CHUNK // shape.vocab), rows) * shape.vocab
+    logits = chunk * (c + 4)
+    softmax = logits + (4 if c < 4 else 0) * chunk
+    product = logits + (c if c < 4 else 0) * chunk + c * shape.vocab * shape.hidden
+    return np.maximum(softmax, product) + loss_rests(shape, style, rows)

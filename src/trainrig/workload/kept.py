@@ -1,0 +1,180 @@
+"""What a block keeps for its backward pass: a list of tensors, by name, in bytes for one sample.
+
+Each operation keeps what its derivative needs: a product its inputs, a softmax its result, a GELU
+its input, a norm its input, dropout its mask; an addition keeps nothing.  The lists below name
+these tensors one by one; their sums are the field's formulas.  For a classic block (f = 4h, half
+precision, dropout, fused softmax) they add up to 34sbh + 5as²b bytes, and what selective
+recomputation drops is 5as²b (Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5); a test
+holds that.  The softmax's result is 2as²b, its dropout's mask as²b, the dropped result 2as²b.
+
+Letters: s tokens of a sequence, h width, a heads·head_dim, k kv_heads·head_dim, f feed-forward
+width, n heads.  What tensor parallelism splits is marked; the rest is whole on each of its ranks,
+or split along the sequence with sequence parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainrig.workload.shapes import ModelShape
+from trainrig.workload.style import Style
+
+NONE, CORE, PRODUCTS, FULL = "none", "core", "products", "full"
+"""Policies: keep everything; all but the scores (Megatron's selective recomputation); results of
+products and of attention (torch's); the block's input alone."""
+
+_ALL = frozenset((NONE, CORE, PRODUCTS, FULL))
+_RESULT = frozenset((NONE, CORE, PRODUCTS))  # of a product, and needed by what follows it
+_CHEAP = frozenset((NONE, CORE))  # computed again from a product's result
+_SCORES = frozenset((NONE,))
+_IDLE = frozenset((PRODUCTS,))  # a product's result that no derivative needs, kept all the same
+_INPUT = frozenset((PRODUCTS, FULL))  # the block's input where only its copy is needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One tensor that waits for the backward pass."""
+
+    name: str
+    num_bytes: float
+    """For one sample, unsplit."""
+    split: bool
+    """Over tensor-parallel ranks; otherwise whole, or split along the sequence."""
+    policies: frozenset[str]
+
+
+def total(items: Iterable[Kept], policy: str, *, split: bool) -> float:
+    """Bytes of one sample that ``policy`` keeps, of what tensor parallelism splits or not."""
+    return sum(i.num_bytes for i in items if policy in i.policies and i.split == split)
+
+
+def block_kept(
+    shape: ModelShape, style: Style, seq: int, *, decoder: bool = False, read: int = 0
+) -> list[Kept]:
+    """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens."""
+    items = _branch(shape, style, seq, "attention", first=True)
+    items += _self_attention(shape, style, seq, decoder=decoder)
+    if decoder:
+        items += _branch(shape, style, seq, "cross")
+        items += _cross_attention(shape, style, seq, read)
+    items += _branch(shape, style, seq, "ffn")
+    return items + _feed_forward(shape, style, seq)
+
+
+def _branch(
+    shape: ModelShape, style: Style, seq: int, name: str, *, first: bool = False
+) -> list[Kept]:
+    """The residual stream where a branch begins, its norm, and the mask where it is added back.
+
+    BERT's norm comes after the sum: the same tensors in another order.
+    """
+    wide = seq * shape.hidden
+    wide_copy = not shape.norm_bias and style.norm_written_out and style.residual < 4
+    stream = _INPUT if first else frozenset()
+    if not wide_copy:
+        stream = _ALL if first else _RESULT - _IDLE if not style.compiled else _RESULT
+    items = [Kept(name=f"{name}.x", num_bytes=style.residual * wide, split=False, policies=stream)]
+    if wide_copy:
+        items.append(_seq(f"{name}.norm.fp32", 4 * wide, _CHEAP))
+    if not shape.norm_bias and style.norm_written_out:
+        items.append(_seq(f"{name}.norm.scaled", style.residual * wide, _CHEAP))
+    if not style.compiled:
+        casts = 3 if style.autocast and name == "attention" and _apart(shape) else 1
+        casts = 2 if style.autocast and name == "ffn" and shape.gated_ffn else casts
+        items.append(_seq(f"{name}.norm.out", casts * style.compute * wide, _CHEAP))
+    if style.dropout:
+        items.append(_seq(f"{name}.dropout.mask", wide, _CHEAP))
+    items.append(_seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP))
+    return items
+
+
+def _apart(shape: ModelShape) -> bool:
+    """Queries, keys and values come from three products, each with its own cast under autocast."""
+    return shape.family not in ("gpt2", "gpt-neo")
+
+
+def _self_attention(shape: ModelShape, style: Style, seq: int, *, decoder: bool) -> list[Kept]:
+    c, queries = style.compute, shape.num_heads * shape.head_dim
+    keys = shape.num_kv_heads * shape.head_dim
+    items = [
+        _tp("attention.q", c * seq * queries, _RESULT),
+        _tp("attention.kv", 2 * c * seq * (queries if style.repeats_keys else keys), _RESULT),
+    ]
+    return items + _attend(shape, style, "attention", seq, seq)
+
+
+def _cross_attention(shape: ModelShape, style: Style, seq: int, read: int) -> list[Kept]:
+    """Keys and values come from what was read; that itself is kept once for all blocks."""
+    c, queries = style.compute, shape.num_heads * shape.head_dim
+    items = [
+        _tp("cross.q", c * seq * queries, _RESULT),
+        _tp("cross.kv", 2 * c * read * shape.num_kv_heads * shape.head_dim, _RESULT),
+    ]
+    if style.autocast:
+        items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
+    return items + _attend(shape, style, "cross", seq, read)
+
+
+def _attend(shape: ModelShape, style: Style, name: str, seq: int, read: int) -> list[Kept]:
+    """Scores (eager) or their sums (flash), and the result, which the next product needs."""
+    c, wide = style.compute, seq * shape.num_heads * shape.head_dim
+    items = [
+        _tp(f"{name}.values", c * wide, _RESULT),
+        Kept(
+            name=f"{name}.out",
+            num_bytes=c * seq * shape.hidden,
+            split=False,
+            policies=_IDLE,
+        ),
+    ]
+    if style.flash:
+        return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _RESULT)]
+    scores = shape.num_heads * seq * read
+    return [*items, *_scores(style, name, scores)]
+
+
+def _scores(style: Style, name: str, scores: int) -> list[Kept]:
+    """as²b numbers: softmax's result, dropout's mask, what is multiplied with the values."""
+    c = style.compute
+    items = [
+        _tp(f"{name}.scores", c * scores, _IDLE),
+        _tp(f"{name}.softmax", style.softmax * scores, _SCORES),
+    ]
+    if style.dropout:
+        items += [
+            _tp(f"{name}.softmax.mask", scores, _SCORES),
+            _tp(f"{name}.softmax.dropped", c * scores, _SCORES),
+        ]
+    elif style.softmax != c:
+        items.append(_tp(f"{name}.softmax.narrow", c * scores, _SCORES))
+    return items
+
+
+def _feed_forward(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
+    wide, c = seq * shape.ffn, style.compute
+    down = _seq("ffn.down", c * seq * shape.hidden, _IDLE)
+    if shape.gated_ffn:
+        items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
+        if not style.fused and not style.compiled:
+            items.append(_tp("ffn.activated", c * wide, _CHEAP))
+    elif shape.activation == "relu":  # its result says all
+        items = [_tp("ffn.up", c * wide, _IDLE)]
+    elif shape.activation == "gelu_tanh" and style.gelu_written_out:
+        # x·(1 + tanh(…x³))/2: the cube's x, tanh, 1 + tanh in fp32 (autocast widens powers), x/2
+        wider = 4 if style.autocast else c
+        items = [_tp("ffn.gelu", (3 * wider + c) * wide, _CHEAP)]
+        items.append(_tp("ffn.up", c * wide, _IDLE))
+    else:
+        items = [_tp("ffn.up", c * wide, _RESULT)]
+    if not style.compiled or shape.activation == "relu":
+        items.append(_tp("ffn.activation", c * wide, _CHEAP))
+    return [*items, down]
+
+
+def _tp(name: str, num_bytes: float, policies: frozenset[str]) -> Kept:
+    return Kept(name=name, num_bytes=num_bytes, split=True, policies=policies)
+
+
+def _seq(name: str, num_bytes: float, policies: frozenset[str]) -> Kept:
+    return Kept(name=name, num_bytes=num_bytes, split=False, policies=policies)

@@ -1,0 +1,115 @@
+"""How much memory a training step needs on each GPU, by part.
+
+A step has a few moments at which memory can be at its highest: at the loss, when every activation
+waits for its backward pass and the logits exist; in the backward pass of the last block, which may
+have to be computed again; at the end of the backward pass, when all gradients exist; in the
+optimizer.  Each is summed up by itself and the worst one is the answer, as is the worst of the
+first and the last pipeline stage: the first keeps most micro-batches, the last has the logits.
+
+`kept` says what a block keeps, `states` what a parameter holds, `style` what a layout's words mean;
+here they are put together.  Sizes may be arrays, one number for each layout.
+
+Pipeline: with 1F1B the first of p stages keeps p micro-batches, with v interleaved groups
+p + (p - 1)/v of them (Korthikanti et al. 2022, section 4.2.3; Narayanan et al. 2021), with GPipe
+all.  Not modelled: what kernels allocate and free within one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.workload import framework as surroundings
+from trainrig.workload.layout import Layout
+from trainrig.workload.shapes import ModelShape
+from trainrig.workload.stage import Bytes, Parts, stage_of
+
+PARTS = (
+    "weights",
+    "gradients",
+    "master",
+    "optimizer",
+    "activations",
+    "logits",
+    "buffers",
+    "framework",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on the GPU that needs most, at its worst moment, by part."""
+
+    weights: Bytes
+    """What is computed with, narrow copies of it included."""
+    gradients: Bytes
+    master: Bytes
+    """fp32 copies of narrow weights."""
+    optimizer: Bytes
+    """Moments, and what the update needs besides."""
+    activations: Bytes
+    """What waits for backward, what is computed again, and gradients on their way."""
+    logits: Bytes
+    """Logits and loss, or what a chunked loss holds."""
+    buffers: Bytes
+    """Communication: buckets, gathered weights."""
+    framework: Bytes
+    """The context, libraries' workspaces, what the allocator cannot use; an estimate."""
+
+    @property
+    def allocated(self) -> Bytes:
+        """What the framework's allocator hands out at its peak."""
+        return sum(getattr(self, name) for name in PARTS if name != "framework")
+
+    @property
+    def total(self) -> Bytes:
+        """What the card must have."""
+        return self.allocated + self.framework
+
+    def interval(self, kind: str = "allocated") -> tuple[Bytes, Bytes]:
+        """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
+        return surroundings.interval(self.allocated, kind)
+
+    def at(self, index: int) -> Memory:
+        """One layout of many."""
+        import numpy as np
+
+        every = {name: np.asarray(getattr(self, name)) for name in PARTS}
+        return Memory(**{n: int(v if v.ndim == 0 else v[index]) for n, v in every.items()})
+
+
+def memory(shape: ModelShape, layout: Layout) -> Memory:
+    """Bytes per GPU of the worst stage; arrays where the layout has arrays."""
+    moments = []
+    for last in (False, True):
+        stage = stage_of(shape, layout, last=last)
+        moments += [stage.at_loss(), stage.in_backward(), stage.at_end(), stage.in_update()]
+    return _whole(_worst(moments), layout)
+
+
+def _worst(moments: list[Parts]) -> Parts:
+    """For each layout the moment with the largest sum."""
+    import numpy as np
+
+    worst, most = moments[0], sum(moments[0].values())
+    for moment in moments[1:]:
+        size = sum(moment.values())
+        higher = np.asarray(size > most)
+        if not higher.any():
+            continue
+        worst = {name: np.where(higher, moment[name], worst[name]) for name in worst}
+        most = np.where(higher, size, most)
+    return worst
+
+
+def _whole(parts: Parts, layout: Layout) -> Memory:
+    """Whole bytes: ints for one layout, arrays for many."""
+    import numpy as np
+
+    parts = parts | {"framework": surroundings.around(sum(parts.values()), layout)}
+    many = any(np.ndim(value) for value in parts.values())
+    rounded: dict[str, Any] = {}
+    for name, value in parts.items():
+        whole = np.rint(value).astype(np.int64) if many else round(float(value))
+        rounded[name] = np.broadcast_to(whole, (len(layout),)) if many else whole
+    return Memory(**rounded)

@@ -1,0 +1,253 @@
+"""One pipeline stage of a layout: its parameters, its activations, and the moments of a step.
+
+Helper of `memory`, which says what is counted.  Every size may be an array of layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.workload import buffers, ends
+from trainrig.workload.kept import CORE, FULL, NONE, PRODUCTS, Kept, block_kept, total
+from trainrig.workload.layout import Layout
+from trainrig.workload.parameters import (
+    attention_parameters,
+    ffn_parameters,
+    norm_parameters,
+    parameters,
+)
+from trainrig.workload.shapes import ModelShape
+from trainrig.workload.states import States, states_of
+from trainrig.workload.style import Style, style_of
+
+Bytes = Any
+"""A number of bytes, or an array of them."""
+Parts = dict[str, Bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The first or the last stage (the same one where pp is 1)."""
+
+    shape: ModelShape
+    layout: Layout
+    last: bool
+    style: Style
+    states: States
+
+    @property
+    def blocks(self) -> tuple[Bytes, Bytes]:
+        """Plain blocks, and those with cross-attention: the encoder's stages come first."""
+        import numpy as np
+
+        plain, crossed = self.shape.num_layers, self.shape.num_decoder_layers
+        here = -(-(plain + crossed) // self.layout.pp)
+        if self.last:
+            of_crossed = np.minimum(here, crossed)
+            return np.minimum(here - of_crossed, plain), of_crossed
+        of_plain = np.minimum(here, plain)
+        return of_plain, np.minimum(here - of_plain, crossed)
+
+    @property
+    def _alone(self) -> Any:
+        import numpy as np
+
+        return np.asarray(self.layout.pp) == 1
+
+    @property
+    def _has_loss(self) -> Any:
+        return self._alone | self.last
+
+    @property
+    def _has_embedding(self) -> Any:
+        return self._alone | (not self.last)
+
+    @property
+    def num_parameters(self) -> Bytes:
+        """Of one rank, before ZeRO."""
+        plain, crossed = self.blocks
+        found = parameters(self.shape)
+        tied_copy = found.embedding if self.shape.tied else 0
+        num = plain * self._block_parameters(1) + crossed * self._block_parameters(2)
+        num = num + self._has_embedding * found.embedding / self.layout.tp
+        num = num + self._has_loss * found.head / self.layout.tp
+        return num + (self._has_loss & ~self._has_embedding) * tied_copy / self.layout.tp
+
+    def _block_parameters(self, num_attentions: int) -> Bytes:
+        """Of one rank; norms are whole on each."""
+        shape = self.shape
+        shared = num_attentions * attention_parameters(shape) + ffn_parameters(shape)
+        return shared / self.layout.tp + (num_attentions + 1) * norm_parameters(shape)
+
+    @property
+    def _sequence_shares(self) -> Bytes:
+        import numpy as np
+
+        return np.where(np.asarray(self.layout.sequence_parallel) > 0, self.layout.tp, 1)
+
+    def sharded(self, stage: int) -> Bytes:
+        """Ranks that share what ZeRO ``stage`` shards."""
+        import numpy as np
+
+        return np.where(np.asarray(self.layout.zero) >= stage, self.layout.shards, 1)
+
+    # --- activations -----------------------------------------------------------------------
+
+    @property
+    def _seqs(self) -> tuple[int, int]:
+        """Tokens read and tokens written of a sample."""
+        read = self.layout.seq
+        return read, (self.layout.target_seq or read) if self.shape.family == "t5" else read
+
+    def _lists(self) -> tuple[list[Kept], list[Kept]]:
+        read, written = self._seqs
+        plain = block_kept(self.shape, self.style, read)
+        if self.shape.family != "t5":
+            return plain, []
+        return plain, block_kept(self.shape, self.style, written, decoder=True, read=read)
+
+    def _bytes(self, items: list[Kept], policy: str) -> Bytes:
+        """One micro-batch of one block on one rank."""
+        share = total(items, policy, split=True) / self.layout.tp
+        rest = total(items, policy, split=False) / self._sequence_shares
+        return (share + rest) * self.layout.micro_batch
+
+    @property
+    def policy(self) -> str:
+        """Which tensors are kept."""
+        if self.layout.recompute == "selective":
+            return CORE if self.layout.engine in ("megatron", "deepspeed") else PRODUCTS
+        return FULL if self.layout.recompute == "full" else NONE
+
+    def waiting(self) -> Bytes:
+        """Activations of all micro-batches that are under way."""
+        plain, crossed = self.blocks
+        plain_items, crossed_items = self._lists()
+        each = plain * self._bytes(plain_items, self.policy)
+        if crossed_items:
+            each = each + crossed * self._bytes(crossed_items, self.policy)
+        return each * self._in_flight() + self._ends()
+
+    def _in_flight(self) -> Bytes:
+        """Micro-batches whose activations this stage holds; a fraction with interleaved groups."""
+        import numpy as np
+
+        p, v, all_of_them = self.layout.pp, self.layout.interleave, self.layout.grad_accum
+        if self.layout.schedule == "gpipe":
+            return np.where(np.asarray(p) > 1, all_of_them, 1)
+        first, last = p + np.where(np.asarray(v) > 1, (p - 1) / v, 0), 1 + p * (v - 1) / v
+        return np.minimum(last if self.last else first, np.where(np.asarray(p) > 1, all_of_them, 1))
+
+    def _ends(self) -> Bytes:
+        read, written = self._seqs
+        b, shares = self.layout.micro_batch, self._sequence_shares
+        early = ends.embedding_bytes(self.shape, self.style, read)
+        late = ends.end_bytes(self.shape, self.style, written)
+        if self.shape.family == "t5":
+            early += ends.embedding_bytes(self.shape, self.style, written)
+            late += ends.end_bytes(self.shape, self.style, read)
+        return (
+            (self._has_embedding * early * self._in_flight() + self._has_loss * late) * b / shares
+        )
+
+    def in_one_block(self) -> Bytes:
+        """Backward of the last block: what is computed again, and gradients on their way."""
+        plain, crossed = self._lists()
+        items = crossed or plain
+        again = self._bytes(items, NONE) - self._bytes(_common(items, self.policy), NONE)
+        read, written = self._seqs
+        return again + self._gradients(written)
+
+    def _gradients(self, seq: int) -> Bytes:
+        """The residual's gradient, and inside the branch that needs most."""
+        import numpy as np
+
+        shape, c = self.shape, self.style.compute
+        b, tp = self.layout.micro_batch, self.layout.tp
+        inside = c * seq * shape.ffn * (2 if shape.gated_ffn else 1)
+        if not self.style.flash:
+            freed = c * seq * shape.ffn * (3 if shape.gated_ffn else 2)
+            scores = shape.num_heads * seq * seq * (8 - c if self.style.softmax == 4 else 2 * c)
+            inside = max(inside, scores - freed)
+        of_weights = self.states.passing_grad * shape.hidden * shape.ffn / tp
+        outside = self.style.residual * seq * shape.hidden / self._sequence_shares
+        return b * (inside / tp + outside) + np.where(self.grads_add_up, 0, of_weights)
+
+    # --- moments ---------------------------------------------------------------------------
+
+    @property
+    def grads_add_up(self) -> Any:
+        """Whether gradients of earlier micro-batches are there during this one."""
+        import numpy as np
+
+        return self.states.grads_add_up & (np.asarray(self.layout.grad_accum) > 1)
+
+    def _standing(self, passing: Bytes) -> Parts:
+        """What is there at any moment; ``passing``: the share of passing gradients that exist."""
+        num, states = self.num_parameters, self.states
+        weights = states.weight * num / self.sharded(3)
+        at_hand = self.layout.offload == "none"
+        optimizer = num / self.sharded(1) * at_hand
+        grads = (states.lasting_grad + states.passing_grad * passing) * num / self.sharded(2)
+        return {
+            "weights": weights,
+            "gradients": grads,
+            "master": states.master * optimizer,
+            "optimizer": states.moments * optimizer,
+            "activations": 0,
+            "logits": 0,
+            "buffers": buffers.buffers(self.shape, self.layout, self.states, num),
+        }
+
+    def at_loss(self) -> Parts:
+        """Every activation waits, and the logits exist."""
+        parts = self._standing(passing=self.grads_add_up * 1.0)
+        parts["weights"] = parts["weights"] + self.states.weight_copies * self.num_parameters
+        parts["activations"] = self.waiting()
+        rows = self._seqs[1] * self.layout.micro_batch
+        parts["logits"] = self._has_loss * ends.loss_bytes(
+            self.shape, self.layout, self.style, rows
+        )
+        return parts
+
+    def in_backward(self) -> Parts:
+        """The last block's backward."""
+        parts = self._standing(passing=self.grads_add_up * 1.0)
+        parts["weights"] = parts["weights"] + self.states.weight_copies * self.num_parameters
+        parts["activations"] = self.waiting() + self.in_one_block()
+        parts["logits"] = self._after_loss()
+        return parts
+
+    def at_end(self) -> Parts:
+        """All gradients exist, and the activations of a pipeline's other micro-batches."""
+        parts = self._standing(passing=1.0)
+        parts["activations"] = self.waiting() - self.waiting() / self._in_flight()
+        parts["activations"] = parts["activations"] + self.in_one_block()
+        parts["logits"] = self._after_loss()
+        return parts
+
+    def in_update(self) -> Parts:
+        """The optimizer."""
+        parts = self._standing(passing=1.0)
+        at_hand = self.layout.offload == "none"
+        update = self.states.update * self.num_parameters / self.sharded(1) * at_hand
+        parts["optimizer"] = parts["optimizer"] + update
+        parts["logits"] = self._after_loss()
+        return parts
+
+    def _after_loss(self) -> Bytes:
+        rows = self._seqs[1] * self.layout.micro_batch
+        return self._has_loss * ends.loss_rests(self.shape, self.style, rows)
+
+
+def stage_of(shape: ModelShape, layout: Layout, *, last: bool) -> Stage:
+    """The first or the last stage of a layout."""
+    style = style_of(shape, layout)
+    states = states_of(layout, style)
+    return Stage(shape=shape, layout=layout, last=last, style=style, states=states)
+
+
+def _common(items: list[Kept], policy: str) -> list[Kept]:
+    """What is kept in any case and by ``policy`` too."""
+    return [item for item in items if policy in item.policies]
