@@ -28,7 +28,7 @@ def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: A
 
     many, zero = np.asarray(layout.dp) > 1, np.asarray(layout.zero)
     grad = states.lasting_grad + states.passing_grad
-    size = 0.0
+    size: Any = 0.0
     if layout.engine == "ddp":
         size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
     if layout.engine == "deepspeed":

@@ -54,7 +54,7 @@ def block_kept(
 ) -> list[Kept]:
     """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens."""
     items = _branch(shape, style, seq, "attention", first=True)
-    items += _self_attention(shape, style, seq, decoder=decoder)
+    items += _self_attention(shape, style, seq)
     if decoder:
         items += _branch(shape, style, seq, "cross")
         items += _cross_attention(shape, style, seq, read)
@@ -94,7 +94,7 @@ def _apart(shape: ModelShape) -> bool:
     return shape.family not in ("gpt2", "gpt-neo")
 
 
-def _self_attention(shape: ModelShape, style: Style, seq: int, *, decoder: bool) -> list[Kept]:
+def _self_attention(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
     c, queries = style.compute, shape.num_heads * shape.head_dim
     keys = shape.num_kv_heads * shape.head_dim
     items = [

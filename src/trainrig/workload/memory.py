@@ -91,7 +91,8 @@ def _worst(moments: list[Parts]) -> Parts:
     """For each layout the moment with the largest sum."""
     import numpy as np
 
-    worst, most = moments[0], sum(moments[0].values())
+    worst = moments[0]
+    most: Bytes = sum(worst.values())
     for moment in moments[1:]:
         size = sum(moment.values())
         higher = np.asarray(size > most)

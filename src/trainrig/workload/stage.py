@@ -156,8 +156,7 @@ class Stage:
         plain, crossed = self._lists()
         items = crossed or plain
         again = self._bytes(items, NONE) - self._bytes(_common(items, self.policy), NONE)
-        read, written = self._seqs
-        return again + self._gradients(written)
+        return again + self._gradients(self._seqs[1])
 
     def _gradients(self, seq: int) -> Bytes:
         """The residual's gradient, and inside the branch that needs most."""
