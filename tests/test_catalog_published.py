@@ -91,7 +91,8 @@ def test_devices_are_the_catalogs_names_or_the_printed_ones() -> None:
     assert printed == {
         "A100 80GB", "A100 40GB", "A100 SXM4", "H100 SXM5", "V100", "V100 32GB", "MI100", "MI210",
         "RX 6900 XT", "MI250X (single GCD)", "MI250X (both GCDs busy, per GCD)",
-        "not stated (A100 class)",
+        "not stated (A100 class)", "V100 SXM2",
+        "not stated (4 nodes; ratio busbw/algbw=1.94 => 32 GPUs)",
     }  # fmt: skip
     named = {r.device for r in published_records() if fits_the_catalog(r)}
     assert all(find_chip(str(name)).name == name for name in named)  # type: ignore[union-attr]
@@ -123,3 +124,13 @@ def test_the_package_holds_every_collected_row(name: str) -> None:
         assert [
             {k: v for k, v in row.items() if k not in skip} for row in csv.DictReader(packed)
         ] == [{k: v for k, v in row.items() if k not in skip} for row in csv.DictReader(collected)]
+
+
+def test_collectives_by_ranks_nodes_and_size() -> None:
+    case = {"collective": "all_reduce", "ranks": 8, "nodes": 1, "bytes": 1 << 30}
+    assert values("collective", "A100 SXM4 80GB", **case) == [229.04e9]
+    # A source that prints the algorithm's bandwidth alone: 2·7/8 of it on the bus, 2·3/4 here.
+    case |= {"ranks": 4, "bytes": 4_000_000_000}
+    assert values("collective", "V100 SXM2", **case) == [pytest.approx(1.5 * 165.8e9)]
+    assert {r.metric for r in published_for("collective")} == {"bus_rate"}
+    assert not [r for r in published_for("collective") if "thresh" in str(r.conditions.get("notes"))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainrig.catalog.published import bandwidth, layers, matmul, prints
+from trainrig.catalog.published import bandwidth, collectives, layers, matmul, prints
 from trainrig.record import Record
 
 __all__ = ["published_for", "published_records"]
@@ -19,7 +19,13 @@ __all__ = ["published_for", "published_records"]
 @cache
 def published_records() -> tuple[Record, ...]:
     """Every published figure that the package carries.  Raises DataError."""
-    return (*matmul.read(), *bandwidth.read(), *layers.read(), *prints.read())
+    return (
+        *matmul.read(),
+        *bandwidth.read(),
+        *layers.read(),
+        *collectives.read(),
+        *prints.read(),
+    )
 
 
 @cache
