@@ -16,7 +16,7 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.predict.rates_links import Links
-from trainrig.predict.rates_math import Number, Real, larger, smaller
+from trainrig.predict.rates_math import Number, Real, ceil_div, larger, smaller
 from trainrig.predict.rates_matmul import DTYPE_BYTES, MatmulRates
 
 OPERATIONS = (
@@ -57,13 +57,31 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
-    """Fused attention's rate against large products of matrices."""
+class Direction:
+    """A fused attention's forward or its backward."""
 
-    forward: float
-    backward: float
-    rows: int = 128
+    share: float
+    """Rate at a head's size of 128, of what large products run at."""
+    rows: int
     """Queries that one processor works on at a time."""
+    tail: float
+    """Blocks of rows that the last processor works on alone, on average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """softmax(q·kᵀ)·v without a score matrix in memory."""
+
+    forward: Direction
+    backward: Direction
+    softmax: float
+    """Exponentials and sums of a score cost as much as this many further elements of a head."""
+    step: int = 32
+    """Kernels are built for heads of multiples of this size; others are padded."""
+
+    def padded(self, head_dim: Number) -> Real:
+        """Elements of a head that products run over, softmax's worth added."""
+        return ceil_div(head_dim, self.step) * self.step + self.softmax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,22 +177,18 @@ class Rates:
     ) -> Real:  # fmt: skip
         batch, heads, kv_heads = groups
         queries, keys, dim = sizes
-        products = 5.0 if back else 2.0
-        rows = self.attentions.rows
+        how = self.attentions.backward if back else self.attentions.forward
+        wide = self.attentions.padded(dim) * 128.0 / self.attentions.padded(128)
+        # Forward multiplies twice, backward five times (it computes the scores again).
+        each = 2.0 * (5.0 if back else 2.0) * wide
         # A causal block works on the keys up to its last query: half, and half a block more.
-        seen = (keys + rows) / 2.0 if causal else keys * 1.0
-        seen = smaller(seen, keys)
-        flops = 2.0 * products * batch * heads * queries * seen * dim
-        share = self.attentions.backward if back else self.attentions.forward
-        rate = self.matmuls.sustained[dtype] * share * self._busy(batch, heads, queries)
+        seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
+        rate = self.matmuls.sustained[dtype] * how.share
+        compute = each * batch * heads * queries * seen / rate
+        tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
         size = DTYPE_BYTES[dtype]
         moved = (4 if back else 2) * size * batch * dim * (heads * queries + kv_heads * keys)
-        return self.streams.latency + larger(flops / rate, moved / self.streams.bandwidth)
-
-    def _busy(self, batch: Number, heads: Number, queries: Number) -> Real:
-        """Share of the processors that have a block of queries to work on."""
-        blocks = batch * heads * -(-queries // self.attentions.rows)
-        return smaller(blocks / self.matmuls.processors, 1.0)
+        return self.streams.latency + larger(compute + tail, moved / self.streams.bandwidth)
 
     def stream(self, num_bytes: Number, *, kernels: Number = 1) -> Real:
         """Device seconds of ``kernels`` memory-bound kernels that move ``num_bytes`` together."""
@@ -239,4 +253,4 @@ class Rates:
 _OPTIMIZER = {"fused": (1.0, 1.0, 100.0), "multi": (1.9, 12.0, 100.0), "loop": (1.9, 12.0, 1.0)}
 """Times the bytes of one pass; launches of a group of tensors; tensors of a group."""
 
-__all__ = ["OPERATIONS", "Attention", "Rates", "Stream"]
+__all__ = ["OPERATIONS", "Attention", "Direction", "Rates", "Stream"]

@@ -10,13 +10,14 @@ What is not claimed is taken from the nearest thing that is, in words, and with 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.host import pcie_bandwidth
 from trainrig.errors import UsageError
-from trainrig.predict.rates import Attention, Rates, Stream
+from trainrig.predict.rates import Attention, Direction, Rates, Stream
 from trainrig.predict.rates_constants import Class, class_constants, class_of, constants
 from trainrig.predict.rates_links import Link, Links
 from trainrig.predict.rates_matmul import MatmulRates
@@ -35,7 +36,7 @@ _INSTEAD = {
     "fp32": ("tf32", "bf16", "fp16"),
 }
 _FABRIC_OF_NO_ONE = 12.5e9
-_FP32 = 0.90  # of the claim: ordinary lanes, which power does not hold back
+_BANDWIDTH_OF_NO_ONE = 500e9
 
 
 def rates_of_chip(
@@ -54,13 +55,13 @@ def rates_of_chip(
     name = class_of(chip)
     kind = class_constants(name)
     sustained, words = _sustained(chip, kind)
-    bandwidth = (chip.bandwidth or chip.computed_bandwidth or 500e9) * kind.bandwidth
+    bandwidth = _bandwidth(chip, kind)
     links = _links(chip, link, fabric, p2p)
     return Rates(
         device=chip.name,
         matmuls=_matmuls(chip, sustained, bandwidth),
         streams=_streams(chip, bandwidth),
-        attentions=Attention(forward=kind.flash, backward=kind.flash_backward),
+        attentions=_attentions(kind),
         links=links,
         launch=_launch(chip),
         host_link=_host_link(chip),
@@ -80,7 +81,7 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
         cores = chip.num_sms or 10
         claimed = {"fp32": cores * 0.4e12, "fp16": cores * 0.4e12}
     share = power_share(chip, kind)
-    rates = {d: rate * (_FP32 if d == "fp32" else share) for d, rate in claimed.items()}
+    rates = {d: rate * (kind.lanes if d == "fp32" else share) for d, rate in claimed.items()}
     for dtype in _DTYPES:
         if dtype not in rates:
             rates[dtype] = next(rates[other] for other in _INSTEAD[dtype] if other in rates)
@@ -94,6 +95,22 @@ def power_share(chip: Chip, kind: Class) -> float:
         return kind.cap
     watts = chip.tdp / (half.rate / TERA)
     return float(min(kind.cap, kind.power * watts ** constants()["matmul"]["power_exponent"]))
+
+
+def _bandwidth(chip: Chip, kind: Class) -> float:
+    """B/s of large streams: a share of the claim, and no more than the processors ask for."""
+    reached = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
+    asked = kind.per_processor * (chip.num_sms or 0)
+    return min(reached, asked) if asked else reached
+
+
+def _attentions(kind: Class) -> Attention:
+    rule = constants()["attention"]
+    return Attention(
+        forward=Direction(share=kind.flash, rows=kind.flash_rows, tail=rule["tail"]),
+        backward=Direction(share=kind.flash_backward, rows=128, tail=rule["tail_backward"]),
+        softmax=rule["softmax"],
+    )
 
 
 def _matmuls(chip: Chip, sustained: Mapping[str, float], bandwidth: float) -> MatmulRates:
@@ -116,7 +133,7 @@ def _streams(chip: Chip, bandwidth: float) -> Stream:
         bandwidth=bandwidth,
         latency=rule["latency"],
         cache=(chip.l2 or 0.0) * rule["cache_share"],
-        cache_bandwidth=bandwidth * rule["cache_speedup"],
+        cache_bandwidth=(chip.num_sms or 0) * rule["cache_per_processor"],
     )
 
 
@@ -142,7 +159,10 @@ def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
     if link is None and chip.link == "NVLink bridge":
         wanted = "pcie"  # a bridge is bought apart: it is there where it is said to be
     if wanted != "pcie" and own and chip.link_bandwidth is not None:
-        return _link(_topology(chip), chip.link_bandwidth / 2.0, f"{chip.link}")
+        return dataclasses.replace(
+            _link(_topology(chip), chip.link_bandwidth / 2.0, str(chip.link)),
+            multicast=class_constants(class_of(chip)).multicast,
+        )
     rate = (
         pcie_bandwidth(chip.pcie_generation, chip.pcie_lanes).high
         if chip.pcie_generation and chip.pcie_lanes
@@ -154,10 +174,12 @@ def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
 
 
 def _topology(chip: Chip) -> str:
+    """How the devices of a node are joined: see [link.…] of the constants."""
     if chip.link == "NVLink bridge":
         return "bridge"
-    has_switch = chip.vendor not in ("NVIDIA", "AMD", "Intel") or (chip.year or 0) >= 2020
-    return "switch" if has_switch and chip.vendor not in ("AMD", "Intel") else "mesh"
+    if chip.vendor == "NVIDIA":
+        return "switch" if (chip.year or 0) >= 2020 else "cube"
+    return "mesh" if chip.vendor in ("AMD", "Intel") else "switch"
 
 
 def _between(chip: Chip, fabric: float | None) -> Link:
@@ -185,7 +207,7 @@ def _link(name: str, claimed: float, words: str) -> Link:
         latency=rule["latency"],
         hop=rule["hop"],
         ramp=rule["ramp"],
-        partners=rule.get("partners", 0),
+        shares=tuple(rule.get("shares", (1.0,))),
     )
 
 

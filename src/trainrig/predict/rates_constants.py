@@ -35,12 +35,20 @@ class Class(NamedTuple):
     power: float
     """κ of the power rule."""
     cap: float
-    """Most of the claimed peak that large products reach."""
+    """Most of the claimed tensor peak that large products reach."""
+    lanes: float
+    """Share of the claimed fp32 peak that ordinary lanes reach."""
     bandwidth: float
     """Share of the claimed memory bandwidth that a stream reaches."""
     flash: float
     """Rate of a fused attention's forward against large products'."""
     flash_backward: float
+    flash_rows: int = 128
+    """Queries that one processor works on at a time in the forward."""
+    per_processor: float = 0.0
+    """B/s that one SM streams at most; 0: no such limit seen."""
+    multicast: float = 0.0
+    """Rate of the switch's own reduction against the link's; 0: none."""
 
 
 @cache

@@ -10,8 +10,11 @@ the ranks of a node together send as much over the node's fabric where there is 
 (rings that enter and leave each node once).  The slower of the two sets the pace:
     moving = max(w / β_link, sharing · w / β_fabric)
     time = latency + hop·steps + moving · (1 + ramp / (moving + ramp))
-The last term is the protocols' way to full rate: a message whose bytes need no longer than ``ramp``
-moves at half of it.
+A switch that adds up and repeats what passes through it (NVLS) spares an all_reduce inside a node
+nearly half of its bytes: a rank sends its buffer once and receives 1/n of it besides, (n+1)/n·bytes
+at the rate of such a switch; the quicker of the two ways counts.
+The last term of the time is the protocols' way to full rate: a message whose bytes need no longer
+than ``ramp`` moves at half of it.
 """
 
 from __future__ import annotations
@@ -45,15 +48,22 @@ class Link:
     """s that each further step adds."""
     ramp: float
     """s: a message whose bytes take this long moves at half the rate."""
-    partners: int = 0
-    """Devices among which a device's links are dealt out, where no switch joins them; 0: a switch.
-    Two of eight such devices have a seventh of the bandwidth between them."""
+    multicast: float = 0.0
+    """Rate of a switch's own reduction, of ``bandwidth``; 0: it has none."""
+    shares: tuple[float, ...] = (1.0,)
+    """Share of ``bandwidth`` that a group of 1, 2, 3, … devices has, where no switch joins them;
+    larger groups have the last one's."""
 
     def rate(self, ranks: Number) -> Real:
         """B/s of one device in a group of ``ranks``."""
-        if not self.partners:
-            return self.bandwidth
-        return self.bandwidth * smaller(larger(ranks - 1, 1) / self.partners, 1.0)
+        if len(self.shares) == 1:
+            return self.bandwidth * self.shares[0]
+        index = smaller(larger(ranks, 1), len(self.shares)) - 1
+        if isinstance(index, (int, float)):
+            return self.bandwidth * self.shares[int(index)]
+        import numpy as np
+
+        return self.bandwidth * np.asarray(self.shares)[index.astype(np.int64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +84,23 @@ class Links:
         local = larger(smaller(per_node, ranks), 1)
         nodes = larger(ranks / local, 1)
         wire = FACTORS[kind] * num_bytes * (ranks - 1) / larger(ranks, 1)
-        near = choose(local > 1, wire / self.inside.rate(local), 0.0)
+        near = choose(local > 1, self._near(kind, num_bytes, wire, local, nodes), 0.0)
         far = choose(nodes > 1, sharing * wire / self.between.bandwidth, 0.0)
         ramp = choose(nodes > 1, self.between.ramp, self.inside.ramp)
         begin = choose(local > 1, self.inside.latency + self.inside.hop * (local - 1), 0.0)
         away = choose(nodes > 1, self.between.latency + self.between.hop * log2(nodes), 0.0)
         return choose(ranks > 1, begin + away + _moving(larger(near, far), ramp), 0.0)
+
+    def _near(
+        self, kind: str, num_bytes: Number, wire: Number, local: Number, nodes: Number
+    ) -> Real:
+        """Seconds that bytes move inside a node."""
+        ring = wire / self.inside.rate(local)
+        if kind != "all_reduce" or not self.inside.multicast:
+            return ring
+        once = num_bytes * (local + 1) / local
+        switch = once / (self.inside.bandwidth * self.inside.multicast)
+        return choose(nodes > 1, ring, smaller(ring, switch))
 
     def send(self, num_bytes: Number, across_nodes: Number, sharing: Number) -> Real:
         """Seconds of one transfer from a device to another."""

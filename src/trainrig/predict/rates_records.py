@@ -13,7 +13,7 @@ from typing import Any
 
 from trainrig.catalog.chip import Chip
 from trainrig.errors import UnavailableError
-from trainrig.predict.rates import Attention, Rates, Stream
+from trainrig.predict.rates import Attention, Direction, Rates, Stream
 from trainrig.predict.rates_chip import rates_of_chip
 from trainrig.predict.rates_constants import constants
 from trainrig.predict.rates_links import Link, Links
@@ -23,6 +23,7 @@ from trainrig.record import Record
 _HINT = "measure it: trainrig qualify"
 # What a processor's library cuts a product into: small, since its vectors are.
 _CPU_TILES = ((16, 16, 1.0),)
+_FLASH = Direction(share=0.5, rows=64, tail=0.0)
 _INSTEAD = ("fp32", "bf16", "fp16", "tf32")
 
 
@@ -147,7 +148,7 @@ def _bare(points: list[Record]) -> Rates:
             latency=5e-6,
         ),
         streams=Stream(bandwidth=bandwidth, latency=5e-6),
-        attentions=Attention(forward=0.5, backward=0.5),
+        attentions=Attention(forward=_FLASH, backward=_FLASH, softmax=0.0),
         links=Links(inside=memory, between=memory),
         launch=5e-6,
         host_link=bandwidth,
