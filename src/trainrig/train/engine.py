@@ -1,12 +1,14 @@
-"""The training loop of one process: data, forward, backward, clip, optimizer.
+"""The training loop: data, forward, backward, communication, clip, optimizer.
 
-`Engine.step` is one step, top to bottom.  Everything that it uses is made in `Engine.__init__`:
-the model, its weights in two precisions, the optimizer, the learning rate, the samples.  Nothing in
-a step waits for a GPU: losses and times are read when they have long been computed, at most two
-steps later (`_Pending`).
+`Engine.step` is one step, top to bottom, for one process and for each of several ranks.  Everything
+that it uses is made in `Engine.__init__`: the model, its weights, the optimizer, the learning rate,
+the samples.  How weights, gradients and optimizer states are spread over ranks, and when these
+talk, is the business of `precision.Weights` (one process) and of the classes in `sharding`, which
+the engine uses in the same way.  Nothing in a step waits for a GPU: losses and times are read when
+they have long been computed, at most two steps later (`_Pending`).
 
-The loss of a step is the mean over all targets of its samples, however many micro-batches they are
-split into, and so are the gradients.
+The loss of a step is the mean over all targets of its samples, however many micro-batches and ranks
+they are split into, and so are the gradients.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ from trainrig.data.objective import open_batches
 from trainrig.errors import TrainrigError
 from trainrig.train.experiment import Experiment, objective_of
 from trainrig.train.feed import Make, Micro, split
+from trainrig.train.optimizers import make_optimizer
 from trainrig.train.parts import Marked, Stopwatch, stopwatch_for
 from trainrig.train.precision import Weights
 from trainrig.workload import ModelShape
 
+Spread = Callable[[torch.nn.Module, str], Any]
+"""A model in fp32 and a dtype → what `precision.Weights` is for one process."""
 Row = dict[str, Any]
 """What is known of a step: its number, loss, gradient norm, learning rate, tokens, times."""
 
@@ -65,27 +70,28 @@ class Engine:
         batches: Make | None = None,
         watch: Stopwatch[Any] | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        spread: Spread | None = None,
+        rank: int = 0,
     ) -> None:
-        """``batches`` and ``weights`` replace the samples and the first weights, for tests."""
+        """``batches`` and ``weights`` replace the samples and the first weights, for tests.
+
+        ``spread`` takes the new model and says how its weights lie on the ranks, of which this is
+        one; without it one process has them all.
+        """
         self.experiment, self.shape, self.device = experiment, shape, device
         self.model = models.build(
             shape, device=device, recompute=experiment.recompute, seed=experiment.seed
         )
         if weights is not None:
             self.model.load_state_dict(weights)
-        self.weights = Weights(self.model, experiment.dtype)
-        self.optimizer = torch.optim.AdamW(
-            self.weights.groups(experiment.weight_decay),
-            lr=experiment.learning_rate,
-            betas=(experiment.beta1, experiment.beta2),
-            eps=experiment.eps,
-            fused=True,
-        )
+        if experiment.compile:
+            models.compile_blocks(self.model)
+        self._rank = rank
+        self.weights = (spread or Weights)(self.model, experiment.dtype)
+        self.optimizer = make_optimizer(experiment, self.weights.groups(experiment.weight_decay))
         self.scaler = torch.amp.GradScaler(
             torch.device(device).type, enabled=experiment.dtype == "fp16"
         )
-        if experiment.compile:
-            models.compile_blocks(self.model)
         self.watch = watch or stopwatch_for(device)
         self._make = batches or self._batches("train")
         self._pending: deque[_Pending] = deque()
@@ -99,18 +105,21 @@ class Engine:
         loss = torch.zeros((), device=self.device)
         with self.part("data_wait"):
             micros = [micro.to(self.device) for micro in next(self.loader)]
+            weight = self.weights.weight_of(sum(micro.targets for micro in micros))
         for micro in micros:
+            last = micro is micros[-1]
             with self.part("forward"):
-                part = self.model.loss(micro.inputs, micro.labels) * micro.share
+                part = self.weights.loss(micro.inputs, micro.labels, last=last)
+                part = part * (micro.share * weight)
             with self.part("backward"):
-                self.scaler.scale(part).backward()
-                self.weights.collect()
+                self.weights.backward(self.scaler.scale(part), last=last)
             loss += part.detach()
         with self.part("optimizer"):
             norm = self._clip()
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.weights.publish()
+            loss = self.weights.mean(loss)
         self.next_step += 1
         self._note(number, rate, loss, norm, marked)
 
@@ -168,7 +177,7 @@ class Engine:
             part,
             objective_of(self.shape),
             seq_len=own.seq,
-            shard=Shard(batch=own.samples, seed=own.seed),
+            shard=Shard(batch=own.samples, rank=self._rank, num_ranks=own.nproc, seed=own.seed),
             vocab_size=self.shape.vocab,
         )
 
@@ -185,16 +194,15 @@ class Engine:
     def _clip(self) -> Tensor:
         """The norm of all gradients; they are shortened to ``clip`` where it is larger."""
         self.scaler.unscale_(self.optimizer)
-        masters = list(self.weights.master.values())
-        grads = [master.grad for master in masters if master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads)
+        norm = self.weights.norm()
         if self.experiment.clip:
+            masters = list(self.weights.master.values())
             torch.nn.utils.clip_grads_with_norm_(masters, self.experiment.clip, norm)
         return norm
 
     def _note(self, number: int, rate: float, loss: Tensor, norm: Tensor, marked: Any) -> None:
         numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
-        tokens = self.experiment.samples * self.experiment.seq
+        tokens = self.experiment.global_samples * self.experiment.seq
         row = {"step": number, "learning_rate": rate, "tokens": tokens}
         self._pending.append(_Pending(row, numbers, marked))
 

@@ -27,12 +27,14 @@ from trainrig.workload import ModelShape, find
 
 DTYPES = ("fp32", "bf16", "fp16")
 RECOMPUTE = ("none", "selective", "full")
-OPTIMIZERS = ("adamw",)
+OPTIMIZERS = ("adamw", "adamw-plain", "adamw-8bit", "sgd")
+BACKENDS = ("native", "huggingface", "dataparallel")
+OFFLOAD = ("none", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One training in one process."""
+    """One training, in one process or in several."""
 
     __pydantic_config__: ClassVar[ConfigDict] = {
         "strict": True,
@@ -58,6 +60,7 @@ class Experiment:
     compile: bool = False
     """torch.compile for each block."""
     optimizer: str = "adamw"
+    """adamw: by torch's fused kernel; adamw-plain: kernel by kernel; see `optimizers`."""
     learning_rate: float = 1e-3
     """The highest of the schedule."""
     warmup: int | None = None
@@ -74,6 +77,22 @@ class Experiment:
     """Batches of the held-out part that the loss is taken of at the end; 0: none."""
     checkpoint_every: int = 100
     """Steps between checkpoints; 0: none."""
+    name: str = ""
+    """What a table calls it."""
+    backend: str = "native"
+    """Whose engine trains."""
+    device: str = ""
+    """cpu or cuda; empty: a GPU where there is one."""
+    nproc: int = 1
+    """Ranks that share the data, each with a device of its own; each trains on ``samples``."""
+    zero: int = 0
+    """What is spread over them: 1 optimizer states, 2 gradients too, 3 weights too."""
+    shard_size: int = 0
+    """Ranks that share one copy when zero is 2 or 3 (hybrid sharding); 0: all."""
+    offload: str = "none"
+    """Where sharded weights and optimizer states live: none (on the device) or host."""
+    p2p: bool = True
+    """Whether GPUs copy to each other directly."""
 
     @property
     def warmup_steps(self) -> int:
@@ -87,8 +106,13 @@ class Experiment:
 
     @property
     def samples(self) -> int:
-        """Samples of a step."""
+        """Samples of a step on one rank."""
         return self.batch * self.grad_accum
+
+    @property
+    def global_samples(self) -> int:
+        """Samples of a step on all ranks."""
+        return self.samples * self.nproc
 
     def replace(self, **changes: Any) -> Experiment:
         """A copy with some fields changed."""

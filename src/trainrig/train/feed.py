@@ -28,13 +28,17 @@ class Micro:
     labels: Tensor
     """(B, T), -100 where there is no target."""
     share: float
-    """Of the step's targets."""
+    """Of the targets that this rank's samples of the step have."""
+    targets: int
+    """Tokens with a label."""
 
     def to(self, device: str) -> Micro:
         """The same on ``device``; the copy runs beside the device's work."""
-        inputs = self.inputs.to(device, non_blocking=True)
         return Micro(
-            inputs=inputs, labels=self.labels.to(device, non_blocking=True), share=self.share
+            inputs=self.inputs.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
+            share=self.share,
+            targets=self.targets,
         )
 
 
@@ -47,6 +51,6 @@ def split(batch: Batch, num_micro: int, *, pinned: bool) -> tuple[Micro, ...]:
     counts = [int((chunk != IGNORED).sum()) for chunk in labels.chunk(num_micro)]
     total = max(1, sum(counts))
     return tuple(
-        Micro(inputs=x, labels=y, share=count / total)
+        Micro(inputs=x, labels=y, share=count / total, targets=count)
         for (x, y), count in zip(pairs, counts, strict=True)
     )

@@ -1,7 +1,9 @@
 """Where a step's time goes: data wait, forward, backward, optimizer, each timed by itself.
 
 A part is what lies between its own start and end marks; a step lasts from its start to the next
-one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.
+one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.  Where
+several ranks train, what lies within a part and is waiting for the others is taken out of it and
+makes up ``communication``.
 
 On the CPU a mark is the host's clock.  On a GPU it is an event in the stream, which costs the
 device nothing and is read two steps later, when it has long passed: nothing waits for it.  What the
@@ -17,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 PARTS = ("data_wait", "forward", "backward", "optimizer")
+COMMUNICATION = "communication"
+"""Exposed: beside it nothing was computed.  A part only where there are several ranks."""
 OTHER = "other"
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
@@ -30,6 +34,8 @@ class Marked(Generic[M]):
 
     start: M
     parts: list[tuple[str, M, M]] = field(default_factory=list)
+    inner: list[tuple[str, str, M, M]] = field(default_factory=list)
+    """Name, the part it is taken out of, its start and its end."""
     end: M | None = None
 
 
@@ -38,12 +44,15 @@ class Stopwatch(Generic[M]):
 
     def __init__(self, mark: Callable[[], M], seconds: Callable[[M, M], float]) -> None:
         """``seconds(a, b)`` lie between two marks; it may wait until ``b`` has passed."""
-        self._mark, self._seconds = mark, seconds
+        self.mark, self._seconds = mark, seconds
         self._open: Marked[M] | None = None
+        self._part = ""
+        self.entered: Callable[[str], None] = lambda _: None
+        """Told the name of each part when it begins."""
 
     def begin(self) -> Marked[M]:
         """A step starts; the one before, if it was not ended, ends with the same mark."""
-        now = self._mark()
+        now = self.mark()
         if self._open is not None:
             self._open.end = now
         self._open = Marked(now)
@@ -52,16 +61,23 @@ class Stopwatch(Generic[M]):
     def end(self) -> None:
         """The step ends, and what follows belongs to none: a checkpoint, an evaluation."""
         if self._open is not None:
-            self._open.end = self._mark()
+            self._open.end = self.mark()
         self._open = None
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """What the body takes belongs to part ``name`` of the current step."""
         assert self._open is not None and name in PARTS
-        start = self._mark()
+        self.entered(name)
+        start, self._part = self.mark(), name
         yield
-        self._open.parts.append((name, start, self._mark()))
+        self._open.parts.append((name, start, self.mark()))
+        self._part = ""
+
+    def inner(self, name: str, start: M) -> None:
+        """What has passed since ``start`` is ``name``, and no more of the part it lies in."""
+        if self._open is not None:
+            self._open.inner.append((name, self._part, start, self.mark()))
 
     def read(self, marked: Marked[M]) -> dict[str, float]:
         """Seconds of each part of an ended step, of the rest, and of the whole (``time``)."""
@@ -70,6 +86,11 @@ class Stopwatch(Generic[M]):
         taken = dict.fromkeys(PARTS, 0.0)
         for name, start, end in marked.parts:
             taken[name] += self._seconds(start, end)
+        for name, outer, start, end in marked.inner:
+            seconds = self._seconds(start, end)
+            taken[name] = taken.get(name, 0.0) + seconds
+            if outer:
+                taken[outer] -= seconds
         return {"time": whole, **taken, OTHER: whole - sum(taken.values())}
 
 

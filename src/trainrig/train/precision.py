@@ -20,16 +20,45 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Weights:
-    """A model's parameters and their masters, by name."""
+    """A model's parameters and their masters, by name, in one process that has them all.
+
+    The classes in `sharding` have the same methods, and the engine knows no more of them.
+    """
 
     def __init__(self, model: nn.Module, dtype: str) -> None:
         """``model`` is in fp32; it becomes one of ``dtype``."""
+        self.module = model
         kept = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         model.to(DTYPES[dtype])
         self.model = dict(model.named_parameters())
         self.narrow = dtype != "fp32"
         self.master: dict[str, Tensor] = kept if self.narrow else dict(self.model)
         self._collected = False
+
+    def weight_of(self, num_targets: int) -> float | Tensor:
+        """What this rank's mean loss weighs, by its targets: 1 where all ranks have as many."""
+        return 1.0
+
+    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+        """The mean loss of a micro-batch; ``last``: it is the last one of its step."""
+        return self.module.loss(inputs, labels)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradients of ``loss`` to the step's."""
+        loss.backward()
+        self.collect()
+
+    def norm(self) -> Tensor:
+        """Of all gradients of the step."""
+        return torch.nn.utils.get_total_norm(self.gradients())
+
+    def gradients(self) -> list[Tensor]:
+        """Those that are held before an update."""
+        return [master.grad for master in self.master.values() if master.grad is not None]
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """Over all ranks."""
+        return loss
 
     def collect(self) -> None:
         """After a backward pass: its gradients, in fp32, to those of the masters."""
@@ -45,6 +74,21 @@ class Weights:
                     master.grad = torch.empty_like(master)
                 assert grad is not None
                 master.grad.copy_(grad)
+        self._collected = True
+        for weight in self.model.values():
+            weight.grad = None
+
+    def add(self, name: str, grad: Tensor) -> Tensor:
+        """Add one gradient to the fp32 sum of its weight; the sum."""
+        master = self.master[name]
+        if self._collected and master.grad is not None:
+            return master.grad.add_(grad)
+        if master.grad is None:
+            master.grad = torch.empty_like(master)
+        return master.grad.copy_(grad)
+
+    def end_of_sum(self) -> None:
+        """All gradients of the step were added, one by one."""
         self._collected = True
         for weight in self.model.values():
             weight.grad = None

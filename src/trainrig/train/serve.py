@@ -27,6 +27,7 @@ from trainrig.measure.serve import Parent, serve
 from trainrig.record import WRONG_ANSWER, Scalar, Status
 from trainrig.stats import median
 from trainrig.train.experiment import Experiment, check, from_dict
+from trainrig.train.memory import memory_before, peak_memory
 from trainrig.train.parts import OTHER, PARTS
 
 WARM_UP = 3
@@ -100,7 +101,7 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
     gc.enable()  # nothing else is alive in this process: a collection is quick
     job = job_of(request)
     shape = check(job.experiment)
-    before = _memory_before(device)
+    before = memory_before(device)
     with Engine(job.experiment, shape, device) as engine:
         if job.resume is not None:
             checkpoint.load(engine, job.resume)
@@ -111,7 +112,7 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
         if wrong is not None:
             return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER}: {wrong}"}
         heldout = _heldout(engine, job)
-        peak = _peak_memory(device, before)
+        peak = peak_memory(device, before)
     return {
         "status": Status.OK,
         "samples": [row["time"] for row in _counted(rows)][-MAX_SAMPLES:],
@@ -203,37 +204,6 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Scalar]:
         "last_loss": rows[-1]["loss"],
         **parts,
     }
-
-
-def _memory_before(device: str) -> int:
-    """Bytes that the process holds before there is a model; what is measured starts there."""
-    import torch
-
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats(device)
-        return int(torch.cuda.memory_allocated(device))
-    gc.collect()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
-    except OSError:
-        return 0
-    return _status_bytes("VmRSS")
-
-
-def _peak_memory(device: str, before: int) -> float:
-    """Bytes at the peak beyond those before: of torch's allocator on a GPU, else resident."""
-    import torch
-
-    if device.startswith("cuda"):
-        return float(torch.cuda.max_memory_allocated(device) - before)
-    return float(max(0, _status_bytes("VmHWM") - before))
-
-
-def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 if __name__ == "__main__":

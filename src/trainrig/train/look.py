@@ -1,0 +1,123 @@
+"""The facts of a layout, read from the live objects of a rank in its first step.
+
+Nothing here looks at what was asked for: which class wraps the model, how many elements of the
+weights, gradients and optimizer states this rank holds and when, who is in the process group, in
+which dtype the states are, how often a block ran forward.  `layouts` makes words of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainrig.train.collectives import Collectives
+from trainrig.train.engine import Engine
+
+Facts = dict[str, Any]
+
+
+def local_elements(tensors: Any) -> int:
+    """Elements that lie on this rank."""
+    return sum(_local(tensor).numel() for tensor in tensors)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return found
+
+
+def first_step(engine: Engine, wire: Collectives | None) -> Facts:
+    """Train one step of ``engine`` and look while it goes on."""
+    weights: Any = engine.weights
+    module = engine.model
+    facts: Facts = {
+        "num_parameters": sum(weight.numel() for weight in weights.model.values()),
+        "weights": local_elements(module.parameters()),
+        "micro_batches": 0,
+    }
+    calls = [0]
+    hook = module.blocks[0].register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    original = weights.backward
+
+    def backward(loss: Tensor, *, last: bool) -> None:
+        facts["weights_between"] = local_elements(module.parameters())
+        facts["micro_batches"] += 1
+        original(loss, last=last)
+        if last:
+            facts["gradients"] = local_elements(weights.gradients())
+            facts["gradient_dtype"] = _dtype(weights.gradients())
+
+    weights.backward = backward
+    if wire is not None:
+        wire.reduced = 0
+    try:
+        engine.step()
+    finally:
+        del weights.backward
+        hook.remove()
+    facts["block_forwards"] = calls[0]
+    if wire is not None:
+        facts["gradient_collectives"] = wire.reduced
+    return facts | _objects(engine)
+
+
+def _objects(engine: Engine) -> Facts:
+    """What the objects say between two steps."""
+    weights, optimizer = engine.weights, engine.optimizer
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    moments = [value for value in states if isinstance(value, Tensor) and value.ndim > 0]
+    per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
+    ranked = dist.is_initialized()
+    return {
+        "wrapped": type(getattr(weights, "wrapped", engine.model)).__name__,
+        "ranks": dist.get_world_size() if ranked else 1,
+        "transport": dist.get_backend() if ranked else None,
+        "masters": local_elements(weights.master.values()),
+        "master_dtype": _dtype(weights.master.values()),
+        "weight_dtype": _computed_in(engine),
+        "states": local_elements(moments) // per_weight,
+        "moments": per_weight if moments else 0,
+        "state_dtype": _dtype(moments),
+        "placements": _placements(engine.model),
+        "optimizer": type(optimizer).__name__,
+        "fused": bool(optimizer.defaults.get("fused")),
+        "compiled": engine.model.blocks[0]._compiled_call_impl is not None,
+        "offloaded": _offloaded(engine.model),
+        "device": engine.device,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _dtype(tensors: Any) -> str | None:
+    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+    return ", ".join(kinds) or None
+
+
+def _computed_in(engine: Engine) -> str | None:
+    """The dtype that the blocks' products run in: FSDP's own policy, or the weights'."""
+    block = engine.model.blocks[0]
+    if hasattr(block, "_get_fsdp_state"):
+        policy = block._get_fsdp_state()._mp_policy
+        if policy.param_dtype is not None:
+            return str(policy.param_dtype).removeprefix("torch.")
+    return _dtype(block.parameters())
+
+
+def _placements(model: Any) -> str | None:
+    """How the blocks' weights are placed on a mesh of ranks, where they are."""
+    weight = next(model.blocks[0].parameters())
+    if not hasattr(weight, "placements"):
+        return None
+    return f"{weight.placements} on {tuple(weight.device_mesh.shape)} ranks"
+
+
+def _offloaded(model: Any) -> bool:
+    """Whether sharded weights wait in the host's memory."""
+    block = model.blocks[0]
+    if not hasattr(block, "_get_fsdp_state"):
+        return False
+    groups = block._get_fsdp_state()._fsdp_param_groups
+    return any(group.offload_policy.__class__.__name__ == "CPUOffloadPolicy" for group in groups)

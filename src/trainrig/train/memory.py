@@ -1,0 +1,41 @@
+"""The most memory that a process held while it trained, beyond what it held before.
+
+On a GPU what torch's allocator handed out; on the CPU resident memory, which holds what malloc
+keeps as well.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+
+def memory_before(device: str) -> int:
+    """Bytes that the process holds before there is a model; what is measured starts there."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        return int(torch.cuda.memory_allocated(device))
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+    except OSError:
+        return 0
+    return _status_bytes("VmRSS")
+
+
+def peak_memory(device: str, before: int) -> float:
+    """Bytes at the peak beyond those before: of torch's allocator on a GPU, else resident."""
+    import torch
+
+    if device.startswith("cuda"):
+        return float(torch.cuda.max_memory_allocated(device) - before)
+    return float(max(0, _status_bytes("VmHWM") - before))
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,90 @@
+"""Whether two trainings compute the same: the rule, and what is trained to find out.
+
+Adam divides by the gradient's own size and clipping shortens it, so both hide a gradient of a wrong
+scale.  Compared are the first step's loss and gradient norm, within 1e-3, and the losses of five
+steps of plain gradient descent without clipping, within 1e-4 in fp32 and 2e-2 in bf16 and fp16; all
+relative.  A reference trains in one process, on the same samples, in the same precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainrig.train.experiment import Experiment
+
+FIRST = 1e-3
+"""Of the first step's loss and gradient norm."""
+LATER = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
+"""Of the losses after it."""
+STEPS = 5
+RATE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What came of the five steps."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+
+
+def probe_of(experiment: Experiment) -> Experiment:
+    """The five steps of plain gradient descent that are compared."""
+    return experiment.replace(
+        steps=STEPS, optimizer="sgd", learning_rate=RATE, warmup=0, weight_decay=0.0, clip=0.0
+    )
+
+
+def reference_of(experiment: Experiment) -> Experiment:
+    """One process that trains on the same samples: micro-batches instead of ranks."""
+    return experiment.replace(
+        name="one-process reference",
+        backend="native",
+        nproc=1,
+        zero=0,
+        shard_size=0,
+        offload="none",
+        compile=False,
+        recompute="none",
+        grad_accum=experiment.grad_accum * experiment.nproc,
+        optimizer="adamw",
+    )
+
+
+def is_reference(own: Experiment, other: Experiment) -> bool:
+    """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
+    if own.backend != "native" or own.nproc != 1 or own.recompute != "none" or own.compile:
+        return False
+    return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
+        own.global_samples == other.global_samples
+    )
+
+
+_SAME = ("model", "data", "seq", "dtype", "seed", "device")
+
+
+def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
+    """Why the two are not comparable; None if they are."""
+    if len(own.losses) != STEPS or len(reference.losses) != STEPS:
+        return f"{len(own.losses)} of {STEPS} steps were trained"
+    first = _apart("gradient norm", 0, own.grad_norms, reference.grad_norms, FIRST)
+    found = _apart("loss", 0, own.losses, reference.losses, FIRST) or first
+    for step in range(1, STEPS):
+        found = found or _apart("loss", step, own.losses, reference.losses, LATER[dtype])
+    return found
+
+
+def _apart(
+    what: str, step: int, own: Sequence[float], reference: Sequence[float], tolerance: float
+) -> str | None:
+    a, b = own[step], reference[step]
+    gap = abs(a - b) / abs(b) if b else math.inf
+    if gap <= tolerance:  # no NaN is
+        return None
+    ratio = a / b if b else math.nan
+    return (
+        f"{what} of step {step}: {a:.6g}, the one-process reference has {b:.6g} "
+        f"({ratio:.4g} times; tolerance {tolerance:.0e})"
+    )

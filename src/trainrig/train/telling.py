@@ -1,0 +1,92 @@
+"""What a rank tells its parent: events as lines in a file, and where it is at this moment.
+
+    events-<rank>.jsonl   one JSON object a line, written by one call: a step's row, the layout as
+                          found, the reason of a failure.  Nothing is read out of logs.
+    where-<rank>          256 bytes of shared memory: step, part, and the collective that it waits
+                          in.  It costs no system call, and is still there when the rank is not.
+
+Both are plain files in the folder of an experiment, so that whoever starts a rank needs no pipe to
+it.  Imports no torch: the parent reads what the ranks write.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SIZE = 256
+
+
+def events_path(folder: Path, rank: int) -> Path:
+    """The file of a rank's events."""
+    return folder / f"events-{rank}.jsonl"
+
+
+class Teller:
+    """The rank's side."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self._events = os.open(events_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with (folder / f"where-{rank}").open("wb+") as file:
+            file.truncate(_SIZE)
+            self._where = mmap.mmap(file.fileno(), _SIZE)
+        self._step, self._part, self._operation = 0, "start", ""
+
+    def tell(self, event: str, **content: Any) -> None:
+        """One event, whole or not at all."""
+        line = json.dumps({"event": event, **content}, separators=(",", ":"))
+        os.write(self._events, line.encode() + b"\n")
+
+    def at(
+        self, *, step: int | None = None, part: str | None = None, operation: str | None = None
+    ) -> None:
+        """Where the rank is from now on; what is None stays as it was."""
+        self._step = self._step if step is None else step
+        self._part = self._part if part is None else part
+        self._operation = self._operation if operation is None else operation
+        text = f"{self._step}|{self._part}|{self._operation}".encode()[: _SIZE - 1]
+        self._where[: len(text) + 1] = text + b"\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where a rank was when it was last seen."""
+
+    step: int
+    part: str
+    operation: str
+    """The collective it waits in; empty if it computes."""
+
+    def __str__(self) -> str:
+        what = f"{self.operation} in {self.part}" if self.operation else self.part
+        return f"{what} of step {self.step}"
+
+
+def where_is(folder: Path, rank: int) -> Where | None:
+    """Where a rank is or was; None if it has not come so far as to say."""
+    try:
+        text = (folder / f"where-{rank}").read_bytes().partition(b"\0")[0].decode()
+        step, part, operation = text.split("|")
+        return Where(step=int(step), part=part, operation=operation)
+    except (OSError, ValueError):
+        return None
+
+
+def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Whole events from byte ``start`` on, each with the byte behind it."""
+    try:
+        with events_path(folder, rank).open("rb") as file:
+            file.seek(start)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                start += len(line)
+                yield start, json.loads(line)
+    except FileNotFoundError:
+        return
