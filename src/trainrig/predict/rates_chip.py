@@ -121,9 +121,10 @@ def _matmuls(chip: Chip, sustained: Mapping[str, float], bandwidth: float) -> Ma
         bandwidth=bandwidth,
         processors=chip.num_sms or 64,
         tiles=tiles,
-        quantised=rule["quantised"],
+        split_k=rule["split_k"],
         ramp_k=rule["ramp_k"],
         latency=rule["latency"],
+        overlap=rule["overlap"],
     )
 
 

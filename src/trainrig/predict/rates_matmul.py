@@ -2,17 +2,19 @@
 
 A library cuts the result into tiles and gives each to one of the chip's processors (SMs).  Tiles
 are whole, so the edges of a matrix waste part of the last ones; processors work in waves, so a few
-tiles more than a wave's may cost up to another wave.  Big tiles reuse operands best, small ones
-waste less: the library picks by shape, and so does this rule (the quickest of a fixed list).
-Filling and draining a tile's pipeline costs some depth of k.  A product never runs faster than its
-operands and result can be moved once, nor than the shortest kernel.
+tiles more than a wave's cost up to another wave, unless the product is deep: then the library cuts
+k as well and keeps all processors busy.  Big tiles reuse operands best, small ones waste less: the
+library picks by shape, and so does this rule (the quickest of a fixed list).  Filling and draining
+a tile's pipeline costs some depth of k.  Operands and result move meanwhile; the two overlap but
+for what collides.
 
-Time = latency + max(compute, memory):
+    time = latency + (compute^p + moving^p)^(1/p)
     compute = waves · sms · 2·tm·tn·(k + ramp_k) / (rate · tile's share)
-    waves = (1 − q) · tiles/sms + q · ⌈tiles/sms⌉
-with q the share of a wave's tail that is really lost (libraries split k and keep processors busy).
-Total time may therefore fall when a matrix grows past a tile's edge only by choosing another tile;
-for one tile it never falls (each factor grows).  The minimum of growing functions grows, too.
+    waves = w + (⌈w⌉ − w) / (1 + k / split_k)           w = tiles / sms
+
+For one tile each factor grows with each size ((k + ramp_k) / (1 + k / split_k) does, too, where
+ramp_k < split_k), and so does the least over tiles: a larger product is never predicted to be
+quicker.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainrig.predict.rates_math import Number, Real, ceil_div, ceiling, larger, smaller
+from trainrig.predict.rates_math import Number, Real, ceil_div, ceiling, smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,12 @@ class MatmulRates:
     """SMs, compute units, cores: what tiles are dealt to."""
     tiles: tuple[tuple[int, int, float], ...]
     """(rows, columns, rate against the largest tile's), the list that the quickest is taken of."""
-    quantised: float
+    split_k: float
+    """Depth at which half of a last wave's idle processors is put to use."""
     ramp_k: float
     latency: float
+    overlap: float
+    """p: 1 adds up what is computed and what is moved; infinity takes the longer of the two."""
 
     def time(
         self, m: Number, n: Number, k: Number, batch: Number, dtype: str, output_bytes: float
@@ -45,17 +50,17 @@ class MatmulRates:
         """Seconds of one call: ``batch`` products (m, k)·(k, n)."""
         size = DTYPE_BYTES[dtype]
         moved = batch * (size * (m * k + k * n) + output_bytes * m * n)
-        compute = self._compute(m, n, k, batch) / self.sustained[dtype]
-        return self.latency + larger(compute, moved / self.bandwidth)
+        compute = self._work(m, n, k, batch) / self.sustained[dtype]
+        p = self.overlap
+        return self.latency + (compute**p + (moved / self.bandwidth) ** p) ** (1.0 / p)
 
-    def _compute(self, m: Number, n: Number, k: Number, batch: Number) -> Real:
-        """FLOPs that the whole chip has the time for, while this product runs."""
+    def _work(self, m: Number, n: Number, k: Number, batch: Number) -> Real:
+        """FLOPs that the whole chip has the time for while this product runs."""
         best: Real = None
         for rows, columns, share in self.tiles:
-            tiles = batch * ceil_div(m, rows) * ceil_div(n, columns)
-            waves = tiles / self.processors
-            full = (1.0 - self.quantised) * waves + self.quantised * ceiling(waves)
-            work = full * (self.processors * 2.0 * rows * columns / share) * (k + self.ramp_k)
+            waves = batch * ceil_div(m, rows) * ceil_div(n, columns) / self.processors
+            waves = waves + (ceiling(waves) - waves) / (1.0 + k / self.split_k)
+            work = waves * (self.processors * 2.0 * rows * columns / share) * (k + self.ramp_k)
             best = work if best is None else smaller(best, work)
         return best
 
