@@ -3,8 +3,7 @@
 ddp         torch copies all gradients into its buckets, which stay (gradient_as_bucket_view off)
 fsdp        two blocks' weights gathered at a time, the one computed with and the next one, the
             embedding and head for the whole step, and one block's whole gradients
-deepspeed   a bucket of at most 5e8 gradients, twice where communication overlaps; stage 3 besides
-            the gathered weights
+deepspeed   during backward a bucket of at most 2e8 gradients; with stage 3 the gathered weights
 megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
 Sources: torch's and DeepSpeed's documentation of the options named here.
 """
@@ -18,8 +17,8 @@ from trainrig.workload.parameters import block_parameters, parameters
 from trainrig.workload.shapes import ModelShape
 from trainrig.workload.states import States
 
-_BUCKET = 5e8
-"""DeepSpeed's reduce_bucket_size and allgather_bucket_size, in numbers."""
+_BUCKET = 2e8
+"""reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers."""
 
 
 def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: Any) -> Any:
@@ -31,9 +30,6 @@ def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: A
     size: Any = 0.0
     if layout.engine == "ddp":
         size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
-    if layout.engine == "deepspeed":
-        bucket = np.minimum(_BUCKET, num_parameters) * grad
-        size = np.where(many & (zero > 0), 2 * bucket, 0.0)
     gathered = _gathered(shape, layout, grad)
     size = size + np.where(many & (zero >= 3), gathered, 0.0)
     if layout.engine == "megatron":
@@ -49,3 +45,14 @@ def _gathered(shape: ModelShape, layout: Layout, grad: float) -> Any:
     found = parameters(shape)
     ends = (found.embedding + found.head) / layout.tp
     return narrow * (2 * block + ends) + grad * block
+
+
+def buckets(layout: Layout, states: States, num_parameters: Any) -> Any:
+    """DeepSpeed's buckets of gradients, which exist during backward."""
+    import numpy as np
+
+    if layout.engine != "deepspeed":
+        return 0.0
+    sharing = (np.asarray(layout.dp) > 1) & (np.asarray(layout.zero) > 0)
+    whole = np.minimum(_BUCKET, num_parameters) * (states.lasting_grad + states.passing_grad)
+    return np.where(sharing & (np.asarray(layout.zero) < 3), whole, 0.0)

@@ -1,9 +1,10 @@
 """What the two ends of a model keep: embedding, final norm, logits and loss, in bytes.
 
 Loss in torch's own operations (`F.cross_entropy`): the softmax in fp32 waits for backward, where
-its gradient and that of the logits join it: three fp32 numbers for each logit, whatever the logits'
-own type, which is freed by then.  Compiled, the softmax is computed again from the narrow logits.
-Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit.
+its gradient and that of the logits join it: three fp32 numbers for each logit, beside the narrow ones
+that the model has returned.  Compiled, the softmax is computed again from the narrow logits.
+Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit; the
+gradient of the head's matrix comes into being in fp32 beside the buffer that it is added to.
 `models.loss`, our own, holds some rows of logits at a time and the matrix's gradient in fp32.
 """
 
@@ -41,16 +42,15 @@ def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> An
     """At the worst moment of the loss, for ``rows`` tokens of one rank."""
     if style.chunked_loss:
         return chunk_bytes(shape, style, rows)
-    c = style.compute
+    import numpy as np
+
+    logits, c = rows * shape.vocab / layout.tp, style.compute
     if layout.engine == "megatron":
-        each = 4 + c
-    elif style.compiled:
-        each = 2 * c + 4
-    elif style.scheme == "pure":
-        each = 3 * c
-    else:
-        each = 12
-    return rows * shape.vocab * each / layout.tp
+        gradient = 4 * shape.vocab * shape.hidden / layout.tp
+        return np.maximum((4 + c) * logits, c * logits + gradient)
+    if style.compiled:
+        return (2 * c + 4) * logits
+    return (12 + (c if c < 4 else 0)) * logits
 
 
 def loss_rests(shape: ModelShape, style: Style, rows: Any) -> Any:
@@ -65,8 +65,10 @@ def chunk_bytes(shape: ModelShape, style: Style, rows: Any) -> Any:
     import numpy as np
 
     c = style.compute
-    chunk = np.minimum(max(_FEWEST_ROWS, _CHUNK // shape.vocab), rows) * shape.vocab
+    at_once = max(_FEWEST_ROWS, _CHUNK // shape.vocab)
+    chunk = np.minimum(at_once, rows) * shape.vocab
     logits = chunk * (c + 4)
-    softmax = logits + (4 if c < 4 else 0) * chunk
+    # beside the softmax: its input in fp32, and the chunk before, whose name still holds it
+    softmax = logits + (4 if c < 4 else 0) * chunk + np.where(rows > at_once, 4 * chunk, 0)
     product = logits + (c if c < 4 else 0) * chunk + c * shape.vocab * shape.hidden
     return np.maximum(softmax, product) + loss_rests(shape, style, rows)

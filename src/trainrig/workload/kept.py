@@ -67,40 +67,44 @@ def _branch(
 ) -> list[Kept]:
     """The residual stream where a branch begins, its norm, and the mask where it is added back.
 
-    BERT's norm comes after the sum: the same tensors in another order.
+    RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm comes after the sum: the same tensors in another order.
     """
-    wide = seq * shape.hidden
-    wide_copy = not shape.norm_bias and style.norm_written_out and style.residual < 4
-    stream = _INPUT if first else frozenset()
-    if not wide_copy:
-        stream = _ALL if first else _RESULT - _IDLE if not style.compiled else _RESULT
-    items = [Kept(name=f"{name}.x", num_bytes=style.residual * wide, split=False, policies=stream)]
-    if wide_copy:
+    wide, c, stream = seq * shape.hidden, style.compute, style.residual
+    written_out = style.norm_written_out and not shape.norm_bias
+    copied = written_out and stream < 4
+    needed = _INPUT if first and copied else _ALL if first else _CHEAP
+    items = []
+    if first or not copied:
+        items.append(_seq(f"{name}.x", stream * wide, needed))
+    if copied:
         items.append(_seq(f"{name}.norm.fp32", 4 * wide, _CHEAP))
-    if not shape.norm_bias and style.norm_written_out:
-        items.append(_seq(f"{name}.norm.scaled", style.residual * wide, _CHEAP))
-    if not style.compiled:
-        casts = 3 if style.autocast and name == "attention" and _apart(shape) else 1
-        casts = 2 if style.autocast and name == "ffn" and shape.gated_ffn else casts
-        items.append(_seq(f"{name}.norm.out", casts * style.compute * wide, _CHEAP))
+    if written_out:
+        items.append(_seq(f"{name}.norm.scaled", 4 * wide, _CHEAP))
+    items += [
+        _seq(f"{name}.norm.out", _readers(shape, style, name) * c * wide, _CHEAP),
+        _seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP),
+    ]
     if style.dropout:
         items.append(_seq(f"{name}.dropout.mask", wide, _CHEAP))
-    items.append(_seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP))
     return items
 
 
-def _apart(shape: ModelShape) -> bool:
-    """Queries, keys and values come from three products, each with its own cast under autocast."""
-    return shape.family not in ("gpt2", "gpt-neo")
+def _readers(shape: ModelShape, style: Style, name: str) -> int:
+    """Copies of a norm's result: autocast narrows it for each product that reads it."""
+    if not style.autocast:
+        return 1
+    if name == "attention":
+        return 1 if shape.family in ("gpt2", "gpt-neo") else 3
+    return 2 if name == "ffn" and shape.gated_ffn else 1
 
 
 def _self_attention(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
     c, queries = style.compute, shape.num_heads * shape.head_dim
-    keys = shape.num_kv_heads * shape.head_dim
-    items = [
-        _tp("attention.q", c * seq * queries, _RESULT),
-        _tp("attention.kv", 2 * c * seq * (queries if style.repeats_keys else keys), _RESULT),
-    ]
+    keys = 2 * c * seq * shape.num_kv_heads * shape.head_dim
+    items = [_tp("attention.q", c * seq * queries, _RESULT)]
+    if style.repeats_keys:
+        items.append(_tp("attention.kv.repeated", 2 * c * seq * queries, _CHEAP))
+    items.append(_tp("attention.kv", keys, _IDLE if style.repeats_keys else _RESULT))
     return items + _attend(shape, style, "attention", seq, seq)
 
 
@@ -156,7 +160,7 @@ def _feed_forward(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
     down = _seq("ffn.down", c * seq * shape.hidden, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
-        if not style.fused and not style.compiled:
+        if not style.fused:
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
     elif shape.activation == "relu":  # its result says all
         items = [_tp("ffn.up", c * wide, _IDLE)]
@@ -167,9 +171,7 @@ def _feed_forward(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _RESULT)]
-    if not style.compiled or shape.activation == "relu":
-        items.append(_tp("ffn.activation", c * wide, _CHEAP))
-    return [*items, down]
+    return [*items, _tp("ffn.activation", c * wide, _CHEAP), down]
 
 
 def _tp(name: str, num_bytes: float, policies: frozenset[str]) -> Kept:

@@ -169,8 +169,11 @@ class Stage:
             freed = c * seq * shape.ffn * (3 if shape.gated_ffn else 2)
             scores = shape.num_heads * seq * seq * (8 - c if self.style.softmax == 4 else 2 * c)
             inside = max(inside, scores - freed)
+        ups = 2 if shape.gated_ffn else 1
         of_weights = self.states.passing_grad * shape.hidden * shape.ffn / tp
         outside = self.style.residual * seq * shape.hidden / self._sequence_shares
+        if self.layout.engine == "megatron":  # in fp32, before it is added to the buffer
+            return b * (inside / tp + outside) + 4 * ups * shape.hidden * shape.ffn / tp
         return b * (inside / tp + outside) + np.where(self.grads_add_up, 0, of_weights)
 
     # --- moments ---------------------------------------------------------------------------
@@ -184,11 +187,15 @@ class Stage:
 
     def _standing(self, passing: Bytes) -> Parts:
         """What is there at any moment; ``passing``: the share of passing gradients that exist."""
+        import numpy as np
+
         num, states = self.num_parameters, self.states
         weights = states.weight * num / self.sharded(3)
         at_hand = self.layout.offload == "none"
         optimizer = num / self.sharded(1) * at_hand
         grads = (states.lasting_grad + states.passing_grad * passing) * num / self.sharded(2)
+        if not at_hand:  # sharded ones follow the optimizer to the host
+            grads = np.where(self.sharded(2) > 1, 0, grads)
         return {
             "weights": weights,
             "gradients": grads,
@@ -215,6 +222,7 @@ class Stage:
         parts = self._standing(passing=self.grads_add_up * 1.0)
         parts["weights"] = parts["weights"] + self.states.weight_copies * self.num_parameters
         parts["activations"] = self.waiting() + self.in_one_block()
+        parts["buffers"] = parts["buffers"] + self._buckets()
         parts["logits"] = self._after_loss()
         return parts
 
@@ -223,6 +231,7 @@ class Stage:
         parts = self._standing(passing=1.0)
         parts["activations"] = self.waiting() - self.waiting() / self._in_flight()
         parts["activations"] = parts["activations"] + self.in_one_block()
+        parts["buffers"] = parts["buffers"] + self._buckets()
         parts["logits"] = self._after_loss()
         return parts
 
@@ -234,6 +243,9 @@ class Stage:
         parts["optimizer"] = parts["optimizer"] + update
         parts["logits"] = self._after_loss()
         return parts
+
+    def _buckets(self) -> Bytes:
+        return buffers.buckets(self.layout, self.states, self.num_parameters)
 
     def _after_loss(self) -> Bytes:
         rows = self._seqs[1] * self.layout.micro_batch

@@ -41,7 +41,8 @@ class Style:
     scheme: str
     flash: bool
     fused: bool
-    """Norms, softmax, rotary positions and gated activations are single kernels."""
+    """Norms, softmax, rotary positions and gated activations are single kernels.  A compiler makes
+    the same: what a product reads is written out, and kept, what lies between is not."""
     compiled: bool
     norm_written_out: bool
     """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
@@ -57,26 +58,30 @@ def style_of(shape: ModelShape, layout: Layout) -> Style:
     """What the layout's words mean for a model."""
     compute, scheme = _WIDTH[layout.precision], scheme_of(layout)
     autocast = scheme == "autocast" and compute < 4 and layout.engine != "fsdp"
-    ours = layout.engine == "plain"
-    compiled = layout.kernels == "compiled"
-    flash = compiled or "flash" in layout.kernels
-    fused = "fused" in layout.kernels or layout.engine == "megatron"
-    written_out = not (ours or fused or compiled)
+    ours, compiled = layout.engine == "plain", layout.kernels == "compiled"
+    kernels = "fused" in layout.kernels or layout.engine == "megatron"
+    fused, flash = kernels or compiled, compiled or "flash" in layout.kernels
+    grouped = shape.num_kv_heads != shape.num_heads
     return Style(
         compute=compute,
         residual=4 if autocast else compute,
-        softmax=compute if fused else 4,
+        softmax=compute if fused else _softmax(shape, compute, wide=ours or autocast),
         autocast=autocast,
         scheme=scheme,
         flash=flash,
         fused=fused,
         compiled=compiled,
-        norm_written_out=written_out,
-        gelu_written_out=written_out,
-        repeats_keys=shape.num_kv_heads != shape.num_heads and not (flash and not written_out),
+        norm_written_out=not (ours or fused),
+        gelu_written_out=not (ours or fused),
+        repeats_keys=grouped and not kernels and not (ours and flash),
         dropout=has_dropout(shape, layout),
         chunked_loss=ours,
     )
+
+
+def _softmax(shape: ModelShape, compute: int, *, wide: bool) -> int:
+    """GPT-2 and BERT, as published, have the softmax in the type of the scores."""
+    return compute if shape.family in ("gpt2", "bert") and not wide else 4
 
 
 def scheme_of(layout: Layout) -> str:
@@ -90,5 +95,7 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
     if layout.dropout != "auto":
         return layout.dropout == "yes"
-    older = layout.kernels in ("eager", "fused") and layout.engine != "plain"
-    return older and shape.family in _WITH_DROPOUT
+    if layout.kernels not in ("eager", "fused") or layout.engine == "plain":
+        return False
+    families = (*_WITH_DROPOUT, "gpt-neo") if layout.engine == "megatron" else _WITH_DROPOUT
+    return shape.family in families
