@@ -59,6 +59,11 @@ def test_the_surface_is_as_promised() -> None:
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "--model --batch-size --seq-len --steps --precision --recompute --grad-accum "
             "--compile --lr --seed --data --device --out --resume --json",
+            "predict": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
+            "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "
+            "--sequence-parallel --expert-parallel/--ep --context-parallel/--cp --tokens --what-if "
+            "--cases --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
             "bundle": "RUN --out --unpack --json",

@@ -140,6 +140,7 @@ def test_the_help_loads_click_and_nothing_heavy(tmp_path: Path) -> None:
         ["bench", "--help"],
         ["data", "prepare", "--help"],
         ["demo"],
+        ["predict", "--model", "gpt2", "--on", "RTX 4090"],
         ["report", DEMO, "--html", "report.html"],
         ["compare", DEMO, DEMO],
         ["bundle", DEMO, "--unpack", "run"],

@@ -28,6 +28,7 @@ VERBS = {
     "bench": "Measure one family: matmul, vector, copy, layer or storage.",
     "data": "Make text ready for training: tokenizer, tokens, a held-out part.",
     "train": "Train a model on text, and say where each step's time goes.",
+    "predict": "What a training step costs in time and memory, before it is run.",
     "report": "Show a run: in the terminal, as HTML or as markdown.",
     "compare": "Two runs side by side: better, worse or cannot tell.",
     "bundle": "Pack a run into one file with a content hash, or unpack it.",

@@ -1,17 +1,38 @@
-"""Numbers without running: what is claimed for a case, what to expect of it.  Pure; no torch."""
+"""Numbers without running: what is claimed for a case, what to expect of it, what a step costs.
 
-from trainrig.predict.claims import (
-    ceiling,
-    claim_for,
-    gpu_claims,
-    host_claims,
-    link_claims,
-    of_device,
-)
+Pure; no torch.  Names load their modules when they are used, so that a prediction does not wait for
+what only looks at machines.
+
+claims, expect     what vendors promise for a case, and what to expect of it here
+rates*             how fast operations go, from claims or from this machine's records
+step*              the time of a training step by part
+legal, layouts     which layouts can be run, and all of them as arrays
+search             the best of them
+ask, answer        from what a person asks to what is told
+site, upgrades, worth, budget   where it runs, what else to buy, how many
+cases, accuracy    tables of published steps, and how far off the predictions are
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Not lazy: the module has its function's name, and would hide it once it is loaded.
 from trainrig.predict.expect import Published, expect
-from trainrig.predict.rates import Rates
-from trainrig.predict.rates_chip import rates_of_chip
-from trainrig.predict.rates_records import rates_of_records
+
+if TYPE_CHECKING:
+    from trainrig.predict.claims import (
+        ceiling,
+        claim_for,
+        gpu_claims,
+        host_claims,
+        link_claims,
+        of_device,
+    )
+    from trainrig.predict.rates import Rates
+    from trainrig.predict.rates_chip import rates_of_chip
+    from trainrig.predict.rates_records import rates_of_records
 
 __all__ = [
     "Published",
@@ -26,3 +47,17 @@ __all__ = [
     "rates_of_chip",
     "rates_of_records",
 ]
+
+_CLAIMS = ("ceiling", "claim_for", "gpu_claims", "host_claims", "link_claims", "of_device")
+_MODULES = dict.fromkeys(_CLAIMS, "claims") | {
+    "Rates": "rates",
+    "rates_of_chip": "rates_chip",
+    "rates_of_records": "rates_records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of ``__all__``, from its module."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

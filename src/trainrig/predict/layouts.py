@@ -12,9 +12,10 @@ is `legal.mask`'s to say.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import UsageError
 from trainrig.predict.legal import engine_for, mask
@@ -45,6 +46,10 @@ class Space:
     """None: what usually runs such a layout (`legal.engine_for`)."""
     recompute: Sequence[str] = RECOMPUTE
     schedules: Sequence[str] = SCHEDULES
+
+    def replace(self, **changes: Any) -> Space:
+        """The same with some things changed."""
+        return dataclasses.replace(self, **changes)
 
 
 def divisors(number: int) -> list[int]:

@@ -1,0 +1,93 @@
+"""``trainrig predict``: what a training step costs, before it is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trainrig.cli.asking import HOW, LATER, WHAT, WHERE, options, said
+
+if TYPE_CHECKING:
+    from trainrig.predict.answer import Answer
+    from trainrig.predict.upgrades import Ranked
+
+
+@click.command(short_help="What a training step costs in time and memory, before it is run.")
+@options(WHAT, WHERE, HOW, LATER)
+@click.option("--tokens", type=float, help="How long, and how much energy, for so many tokens.")
+@click.option("--what-if", help="Rank upgrades: nvlink, pcie5, ib-400, +1gpu, +24GB, power=300W.")
+@click.option("--cases", type=click.Path(path_type=Path), help="A CSV of layouts, one a row.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --cases one a row.")
+def command(
+    rates: Path | None,
+    tokens: float | None,
+    what_if: str | None,
+    cases: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """Predict one layout of one model: time by part, memory by part, tokens a day.
+
+    \b
+    trainrig predict --model gpt2-medium --on "RTX 3090 Ti" --gpus 2 --link nvlink --batch-size 5
+    trainrig predict --model llama-7B --on "A100 SXM4 80GB" --gpus 64 --zero 3 --tokens 1e12
+    trainrig predict --model gpt2 --rates runs/20270101T000000Z-host-qualify-1a2b3c
+    trainrig predict --cases training.csv
+
+    Exit code 1 where it does not fit in memory.
+    """
+    if cases is not None:
+        return _cases(cases, as_json)
+    from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.predict.answer import answer, answer_dict
+    from trainrig.predict.ask import positive, question
+    from trainrig.predict.worth import upgrades_of_answer
+    from trainrig.runner.predict import measured
+
+    if tokens is not None:
+        positive("tokens", tokens)
+    records, device = measured(rates)
+    found = answer(question(said(**asked), records, device))
+    ranked = upgrades_of_answer(found, what_if) if what_if is not None else ()
+    if as_json:
+        shown = answer_dict(found, tokens)
+        if what_if is not None:
+            shown["upgrades"] = [one.to_dict() for one in ranked]
+        click.echo(json.dumps(shown, ensure_ascii=False))
+    else:
+        _show(found, tokens, ranked)
+    return EXIT_OK if found.fits else EXIT_FINDING
+
+
+def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> None:
+    from trainrig.cli.output import console
+    from trainrig.report.prediction import answer_lines, memory_table, time_table, upgrade_table
+
+    out = console()
+    head, *rest = answer_lines(found, tokens)
+    out.print(head, style="bold", markup=False)
+    out.print()
+    out.print(time_table(found))
+    out.print()
+    for line in rest:
+        out.print(line, markup=False)
+    out.print()
+    out.print(memory_table(found))
+    if ranked:
+        out.print()
+        out.print(upgrade_table(ranked))
+
+
+def _cases(path: Path, as_json: bool) -> int:
+    from trainrig.errors import EXIT_OK
+
+    if as_json:
+        from trainrig.predict.cases import predict_rows, read_rows
+
+        for row in predict_rows(read_rows(path)):
+            click.echo(json.dumps(row, ensure_ascii=False))
+        return EXIT_OK
+    return EXIT_OK

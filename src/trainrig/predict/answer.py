@@ -1,0 +1,207 @@
+"""What a predicted step means: rates per GPU, shares of the peak, tokens a day, days and energy.
+
+MFU is model FLOPs (forward, and backward as twice that; causal attention in full; nothing for what
+is computed again) over time, GPUs and the claimed dense peak of the precision.  HFU adds what is
+computed a second time.  Where no peak is claimed, or where not all weights are trained (LoRA), they
+are not defined and are None.  Energy is the GPUs' alone at their power limit: an upper bound of
+what they take, and no cooling or host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.predict.ask import Question
+from trainrig.predict.legal import warnings
+from trainrig.predict.rates import Rates
+from trainrig.predict.step import PARTS, StepTime, predict_step
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import Memory, memory
+from trainrig.workload.ops import block_ops, hardware_flops, model_flops
+from trainrig.workload.shapes import ModelShape
+
+DAY = 86400.0
+CONVENTION = (
+    "model FLOPs: forward + 2 × forward for backward, causal attention in full, nothing for "
+    "recomputation; hardware FLOPs add what is computed again; peak: claimed, dense"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A predicted step, and what follows from it."""
+
+    asked: Question
+    rates: Rates
+    step: StepTime
+    memory: Memory
+    tokens: int
+    """Of a step."""
+    model_flops: int
+    """Of a step, all GPUs."""
+    hardware_flops: int
+
+    @property
+    def layout(self) -> Layout:
+        """What was asked for."""
+        return self.asked.layout
+
+    @property
+    def time(self) -> float:
+        """s of a step."""
+        return float(self.step.total)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """80 % interval of the time."""
+        low, high = self.step.interval
+        return float(low), float(high)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """All GPUs together."""
+        return self.tokens / self.time
+
+    @property
+    def flop_rate(self) -> float:
+        """Model FLOP/s of one GPU."""
+        return self.model_flops / self.time / int(self.layout.gpus)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation, where it is defined."""
+        return self._share(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation, where it is defined."""
+        return self._share(self.hardware_flops)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one GPU's memory is enough."""
+        return bool(self.memory.total <= self.rates.memory_bytes)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is seldom meant, and what will not run."""
+        return warnings(self.layout)
+
+    def days(self, tokens: float) -> float:
+        """Days that so many tokens take."""
+        return tokens / self.tokens_per_s / DAY
+
+    def kwh(self, tokens: float) -> float:
+        """Energy of the GPUs for so many tokens, at their power limit."""
+        return self.days(tokens) * 24.0 * int(self.layout.gpus) * self.rates.power / 1000.0
+
+    def _share(self, flops: int) -> float | None:
+        peak = self.rates.peak(self.layout.precision)
+        if peak is None or self.layout.lora_rank:
+            return None
+        return flops / self.time / int(self.layout.gpus) / peak
+
+
+def answer(asked: Question) -> Answer:
+    """Predict one layout."""
+    rates = asked.site.rates()
+    shape, layout = asked.shape, asked.layout
+    samples = int(layout.global_batch)
+    return Answer(
+        asked=asked,
+        rates=rates,
+        step=predict_step(shape, layout, rates),
+        memory=memory(shape, layout),
+        tokens=samples * layout.seq,
+        model_flops=model_flops(shape, samples, layout.seq, target_seq=layout.target_seq),
+        hardware_flops=_hardware(shape, layout),
+    )
+
+
+def _hardware(shape: ModelShape, layout: Layout) -> int:
+    """What the devices compute in a step; selective recomputation is of the scores (Megatron's)."""
+    samples = int(layout.global_batch)
+    is_flash = layout.kernels in ("flash", "flash+fused", "compiled")
+    lengths = {"target_seq": layout.target_seq}
+    attention = "fused" if is_flash else "plain"
+    how = "full" if layout.recompute == "full" else "none"
+    flops = hardware_flops(
+        shape, samples, layout.seq, **lengths, attention=attention, recompute=how
+    )
+    if layout.recompute == "selective" and not is_flash:
+        flops += _scores(shape, samples, layout)
+    return flops
+
+
+def _scores(shape: ModelShape, samples: int, layout: Layout) -> int:
+    """FLOPs of all self-attentions' scores and values, forward."""
+    from trainrig.workload.blocks import Step
+
+    step = Step(batch=samples, seq=layout.seq, target_seq=layout.target_seq, attention="fused")
+    found = 0
+    for decoder, num in ((False, shape.num_layers), (True, shape.num_decoder_layers)):
+        ops = block_ops(shape, step, decoder=decoder) if num else ()
+        found += num * sum(
+            op.flops for op in ops if op.kind == "attention" and op.phase == "forward"
+        )
+    return found
+
+
+def answer_dict(found: Answer, tokens: float | None = None) -> dict[str, Any]:
+    """What ``predict --json`` prints; others script against it."""
+    layout, low_high = found.layout, list(found.interval)
+    needed = found.memory
+    result: dict[str, Any] = {
+        "model": found.asked.shape.name,
+        "on": found.rates.device,
+        "layout": layout_dict(layout),
+        "step_time_s": found.time,
+        "memory_bytes_per_gpu": int(needed.total),
+        "interval": {
+            "step_time_s": low_high,
+            "memory_bytes_per_gpu": [float(end) for end in needed.interval("device")],
+        },
+        "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
+        "overlapped_s": float(found.step.overlapped),
+        "memory_parts_bytes": memory_dict(needed),
+        "memory_allocated_bytes_per_gpu": int(needed.allocated),
+        "gpu_memory_bytes": found.rates.memory_bytes,
+        "fits": found.fits,
+        "tokens_per_step": found.tokens,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_day": found.tokens_per_s * DAY,
+        "samples_per_s": int(layout.global_batch) / found.time,
+        "model_flops_per_s_per_gpu": found.flop_rate,
+        "mfu": found.mfu,
+        "hfu": found.hfu,
+        "convention": CONVENTION,
+        "provenance": dict(found.rates.provenance),
+        "warnings": list(found.warnings),
+    }
+    if tokens is not None:
+        days = found.days(tokens)
+        slower = [end / found.time * days for end in found.interval]
+        result |= {"tokens": tokens, "days": days, "kwh": found.kwh(tokens)}
+        result["interval"]["days"] = slower
+    return result
+
+
+def memory_dict(needed: Memory) -> dict[str, int]:
+    """Bytes by part."""
+    from trainrig.workload.memory import PARTS as KEPT
+
+    return {name: int(getattr(needed, name)) for name in KEPT}
+
+
+_SHOWN = (
+    *("gpus", "gpus_per_node", "tp", "pp", "interleave", "micro_batch", "grad_accum", "zero"),
+    *("shard_size", "sequence_parallel", "seq", "precision", "recompute", "schedule", "kernels"),
+    *("engine", "optimizer", "offload", "lora_rank"),
+)
+
+
+def layout_dict(layout: Layout) -> dict[str, Any]:
+    """A layout in plain values, with what follows from it."""
+    found = {name: getattr(layout, name) for name in _SHOWN}
+    return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
