@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainrig.data.batches import Batch, CausalBatches, MaskedBatches, Shard, SpanBatches
-from trainrig.data.masking import IGNORED, corrupt_spans, mask_tokens, span_sizes, span_sizes_for
+from trainrig.data.masking import IGNORED, corrupt_spans, mask_tokens
 from trainrig.data.order import permute, random_below, random_bits, random_shares
 from trainrig.errors import DataError, UsageError
+from trainrig.workload.spans import span_sizes, span_sizes_for
 
 TOKENS = np.arange(1000, 1000 + 8 * 60 + 1, dtype=np.uint16)
 CAUSAL = CausalBatches(tokens=TOKENS, seq_len=8, shard=Shard(batch=3, num_ranks=2, seed=5))

@@ -130,7 +130,7 @@ def test_flops_are_the_workloads_and_grow_with_accumulation() -> None:
 
 
 def test_a_t5_step_counts_what_its_decoder_writes() -> None:
-    """torch's count for the very samples that it trains on: 96 tokens read, 23 written."""
+    """torch's count for the very samples that it trains on: 96 tokens read, 22 written."""
     import numpy as np
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -150,7 +150,7 @@ def test_a_t5_step_counts_what_its_decoder_writes() -> None:
     with FlopCounterMode(display=False) as counter:
         model.loss(read, labels).backward()
     asked = case(model=t5, batch=2, seq=96)
-    assert labels.shape == (2, 23)
+    assert labels.shape == (2, 22)
     assert FAMILY.work(asked).flops == counter.get_total_flops()
     record = Record(
         kind=Kind.MEASURED, benchmark="step", case=asked, metric="flop_rate", unit="FLOP/s"

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainrig.data.masking import IGNORED, SpanSizes, corrupt_spans, mask_tokens, span_sizes_for
+from trainrig.data.masking import IGNORED, corrupt_spans, mask_tokens
 from trainrig.data.order import permute
 from trainrig.errors import DataError, UsageError
+from trainrig.workload.spans import SpanSizes, span_sizes_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,21 +7,19 @@ has another number.
 Masked: ``round(0.15 n)`` of the n positions that may be masked, the same number in
 every sample, so that each step does the same work.  Of these, each by itself, 80 %
 become the mask token, 10 % a random id and 10 % stay (Devlin et al. 2019, 3.1).
-Spans: ``round(density n)`` of n tokens in ``round(that / mean)`` spans of random
-lengths, each replaced by a sentinel; the target is each sentinel with what it stands
-for (Raffel et al. 2020, 3.1.4).
+Spans: of random lengths, each replaced by a sentinel; the target is each sentinel with
+what it stands for (Raffel et al. 2020, 3.1.4).  How many: `workload.spans`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainrig.data.order import random_below, random_bits, random_shares
 from trainrig.errors import UsageError
+from trainrig.workload.spans import SpanSizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,45 +48,6 @@ def mask_tokens(
     inputs = np.where(chosen & (fate < 0.8), mask, tokens)
     inputs = np.where(chosen & (fate >= 0.9), others, inputs)
     return inputs, np.where(chosen, tokens, IGNORED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanSizes:
-    """How much of a sample is corrupted: the same for every sample of that length."""
-
-    num_tokens: int
-    """Tokens of text in a sample."""
-    num_noise: int
-    """Of these, the ones that are replaced."""
-    num_spans: int
-
-    @property
-    def input_len(self) -> int:
-        """The text that is left, a sentinel a span, and the end token."""
-        return self.num_tokens - self.num_noise + self.num_spans + 1
-
-    @property
-    def target_len(self) -> int:
-        """The replaced text, a sentinel a span, and the end token."""
-        return self.num_noise + self.num_spans + 1
-
-
-def span_sizes(num_tokens: int, density: float = 0.15, mean: float = 3.0) -> SpanSizes:
-    """The sizes for samples of ``num_tokens``; between every two spans lies some text."""
-    noise = min(max(1, round(num_tokens * density)), num_tokens - 1)
-    spans = min(max(1, round(noise / mean)), num_tokens - noise)
-    return SpanSizes(num_tokens=num_tokens, num_noise=noise, num_spans=spans)
-
-
-@cache
-def span_sizes_for(input_len: int, density: float = 0.15, mean: float = 3.0) -> SpanSizes:
-    """The longest samples whose corrupted inputs fit ``input_len``, at least 4."""
-    if input_len < 4:
-        raise UsageError(f"an input of {input_len} tokens has no room for a span", "use 4 or more")
-    sizes = span_sizes(2, density, mean)
-    while (longer := span_sizes(sizes.num_tokens + 1, density, mean)).input_len <= input_len:
-        sizes = longer
-    return sizes
 
 
 def corrupt_spans(

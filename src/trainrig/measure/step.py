@@ -3,7 +3,8 @@
 Definition: from a step's start to the next one's, in a training that goes on: waiting for samples,
 forward, backward, clipping and update, and what lies between.  Samples are real text, weights
 change from step to step.  Model FLOPs (`workload.model_flops`: forward and backward, causal
-attention in full, nothing for recomputation) over the median time of a step.  Per device.
+attention in full, nothing for recomputation) over the median time of a step; T5's decoder counts
+with the tokens that it writes (`workload.spans`), not with those that are read.  Per device.
 
 Here is what the parent needs: the case, the counted work, the metrics.  The training itself runs in
 a worker of its own program, which `SERVER` names: the room `train`, above this one.
@@ -15,6 +16,7 @@ from trainrig.errors import UsageError
 from trainrig.measure.family import Family, Metric, Prepared, Unsupported
 from trainrig.record import Case
 from trainrig.workload import Step, Work, dtype_bytes, find, model_flops, parameters, step_ops
+from trainrig.workload.spans import written_tokens
 
 SERVER = "trainrig.train.serve"
 PARTS = ("data_wait", "forward", "backward", "optimizer", "other")
@@ -50,13 +52,20 @@ def _numbers(case: Case) -> tuple[int, int, int]:
 
 def _step(case: Case) -> Step:
     batch, seq, _ = _numbers(case)
-    return Step(batch=batch, seq=seq, dtype=str(case["dtype"]), recompute=str(case["recompute"]))
+    return Step(
+        batch=batch,
+        seq=seq,
+        target_seq=written_tokens(find(str(case["model"])), seq),
+        dtype=str(case["dtype"]),
+        recompute=str(case["recompute"]),
+    )
 
 
 def flops(case: Case) -> int:
     """Model FLOPs of a step, all micro-batches."""
     batch, seq, accum = _numbers(case)
-    return accum * model_flops(find(str(case["model"])), batch, seq)
+    shape = find(str(case["model"]))
+    return accum * model_flops(shape, batch, seq, target_seq=written_tokens(shape, seq))
 
 
 def _work(case: Case) -> Work:

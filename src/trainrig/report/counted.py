@@ -24,6 +24,7 @@ from trainrig.workload import (
     step_ops,
     total_flops,
 )
+from trainrig.workload.spans import written_tokens
 
 _MODELS = {
     "bert-base": "bert-base",
@@ -85,7 +86,7 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
     """The operations of one training step; ``recompute`` replaces the case's."""
     shape = model_shape(record.case)
     how = recompute or str(record.case.get("recompute") or "none")
-    step = _step(record.case, mode="training", recompute=how)
+    step = _step(record.case, mode="training", recompute=how, shape=shape)
     try:
         micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
     except UsageError:
@@ -116,12 +117,19 @@ def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
 
 
 def _step(
-    case: Case, mode: str = "training", attention: str = "fused", recompute: str = "none"
+    case: Case,
+    mode: str = "training",
+    attention: str = "fused",
+    recompute: str = "none",
+    shape: ModelShape | None = None,
 ) -> Step | None:
+    """``shape``: of a whole model, whose decoder writes another number of tokens than is read."""
     try:
+        seq = layers.size_of(case, "seq")
         return Step(
             batch=layers.size_of(case, "batch"),
-            seq=layers.size_of(case, "seq"),
+            seq=seq,
+            target_seq=written_tokens(shape, seq) if shape else 0,
             dtype=str(case.get("dtype")),
             mode=mode,
             attention=attention,

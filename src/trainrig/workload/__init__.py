@@ -9,6 +9,7 @@ parameters   how many weights they have
 parts        one operation of a transformer, forward and backward
 blocks       the operations of a block, in order
 ops          the operations of a training step, and their sums
+spans        how many tokens T5 reads and writes in training
 """
 
 from __future__ import annotations
