@@ -80,21 +80,25 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
     if not claimed:
         cores = chip.num_sms or 10
         claimed = {"fp32": cores * 0.4e12, "fp16": cores * 0.4e12}
-    share = power_share(chip, kind)
-    rates = {d: rate * (kind.lanes if d == "fp32" else share) for d, rate in claimed.items()}
+    rates = {
+        d: rate * (kind.lanes if d == "fp32" else power_share(chip, kind, d, rate))
+        for d, rate in claimed.items()
+    }
+    half = next(d for d in ("bf16", "fp16", "fp32") if d in claimed)
+    words = f"{half} claimed × {rates[half] / claimed[half]:.2f}"
     for dtype in _DTYPES:
         if dtype not in rates:
             rates[dtype] = next(rates[other] for other in _INSTEAD[dtype] if other in rates)
-    return rates, f"claimed × {share:.2f}"
+    return rates, words
 
 
-def power_share(chip: Chip, kind: Class) -> float:
-    """Share of the claimed half-precision peak that power and design leave to large products."""
-    half = peak(chip, "bf16") or peak(chip, "fp16")
-    if half is None or chip.tdp is None:
+def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
+    """Share of a claimed tensor peak that power and design leave to large products."""
+    if chip.tdp is None:
         return kind.cap
-    watts = chip.tdp / (half.rate / TERA)
-    return float(min(kind.cap, kind.power * watts ** constants()["matmul"]["power_exponent"]))
+    rule = constants()["matmul"]
+    watts = chip.tdp / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
+    return float(min(kind.cap, kind.power * watts ** rule["power_exponent"]))
 
 
 def _bandwidth(chip: Chip, kind: Class) -> float:

@@ -9,12 +9,11 @@ a tile's pipeline costs some depth of k.  Operands and result move meanwhile; th
 for what collides.
 
     time = latency + (compute^p + moving^p)^(1/p)
-    compute = waves · sms · 2·tm·tn·(k + ramp_k) / (rate · tile's share)
-    waves = w + (⌈w⌉ − w) / (1 + k / split_k)           w = tiles / sms
+    compute = (w·(k + ramp_k) + (⌈w⌉ − w)·(k' + ramp_k)) · sms · 2·tm·tn / (rate · tile's share)
+    w = tiles / sms        k' = k / √(1 + (k/split_k)²)
 
-For one tile each factor grows with each size ((k + ramp_k) / (1 + k / split_k) does, too, where
-ramp_k < split_k), and so does the least over tiles: a larger product is never predicted to be
-quicker.
+For one tile each term grows with each size, and so does the least over tiles: a larger product is
+never predicted to be quicker.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class MatmulRates:
     tiles: tuple[tuple[int, int, float], ...]
     """(rows, columns, rate against the largest tile's), the list that the quickest is taken of."""
     split_k: float
-    """Depth at which half of a last wave's idle processors is put to use."""
+    """Depth of k that a wave's last, idle processors wait for at most."""
     ramp_k: float
     latency: float
     overlap: float
@@ -57,10 +56,12 @@ class MatmulRates:
     def _work(self, m: Number, n: Number, k: Number, batch: Number) -> Real:
         """FLOPs that the whole chip has the time for while this product runs."""
         best: Real = None
+        deep = k + self.ramp_k
+        last = k / (1.0 + (k / self.split_k) ** 2) ** 0.5 + self.ramp_k
         for rows, columns, share in self.tiles:
             waves = batch * ceil_div(m, rows) * ceil_div(n, columns) / self.processors
-            waves = waves + (ceiling(waves) - waves) / (1.0 + k / self.split_k)
-            work = waves * (self.processors * 2.0 * rows * columns / share) * (k + self.ramp_k)
+            depth = waves * deep + (ceiling(waves) - waves) * last
+            work = depth * (self.processors * 2.0 * rows * columns / share)
             best = work if best is None else smaller(best, work)
         return best
 
