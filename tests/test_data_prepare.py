@@ -363,6 +363,20 @@ def test_the_tokenizer_learns_from_the_training_part_alone(
     assert 10 < len(list(split.to_learn())) < 45
 
 
+def test_a_corpus_of_many_gigabytes_leaves_the_tokenizer_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A twentieth is held out by its hash: a share below that drawn by the same would be empty."""
+    folder = write(tmp_path / "0", "0").parent
+    for number in range(1, 1000):
+        write(folder / str(number), f"text number {number}")
+    corpus = open_corpus((folder,))
+    split = room._Split(corpus=corpus, survey=survey(corpus))
+    assert split.rule == "documents"
+    monkeypatch.setattr(room, "TRAIN_BYTES", split.survey.num_bytes // 25)
+    assert 20 < len(list(split.to_learn())) < 60
+
+
 def test_the_default_folder_names_the_corpus(
     texts: Path, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

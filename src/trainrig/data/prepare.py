@@ -29,7 +29,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainrig.data.corpus import Corpus, Survey, chance, is_heldout, open_corpus, survey
-from trainrig.data.indexed import Indexed, IndexedWriter, dtype_for, open_indexed
+from trainrig.data.indexed import (
+    Indexed,
+    IndexedWriter,
+    check_vocabulary,
+    dtype_for,
+    open_indexed,
+)
 from trainrig.data.manifest import (
     MANIFEST,
     PARTS,
@@ -116,6 +122,7 @@ def verify(folder: Path) -> Manifest:
     hashes = {f"{name}.bin": getattr(manifest, name).sha256 for name in PARTS}
     for name in PARTS:
         open_part(folder, name)
+    check_vocabulary(folder, manifest.max_token, manifest.tokens.vocab_size)
     for name, wanted in (hashes | {TOKENIZER: manifest.tokens.sha256}).items():
         if _sha256(folder / name) != wanted:
             raise DataError(
@@ -164,7 +171,8 @@ class _Split:
         """What the tokenizer is trained on."""
         share = TRAIN_BYTES / self.survey.num_bytes
         for name, text in self.pieces():
-            if name == "train" and (share >= 1 or chance(text.encode()) < share):
+            # Another chance than `is_heldout`'s: that left no low ones to the training part.
+            if name == "train" and (share >= 1 or chance(b"tokenizer" + text.encode()) < share):
                 yield text
 
 
