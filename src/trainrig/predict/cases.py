@@ -1,15 +1,16 @@
 """A row of a table of training runs: the model, layout and rates it means, and its prediction.
 
 Answers what `trainrig predict --cases` asks: for each row of a CSV with the published table's
-columns, seconds of a step and bytes a GPU with an interval each, or a reason why not.  A cell that is
-blank is not stated: the default stands in `DEFAULTS` (or follows from the row's other cells) and
-widens the interval.  Which row it is, where it comes from and what is noted about it is not read:
-`READ` lists all columns that are.
+columns, seconds of a step and bytes a GPU with an interval each, or a reason why not.  A blank
+cell is not stated: a default stands for it (`cases_words`, or what follows from the other cells)
+and widens the interval.  Where a row comes from and what is noted about it is not read: `READ`
+lists all columns that are.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,7 @@ from trainrig.predict.cases_words import (
     link_of,
     precision_of,
     recompute_of,
+    states_of,
 )
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates_chip import rates_of_chip
@@ -38,10 +40,11 @@ Row = Mapping[str, str]
 NEEDED = ("chip", "layers", "hidden", "seq")
 """Columns that a table must have."""
 READ = (
-    *("chip", "num_gpus", "gpus_per_node", "link", "fabric_gbps_per_node", "framework"),
+    *("chip", "hardware", "num_gpus", "gpus_per_node", "link", "fabric_gbps_per_node", "framework"),
     *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
-    *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
+    *("zero_stage", "seq_parallel", "precision", "kernel_stack", "recompute", "kind"),
+    "memory_kind",
 )
 """Every column that a prediction may depend on."""
 MOST_CELLS = 1 << 16
@@ -59,6 +62,8 @@ class Case:
     """Share of the tokens that logits are computed for."""
     unstated: tuple[str, ...] = field(default=())
     """Cells that a default stands for."""
+    spread: float = 0.0
+    """What they add to the half width of the interval of the time (natural logarithm)."""
 
 
 def case_of(row: Row) -> Case:
@@ -66,18 +71,19 @@ def case_of(row: Row) -> Case:
     missing = Unstated()
     _refuse(row)
     chip = _chip(_cell(row, "chip"))
+    _same_power(_cell(row, "hardware"))
     shape = shape_of(row)
     sizes = _sizes(row, missing)
     engine = engine_of(row, sizes)
-    precision = precision_of(row)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq=_whole(row, "seq"),
-        precision=precision,
-        recompute=recompute_of(row, missing),
-        kernels=kernels_of(row, chip, precision, missing),
+        precision=precision_of(row),
+        recompute=recompute_of(row, sizes["zero"], missing),
+        kernels=kernels_of(row, chip, precision_of(row), missing),
         engine=engine,
         optimizer="adamw-fused",
+        states=states_of(row),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     return Case(
@@ -87,6 +93,7 @@ def case_of(row: Row) -> Case:
         chip=chip,
         head=head_share(row, shape),
         unstated=tuple(missing.names),
+        spread=missing.spread,
     )
 
 
@@ -116,6 +123,13 @@ def _chip(name: str) -> Chip:
     if chip is None:
         raise UsageError(f"chip: {name[:60]!r} is not in the catalog")
     return chip
+
+
+def _same_power(hardware: str) -> None:
+    """A card that is printed as limited below its data sheet is another one than the catalog's."""
+    word = hardware.lower()
+    if "limit" in word or "capped" in word or "custom" in word:
+        raise UsageError("hardware: printed with another power limit than the catalog's chip")
 
 
 def _sizes(row: Row, missing: Unstated) -> dict[str, int]:
@@ -215,18 +229,34 @@ def predict_row(row: Row) -> dict[str, Any]:
     }
     try:
         case = case_of(row)
-        _fill(found, case)
-    except TrainrigError as error:
+        low, found["step_time_s"], high = time_of(case)
+        least, found["memory_bytes_per_gpu"], most = memory_of(case, row)
+        found["interval"] = {
+            "step_time_s": [low, high],
+            "memory_bytes_per_gpu": [least, most],
+        }
+    except (TrainrigError, OverflowError) as error:
         found["reason"] = str(error)
     return found
 
 
-def _fill(found: dict[str, Any], case: Case) -> None:
+def time_of(case: Case) -> tuple[float, float, float]:
+    """Low, predicted, high seconds of a step."""
     from trainrig.predict.step import predict_step
 
     step = predict_step(case.shape, case.layout, case.rates, head=case.head)
-    found["step_time_s"] = step.total
-    found["interval"]["step_time_s"] = list(step.interval)
+    factor = math.exp(math.hypot(step.spread, case.spread))
+    return step.total / factor, step.total, step.total * factor
+
+
+def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
+    """Low, predicted, high bytes on each GPU, of the kind that the row states."""
+    from trainrig.workload.memory import memory
+
+    found, kind = memory(case.shape, case.layout), _cell(row, "memory_kind")
+    kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
+    low, high = found.interval(kind)
+    return low, found.allocated if kind == "allocated" else found.total, high
 
 
 def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.workload.named import custom
@@ -16,6 +17,8 @@ from trainrig.workload.shapes import ModelShape
 
 Row = Mapping[str, str]
 
+_TANH = ("gpt-2", "gpt2", "neo")
+"""Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
 _BERT_MASKED = 0.156
 """Share of the tokens that a masked language model is asked for: 20 of 128, 80 of 512."""
 
@@ -40,11 +43,13 @@ def _shape(
     if hidden % heads:
         raise UsageError(f"{heads} heads do not divide a width of {hidden}")
     family = family_of(name, hidden, heads, kv_heads, ffn)
-    numbers = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
+    numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
     if ffn:
         numbers["ffn"] = ffn
     if vocab:
         numbers["vocab"] = vocab
+    if family == "gpt2" and not any(word in name.lower() for word in _TANH):
+        numbers["activation"] = "gelu"
     if family == "llama":
         numbers["num_kv_heads"] = kv_heads
         if hidden // heads % 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from trainrig.catalog import Chip
@@ -22,6 +23,17 @@ _ENGINES = (
 )
 
 
+_UNSURE = {
+    "recompute": 0.15,
+    "kernel_stack": 0.15,
+    "micro_batch": 0.15,
+    "fabric_gbps_per_node": 0.1,
+    "grad_accum": 0.05,
+    "link": 0.05,
+}
+"""What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
+
+
 class Unstated:
     """Names of the cells that a default stands for."""
 
@@ -30,6 +42,11 @@ class Unstated:
 
     def add(self, name: str) -> None:
         self.names.append(name)
+
+    @property
+    def spread(self) -> float:
+        """What they add to the half width of the interval; they err by themselves."""
+        return math.hypot(*(_UNSURE[name] for name in self.names))
 
 
 def _word(row: Row, name: str) -> str:
@@ -52,7 +69,15 @@ def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
         return "fsdp"
     if sizes["zero"] > 0:
         return "deepspeed"
-    return "ddp" if sizes["gpus"] > 1 else "plain"
+    return "ddp"
+
+
+def states_of(row: Row) -> str:
+    """NVIDIA's examples use apex: narrow weights with fp32 masters; torchtune: all in bf16."""
+    framework = _word(row, "framework").replace(" ", "")
+    if "apex" in framework or "deeplearningexamples" in framework:
+        return "masters"
+    return "pure" if "torchtune" in framework else "auto"
 
 
 def precision_of(row: Row) -> str:
@@ -67,19 +92,18 @@ def precision_of(row: Row) -> str:
     raise UsageError(f"precision {word[:40]!r}: one of {', '.join(PRECISIONS)}")
 
 
-def recompute_of(row: Row, missing: Unstated) -> str:
-    """One of RECOMPUTE; not stated: none."""
-    return _choice(row, "recompute", RECOMPUTE, "none", missing)
+def recompute_of(row: Row, zero: int, missing: Unstated) -> str:
+    """One of RECOMPUTE; not stated: full where weights are sharded, for want of memory."""
+    return _choice(row, "recompute", RECOMPUTE, "full" if zero == 3 else "none", missing)
 
 
 def kernels_of(row: Row, chip: Chip, precision: str, missing: Unstated) -> str:
-    """One of KERNELS; not stated: fused attention where the chip and precision have it."""
-    half = precision in ("bf16", "fp16", "fp8")
-    modern = half and (chip.year or 2020) >= 2020
-    default = "flash" if modern else "eager"
+    """One of KERNELS; not stated: fused attention, where precision, chip and code have it."""
     framework = _word(row, "framework")
+    older = (chip.year or 2020) < 2020 or "deeplearningexamples" in framework.replace(" ", "")
+    default = "eager" if older or precision in ("fp32", "tf32") else "flash"
     if "jax" in framework or "pax" in framework:
-        default = "flash+fused" if "transformer engine" in framework else "compiled"
+        default = "flash+fused" if "transformer engine" in framework else "fused"
     return _choice(row, "kernel_stack", KERNELS, default, missing)
 
 

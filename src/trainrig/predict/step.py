@@ -17,7 +17,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainrig.predict.step_constants import CONSTANTS, Constants
+from trainrig.predict.step_constants import Constants, fitted
 from trainrig.predict.step_profile import Array, Profile, profile
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class StepTime:
     data: Any
     overlapped: Any
     """Communication behind computation: not part of the sum."""
-    spread: float = 0.12
-    """Relative half width of the 80 % interval."""
+    spread: Any
+    """Half width of the 80 % interval, as a natural logarithm."""
 
     @property
     def total(self) -> Any:
@@ -75,7 +75,9 @@ class StepTime:
     @property
     def interval(self) -> tuple[Any, Any]:
         """80 %: four in five steps are expected to lie between."""
-        return self.total / (1.0 + self.spread), self.total * (1.0 + self.spread)
+        from math import e
+
+        return self.total * e**-self.spread, self.total * e**self.spread
 
 
 def predict_step(
@@ -83,11 +85,11 @@ def predict_step(
     layout: Layout,
     rates: Rates,
     *,
-    constants: Constants = CONSTANTS,
+    constants: Constants | None = None,
     head: float = 1.0,
 ) -> StepTime:
     """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
-    num = len(layout)
+    num, constants = len(layout), constants or fitted()
     if num == 1 and not _has_arrays(layout):
         found = compose(profile(shape, layout, rates, head), constants)
         return dataclasses.replace(found, **{n: float(getattr(found, n)[0]) for n in _FIELDS})
@@ -98,7 +100,7 @@ def predict_step(
     return _joined(pieces)
 
 
-_FIELDS = (*PARTS, "overlapped")
+_FIELDS = (*PARTS, "overlapped", "spread")
 
 
 def _has_arrays(layout: Layout) -> bool:
@@ -135,11 +137,11 @@ def compose(found: Profile, c: Constants) -> StepTime:
     import numpy as np
 
     p = found
-    device_f, host_f = _times(p.forward, c)
-    device_b, host_b = _times(p.backward, c)
-    device_r, host_r = _times(p.recompute, c)
-    device_l, host_l = _times(p.last, c)
-    device_e, host_e = _times(p.first, c)
+    device_f, host_f = _times(p, p.forward, c)
+    device_b, host_b = _times(p, p.backward, c)
+    device_r, host_r = _times(p, p.recompute, c)
+    device_l, host_l = _times(p, p.last, c)
+    device_e, host_e = _times(p, p.first, c)
     m, stages = p.micro_batches, p.stages
     ends_device = np.where(stages > 1, np.maximum(device_l, device_e), device_l + device_e)
     ends_host = np.where(stages > 1, np.maximum(host_l, host_e), host_l + host_e)
@@ -151,7 +153,7 @@ def compose(found: Profile, c: Constants) -> StepTime:
     recompute = n * device_r
     gap_f = np.maximum(n * host_f + ends_host / 3.0 - forward, 0.0)
     gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
-    tensor = c.tensor * (n * p.tensor + p.tensor_ends)
+    tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
     sends = c.send * 2.0 * p.virtual * p.send
     # Exchanges of each block beside its computation.
     beside_f = device_f
@@ -171,25 +173,48 @@ def compose(found: Profile, c: Constants) -> StepTime:
     busiest = forward + backward + recompute - weights
     others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * (tensor + gap_f + gap_b + sends)
     bubble = np.where(stages > 1, others / p.virtual, 0.0)
-    return StepTime(
-        forward=m * forward,
-        backward=m * backward,
-        recompute=m * recompute,
-        gaps=m * (gap_f + gap_b),
-        tensor_comm=m * tensor,
-        pipeline_comm=m * sends,
-        bubble=bubble,
-        data_comm=data_comm,
-        optimizer=c.optimizer * p.optimizer,
-        offload=p.offload,
-        data=np.zeros_like(data_comm),
-        overlapped=overlapped,
-    )
+    parts: dict[str, Any] = {
+        "forward": m * forward,
+        "backward": m * backward,
+        "recompute": m * recompute,
+        "gaps": m * (gap_f + gap_b),
+        "tensor_comm": m * tensor,
+        "pipeline_comm": m * sends,
+        "bubble": bubble,
+        "data_comm": data_comm,
+        "optimizer": c.optimizer * p.optimizer,
+        "offload": p.offload,
+        "data": np.full_like(data_comm, c.fixed),
+    }
+    return StepTime(**parts, overlapped=overlapped, spread=c.width * _uncertainty(parts))
 
 
-def _times(load: Array, c: Constants) -> tuple[Array, Array]:
+_UNSURE = {
+    "gaps": 0.5,
+    "tensor_comm": 0.25,
+    "pipeline_comm": 0.5,
+    "bubble": 0.2,
+    "data_comm": 0.4,
+    "optimizer": 0.3,
+    "offload": 0.5,
+    "data": 1.0,
+}
+"""Relative uncertainty (one standard deviation) of each part; the rest shares `_COMPUTED`'s."""
+_COMPUTED = 0.1
+
+
+def _uncertainty(parts: dict[str, Array]) -> Array:
+    """Of the sum: parts err by themselves, what is computed errs together."""
+    total = sum(parts.values())
+    squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
+    return (_COMPUTED**2 + squares) ** 0.5
+
+
+def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    device = c.products * load[0] + c.attention * load[1] + c.streams * load[2]
+    attention = c.attention + (c.newest - c.attention) * p.newest
+    products = 1.0 + (c.products - 1.0) * p.cores
+    device = products * load[0] + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]
 
 

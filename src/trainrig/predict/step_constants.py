@@ -1,47 +1,78 @@
 """The few numbers of the step's model that are fitted, and the ones that are stated.
 
 Each scales a physical quantity that `rates` or `workload` counts; none knows a model, a chip or a
-source.  They were fitted to published steps by `tools/accuracy.py --fit`, which also refits them
-without each group of sources to show what they are worth on figures that they have not seen.
+source.  They stand in step.toml, which `tools/accuracy.py --fit` writes: fitted to published steps,
+each group of sources counting the same, and refitted without each group in turn to show what they
+are worth on figures that they have not seen.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_HEADER = "# Written by tools/accuracy.py --fit; predict/step_constants.py says what each means."
+PATH = Path(__file__).parent / "step.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Factors on counted seconds, and shares."""
+    """Factors on counted seconds, and shares.  The defaults are what is believed before a fit."""
 
-    products: float = 1.05
-    """Products of matrices inside a step against the same alone: other clocks, cold caches."""
-    attention: float = 1.0
+    products: float = 1.1
+    """Products of matrices in tensor cores inside a step against the same alone: a chip that works
+    without pause runs at lower clocks, and caches are cold."""
+    attention: float = 1.2
     """Fused attention, likewise."""
-    streams: float = 1.0
+    newest: float = 0.9
+    """Fused attention of the flash+fused stack: kernels written for the chip (FA3, cuDNN)."""
+    streams: float = 1.1
     """Memory-bound kernels, likewise."""
-    launch: float = 1.3
-    """Host seconds of a kernel, with the Python around it, against its launch."""
-    tensor: float = 1.1
+    launch: float = 2.5
+    """Host seconds of a kernel, with the Python and autograd around it, against its launch."""
+    tensor: float = 1.0
     """Collectives of tensor parallel against the same alone."""
-    data: float = 1.1
-    """Collectives of data parallel that nothing hides."""
-    hidden: float = 0.8
+    data: float = 1.2
+    """Collectives of data parallel against the same alone."""
+    hidden: float = 0.7
     """Share of the computation beside it that a collective can hide behind."""
-    contention: float = 0.08
+    contention: float = 0.1
     """Share of a hidden collective that the computation beside it loses."""
-    send: float = 1.3
+    send: float = 1.2
     """Sends between pipeline stages against the same alone."""
-    optimizer: float = 1.2
+    optimizer: float = 1.0
     """The optimizer's streams, with clipping and zeroing."""
+    fixed: float = 1e-3
+    """s of each step that no part explains: fetching data, reading the loss, logging."""
+    width: float = 1.3
+    """Half width of the 80 % interval against the uncertainty that the parts add up to."""
 
     def vector(self) -> tuple[float, ...]:
         """In the order of the fields."""
         return dataclasses.astuple(self)
 
 
-CONSTANTS = Constants()
+BELIEVED = Constants()
+
+
+@cache
+def fitted() -> Constants:
+    """The constants of step.toml."""
+    with PATH.open("rb") as file:
+        return Constants(**tomllib.load(file)["step"])
+
+
+def write(constants: Constants) -> None:
+    """Make these the fitted ones."""
+    lines = [_HEADER, "schema = 1", "", "[step]"]
+    values = dataclasses.asdict(constants)
+    lines += [f"{name} = {value:.4g}" for name, value in values.items()]
+    PATH.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    fitted.cache_clear()
+
 
 HOST_ADAM_BYTES = 28
 """Read and written in host memory for each parameter of an offloaded Adam: p, m, v, g; p, m, v."""

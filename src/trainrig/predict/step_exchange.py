@@ -122,7 +122,8 @@ def exchanges(mesh: Mesh, rates: Rates) -> dict[str, Array]:
 def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     """Two sums of activations over the group for each block and direction.
 
-    With sequence parallel each is a scatter and a gather, and backward gathers once more.
+    With sequence parallel each is a scatter and a gather; backward gathers once more, and does that
+    and its scatter beside products of weights' gradients.
     """
     import numpy as np
 
@@ -135,12 +136,14 @@ def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     gather = rates.collective("all_gather", num_bytes, mesh.tp, near)
     scatter = rates.collective("reduce_scatter", num_bytes, mesh.tp, near)
     forward = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
-    backward = np.where(mesh.split, 4 * gather + 2 * scatter, 2 * reduce)
+    backward = np.where(mesh.split, 2 * gather, 2 * reduce)
+    beside = np.where(mesh.split, 2 * gather + 2 * scatter, 0.0)
     again = forward * (layout.recompute == "full")
     ends = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
     is_split = mesh.tp > 1
     return {
         "tensor": np.where(is_split, forward + backward + again, 0.0),
+        "tensor_beside": np.where(is_split, beside, 0.0),
         "tensor_ends": np.where(is_split, ends, 0.0),
     }
 
@@ -151,9 +154,9 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
 
     layout, shape = mesh.layout, mesh.shape
     size = dtype_bytes(layout.precision)
-    num_bytes = mesh.micro_batch * layout.seq * shape.hidden * min(size, 4)
     shared = mesh.split | (layout.engine == "megatron")
-    num_bytes = num_bytes / np.where(shared, mesh.tp, 1)
+    tokens = mesh.micro_batch * layout.seq / np.where(shared, mesh.tp, 1)
+    num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
     sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)
     sent = rates.send(num_bytes, across, sharing=sharing)
@@ -175,9 +178,10 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     trained = mesh.trained_share
 
     def over_shards(kind: str, num_bytes: Array) -> Array:
-        return rates.collective(
-            kind, num_bytes, mesh.shards, shard_near, sharing=mesh.groups(shard_near)
-        )
+        sharing = mesh.groups(shard_near)
+        if engine == "deepspeed":  # one ring: every byte comes to every rank from the fabric
+            sharing = mesh.per_node
+        return rates.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
 
     def over_copies(num_bytes: Array) -> Array:
         return rates.collective(

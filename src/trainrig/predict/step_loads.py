@@ -54,13 +54,11 @@ def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
     """Seconds of a micro-batch's parts."""
     layout = setting.layout
     step = _step(shape, setting)
-    stack = layout.kernels
-    is_rms, has_dropout = not shape.norm_bias, shape.family != "llama"
+    way = kernels_of.way_of(shape, layout)
 
     def timed(parts: list[Part], phase: str) -> Load:
         make = kernels_of.forward if phase == "forward" else kernels_of.backward
-        found = make(parts, stack, dropout=has_dropout, rms=is_rms)
-        return _seconds(found, rates, layout.precision, phase == "backward")
+        return _seconds(make(parts, way), rates, layout, phase == "backward")
 
     blocks = _blocks(shape, step)
     average = {
@@ -131,7 +129,8 @@ def _head(shape: ModelShape, step: Step, share: float) -> list[Part]:
     return head(shape, dataclasses.replace(step, target_seq=few))
 
 
-def _seconds(found: Kernels, rates: Rates, precision: str, backward: bool) -> Load:
+def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Load:
+    precision = layout.precision
     low = precision == "fp8"
     products = streams = attention = 0.0
     launches = found.launches
@@ -160,10 +159,13 @@ def _seconds(found: Kernels, rates: Rates, precision: str, backward: bool) -> Lo
     return (products, attention, streams, launches * rates.launch)
 
 
-def _sum(*found: Load) -> Load:
-    return tuple(sum(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
+def _sum(first: Load, second: Load) -> Load:
+    a, b = first, second
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
 
 
 def _average(found: list[tuple[Load, float]]) -> Load:
-    scaled = [tuple(share * value for value in load) for load, share in found]
-    return _sum(*scaled) if scaled else NOTHING
+    total = NOTHING
+    for (a, b, c, d), share in found:
+        total = _sum(total, (share * a, share * b, share * c, share * d))
+    return total

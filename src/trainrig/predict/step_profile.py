@@ -70,6 +70,12 @@ class Profile:
     """Weights and gradients of a stage's ends, once."""
     after: Array
     """Exchanged after backward, with nothing beside it."""
+    tensor_beside: Array
+    """Collectives of a block that backward starts early: gathered inputs, scattered gradients."""
+    cores: Array
+    """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
+    newest: Array
+    """1: attention kernels of the flash+fused stack."""
     weights: Array
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
@@ -106,6 +112,8 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "stages": mesh.pp,
         "virtual": mesh.virtual,
         "micro_batches": mesh.micro_batches,
+        "cores": float(layout.precision != "fp32"),
+        "newest": float(layout.kernels == "flash+fused"),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),

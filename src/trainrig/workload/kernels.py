@@ -20,7 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainrig.workload.parts import Cost, Heads, Part, Product
+from trainrig.workload.layout import Layout
+from trainrig.workload.parts import Heads, Part, Product
+from trainrig.workload.shapes import ModelShape
+from trainrig.workload.style import style_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,17 @@ class Kernels:
         )
 
 
-# Softmax, eager: scale 2, mask 2, softmax 2, dropout 2½ (a byte of mask) over 2 counted; backward
-# as many less the mask's, over 3.  Norm, eager: the fp32 result is cast for what follows.  RMSNorm,
-# eager: square, mean, root, two multiplications, two casts.  Residual with its dropout: (3 + 2½)/3.
-# Cross-entropy, eager: shift, cast to fp32, log-softmax, loss, over one read in 16 bit.
+# Eager: softmax is scale 2, mask 2, softmax 2, dropout 2½ (a byte of mask) over 2 counted, and
+# backward as many less the mask's, over 3.  GELU's tanh form, line by line, is eight kernels.  A
+# norm's result is cast for what follows; RMSNorm is square, mean, root, two multiplications, two
+# casts.  A residual's dropout moves 2½ beside its 3.  Cross-entropy shifts, casts to fp32, takes the
+# log-softmax and the loss, over one read in 16 bit.
 _EAGER = {
     "softmax": Passes(4.25, 3.2, 4, 4),
     "norm": Passes(2.0, 1.7, 2, 3),
     "rms": Passes(4.5, 4.0, 6, 10),
-    "activation": Passes(1.5, 1.5, 2, 2),
+    "activation": Passes(1.0, 1.0, 1, 1),
+    "written out": Passes(9.0, 7.0, 8, 14),
     "gated": Passes(1.7, 1.7, 2, 3),
     "rotary": Passes(4.0, 4.0, 10, 12),
     "residual": Passes(1.0, 1.0, 1, 1),
@@ -75,6 +80,7 @@ _FUSED = {
     "norm": Passes(1.0, 1.3, 1, 2),
     "rms": Passes(1.0, 1.3, 1, 2),
     "activation": Passes(1.0, 1.0, 1, 1),
+    "written out": Passes(1.0, 1.0, 1, 1),
     "gated": Passes(1.0, 1.0, 1, 1),
     "rotary": Passes(1.0, 1.0, 2, 2),
     "residual": Passes(1.0, 1.0, 1, 1),
@@ -93,6 +99,7 @@ _COMPILED = {
     "norm": Passes(0.7, 1.0, 1, 2),
     "rms": Passes(0.7, 1.0, 1, 2),
     "activation": Passes(1.0, 1.0, 1, 1),
+    "written out": Passes(1.0, 1.0, 1, 1),
     "gated": Passes(1.0, 1.0, 1, 1),
     "rotary": Passes(1.0, 1.0, 1, 1),
     "residual": Passes(0.7, 0.7, 0, 0),
@@ -114,59 +121,114 @@ FLASH = ("flash", "flash+fused", "compiled")
 """Stacks whose attention keeps no scores."""
 
 
-def forward(parts: Iterable[Part], stack: str, *, dropout: bool, rms: bool) -> Kernels:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How parts are run: what follows from a layout's words."""
+
+    stack: str
+    """One of STACKS."""
+    autocast: bool
+    """Norms, softmax and the residual stream are in fp32; products narrow their inputs anew."""
+    dropout: bool
+    rms: bool
+    gelu_written_out: bool
+    """The tanh form of GELU line by line, as in Hugging Face's GPT-2."""
+    frozen: bool
+    """Weights have no gradients (LoRA)."""
+
+
+def way_of(shape: ModelShape, layout: Layout) -> Way:
+    """What the layout's words mean for a model."""
+    style = style_of(shape, layout)
+    stack = "fused" if style.fused and layout.kernels == "eager" else layout.kernels
+    return Way(
+        stack="flash+fused" if style.fused and stack == "flash" else stack,
+        autocast=style.autocast,
+        dropout=style.dropout,
+        rms=not shape.norm_bias,
+        gelu_written_out=style.gelu_written_out and shape.activation == "gelu_tanh",
+        frozen=layout.lora_rank > 0,
+    )
+
+
+def forward(parts: Iterable[Part], way: Way) -> Kernels:
     """The kernels of a forward pass over ``parts``."""
-    return sum((_one(part, stack, dropout, rms, backward=False) for part in parts), Kernels())
+    return sum((_one(part, way, backward=False) for part in parts), Kernels())
 
 
-def backward(parts: Iterable[Part], stack: str, *, dropout: bool, rms: bool) -> Kernels:
+def backward(parts: Iterable[Part], way: Way) -> Kernels:
     """The kernels of a backward pass over ``parts``."""
-    return sum((_one(part, stack, dropout, rms, backward=True) for part in parts), Kernels())
+    return sum((_one(part, way, backward=True) for part in parts), Kernels())
 
 
-def _one(part: Part, stack: str, dropout: bool, rms: bool, *, backward: bool) -> Kernels:
-    cost = part.backward if backward else part.forward
+def _one(part: Part, way: Way, *, backward: bool) -> Kernels:
     if part.heads is not None:
         return Kernels(attention=(part.heads,), launches=2 if backward else 1)
-    if cost.products:
-        copies = _moved(part, stack, "copies", backward) if part.kind == "attention" else Kernels()
-        return _multiplied(part, cost, backward) + copies
-    kernels = _moved(part, stack, _kind(part, rms), backward)
-    if dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
-        kernels += _moved(part, stack, "dropout", backward)
+    if part.forward.products:
+        return _multiplied(part, way, backward)
+    kernels = _moved(part, way, _kind(part, way), backward)
+    if way.dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
+        kernels += _moved(part, way, "dropout", backward)
     return kernels
 
 
-def _multiplied(part: Part, cost: Cost, backward: bool) -> Kernels:
-    """Products are calls; backward of a linear one also sums the bias' gradient."""
-    extra = 1 if backward and part.kind == "matmul" else 0
-    return Kernels(products=cost.products, launches=len(cost.products) + extra)
+def _multiplied(part: Part, way: Way, backward: bool) -> Kernels:
+    """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
+    products = (part.backward if backward else part.forward).products
+    if part.kind == "attention":
+        return Kernels(products=products, launches=len(products)) + _copied(part, way, backward)
+    if backward and way.frozen:
+        products = products[:1]
+    extra = 1 if backward and not way.frozen else 0  # the bias' gradient is a sum
+    kernels = Kernels(products=products, launches=len(products) + extra)
+    if not way.autocast or way.stack == "compiled":
+        return kernels
+    _, rows, _, wide_in = part.forward.products[0]
+    return kernels + Kernels(streams=((6.0 * rows * wide_in, 1),), launches=1)
 
 
-def _moved(part: Part, stack: str, kind: str, backward: bool) -> Kernels:
-    passes, cost = STACKS[stack][kind], part.backward if backward else part.forward
-    counted: float = cost.read_bytes + cost.write_bytes
-    if kind == "copies":  # queries, keys, values and the result, not the scores
-        counted = 2 * _operand_bytes(part)
+def _copied(part: Part, way: Way, backward: bool) -> Kernels:
+    """Queries, keys, values and the result, not the scores: read and written."""
+    (count, m, n, k), cost = part.forward.products[0], part.forward
+    size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
+    counted = 2.0 * count * (m + max(n, k)) * min(n, k) * size
+    return _streamed(STACKS[way.stack]["copies"], counted, backward)
+
+
+def _moved(part: Part, way: Way, kind: str, backward: bool) -> Kernels:
+    cost = part.backward if backward else part.forward
+    counted = float(cost.read_bytes + cost.write_bytes)
+    if way.autocast and kind in _WIDENED:
+        counted *= _WIDENED[kind]
+    return _streamed(STACKS[way.stack][kind], counted, backward)
+
+
+def _streamed(passes: Passes, counted: float, backward: bool) -> Kernels:
     times = passes.backward if backward else passes.forward
     num = passes.backward_kernels if backward else passes.forward_kernels
     return Kernels(streams=((times * counted, max(1, num)),), launches=num)
 
 
-def _operand_bytes(part: Part) -> float:
-    """Bytes of the smaller operands of a product of heads: what is copied into place."""
-    (count, m, n, k), cost = part.forward.products[0], part.forward
-    size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
-    wide = min(n, k)
-    return count * (m + max(n, k)) * wide * size
+_WIDENED = {
+    "norm": 2.0,
+    "rms": 1.5,
+    "residual": 2.0,
+    "dropout": 2.0,
+    "softmax": 1.8,
+    "embedding": 2.0,
+    "written out": 1.8,
+}
+"""What autocast's fp32 makes of 16-bit operations: all of it, or the part that was not fp32 yet."""
 
 
-def _kind(part: Part, rms: bool) -> str:
+def _kind(part: Part, way: Way) -> str:
     if part.kind == "norm":
-        return "rms" if rms else "norm"
+        return "rms" if way.rms else "norm"
     if part.kind in ("softmax", "cross_entropy", "embedding"):
         return part.kind
     name = part.name.rpartition(".")[2]
-    if name == "activation":
-        return "gated" if part.forward.read_bytes > part.forward.write_bytes else "activation"
-    return "rotary" if name == "rotary" else "residual"
+    if name != "activation":
+        return "rotary" if name == "rotary" else "residual"
+    if part.forward.read_bytes > part.forward.write_bytes:
+        return "gated"
+    return "written out" if way.gelu_written_out else "activation"
