@@ -108,7 +108,7 @@ def test_what_is_no_text_is_skipped_with_a_reason(
     (item,) = read(path)
     assert isinstance(item, Skipped)
     assert item.reason.startswith(reason)
-    with pytest.raises(DataError, match="no text in 1 files") as caught:
+    with pytest.raises(DataError, match="no text in 1 file ") as caught:
         survey(open_corpus((path,)))
     assert reason in caught.value.message
 

@@ -139,7 +139,9 @@ def survey(corpus: Corpus) -> Survey:
         replaced += item.num_replaced
         heldout += len(data) if is_heldout(data) else 0
     if not documents:
-        raise DataError(f"no text in {len(corpus.files)} files{_example(skipped)}", _TEXT_HINT)
+        count = len(corpus.files)
+        found = f"{count} file{'' if count == 1 else 's'}"
+        raise DataError(f"no text in {found}{_example(skipped)}", _TEXT_HINT)
     return Survey(
         sha256=digest.hexdigest(),
         num_documents=documents,

@@ -132,7 +132,7 @@ def _experiments(target: Target, native_bf16: bool, budget: float) -> list[Exper
     if target.is_gpu:
         return [_sized(target, _gpu_dtype(target), _GPU_SIZES + _HOST_SIZES)]
     dtypes = ["bf16", "fp32"] if native_bf16 else ["fp32"]
-    if _seconds(budget, len(dtypes)) <= _SECONDS[0]:
+    if _seconds(budget, len(dtypes)) < _SECONDS[1] / 2:
         del dtypes[1:]
     return [_sized(target, dtype, _HOST_SIZES) for dtype in dtypes]
 

@@ -214,7 +214,7 @@ class Engine:
             value = loss if not math.isfinite(loss) else norm
             raise Diverged(
                 f"the {what} is {value} at step {pending.row['step']}: training stopped",
-                "a lower --learning-rate, or fp32, and look at the series of the loss",
+                "a lower --lr, or fp32, and look at the series of the loss",
             )
         return {
             **pending.row,

@@ -185,7 +185,7 @@ def check(experiment: Experiment) -> ModelShape:
 def _check_range(experiment: Experiment, name: str, least: int, most: int) -> None:
     value = getattr(experiment, name)
     if not least <= value < most:
-        raise UsageError(f"{name} = {value}", f"a whole number from {least}")
+        raise UsageError(f"{name} = {value}", f"a whole number from {least} to {most - 1}")
 
 
 def _check_optimizer(experiment: Experiment) -> None:
