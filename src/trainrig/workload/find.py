@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.workload.config_json import read_config
 from trainrig.workload.named import NAMED, custom, named
 from trainrig.workload.shapes import FAMILIES, ModelShape
 
@@ -19,6 +18,8 @@ def find(text: str) -> ModelShape:
     path = Path(text)
     known = text == "" or text.lower() in map(str.lower, NAMED)
     if not known and (text.endswith(".json") or path.is_dir()):
+        from trainrig.workload.config_json import read_config  # pydantic: formulas need none
+
         return read_config(path / "config.json" if path.is_dir() else path)
     return named(text)
 
