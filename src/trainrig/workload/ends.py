@@ -1,8 +1,8 @@
 """What the two ends of a model keep: embedding, final norm, logits and loss, in bytes.
 
 Loss in torch's own operations (`F.cross_entropy`): the softmax in fp32 waits for backward, where
-its gradient and that of the logits join it: three fp32 numbers for each logit, beside the narrow ones
-that the model has returned.  Compiled, the softmax is computed again from the narrow logits.
+its gradient and that of the logits join it: three fp32 numbers for each logit, beside the narrow
+ones that the model has returned.  Compiled, the softmax is computed again from the narrow logits.
 Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit; the
 gradient of the head's matrix comes into being in fp32 beside the buffer that it is added to.
 `models.loss`, our own, holds some rows of logits at a time and the matrix's gradient in fp32.

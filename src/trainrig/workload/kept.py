@@ -15,14 +15,15 @@ or split along the sequence with sequence parallelism.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainrig.workload.shapes import ModelShape
 from trainrig.workload.style import Style
 
-NONE, CORE, PRODUCTS, FULL = "none", "core", "products", "full"
+NONE, CORE, PRODUCTS, HALF, FULL = "none", "core", "products", "half", "full"
 """Policies: keep everything; all but the scores (Megatron's selective recomputation); results of
-products and of attention (torch's); the block's input alone."""
+products and of attention; of every second product and of attention (torchtitan's); the block's
+input alone."""
 
 _ALL = frozenset((NONE, CORE, PRODUCTS, FULL))
 _RESULT = frozenset((NONE, CORE, PRODUCTS))  # of a product, and needed by what follows it
@@ -59,7 +60,24 @@ def block_kept(
         items += _branch(shape, style, seq, "cross")
         items += _cross_attention(shape, style, seq, read)
     items += _branch(shape, style, seq, "ffn")
-    return items + _feed_forward(shape, style, seq)
+    items += _feed_forward(shape, style, seq)
+    halved = _every_second(shape)
+    return [replace(i, policies=i.policies | {HALF}) if i.name in halved else i for i in items]
+
+
+def _every_second(shape: ModelShape) -> frozenset[str]:
+    """What is kept of a block where every second product is, and all attentions."""
+    names = {"attention.x"}
+    for branch in ("attention", "cross"):
+        names |= {f"{branch}.{part}" for part in ("q", "v", "values", "logsumexp")}
+    if not _apart(shape):  # one product for q, k and v
+        return frozenset(names | {"attention.k", "ffn.up"})
+    return frozenset(names | ({"ffn.gate", "ffn.down"} if shape.gated_ffn else {"ffn.up"}))
+
+
+def _apart(shape: ModelShape) -> bool:
+    """Queries, keys and values come from three products."""
+    return shape.family not in ("gpt2", "gpt-neo")
 
 
 def _branch(
@@ -67,7 +85,8 @@ def _branch(
 ) -> list[Kept]:
     """The residual stream where a branch begins, its norm, and the mask where it is added back.
 
-    RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm comes after the sum: the same tensors in another order.
+    RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm
+    comes after the sum: the same tensors in another order.
     """
     wide, c, stream = seq * shape.hidden, style.compute, style.residual
     written_out = style.norm_written_out and not shape.norm_bias
@@ -94,26 +113,29 @@ def _readers(shape: ModelShape, style: Style, name: str) -> int:
     if not style.autocast:
         return 1
     if name == "attention":
-        return 1 if shape.family in ("gpt2", "gpt-neo") else 3
+        return 3 if _apart(shape) else 1
     return 2 if name == "ffn" and shape.gated_ffn else 1
 
 
 def _self_attention(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
     c, queries = style.compute, shape.num_heads * shape.head_dim
-    keys = 2 * c * seq * shape.num_kv_heads * shape.head_dim
+    keys = c * seq * shape.num_kv_heads * shape.head_dim
     items = [_tp("attention.q", c * seq * queries, _RESULT)]
-    if style.repeats_keys:
-        items.append(_tp("attention.kv.repeated", 2 * c * seq * queries, _CHEAP))
-    items.append(_tp("attention.kv", keys, _IDLE if style.repeats_keys else _RESULT))
+    for name in ("attention.k", "attention.v"):
+        items.append(_tp(name, keys, _IDLE if style.repeats_keys else _RESULT))
+        if style.repeats_keys:
+            items.append(_tp(f"{name}.repeated", c * seq * queries, _CHEAP))
     return items + _attend(shape, style, "attention", seq, seq)
 
 
 def _cross_attention(shape: ModelShape, style: Style, seq: int, read: int) -> list[Kept]:
     """Keys and values come from what was read; that itself is kept once for all blocks."""
     c, queries = style.compute, shape.num_heads * shape.head_dim
+    keys = c * read * shape.num_kv_heads * shape.head_dim
     items = [
         _tp("cross.q", c * seq * queries, _RESULT),
-        _tp("cross.kv", 2 * c * read * shape.num_kv_heads * shape.head_dim, _RESULT),
+        _tp("cross.k", keys, _RESULT),
+        _tp("cross.v", keys, _RESULT),
     ]
     if style.autocast:
         items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
@@ -125,13 +147,11 @@ def _attend(shape: ModelShape, style: Style, name: str, seq: int, read: int) -> 
     c, wide = style.compute, seq * shape.num_heads * shape.head_dim
     items = [
         _tp(f"{name}.values", c * wide, _RESULT),
-        Kept(
-            name=f"{name}.out",
-            num_bytes=c * seq * shape.hidden,
-            split=False,
-            policies=_IDLE,
-        ),
+        _seq(f"{name}.out", c * seq * shape.hidden, _IDLE),
     ]
+    if style.flash and shape.positions == "rotary" and not style.native:
+        # turned queries lie head by head, and so does the result: heads are merged by a copy
+        items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
     if style.flash:
         return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _RESULT)]
     scores = shape.num_heads * seq * read

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.workload import buffers, ends
-from trainrig.workload.kept import CORE, FULL, NONE, PRODUCTS, Kept, block_kept, total
+from trainrig.workload.kept import CORE, FULL, HALF, NONE, PRODUCTS, Kept, block_kept, total
 from trainrig.workload.layout import Layout
 from trainrig.workload.parameters import (
     attention_parameters,
@@ -20,6 +20,15 @@ from trainrig.workload.parameters import (
 from trainrig.workload.shapes import ModelShape
 from trainrig.workload.states import States, states_of
 from trainrig.workload.style import Style, style_of
+
+_SELECTIVE = {
+    "plain": PRODUCTS,
+    "ddp": HALF,
+    "fsdp": HALF,
+    "megatron": CORE,
+    "deepspeed": CORE,
+}
+"""What an engine's selective recomputation keeps."""
 
 Bytes = Any
 """A number of bytes, or an array of them."""
@@ -117,7 +126,7 @@ class Stage:
     def policy(self) -> str:
         """Which tensors are kept."""
         if self.layout.recompute == "selective":
-            return CORE if self.layout.engine in ("megatron", "deepspeed") else PRODUCTS
+            return _SELECTIVE[self.layout.engine]
         return FULL if self.layout.recompute == "full" else NONE
 
     def waiting(self) -> Bytes:

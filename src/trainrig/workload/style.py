@@ -44,6 +44,8 @@ class Style:
     """Norms, softmax, rotary positions and gated activations are single kernels.  A compiler makes
     the same: what a product reads is written out, and kept, what lies between is not."""
     compiled: bool
+    native: bool
+    """Attention reads grouped heads, and heads side by side, as they are."""
     norm_written_out: bool
     """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
     gelu_written_out: bool
@@ -51,7 +53,7 @@ class Style:
     """Grouped heads of keys are copied for each head of queries."""
     dropout: bool
     chunked_loss: bool
-    """The logits never exist whole (`models.loss`)."""
+    """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
 
 
 def style_of(shape: ModelShape, layout: Layout) -> Style:
@@ -71,11 +73,12 @@ def style_of(shape: ModelShape, layout: Layout) -> Style:
         flash=flash,
         fused=fused,
         compiled=compiled,
+        native=kernels,
         norm_written_out=not (ours or fused),
         gelu_written_out=not (ours or fused),
         repeats_keys=grouped and not kernels and not (ours and flash),
         dropout=has_dropout(shape, layout),
-        chunked_loss=ours,
+        chunked_loss=ours or (kernels and flash and layout.engine != "megatron"),
     )
 
 
