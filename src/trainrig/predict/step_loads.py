@@ -7,6 +7,7 @@ recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence pa
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from trainrig.predict.rates import Rates
@@ -53,28 +54,65 @@ class Setting:
 def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
     """Seconds of a micro-batch's parts."""
     layout = setting.layout
-    step = _step(shape, setting)
     way = kernels_of.way_of(shape, layout)
-
-    def timed(parts: list[Part], phase: str) -> Load:
-        make = kernels_of.forward if phase == "forward" else kernels_of.backward
-        return _seconds(make(parts, way), rates, layout, phase == "backward")
-
-    blocks = _blocks(shape, step)
-    average = {
-        phase: _average([(timed(parts, phase), share) for parts, share in blocks])
-        for phase in ("forward", "backward")
-    }
-    again = _average([(timed(_again(parts, layout), "forward"), share) for parts, share in blocks])
-    ends = embed(shape, step.batch, step.seq, step.dtype)
-    last = _head(shape, step, setting.head)
-    return Loads(
-        forward=average["forward"],
-        backward=average["backward"],
-        recompute=again,
-        first=_sum(timed(ends, "forward"), timed(ends, "backward")),
-        last=_sum(timed(last, "forward"), timed(last, "backward")),
+    blocks = _blocks(shape, _step(shape, setting)) if layout.recompute != "none" else []
+    again = _average(
+        [(_timed(_again(parts, layout), way, layout, rates, False), s) for parts, s in blocks]
     )
+    return dataclasses.replace(_without_recompute(shape, setting, way, rates), recompute=again)
+
+
+def _without_recompute(
+    shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates
+) -> Loads:
+    """All that does not depend on what is recomputed, which a search prices once."""
+    layout = setting.layout
+    key = (
+        *(shape, way, setting.tp, setting.micro_batch, setting.sequence_parallel, setting.head),
+        *(layout.seq, layout.target_seq, layout.precision, layout.kernels),
+    )
+    known = _known(rates)
+    if key not in known:
+        known[key] = _priced(shape, setting, way, rates)
+    return known[key]
+
+
+_latest: tuple[Rates, dict[object, Loads]] | None = None
+
+
+def _known(rates: Rates) -> dict[object, Loads]:
+    """What was priced by these rates: those of the latest only, so that nothing piles up."""
+    global _latest
+    if _latest is None or _latest[0] is not rates or len(_latest[1]) > _MOST_KNOWN:
+        _latest = (rates, {})
+    return _latest[1]
+
+
+_MOST_KNOWN = 1 << 14
+
+
+def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Loads:
+    layout, step = setting.layout, _step(shape, setting)
+
+    def both(parts: list[Part]) -> tuple[Load, Load]:
+        forward = _timed(parts, way, layout, rates, False)
+        return forward, _timed(parts, way, layout, rates, True)
+
+    blocks = [(both(parts), share) for parts, share in _blocks(shape, step)]
+    return Loads(
+        forward=_average([(load[0], share) for load, share in blocks]),
+        backward=_average([(load[1], share) for load, share in blocks]),
+        recompute=NOTHING,
+        first=_sum(*both(embed(shape, step.batch, step.seq, step.dtype))),
+        last=_sum(*both(_head(shape, step, setting.head))),
+    )
+
+
+def _timed(
+    parts: list[Part], way: kernels_of.Way, layout: Layout, rates: Rates, backward: bool
+) -> Load:
+    make = kernels_of.backward if backward else kernels_of.forward
+    return _seconds(make(parts, way), rates, layout, backward)
 
 
 def _step(shape: ModelShape, setting: Setting) -> Step:
@@ -123,8 +161,6 @@ def _again(parts: list[Part], layout: Layout) -> list[Part]:
 def _head(shape: ModelShape, step: Step, share: float) -> list[Part]:
     if share <= 0.0:
         return []
-    import dataclasses
-
     few = max(1, round(share * step.written))
     return head(shape, dataclasses.replace(step, target_seq=few))
 
