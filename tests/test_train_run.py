@@ -147,6 +147,34 @@ def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
+def test_a_halved_batch_is_resumed_with_what_fitted(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = train_session.step.memory
+    monkeypatch.setattr(
+        train_session.step, "memory", lambda case: real(case) if case["batch"] < 3 else 1 << 50
+    )
+    first, _ = run(experiment(data, batch=4), tmp_path)
+    asked = runner.experiment_for({"steps": 8}, first.run)
+    assert asked.batch == 2
+    _, summary = run(asked, tmp_path, resume=first.run)
+    assert len(summary["losses"]) == 8
+    assert summary["case"]["batch"] == 2
+
+
+@pytest.mark.usefixtures("in_process")
+def test_another_text_is_no_place_to_resume(data: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(data, tmp_path / "copy")
+    first, _ = run(experiment(copy), tmp_path)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"corpus_sha256": "0" * 64}))
+    with pytest.raises(DataError, match="another text than"):
+        runner.experiment_for({"steps": 8}, first.run)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_a_diverging_run_fails_with_one_line_and_keeps_its_steps(
     data: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from trainrig.data.batches import Shard
 from trainrig.data.manifest import Manifest, read_manifest
 from trainrig.data.objective import open_batches
 from trainrig.data.prepare import verify
-from trainrig.errors import UsageError
+from trainrig.errors import DataError, UsageError
 from trainrig.record import Finding, Kind, Record, Status
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
@@ -97,18 +97,29 @@ def _resumed(path: Path, named: Mapping[str, Any]) -> Experiment:
         raise UsageError(
             "a run is resumed with its own experiment", "beside --resume only --steps is taken"
         )
-    config = read_run(path).config
-    stored = config.get("experiment")
+    run = read_run(path)
+    config, stored = run.config, run.config.get("experiment")
     if config.get("verb") != "train" or not isinstance(stored, Mapping):
         raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
     if not (path / CHECKPOINT).exists():
         raise UsageError(f"{path} has no checkpoint", "train from the start")
-    experiment = from_dict({**stored, **named})
-    if len(_rows(read_run(path))) >= experiment.steps:
+    experiment = from_dict({**stored, **_batch_that_fitted(run), **named})
+    if len(_rows(run)) >= experiment.steps:
         raise UsageError(
             f"the {experiment.steps} steps of {path} are trained", "more of them: --steps"
         )
+    if read_manifest(Path(experiment.data)).corpus_sha256 != config.get("corpus_sha256"):
+        raise DataError(
+            f"{experiment.data} holds another text than {path} was trained on",
+            "prepare that text again, or train from the start",
+        )
     return experiment
+
+
+def _batch_that_fitted(run: RunData) -> dict[str, Any]:
+    """The last one that was tried: a run's own experiment has the one that was asked for."""
+    tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == "step"]
+    return {"batch": tried[-1].case["batch"]} if tried else {}
 
 
 def train(
