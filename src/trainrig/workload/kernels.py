@@ -59,8 +59,8 @@ class Kernels:
 # Eager: softmax is scale 2, mask 2, softmax 2, dropout 2½ (a byte of mask) over 2 counted, and
 # backward as many less the mask's, over 3.  GELU's tanh form, line by line, is eight kernels.  A
 # norm's result is cast for what follows; RMSNorm is square, mean, root, two multiplications, two
-# casts.  A residual's dropout moves 2½ beside its 3.  Cross-entropy shifts, casts to fp32, takes the
-# log-softmax and the loss, over one read in 16 bit.
+# casts.  A residual's dropout moves 2½ beside its 3.  Cross-entropy shifts, casts to fp32, takes
+# the log-softmax and the loss, over one read in 16 bit.
 _EAGER = {
     "softmax": Passes(4.25, 3.2, 4, 4),
     "norm": Passes(2.0, 1.7, 2, 3),
