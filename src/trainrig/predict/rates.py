@@ -74,10 +74,18 @@ class Attention:
 
     forward: Direction
     backward: Direction
+    own: tuple[Direction, Direction]
+    """Forward and backward of kernels that were written for this generation of chips."""
     softmax: float
     """Exponentials and sums of a score cost as much as this many further elements of a head."""
     step: int = 32
     """Kernels are built for heads of multiples of this size; others are padded."""
+
+    def direction(self, kernels: str, backward: bool) -> Direction:
+        """Torch's plain flash attention was written for the A100; fused stacks bring their own."""
+        if kernels in ("flash+fused", "compiled"):
+            return self.own[1] if backward else self.own[0]
+        return self.backward if backward else self.forward
 
     def padded(self, head_dim: Number) -> Real:
         """Elements of a head that products run over, softmax's worth added."""
@@ -145,9 +153,10 @@ class Rates:
     ) -> Real:
         """Device seconds of softmax(q·kᵀ)·v over all heads, one direction.
 
-        With ``flash`` (also in ``flash+fused`` and ``compiled``) it is one fused kernel, whose
-        backward computes the scores again.  With ``eager`` or ``fused`` it is the two batched
-        products alone: what streams the scores is the workload's to count and `stream`'s to time.
+        With ``flash`` (also in ``flash+fused`` and ``compiled``) it is one fused kernel; forward
+        multiplies twice, backward five times (it computes the scores again).  With ``eager`` or
+        ``fused`` it is the batched products alone: what streams the scores is the workload's to
+        count and `stream`'s to time.
         """
         self._check(dtype)
         if kernels in ("eager", "fused"):
@@ -157,7 +166,8 @@ class Rates:
             (queries, keys, head_dim),
             dtype,
             causal,
-            backward,
+            self.attentions.direction(kernels, backward),
+            5.0 if backward else 2.0,
         )
 
     def _two_products(
@@ -173,21 +183,19 @@ class Rates:
 
     def _fused(
         self, groups: tuple[Number, ...], sizes: tuple[Number, ...], dtype: str, causal: bool,
-        back: bool,
+        how: Direction, products: float,
     ) -> Real:  # fmt: skip
         batch, heads, kv_heads = groups
         queries, keys, dim = sizes
-        how = self.attentions.backward if back else self.attentions.forward
         wide = self.attentions.padded(dim) * 128.0 / self.attentions.padded(128)
-        # Forward multiplies twice, backward five times (it computes the scores again).
-        each = 2.0 * (5.0 if back else 2.0) * wide
+        each = 2.0 * products * wide
         # A causal block works on the keys up to its last query: half, and half a block more.
         seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
         rate = self.matmuls.sustained[dtype] * how.share
         compute = each * batch * heads * queries * seen / rate
         tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
         size = DTYPE_BYTES[dtype]
-        moved = (4 if back else 2) * size * batch * dim * (heads * queries + kv_heads * keys)
+        moved = (products - 1.0) * 2.0 * size * batch * dim * (heads * queries + kv_heads * keys)
         return self.streams.latency + larger(compute + tail, moved / self.streams.bandwidth)
 
     def stream(self, num_bytes: Number, *, kernels: Number = 1) -> Real:

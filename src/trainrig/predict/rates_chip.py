@@ -110,11 +110,16 @@ def _bandwidth(chip: Chip, kind: Class) -> float:
 
 def _attentions(kind: Class) -> Attention:
     rule = constants()["attention"]
-    return Attention(
-        forward=Direction(share=kind.flash, rows=kind.flash_rows, tail=rule["tail"]),
-        backward=Direction(share=kind.flash_backward, rows=128, tail=rule["tail_backward"]),
-        softmax=rule["softmax"],
-    )
+
+    def both(forward: float, backward: float) -> tuple[Direction, Direction]:
+        return (
+            Direction(share=forward, rows=kind.flash_rows, tail=rule["tail"]),
+            Direction(share=backward, rows=128, tail=rule["tail_backward"]),
+        )
+
+    forward, backward = both(kind.flash, kind.flash_backward)
+    own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
+    return Attention(forward=forward, backward=backward, own=own, softmax=rule["softmax"])
 
 
 def _matmuls(chip: Chip, sustained: Mapping[str, float], bandwidth: float) -> MatmulRates:
@@ -143,7 +148,7 @@ def _streams(chip: Chip, bandwidth: float) -> Stream:
 
 
 def _launch(chip: Chip) -> float:
-    years = constants()["launch"]
+    years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
     known = [year for year in sorted(years) if int(year) <= (chip.year or 2022)]
     return float(years[known[-1] if known else min(years)])
 
@@ -227,7 +232,9 @@ def _provenance(
 ) -> Mapping[str, str]:  # fmt: skip
     return {
         "matmul": f"{chip.name}: {words} ({name}: power rule, tiles and waves)",
-        "attention": f"{kind.flash:.2f} and {kind.flash_backward:.2f} of large products ({name})",
+        "attention": f"forward {kind.flash:.2f}, backward {kind.flash_backward:.2f} of large "
+        f"products; {kind.own or kind.flash:.2f} and {kind.own_backward or kind.flash_backward:.2f}"
+        f" in kernels of its own generation ({name})",
         "stream": f"{kind.bandwidth:.2f} of the claimed bandwidth ({name})",
         "launch": "presumed for machines of the chip's year",
         "collective": f"{links.inside.name}; {links.between.name}",

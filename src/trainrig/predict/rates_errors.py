@@ -230,6 +230,7 @@ def _attention(record: Record, rates: Rates, layer: str) -> Iterator[Compared]:
                     dtype="bf16",
                     causal=True,
                     backward=direction == "backward",
+                    kernels="flash+fused",
                 )
             ),
         )

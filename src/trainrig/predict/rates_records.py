@@ -149,7 +149,7 @@ def _bare(points: list[Record]) -> Rates:
             latency=5e-6,
         ),
         streams=Stream(bandwidth=bandwidth, latency=5e-6),
-        attentions=Attention(forward=_FLASH, backward=_FLASH, softmax=0.0),
+        attentions=Attention(forward=_FLASH, backward=_FLASH, own=(_FLASH, _FLASH), softmax=0.0),
         links=Links(inside=memory, between=memory),
         launch=5e-6,
         host_link=bandwidth,
