@@ -64,6 +64,10 @@ def test_the_surface_is_as_promised() -> None:
             "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "
             "--sequence-parallel --expert-parallel/--ep --context-parallel/--cp --tokens --what-if "
             "--cases --json",
+            "plan": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
+            "--expert-parallel/--ep --context-parallel/--cp --global-batch --top --tokens --days "
+            "--what-if --write --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
             "bundle": "RUN --out --unpack --json",

@@ -69,8 +69,11 @@ def where(layout: Layout, device: str) -> str:
     return f"{gpus} × {device}" + (f" in {nodes} nodes" if nodes > 1 else "")
 
 
-def layout_words(layout: Layout) -> str:
-    """A layout in the field's words, without what is 1 or none."""
+def layout_words(layout: Layout, *, fixed: bool = True) -> str:
+    """A layout in the field's words, without what is 1 or none.
+
+    ``fixed``: with precision and kernels, which a search does not vary.
+    """
     words = [f"{layout.engine}"]
     for name, value in (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp)):
         words += [f"{name} {value}"] if value > 1 else []
@@ -81,7 +84,7 @@ def layout_words(layout: Layout) -> str:
     words.append(f"batch {layout.micro_batch}" + _times(int(layout.grad_accum)))
     words += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     words += [f"offload {layout.offload}"] if layout.offload != "none" else []
-    return ", ".join([*words, layout.precision, layout.kernels])
+    return ", ".join([*words, *((layout.precision, layout.kernels) if fixed else ())])
 
 
 def _shards(layout: Layout) -> str:
