@@ -58,7 +58,7 @@ def test_training_comes_last_and_takes_its_share(budget: float) -> None:
     assert [task.family for task in blocks[-1].tasks] == ["step"] * len(blocks[-1].tasks)
     assert steps_of(blocks[:-1]) == []
     assert sum(block.share for block in blocks) == pytest.approx(1.0)
-    assert 0.0 < blocks[-1].share <= SHARE
+    assert 0.0 < blocks[-1].share <= SHARE + 1e-9
     first, *others = blocks[-1].tasks
     assert first.required and not any(task.required for task in others)
     assert first.case["dtype"] == "bf16"
@@ -87,15 +87,30 @@ def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
 
 
 def test_each_gpu_trains_what_fits_it_and_the_host_does_not() -> None:
-    found = steps_of(planned(240.0, gpu(0), gpu(1, 80 << 30), gpu(2, 6 << 30), HOST))
+    found = steps_of(planned(300.0, gpu(0), gpu(1, 80 << 30), gpu(2, 6 << 30), HOST))
     assert [task.target.index for task in found] == [0, 1, 2]
     assert all(task.required and task.fits_memory for task in found)
     sizes = [(task.case["model"], task.case["batch"]) for task in found]
     assert sizes == [("gpt2-medium", 4), ("gpt2-medium", 16), ("gpt2", 1)]
     for task in found:
         assert step.memory(task.case) <= MEMORY_SHARE * task.target.memory_bytes
-    blocks = planned(240.0, gpu(0), gpu(1), gpu(2), HOST)
+
+
+def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
+    other = replace(gpu(2), name="RTX 3080")
+    blocks = planned(60.0, gpu(0), gpu(1), other, HOST)
     assert sum(block.share for block in blocks) == pytest.approx(1.0)
+    found = steps_of(blocks)
+    assert [(t.target.index, t.required, t.skip is None) for t in found] == [
+        (0, True, True),
+        (2, False, False),
+        (1, False, False),
+    ]
+    assert "1 of 3 GPUs" in (found[1].skip or "")
+    blocks = planned(600.0, gpu(0), gpu(1), other, HOST)
+    assert [t.target.index for t in steps_of(blocks) if t.required] == [0, 2, 1]
+    assert sum(b.share for b in blocks if b.tasks[0].family == "step") <= SHARE + 1e-9
+    assert all(b.share * 600.0 > 2 * b.tasks[0].sustained for b in blocks[-3:])
 
 
 def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
@@ -245,14 +260,6 @@ def in_process(device: str, log: Path, server: str) -> FakeWorker:
     return InProcess(device, log, lambda *_: quiet(1.0), [])
 
 
-@pytest.fixture
-def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's load is not what is tested here."""
-    from trainrig.measure.sampler import Watched
-
-    monkeypatch.setattr(Watched, "disturbed", property(lambda *_: None, lambda *_: None))
-
-
 def test_a_training_step_becomes_a_rung_below_the_matmul(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +297,6 @@ def test_a_training_step_becomes_a_rung_below_the_matmul(
     assert "optimizer" in {share.name for share in gap.shares}
 
 
-@pytest.mark.usefixtures("undisturbed")
 def test_time_in_no_part_is_a_finding(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +308,8 @@ def test_time_in_no_part_is_a_finding(
 
     def findings(folder: str) -> dict[str, Any]:
         records = carried_out([tiny(data)], tmp_path / folder, in_process)
-        return {finding.id: finding for finding in judge(records).findings}
+        quiet_ones = [record.replace(disturbed=None) for record in records]  # whoever else works
+        return {finding.id: finding for finding in judge(quiet_ones).findings}
 
     monkeypatch.setattr(Engine, "_set_learning_rate", nap)
     finding = findings("slow")["time-in-no-part"]

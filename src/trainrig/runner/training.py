@@ -55,6 +55,8 @@ class Text:
     folder: Path | None
     corpus_sha256: str = _UNPREPARED
     reason: str | None = None
+    left_out: bool = False
+    """Whether none was wanted: that is no fault."""
 
 
 def step_task(target: Target, experiment: Experiment, corpus_sha256: str) -> Task:
@@ -76,17 +78,39 @@ def with_training(
 ) -> tuple[Block, ...]:
     """A qualification's blocks and, behind them, training steps sized to device and budget.
 
-    On a machine with GPUs the host does not train.
+    On a machine with GPUs the host does not train.  Where the budget is enough for some of
+    many GPUs only, the others are recorded as left out: one of each model comes first.
     """
-    gpus = [target for target in targets if target.is_gpu]
-    trained = [_experiments(t, native_bf16, budget) for t in gpus or targets]
-    own = [
-        _block(target, experiments, budget, text)
-        for target, experiments in zip(gpus or targets, trained, strict=True)
+    devices = _one_of_each_first([t for t in targets if t.is_gpu] or targets)
+    count = max(1, int(SHARE * budget / _whole(_SECONDS[0], 1)))
+    chosen, left_out = devices[:count], devices[count:]
+    each = budget / len(chosen)
+    own = [_block(t, _experiments(t, native_bf16, each), each, text) for t in chosen]
+    reason = f"the budget is enough for training on {len(chosen)} of {len(devices)} GPUs"
+    skipped = replace(text, reason=text.reason or reason)
+    own += [
+        _block(t, _experiments(t, native_bf16, each), each, skipped, required=False)
+        for t in left_out
     ]
-    share = min(SHARE, sum(block.share for block in own))
+    share = min(SHARE, sum(block.share for block in own) / len(chosen))
     others = (replace(block, share=block.share * (1.0 - share)) for block in blocks)
-    return (*others, *(replace(block, share=share / len(own)) for block in own))
+    return (*others, *_sharing(own, share))
+
+
+def _sharing(blocks: Sequence[Block], share: float) -> Sequence[Block]:
+    """Blocks in the same proportions that take ``share`` together."""
+    whole = sum(block.share for block in blocks)
+    return [replace(b, share=share * b.share / whole if whole else 0.0) for b in blocks]
+
+
+def _one_of_each_first(targets: Sequence[Target]) -> list[Target]:
+    first = {target.name: target for target in reversed(targets)}
+    return sorted(targets, key=lambda target: first[target.name] is not target)
+
+
+def _whole(seconds: float, num_tasks: int) -> float:
+    """Seconds of a block whose workers train ``seconds`` in each of their tasks."""
+    return _START + _WORKERS * num_tasks * (seconds + _AROUND)
 
 
 def _left_out(budget: float) -> str | None:
@@ -94,14 +118,24 @@ def _left_out(budget: float) -> str | None:
     return "left out of budgets below one minute" if budget < SMALL_BUDGET else None
 
 
-def _block(target: Target, experiments: Sequence[Experiment], budget: float, text: Text) -> Block:
-    """Each experiment on one device; what cannot be trained is one record with its reason."""
+def _block(
+    target: Target,
+    experiments: Sequence[Experiment],
+    budget: float,
+    text: Text,
+    *,
+    required: bool = True,
+) -> Block:
+    """Each experiment on one device; what cannot be trained is one record with its reason.
+
+    ``budget``: this device's part of it.
+    """
     seconds = _seconds(budget, len(experiments))
     folder = str(text.folder or "")
     tasks = [
         replace(
             step_task(target, experiment, text.corpus_sha256),
-            required=number == 0 and _left_out(budget) is None,
+            required=required and number == 0 and not text.left_out,
             sustained=seconds,
             skip=text.reason,
             extra={
@@ -112,12 +146,11 @@ def _block(target: Target, experiments: Sequence[Experiment], budget: float, tex
         )
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
     ]
-    whole = _START + _WORKERS * len(tasks) * (seconds + _AROUND)
     return Block(
         targets=(target,),
         name=f"training on {target.label}",
         tasks=tuple(tasks),
-        share=0.0 if text.reason else whole / budget,
+        share=0.0 if text.reason else _whole(seconds, len(tasks)) / budget,
     )
 
 
@@ -181,7 +214,7 @@ class TextShelf:
     def text(self, budget: float, watch: Watcher) -> Text:
         """The standard library, prepared now or before; not where ``budget`` is too small."""
         if (reason := _left_out(budget)) is not None:
-            return Text(folder=None, reason=reason)
+            return Text(folder=None, reason=reason, left_out=True)
         watch(Progress(text="preparing the text to train on", level="running"))
         reason = "there is no text to train on"
         for folder in (self._cache, self._scratch):
