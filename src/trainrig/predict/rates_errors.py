@@ -31,6 +31,8 @@ _PRESUMED = {
     "A100 40GB": "A100 SXM4 40GB",
     "A100 SXM4": "A100 SXM4 80GB",
 }
+# 300 or 400 W: a stream does not mind, a product does.
+_FORM_UNKNOWN = ("A100 80GB",)
 # What a node sends into the fabric, B/s, by the words that sources print.
 _FABRICS = {
     "8x50 GB/s": 400e9,
@@ -59,6 +61,11 @@ class Compared:
     """s."""
 
     @property
+    def family(self) -> str:
+        """The source without the file and the version: rows of one share hidden conditions."""
+        return self.source.partition(" ")[0].partition("@")[0]
+
+    @property
     def ratio(self) -> float:
         """Predicted time against measured."""
         return self.predicted / self.measured
@@ -79,11 +86,19 @@ def _rates(device: str) -> Rates | None:
     return None if chip is None else rates_of_chip(chip)
 
 
+def forget() -> None:
+    """Build rates anew: the constants have changed."""
+    _rates.cache_clear()
+    _rates_linked.cache_clear()
+
+
 def products() -> Iterator[Compared]:
     """Published products of matrices."""
     for benchmark in ("matmul", "matmul_accumulate", "batched_matmul"):
         for record in published_for(benchmark):
             rates = _rates(record.device or "")
+            if record.device in _FORM_UNKNOWN:
+                continue
             if rates is not None and record.value and _is_product(record):
                 yield _product(record, rates)
 
