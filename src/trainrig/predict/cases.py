@@ -83,7 +83,7 @@ def case_of(row: Row) -> Case:
         kernels=kernels_of(row, chip, precision_of(row), missing),
         engine=engine,
         optimizer="adamw-fused",
-        states=states_of(row),
+        states=states_of(row, shape),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     return Case(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.workload.layout import KERNELS, PRECISIONS, RECOMPUTE
+from trainrig.workload.shapes import ModelShape
 
 Row = Mapping[str, str]
 
@@ -22,6 +24,8 @@ _ENGINES = (
     ("deepspeed", "deepspeed"),
 )
 
+
+_TORCH_2 = re.compile(r"torch 2\.")
 
 _UNSURE = {
     "recompute": 0.15,
@@ -72,12 +76,18 @@ def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
     return "ddp"
 
 
-def states_of(row: Row) -> str:
-    """NVIDIA's examples use apex: narrow weights with fp32 masters; torchtune: all in bf16."""
+def states_of(row: Row, shape: ModelShape) -> str:
+    """NVIDIA's examples use apex: narrow weights with fp32 masters; torchtune: all in bf16.
+
+    Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
+    trained, as they are.
+    """
     framework = _word(row, "framework").replace(" ", "")
     if "apex" in framework or "deeplearningexamples" in framework:
         return "masters"
-    return "pure" if "torchtune" in framework else "auto"
+    is_loaded = framework.startswith("hftransformers") and shape.family == "llama"
+    is_bf16 = _word(row, "precision") == "bf16"
+    return "pure" if "torchtune" in framework or (is_loaded and is_bf16) else "auto"
 
 
 def precision_of(row: Row) -> str:
@@ -104,7 +114,9 @@ def kernels_of(row: Row, chip: Chip, precision: str, missing: Unstated) -> str:
     default = "eager" if older or precision in ("fp32", "tf32") else "flash"
     if "jax" in framework or "pax" in framework:
         default = "flash+fused" if "transformer engine" in framework else "fused"
-    return _choice(row, "kernel_stack", KERNELS, default, missing)
+    stack = _choice(row, "kernel_stack", KERNELS, default, missing)
+    # Since its version 2 torch has a fused attention, and libraries call it unless told not to.
+    return "flash" if stack == "eager" and _TORCH_2.search(framework) else stack
 
 
 def _choice(

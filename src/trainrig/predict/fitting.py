@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.accuracy import Outcome, composed
 from trainrig.predict.step import compose
-from trainrig.predict.step_constants import BELIEVED, Constants
+from trainrig.predict.step_constants import BELIEVED, CLASSES, Constants
 
 if TYPE_CHECKING:
     from trainrig.predict.step_profile import Profile
 
 BOUNDS = {
     "products": (0.9, 1.6),
-    "attention": (0.6, 2.5),
-    "newest": (0.4, 2.0),
+    "attention": (0.6, 3.5),
+    "newest": (0.5, 2.0),
     "streams": (0.7, 2.0),
     "launch": (0.8, 6.0),
     "tensor": (0.6, 2.0),
@@ -33,11 +33,14 @@ BOUNDS = {
     "send": (0.5, 4.0),
     "optimizer": (0.5, 3.0),
     "fixed": (2e-4, 2e-2),
+    **dict.fromkeys(CLASSES, (0.75, 1.3)),
 }
 """What is physically sensible; a fit that ends at a bound says that something is missing."""
 
 PULL = 0.002
 """Loss for a factor of e away from what was believed."""
+PULL_OF_CLASS = 0.2
+"""The same for a generation of chips, which differs from the others only where many say so."""
 TARGET = 0.8
 """Share of rows that the interval is to hold."""
 
@@ -57,10 +60,11 @@ def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constant
         size = np.sqrt(error**2 + 0.015**2)
         size = np.minimum(size, 0.5 + 0.1 * size)
         pull = sum(
-            np.log(value / getattr(BELIEVED, name)) ** 2
+            (PULL_OF_CLASS if name in CLASSES else PULL)
+            * np.log(value / getattr(BELIEVED, name)) ** 2
             for name, value in zip(names, vector, strict=True)
         )
-        return float((weights * size).sum() + PULL * pull)
+        return float((weights * size).sum() + pull)
 
     vector = _descend(loss, [getattr(BELIEVED, name) for name in names], names)
     best = dataclasses.replace(BELIEVED, **dict(zip(names, vector, strict=True)))

@@ -212,10 +212,16 @@ def _uncertainty(parts: dict[str, Array]) -> Array:
 
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
+    products = 1.0 + (c.products * _by_class(p, c) - 1.0) * p.cores
     attention = c.attention + (c.newest - c.attention) * p.newest
-    products = 1.0 + (c.products - 1.0) * p.cores
     device = products * load[0] + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]
+
+
+def _by_class(p: Profile, c: Constants) -> Array:
+    import numpy as np
+
+    return np.take(np.array(c.of_classes()), p.chip.astype(np.int64))
 
 
 def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:

@@ -18,6 +18,10 @@ _HEADER = "# Written by tools/accuracy.py --fit; predict/step_constants.py says 
 PATH = Path(__file__).parent / "step.toml"
 
 
+CLASSES = ("volta", "turing", "ga100", "ga102", "ada", "hopper", "blackwell")
+"""Generations of chips (`rates_constants`) of which enough steps were published."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
     """Factors on counted seconds, and shares.  The defaults are what is believed before a fit."""
@@ -25,10 +29,10 @@ class Constants:
     products: float = 1.1
     """Products of matrices in tensor cores inside a step against the same alone: a chip that works
     without pause runs at lower clocks, and caches are cold."""
-    attention: float = 1.2
-    """Fused attention, likewise."""
-    newest: float = 0.9
-    """Fused attention of the flash+fused stack: kernels written for the chip (FA3, cuDNN)."""
+    attention: float = 1.5
+    """Fused attention of the flash stack, which is older software's."""
+    newest: float = 1.0
+    """Fused attention of later software: flash+fused (FA3, cuDNN) and compiled (torch 2)."""
     streams: float = 1.1
     """Memory-bound kernels, likewise."""
     launch: float = 2.5
@@ -47,8 +51,20 @@ class Constants:
     """The optimizer's streams, with clipping and zeroing."""
     fixed: float = 1e-3
     """s of each step that no part explains: fetching data, reading the loss, logging."""
+    volta: float = 1.0
+    """Products on this generation of chips against `products`, as are those that follow."""
+    turing: float = 1.0
+    ga100: float = 1.0
+    ga102: float = 1.0
+    ada: float = 1.0
+    hopper: float = 1.0
+    blackwell: float = 1.0
     width: float = 1.3
     """Half width of the 80 % interval against the uncertainty that the parts add up to."""
+
+    def of_classes(self) -> tuple[float, ...]:
+        """In the order of CLASSES, and 1 for any other."""
+        return (*(getattr(self, name) for name in CLASSES), 1.0)
 
     def vector(self) -> tuple[float, ...]:
         """In the order of the fields."""

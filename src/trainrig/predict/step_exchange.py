@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trainrig.predict.step_constants import HOST_ADAM_BYTES, HOST_MEMORY
 from trainrig.workload.parameters import block_parameters, parameters
 from trainrig.workload.primitives import dtype_bytes
+from trainrig.workload.states import states_of
+from trainrig.workload.style import style_of
 
 if TYPE_CHECKING:
     from trainrig.predict.rates import Rates
@@ -19,15 +21,6 @@ if TYPE_CHECKING:
 
 Array = Any
 
-# Bytes read and written for each parameter by an optimizer's step: states, gradient, master and
-# the copy that is computed with; (16 bit, fp32).
-_STEP_BYTES = {
-    "adamw": (30.0, 28.0),
-    "adamw-fused": (30.0, 28.0),
-    "adamw-8bit": (16.0, 16.0),
-    "sgd": (14.0, 12.0),
-    "adafactor": (34.0, 32.0),
-}
 _STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi"}
 
 
@@ -220,13 +213,19 @@ def optimized(mesh: Mesh, rates: Rates) -> Array:
     import numpy as np
 
     layout = mesh.layout
-    wide = dtype_bytes(layout.precision) >= 4
-    per_parameter = _STEP_BYTES[layout.optimizer][1 if wide else 0] + 2.0 * mesh.gradient_bytes
-    num_bytes = mesh.trained / np.maximum(mesh.shards, 1) * per_parameter
+    num_bytes = mesh.trained / np.maximum(mesh.shards, 1) * update_bytes(mesh.shape, layout)
     if layout.offload != "none":
         num_bytes = num_bytes * 0.0
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
     return rates.optimizer(num_bytes, tensors=tensors, style=_STYLE.get(layout.optimizer, "fused"))
+
+
+def update_bytes(shape: ModelShape, layout: Layout) -> float:
+    """Read and written for each parameter: gradients twice (clipping), moments, weights, masters."""
+    held = states_of(layout, style_of(shape, layout))
+    gradient = held.lasting_grad or held.passing_grad
+    weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
+    return 2.0 * gradient + 2.0 * held.moments + weights
 
 
 def offloaded(mesh: Mesh, rates: Rates) -> Array:

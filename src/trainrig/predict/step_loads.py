@@ -188,7 +188,7 @@ def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Lo
                 dtype="bf16" if low else precision,
                 causal=one.half,
                 backward=backward,
-                kernels=layout.kernels,
+                kernels="flash" if layout.kernels == "compiled" else layout.kernels,
             )
         )
     for num_bytes, num in found.streams:

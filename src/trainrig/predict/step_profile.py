@@ -21,6 +21,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainrig.predict.step_constants import CLASSES
 from trainrig.predict.step_loads import Loads, Setting, loads
 from trainrig.workload.parameters import block_parameters, parameters
 from trainrig.workload.primitives import dtype_bytes
@@ -75,7 +76,9 @@ class Profile:
     cores: Array
     """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
     newest: Array
-    """1: attention kernels of the flash+fused stack."""
+    """1: attention kernels of later software (flash+fused, compiled)."""
+    chip: Array
+    """Index of the chip's class in CLASSES, or one past the end."""
     weights: Array
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
@@ -113,7 +116,8 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "virtual": mesh.virtual,
         "micro_batches": mesh.micro_batches,
         "cores": float(layout.precision != "fp32"),
-        "newest": float(layout.kernels == "flash+fused"),
+        "newest": float(layout.kernels in ("flash+fused", "compiled")),
+        "chip": float(_class_index(rates.device)),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
@@ -152,6 +156,15 @@ def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int)
         head=head,
     )
     return loads(shape, setting, rates)
+
+
+def _class_index(device: str) -> int:
+    from trainrig.catalog import find_chip
+    from trainrig.predict.rates_constants import class_of
+
+    chip = find_chip(device)
+    name = class_of(chip) if chip else ""
+    return CLASSES.index(name) if name in CLASSES else len(CLASSES)
 
 
 def _over_weights(mesh: Any, rates: Rates) -> Array:
