@@ -64,11 +64,18 @@ def chunk_bytes(shape: ModelShape, style: Style, rows: Any) -> Any:
     """While a chunk of logits is in memory."""
     import numpy as np
 
-    c = style.compute
+    c, narrow = style.compute, style.compute < 4
     at_once = max(_FEWEST_ROWS, _CHUNK // shape.vocab)
-    chunk = np.minimum(at_once, rows) * shape.vocab
-    logits = chunk * (c + 4)
-    # beside the softmax: its input in fp32, and the chunk before, whose name still holds it
-    softmax = logits + (4 if c < 4 else 0) * chunk + np.where(rows > at_once, 4 * chunk, 0)
-    product = logits + (c if c < 4 else 0) * chunk + c * shape.vocab * shape.hidden
+    first = np.minimum(at_once, rows) * shape.vocab
+    second = np.minimum(at_once, rows - np.minimum(at_once, rows)) * shape.vocab
+    # in fp32 the softmax, and its input where that is narrow; the chunk before is still held
+    softmax = c * first + np.maximum((8 if narrow else 4) * first, _held(first, second, narrow))
+    product = (c + 4 + (c if narrow else 0)) * first + c * shape.vocab * shape.hidden
     return np.maximum(softmax, product) + loss_rests(shape, style, rows)
+
+
+def _held(first: Any, second: Any, narrow: bool) -> Any:
+    """fp32 numbers of two chunks at once, if there are two."""
+    import numpy as np
+
+    return np.where(second > 0, 4 * first + (8 if narrow else 4) * second, 0)

@@ -84,6 +84,8 @@ def memory(shape: ModelShape, layout: Layout) -> Memory:
     for last in (False, True):
         stage = stage_of(shape, layout, last=last)
         moments += [stage.at_loss(), stage.in_backward(), stage.at_end(), stage.in_update()]
+        if shape.num_decoder_layers:
+            moments.append(stage.in_encoder())
     return _whole(_worst(moments), layout)
 
 

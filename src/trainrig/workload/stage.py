@@ -130,13 +130,15 @@ class Stage:
         return FULL if self.layout.recompute == "full" else NONE
 
     def waiting(self) -> Bytes:
-        """Activations of all micro-batches that are under way."""
-        plain, crossed = self.blocks
-        plain_items, crossed_items = self._lists()
-        each = plain * self._bytes(plain_items, self.policy)
-        if crossed_items:
-            each = each + crossed * self._bytes(crossed_items, self.policy)
-        return each * self._in_flight() + self._ends()
+        """Activations of all micro-batches that are under way, of the blocks."""
+        plain, crossed = self._waiting()
+        return (plain + crossed) * self._in_flight()
+
+    def _waiting(self) -> tuple[Bytes, Bytes]:
+        """Of one micro-batch: plain blocks, and those with cross-attention."""
+        blocks, lists = self.blocks, self._lists()
+        each = [n * self._bytes(i, self.policy) for n, i in zip(blocks, lists, strict=True)]
+        return each[0], each[1]
 
     def _in_flight(self) -> Bytes:
         """Micro-batches whose activations this stage holds; a fraction with interleaved groups."""
@@ -148,24 +150,28 @@ class Stage:
         first, last = p + np.where(np.asarray(v) > 1, (p - 1) / v, 0), 1 + p * (v - 1) / v
         return np.minimum(last if self.last else first, np.where(np.asarray(p) > 1, all_of_them, 1))
 
-    def _ends(self) -> Bytes:
+    def early(self) -> Bytes:
+        """What the embedding keeps, for all micro-batches under way."""
         read, written = self._seqs
-        b, shares = self.layout.micro_batch, self._sequence_shares
-        early = ends.embedding_bytes(self.shape, self.style, read)
-        late = ends.end_bytes(self.shape, self.style, written)
+        size = ends.embedding_bytes(self.shape, self.style, read)
         if self.shape.family == "t5":
-            early += ends.embedding_bytes(self.shape, self.style, written)
-            late += ends.end_bytes(self.shape, self.style, read)
-        return (
-            (self._has_embedding * early * self._in_flight() + self._has_loss * late) * b / shares
-        )
+            size += ends.embedding_bytes(self.shape, self.style, written)
+        size = size * self.layout.micro_batch / self._sequence_shares
+        return self._has_embedding * size * self._in_flight()
 
-    def in_one_block(self) -> Bytes:
-        """Backward of the last block: what is computed again, and gradients on their way."""
-        plain, crossed = self._lists()
-        items = crossed or plain
+    def late(self) -> Bytes:
+        """What lies between the last block and the loss; T5 has another end after its encoder."""
+        read, written = self._seqs
+        size = ends.end_bytes(self.shape, self.style, written)
+        if self.shape.family == "t5":
+            size += ends.end_bytes(self.shape, self.style, read)
+        return self._has_loss * size * self.layout.micro_batch / self._sequence_shares
+
+    def in_one_block(self, *, decoder: bool = False) -> Bytes:
+        """Backward of one block: what is computed again, and gradients on their way."""
+        items = self._lists()[decoder]
         again = self._bytes(items, NONE) - self._bytes(_common(items, self.policy), NONE)
-        return again + self._gradients(self._seqs[1])
+        return again + self._gradients(self._seqs[decoder])
 
     def _gradients(self, seq: int) -> Bytes:
         """The residual's gradient, and inside the branch that needs most."""
@@ -178,6 +184,8 @@ class Stage:
             freed = c * seq * shape.ffn * (3 if shape.gated_ffn else 2)
             scores = shape.num_heads * seq * seq * (8 - c if self.style.softmax == 4 else 2 * c)
             inside = max(inside, scores - freed)
+        elif shape.positions == "relative":  # the gradient of a bias for each score
+            inside = max(inside, c * shape.num_heads * seq * seq)
         ups = 2 if shape.gated_ffn else 1
         of_weights = self.states.passing_grad * shape.hidden * shape.ffn / tp
         outside = self.style.residual * seq * shape.hidden / self._sequence_shares
@@ -219,18 +227,27 @@ class Stage:
         """Every activation waits, and the logits exist."""
         parts = self._standing(passing=self.grads_add_up * 1.0)
         parts["weights"] = parts["weights"] + self.states.weight_copies * self.num_parameters
-        parts["activations"] = self.waiting()
-        rows = self._seqs[1] * self.layout.micro_batch
-        parts["logits"] = self._has_loss * ends.loss_bytes(
-            self.shape, self.layout, self.style, rows
-        )
+        parts["activations"] = self.waiting() + self.early() + self.late()
+        logits = ends.loss_bytes(self.shape, self.layout, self.style, self._rows)
+        parts["logits"] = self._has_loss * (logits + self._held())
         return parts
 
     def in_backward(self) -> Parts:
         """The last block's backward."""
         parts = self._standing(passing=self.grads_add_up * 1.0)
         parts["weights"] = parts["weights"] + self.states.weight_copies * self.num_parameters
-        parts["activations"] = self.waiting() + self.in_one_block()
+        crossed = self.shape.num_decoder_layers > 0
+        parts["activations"] = self.waiting() + self.early() + self.in_one_block(decoder=crossed)
+        parts["buffers"] = parts["buffers"] + self._buckets()
+        parts["logits"] = self._after_loss()
+        return parts
+
+    def in_encoder(self) -> Parts:
+        """Backward of the last plain block, when those with cross-attention are done."""
+        of_plain = self.blocks[0] * self._block_parameters(1)
+        parts = self._standing(passing=1 - of_plain / self.num_parameters)
+        plain, _ = self._waiting()
+        parts["activations"] = plain * self._in_flight() + self.early() + self.in_one_block()
         parts["buffers"] = parts["buffers"] + self._buckets()
         parts["logits"] = self._after_loss()
         return parts
@@ -238,8 +255,7 @@ class Stage:
     def at_end(self) -> Parts:
         """All gradients exist, and the activations of a pipeline's other micro-batches."""
         parts = self._standing(passing=1.0)
-        parts["activations"] = self.waiting() - self.waiting() / self._in_flight()
-        parts["activations"] = parts["activations"] + self.in_one_block()
+        parts["activations"] = self.waiting() * (1 - 1 / self._in_flight()) + self.in_one_block()
         parts["buffers"] = parts["buffers"] + self._buckets()
         parts["logits"] = self._after_loss()
         return parts
@@ -256,9 +272,20 @@ class Stage:
     def _buckets(self) -> Bytes:
         return buffers.buckets(self.layout, self.states, self.num_parameters)
 
+    @property
+    def _rows(self) -> Bytes:
+        """Tokens that logits are computed for."""
+        return self._seqs[1] * self.layout.micro_batch
+
     def _after_loss(self) -> Bytes:
-        rows = self._seqs[1] * self.layout.micro_batch
-        return self._has_loss * ends.loss_rests(self.shape, self.style, rows)
+        return self._has_loss * ends.loss_rests(self.shape, self.style, self._rows)
+
+    def _held(self) -> Bytes:
+        """The rests of the micro-batch before, until the loss's name means the new one."""
+        import numpy as np
+
+        rests = ends.loss_rests(self.shape, self.style, self._rows)
+        return np.where(np.asarray(self.layout.grad_accum) > 1, rests, 0)
 
 
 def stage_of(shape: ModelShape, layout: Layout, *, last: bool) -> Stage:
