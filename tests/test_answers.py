@@ -251,6 +251,15 @@ def test_a_bridge_makes_a_difference() -> None:
     assert said(published("RTX 3090 Ti", PAIR), "no-p2p") == []
 
 
+@pytest.mark.parametrize(("factor", "told"), [(1.05, True), (1.3, False)])
+def test_a_little_faster_is_p2p_too(factor: float, told: bool) -> None:
+    def with_it(record: Record) -> bool:
+        return record.benchmark == "link" and record.case.get("peer_access") is True
+
+    records = changed(published("RTX 4090", OWNER), with_it, factor)
+    assert bool(said(records, "no-p2p")) is told
+
+
 def test_one_side_alone_says_nothing() -> None:
     pairs = [r for r in published("RTX 4090", OWNER) if r.benchmark == "link"]
     assert said(pairs, "no-p2p")

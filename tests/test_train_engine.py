@@ -250,6 +250,61 @@ def test_fp16_scales_its_loss_and_reports_it_unscaled() -> None:
     wide = train(engine_for(TINY), 1)
     assert engine.scaler.get_scale() > 1.0
     assert rows[0]["loss"] == pytest.approx(wide[0]["loss"], rel=5e-3)
+    assert rows[0]["grad_norm"] == pytest.approx(wide[0]["grad_norm"], rel=2e-2)
+
+
+def test_fp16_resumes_with_the_scale_that_it_had(tmp_path: Path) -> None:
+    engine = engine_for(TINY.replace(dtype="fp16"))
+    train(engine, 1)
+    engine.scaler.update(new_scale=2.0**9)
+    checkpoint.save(engine, tmp_path / "c.pt")
+    again = engine_for(TINY.replace(dtype="fp16"))
+    checkpoint.load(again, tmp_path / "c.pt")
+    assert again.scaler.get_scale() == 2.0**9
+
+
+def test_fp16_leaves_out_an_update_that_overflowed() -> None:
+    engine = engine_for(TINY.replace(dtype="fp16"))
+    weight = next(iter(engine.model.parameters()))
+    weight.register_hook(lambda grad: grad * math.inf)
+    before, scale = weights_of(engine), engine.scaler.get_scale()
+    (row,) = train(engine, 1)
+    assert row["grad_norm"] is None
+    assert_equal(weights_of(engine), before)
+    assert engine.scaler.get_scale() < scale
+
+
+# ---- what is compiled, what is held out
+
+
+def test_compile_compiles_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[torch.nn.Module] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: compiled.append(self))
+    engine_for(TINY)
+    assert compiled == []
+    engine = engine_for(TINY.replace(compile=True))
+    assert compiled == list(engine.model.get_submodule("blocks").children())
+    assert len(compiled) == 2
+
+
+def test_the_held_out_loss_is_of_the_held_out_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def batches(_: Engine, part: str) -> Any:
+        asked.append(part)
+        return batches_of(TINY)
+
+    monkeypatch.setattr(Engine, "_batches", batches)
+    with Engine(TINY.replace(heldout_batches=2), SHAPE) as engine:
+        assert asked == ["train"]
+        found = engine.heldout_loss()
+        losses = []
+        for step in range(2):
+            batch = batches_of(TINY)(step)
+            read, labels = (torch.from_numpy(a) for a in (batch.inputs, batch.labels))
+            losses.append(float(engine.model.loss(read, labels).detach()))
+    assert asked == ["train", "heldout"]
+    assert found == pytest.approx(sum(losses) / 2)
 
 
 # ---- where the time goes

@@ -12,7 +12,7 @@ from trainrig.report import Gap, Rung, RunView, ladder
 from trainrig.report.attribute import NOT_EXPLAINED, TOO_MUCH, Loss, Share, attribute
 from trainrig.report.counted import count_layer, count_step, memory_seconds
 from trainrig.report.losses import LAUNCH_GAPS, PARTS
-from trainrig.workload import total_flops
+from trainrig.workload import Op, total_flops
 
 PEAK = 100e12
 BANDWIDTH = 1e12
@@ -53,6 +53,38 @@ def test_without_a_drop_there_are_no_shares() -> None:
 
 def test_nothing_measured_leaves_everything_unexplained() -> None:
     assert list(shares(Loss(name="optimizer", seconds=0.0))) == [NOT_EXPLAINED]
+
+
+def operation(kind: str, flops: int, num_bytes: int) -> Op:
+    size = {"read_bytes": num_bytes, "write_bytes": 0}
+    return Op(name=kind, kind=kind, phase="forward", flops=flops, count=2, **size)
+
+
+def test_memory_bound_seconds_are_what_bytes_take_longer_than_flops() -> None:
+    """By hand at 100 FLOP/s and 10 B/s: 1 s of bytes under 2 s of FLOPs is hidden behind them."""
+    hidden, bound = operation("matmul", 200, 10), operation("matmul", 50, 10)
+    norm, update = operation("norm", 0, 30), operation("optimizer", 0, 70)
+    assert memory_seconds([hidden], 100.0, 10.0) == 0.0
+    assert memory_seconds([bound], 100.0, 10.0) == pytest.approx(2 * 0.5)
+    assert memory_seconds([hidden, norm, update], 100.0, 10.0) == pytest.approx(2 * 3.0)
+
+
+def test_plain_attention_moves_its_scores() -> None:
+    """4 · 16 heads · 1024² scores in bf16: written, read and written by softmax, read."""
+
+    def num_bytes(**changes: Any) -> int:
+        counted = count_layer(rate_point("layer", {**LAYER, "pass": "forward", **changes}, 1.0))
+        assert counted is not None
+        return sum(op.num_bytes for op in counted.ops)
+
+    scores = 2 * 4 * 16 * 1024**2
+    plain, fused = (num_bytes(batch=4, attention=how) for how in ("plain", "fused"))
+    assert plain - fused == pytest.approx(4 * scores, rel=0.01)
+    assert num_bytes(batch=4) == fused
+    eager = rate_point("layer", {**LAYER, "pass": "forward", "batch": 4}, 1.0)
+    counted = count_layer(eager.replace(conditions={"software": "transformers, eager"}))
+    assert counted is not None
+    assert sum(op.num_bytes for op in counted.ops) == plain
 
 
 # ---- a made-up machine: its layer is the roofline, its step is layers and what stands around them
@@ -215,6 +247,8 @@ def test_an_injected_launch_gap_of_a_layer() -> None:
     assert busy.value is not None
     injected = floor - counted.work / busy.value
     assert seconds_of(gap, LAUNCH_GAPS) == pytest.approx(injected, rel=WITHIN)
+    assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.0, abs=1e-9)
+    assert seconds_of(gap, TOO_MUCH) == 0.0
     _, without = rung_of(run(*(layer_point(batch) for batch in batches)), "Best layer")
     assert seconds_of(without, LAUNCH_GAPS) == 0.0
 
