@@ -25,6 +25,7 @@ from trainrig.report import RunView, ladder
 from trainrig.runner import training
 from trainrig.runner.execute import Executor
 from trainrig.runner.judge import judge
+from trainrig.runner.layers import host_cases
 from trainrig.runner.pace import Pace
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, matmul_case, qualify_plan
 from trainrig.runner.prepare import expectations
@@ -119,12 +120,17 @@ def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
     assert not task.fits_memory
 
 
-def test_a_step_is_guessed_from_the_products_of_its_dtype() -> None:
+def test_a_layer_and_a_step_are_guessed_from_the_products_of_their_dtype() -> None:
     pace = Pace()
+    layer = Task(target=HOST, family="layer", case=host_cases(["bf16"])[0], step="x")
+    slow = pace.call_time(layer)
     (task, *_) = steps_of(planned(240.0))
     product = Task(target=HOST, family="matmul", case=matmul_case("bf16", 1024), step="x")
     pace.learn(product, quiet(2 * 1024**3 / 300e9))
-    assert pace.call_time(task) == pytest.approx(step.flops(task.case) / 100e9, rel=0.01)
+    assert pace.call_time(task) == pytest.approx(step.flops(task.case) / 150e9, rel=0.01)
+    assert pace.call_time(layer) < slow / 2
+    other = Task(target=HOST, family="layer", case=host_cases(["fp32"])[0], step="x")
+    assert pace.call_time(other) == pytest.approx(slow)
     pace.learn(task, quiet(5.0))
     assert pace.call_time(task) == pytest.approx(5.0, rel=0.01)
 

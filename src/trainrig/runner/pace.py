@@ -33,8 +33,8 @@ _LAYER_IMPORT = 2.0
 # A training's model is built and its text opened; its first steps settle memory and kernels.
 _STEP_FIXED = 1.0
 _STEP_CALLS = 4.0
-# Before any step was seen: it reaches this share of its products' rate.
-_STEP_SHARE = 1 / 3
+# Before any layer or step was seen: it reaches this share of its dtype's products.
+_OF_PRODUCTS = 0.5
 
 
 class Pace:
@@ -61,7 +61,7 @@ class Pace:
 
     def _guess(self, task: Task) -> float:
         """Work units a second of a kind of which nothing is known yet."""
-        if task.family == "step":
+        if task.family in ("layer", "step"):
             products = ("matmul", str(task.case["dtype"]))
             rates = [
                 units / seconds
@@ -70,7 +70,7 @@ class Pace:
                 for units, seconds in seen
             ]
             if rates:
-                return _STEP_SHARE * max(rates)
+                return _OF_PRODUCTS * max(rates)
         return _FIRST_GUESS[task.target.is_gpu]
 
     def overhead(self, task: Task) -> float:

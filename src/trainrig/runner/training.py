@@ -24,7 +24,7 @@ from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
 from trainrig.train.experiment import Experiment, case_of, to_dict
 
-SHARE = 0.2
+SHARE = 0.25
 """Of a qualification's time, at most."""
 
 _SECONDS = (2.0, 8.0)
