@@ -253,7 +253,8 @@ def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     """Low, predicted, high bytes on each GPU, of the kind that the row states."""
     from trainrig.workload.memory import memory
 
-    found, kind = memory(case.shape, case.layout), _cell(row, "memory_kind")
+    found = memory(case.shape, case.layout, head=case.head)
+    kind = _cell(row, "memory_kind")
     kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
     low, high = found.interval(kind)
     return low, found.allocated if kind == "allocated" else found.total, high

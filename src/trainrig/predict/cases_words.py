@@ -77,7 +77,8 @@ def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
 
 
 def states_of(row: Row, shape: ModelShape) -> str:
-    """NVIDIA's examples use apex: narrow weights with fp32 masters; torchtune: all in bf16.
+    """NVIDIA's examples use apex: narrow weights with fp32 masters; torchtune and
+    LitGPT: all in bf16.
 
     Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
     trained, as they are.
@@ -87,7 +88,8 @@ def states_of(row: Row, shape: ModelShape) -> str:
         return "masters"
     is_loaded = framework.startswith("hftransformers") and shape.family == "llama"
     is_bf16 = _word(row, "precision") == "bf16"
-    return "pure" if "torchtune" in framework or (is_loaded and is_bf16) else "auto"
+    by_default = "torchtune" in framework or ("litgpt" in framework and is_bf16)
+    return "pure" if by_default or (is_loaded and is_bf16) else "auto"
 
 
 def precision_of(row: Row) -> str:

@@ -30,7 +30,7 @@ def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: A
     size: Any = 0.0
     if layout.engine == "ddp":
         size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
-    gathered = _gathered(shape, layout, grad)
+    gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
     size = size + np.where(many & (zero >= 3), gathered, 0.0)
     if layout.engine == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)

@@ -23,9 +23,9 @@ COMMUNICATORS = 0.5 * GIB
 UNUSED = 0.06
 """Of what is allocated: blocks in the allocator's cache that fit nothing."""
 
-_ALLOCATED = (0.93, 1.07)
-_RESERVED = (0.95, 1.25)
-_DEVICE = (0.97, 1.35)
+_ALLOCATED = (0.90, 1.10)
+_RESERVED = (0.80, 1.40)
+_DEVICE = (0.85, 1.40)
 
 
 def around(allocated: Any, layout: Layout) -> Any:

@@ -78,11 +78,14 @@ class Memory:
         return Memory(**{n: int(v if v.ndim == 0 else v[index]) for n, v in every.items()})
 
 
-def memory(shape: ModelShape, layout: Layout) -> Memory:
-    """Bytes per GPU of the worst stage; arrays where the layout has arrays."""
+def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
+    """Bytes per GPU of the worst stage; arrays where the layout has arrays.
+
+    ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
+    """
     moments = []
     for last in (False, True):
-        stage = stage_of(shape, layout, last=last)
+        stage = stage_of(shape, layout, last=last, head=head)
         moments += [stage.at_loss(), stage.in_backward(), stage.at_end(), stage.in_update()]
         if shape.num_decoder_layers:
             moments.append(stage.in_encoder())

@@ -70,6 +70,17 @@ def ffn_parameters(shape: ModelShape) -> int:
     return (num_up + 1) * shape.hidden * shape.ffn + biases
 
 
+def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -> int:
+    """Adapters of ``rank`` on all matrices of one block: rank · (wide in + wide out) for each.
+
+    Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
+    """
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    attention = 4 * shape.hidden + 2 * queries + 2 * keys
+    ffn = (3 if shape.gated_ffn else 2) * (shape.hidden + shape.ffn)
+    return rank * ((2 if decoder else 1) * attention + ffn)
+
+
 def norm_parameters(shape: ModelShape) -> int:
     """A scale, and for LayerNorm a shift, for each element of the width."""
     return shape.hidden * (2 if shape.norm_bias else 1)

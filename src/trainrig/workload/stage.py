@@ -12,6 +12,7 @@ from trainrig.workload import buffers, ends
 from trainrig.workload.kept import CORE, FULL, HALF, NONE, PRODUCTS, Kept, block_kept, total
 from trainrig.workload.layout import Layout
 from trainrig.workload.parameters import (
+    adapter_parameters,
     attention_parameters,
     ffn_parameters,
     norm_parameters,
@@ -42,6 +43,8 @@ class Stage:
     shape: ModelShape
     layout: Layout
     last: bool
+    head: float
+    """Share of the tokens that logits are computed for."""
     style: Style
     states: States
 
@@ -88,6 +91,17 @@ class Stage:
         shape = self.shape
         shared = num_attentions * attention_parameters(shape) + ffn_parameters(shape)
         return shared / self.layout.tp + (num_attentions + 1) * norm_parameters(shape)
+
+    @property
+    def num_trained(self) -> Bytes:
+        """All of them, or the adapters' (each split over tensor-parallel ranks)."""
+        rank = self.layout.lora_rank
+        if not rank:
+            return self.num_parameters
+        plain, crossed = self.blocks
+        of_plain = adapter_parameters(self.shape, rank)
+        of_crossed = adapter_parameters(self.shape, rank, decoder=True)
+        return (plain * of_plain + crossed * of_crossed) / self.layout.tp
 
     @property
     def _sequence_shares(self) -> Bytes:
@@ -189,6 +203,8 @@ class Stage:
         ups = 2 if shape.gated_ffn else 1
         of_weights = self.states.passing_grad * shape.hidden * shape.ffn / tp
         outside = self.style.residual * seq * shape.hidden / self._sequence_shares
+        if self.layout.lora_rank:
+            return b * (inside / tp + outside)
         if self.layout.engine == "megatron":  # in fp32, before it is added to the buffer
             return b * (inside / tp + outside) + 4 * ups * shape.hidden * shape.ffn / tp
         return b * (inside / tp + outside) + np.where(self.grads_add_up, 0, of_weights)
@@ -206,8 +222,10 @@ class Stage:
         """What is there at any moment; ``passing``: the share of passing gradients that exist."""
         import numpy as np
 
-        num, states = self.num_parameters, self.states
+        num, states = self.num_trained, self.states
         weights = states.weight * num / self.sharded(3)
+        if self.layout.lora_rank:
+            weights = weights + states.frozen * self.num_parameters / self.sharded(3)
         at_hand = self.layout.offload == "none"
         optimizer = num / self.sharded(1) * at_hand
         grads = (states.lasting_grad + states.passing_grad * passing) * num / self.sharded(2)
@@ -264,18 +282,18 @@ class Stage:
         """The optimizer."""
         parts = self._standing(passing=1.0)
         at_hand = self.layout.offload == "none"
-        update = self.states.update * self.num_parameters / self.sharded(1) * at_hand
+        update = self.states.update * self.num_trained / self.sharded(1) * at_hand
         parts["optimizer"] = parts["optimizer"] + update
         parts["logits"] = self._after_loss()
         return parts
 
     def _buckets(self) -> Bytes:
-        return buffers.buckets(self.layout, self.states, self.num_parameters)
+        return buffers.buckets(self.layout, self.states, self.num_trained)
 
     @property
     def _rows(self) -> Bytes:
         """Tokens that logits are computed for."""
-        return self._seqs[1] * self.layout.micro_batch
+        return self.head * self._seqs[1] * self.layout.micro_batch
 
     def _after_loss(self) -> Bytes:
         return self._has_loss * ends.loss_rests(self.shape, self.style, self._rows)
@@ -288,11 +306,11 @@ class Stage:
         return np.where(np.asarray(self.layout.grad_accum) > 1, rests, 0)
 
 
-def stage_of(shape: ModelShape, layout: Layout, *, last: bool) -> Stage:
+def stage_of(shape: ModelShape, layout: Layout, *, last: bool, head: float = 1.0) -> Stage:
     """The first or the last stage of a layout."""
     style = style_of(shape, layout)
     states = states_of(layout, style)
-    return Stage(shape=shape, layout=layout, last=last, style=style, states=states)
+    return Stage(shape=shape, layout=layout, last=last, head=head, style=style, states=states)
 
 
 def _common(items: list[Kept], policy: str) -> list[Kept]:

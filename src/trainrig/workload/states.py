@@ -29,6 +29,8 @@ class States:
     """Bytes for a parameter."""
 
     weight: float
+    frozen: float
+    """A weight that is not trained, where adapters are."""
     weight_copies: float
     """Narrow copies that autocast keeps until backward has used them."""
     lasting_grad: float
@@ -48,10 +50,12 @@ def states_of(layout: Layout, style: Style) -> States:
     narrow, masters = style.compute < 4, style.scheme == "masters" and style.compute < 4
     own = float(style.compute if masters or style.scheme == "pure" else 4)
     lasting, passing = _gradients(layout, style, own)
+    copies = style.autocast and layout.recompute != "full" and not layout.lora_rank
     kept_wide = 4.0 if masters or style.scheme == "autocast" or not narrow else own
     return States(
         weight=own,
-        weight_copies=float(style.compute) if style.autocast and layout.recompute != "full" else 0,
+        frozen=float(style.compute),
+        weight_copies=float(style.compute) if copies else 0.0,
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,
