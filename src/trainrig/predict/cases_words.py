@@ -77,10 +77,9 @@ def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
 
 
 def states_of(row: Row, shape: ModelShape) -> str:
-    """NVIDIA's examples use apex: narrow weights with fp32 masters; torchtune and
-    LitGPT: all in bf16.
+    """Masters where apex is (NVIDIA's examples); all in bf16 where that is the framework's way.
 
-    Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
+    That is torchtune's and LitGPT's.  Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
     trained, as they are.
     """
     framework = _word(row, "framework").replace(" ", "")
