@@ -1,15 +1,20 @@
-"""``trainrig train``: one model, one process, with what each step's time is made of."""
+"""``trainrig train``: a model, or a file of experiments, with what each step's time is made of."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from trainrig.runner.progress import Watcher
 
 _PATH = click.Path(path_type=Path)
 
 
 @click.command(short_help="Train a model on text, and say where each step's time goes.")
+@click.argument("file", required=False, type=_PATH)
 @click.option("--model", help="A name, gpt2:num_layers=4,hidden=256, or a config.json.")
 @click.option("--batch-size", type=int, help="Samples that go through the model at once.")
 @click.option("--seq-len", type=int, help="Tokens of a sample.")
@@ -22,6 +27,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--seed", type=int, help="Of the first weights and the samples' order.")
 @click.option("--data", type=_PATH, help="A prepared folder; Python's standard library without.")
 @click.option("--device", help="cpu or cuda:1; a GPU where there is one.")
+@click.option("--backend", help="native, huggingface or dataparallel.")
+@click.option("--scale", help="tiny: the model's family at a size that trains in seconds.")
+@click.option("--nproc", type=int, help="Ranks that share the data, a device each.")
+@click.option("--zero", type=int, help="0 to 3: what is spread over the ranks (ZeRO).")
+@click.option("--shard-size", type=int, help="Ranks that share one copy (hybrid sharding).")
+@click.option("--offload", help="none, or host: sharded weights and states wait there.")
+@click.option("--optimizer", help="adamw (fused), adamw-plain, adamw-8bit or sgd.")
+@click.option("--p2p/--no-p2p", default=None, help="Whether GPUs copy to each other directly.")
 @click.option(
     "--out",
     type=_PATH,
@@ -32,21 +45,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--resume", type=_PATH, help="A run to go on with, from its last checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object, last.")
 def command(
-    model: str | None,
-    batch_size: int | None,
-    seq_len: int | None,
-    steps: int | None,
-    precision: str | None,
-    recompute: str | None,
-    grad_accum: int | None,
-    compiled: bool,
-    lr: float | None,
-    seed: int | None,
-    data: Path | None,
+    file: Path | None,
     device: str | None,
     out: Path,
     resume: Path | None,
     as_json: bool,
+    **keys: Any,
 ) -> int:
     """Train a model, and measure it.
 
@@ -54,27 +58,60 @@ def command(
     trainrig train
     trainrig train --model gpt2 --batch-size 2 --seq-len 256 --steps 50
     trainrig train --resume runs/20270101T000000Z-host-train-1a2b3c --steps 400
+    trainrig train --scale tiny --model gpt2 --nproc 2 --zero 3
+    trainrig train experiments/parity.toml --scale tiny
 
     Without options: GPT-2 of 4 layers on Python's standard library, 20 steps in bf16.  A batch
-    that does not fit is recorded, and half of it tried.
+    that does not fit is recorded, and half of it tried.  With a FILE, a backend or a layout: each
+    experiment in processes of its own, compared with one process on the same samples.
     """
+    from trainrig.cli import watching
+
+    watch = watching.on_stderr()
+    asked = {name: value for name, value in keys.items() if value is not None}
+    asked |= {"compile": True} if asked.pop("compiled") else {}
+    asked |= {"data": str(asked["data"])} if "data" in asked else {}
+    if file is not None or _LAYOUT & asked.keys():
+        return _experiments(file, asked | _known(device=device), out, resume, watch, as_json)
+    return _alone(asked, device, out, resume, watch, as_json)
+
+
+_LAYOUT = {
+    "backend",
+    "scale",
+    "nproc",
+    "zero",
+    "shard_size",
+    "offload",
+    "optimizer",
+    "p2p",
+}
+"""What one process that trains for itself knows nothing of."""
+_INSIDE = {
+    "batch_size": "batch",
+    "seq_len": "seq",
+    "precision": "dtype",
+    "lr": "learning_rate",
+}
+
+
+def _known(**named: Any) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _alone(
+    keys: dict[str, Any],
+    device: str | None,
+    out: Path,
+    resume: Path | None,
+    watch: Watcher,
+    as_json: bool,
+) -> int:
+    """One process, measured as a rung of the ladder."""
     from trainrig.cli import watching
     from trainrig.runner import qualify, train
 
-    asked = {
-        "model": model,
-        "batch": batch_size,
-        "seq": seq_len,
-        "steps": steps,
-        "dtype": precision,
-        "recompute": recompute,
-        "grad_accum": grad_accum,
-        "compile": compiled or None,
-        "learning_rate": lr,
-        "seed": seed,
-        "data": None if data is None else str(data),
-    }
-    watch = watching.on_stderr()
+    asked = {_INSIDE.get(name, name): value for name, value in keys.items()}
     experiment = train.experiment_for(asked, resume, watch)
     result = train.train(experiment, device=device, out=out, resume=resume, watch=watch)
     if as_json:
@@ -82,3 +119,33 @@ def command(
     else:
         watching.print_run(result.run)
     return qualify.exit_code(result.verdict.outcome, result.interrupted)
+
+
+def _experiments(
+    file: Path | None,
+    keys: dict[str, Any],
+    out: Path,
+    resume: Path | None,
+    watch: Watcher,
+    as_json: bool,
+) -> int:
+    """Experiments, compared."""
+    from trainrig.cli import output, watching
+    from trainrig.errors import UsageError
+    from trainrig.runner import experiments, qualify
+
+    if resume is not None:
+        raise UsageError("experiments are not resumed", "leave --resume out")
+    asked = experiments.asked_for(file, keys)
+    outcomes = experiments.run_experiments(asked, out=out, watch=watch)
+    found = experiments.summary(outcomes)
+    if as_json:
+        watching.print_json(found)
+    else:
+        from trainrig.report.experiments import lines
+
+        with output.unread():
+            click.echo("\n".join(lines(found.get("experiments") or [found])))
+            click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
+            click.echo(f"report: {found['report']}")
+    return qualify.exit_code(outcomes.verdict.outcome, outcomes.interrupted)

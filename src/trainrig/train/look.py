@@ -39,7 +39,12 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
         "micro_batches": 0,
     }
     calls = [0]
-    hook = module.blocks[0].register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    matrix = _first_matrix(module.blocks[0])
+    hooks = [
+        # When it begins: a second forward stops where backward has all that it needs.
+        matrix.register_forward_pre_hook(lambda *_: calls.__setitem__(0, calls[0] + 1)),
+        matrix.register_forward_hook(lambda _, __, out: facts.update(weight_dtype=_dtype([out]))),
+    ]
     original = weights.backward
 
     def backward(loss: Tensor, *, last: bool) -> None:
@@ -57,7 +62,8 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
         engine.step()
     finally:
         del weights.backward
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
     facts["block_forwards"] = calls[0]
     if wire is not None:
         facts["gradient_collectives"] = wire.reduced
@@ -77,7 +83,6 @@ def _objects(engine: Engine) -> Facts:
         "transport": dist.get_backend() if ranked else None,
         "masters": local_elements(weights.master.values()),
         "master_dtype": _dtype(weights.master.values()),
-        "weight_dtype": _computed_in(engine),
         "states": local_elements(moments) // per_weight,
         "moments": per_weight if moments else 0,
         "state_dtype": _dtype(moments),
@@ -96,14 +101,11 @@ def _dtype(tensors: Any) -> str | None:
     return ", ".join(kinds) or None
 
 
-def _computed_in(engine: Engine) -> str | None:
-    """The dtype that the blocks' products run in: FSDP's own policy, or the weights'."""
-    block = engine.model.blocks[0]
-    if hasattr(block, "_get_fsdp_state"):
-        policy = block._get_fsdp_state()._mp_policy
-        if policy.param_dtype is not None:
-            return str(policy.param_dtype).removeprefix("torch.")
-    return _dtype(block.parameters())
+def _first_matrix(block: Any) -> Any:
+    """The first product of a block: the dtype of what it gives is what the block computes in."""
+    return next(
+        part for part in block.modules() if getattr(getattr(part, "weight", None), "ndim", 0) == 2
+    )
 
 
 def _placements(model: Any) -> str | None:

@@ -32,7 +32,7 @@ def make_optimizer(experiment: Experiment, groups: Groups) -> torch.optim.Optimi
     if kind == "adamw-8bit":
         return _eight_bit(groups, how)
     if kind == "adamw-plain":
-        return torch.optim.AdamW(groups, foreach=False, fused=False, **how)
+        return torch.optim.AdamW(groups, **how)
     return torch.optim.AdamW(groups, fused=True, **how)
 
 

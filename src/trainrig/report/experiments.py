@@ -1,0 +1,166 @@
+"""Experiments side by side: one table, what differs between them first.
+
+It is handed the summaries that ``train --json`` prints (`runner.experiments`), so that a stored
+run shows the same table as a fresh one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.units import format_memory, format_quantity, format_time, one_line
+
+Summary = Mapping[str, Any]
+
+PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
+_SHORT = {
+    "data_wait": "data",
+    "forward": "fwd",
+    "backward": "bwd",
+    "communication": "comm",
+    "optimizer": "opt",
+    "other": "other",
+}
+_WORDS = ("layout as found", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Texts in columns."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(summaries: Sequence[Summary]) -> tuple[Table, Table]:
+    """What came out, and what it took: columns and rows of texts, for every kind of output."""
+    steps = max((len(each["losses"]) for each in summaries), default=0)
+    last = f"loss after {steps}"
+    results = Table(
+        columns=("experiment", "layout as found", "first loss", "grad norm", last, "verdict"),
+        rows=tuple(_result(each) for each in summaries),
+    )
+    costs = Table(
+        columns=("experiment", "samples/s", "memory", "step", *(_SHORT[part] for part in PARTS)),
+        rows=tuple(_cost(each) for each in summaries),
+    )
+    return results, costs
+
+
+def _result(each: Summary) -> tuple[str, ...]:
+    losses, norms = each["losses"], each["grad_norms"]
+    numbers = ("-", "-", "-")
+    if losses:
+        norm = "-" if norms[0] is None else f"{norms[0]:.4f}"
+        numbers = (f"{losses[0]:.4f}", norm, f"{losses[-1]:.4f}")
+    return (one_line(each["name"]), found_words(each), *numbers, each["row_verdict"])
+
+
+def _cost(each: Summary) -> tuple[str, ...]:
+    memory, seconds = each["peak_memory_bytes"], each["step_time_s"]
+    parts = each["breakdown"]
+    return (
+        one_line(each["name"]),
+        _number(each["samples_per_s"]),
+        "-" if memory is None else format_memory(memory),
+        "-" if not seconds else format_time(seconds),
+        *("-" if not seconds else _percent(parts.get(part), seconds) for part in PARTS),
+    )
+
+
+def _percent(part: float | None, whole: float) -> str:
+    return "-" if part is None else f"{100.0 * part / whole:.0f} %"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def found_words(each: Summary) -> str:
+    """The layout as found: ``2 × ZeRO-3 bf16, recomputed (FSDPModel)``."""
+    found = each["layout_found"]
+    if found is None:
+        return "-"
+    words = [f"{found['ranks']} ×"]
+    words += [f"ZeRO-{found['zero']}"] if found["zero"] else []
+    words += [found["precision"]]
+    words += [f"accum {found['grad_accum']}"] if found["grad_accum"] > 1 else []
+    words += ["recomputed"] if found["recompute"] else []
+    words += ["compiled"] if found["compile"] else []
+    words += ["offloaded"] if found["offload"] else []
+    return one_line(f"{' '.join(words)} ({found['wrapped']})")
+
+
+def unlike(summaries: Sequence[Summary]) -> list[str]:
+    """What differs between the experiments, as they were asked for: the first thing to read."""
+    asked = [
+        {"backend": each["backend"], "model": each["model"], **each["layout_asked"]}
+        for each in summaries
+    ]
+    found = []
+    for name in asked[0] if asked else ():
+        values = list(dict.fromkeys(str(each[name]) for each in asked))
+        if len(values) > 1:
+            found.append(f"{name}: {', '.join(values)}")
+    return found
+
+
+def reasons(summaries: Sequence[Summary]) -> list[str]:
+    """Why rows are no PASS, a line each."""
+    lines = []
+    for each in summaries:
+        why = each["reason"] or each["parity"]["not_comparable"]
+        if why:
+            lines.append(one_line(f"{each['name']}: {each['row_verdict']}: {why}"))
+    return lines
+
+
+def markdown(summaries: Sequence[Summary]) -> str:
+    """Both tables in markdown."""
+    blocks = []
+    for table in tables(summaries):
+        rows = [table.columns, ["---"] * len(table.columns), *table.rows]
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+    return "\n\n".join(blocks)
+
+
+def lines(summaries: Sequence[Summary]) -> Iterator[str]:
+    """What differs, both tables, bars of samples a second, and why a row failed."""
+    if len(summaries) > 1:
+        yield "What differs: " + "; ".join(unlike(summaries))
+        yield ""
+    for table in tables(summaries):
+        yield from _aligned(table)
+        yield ""
+    yield from bars(summaries)
+    yield from reasons(summaries)
+
+
+def _aligned(table: Table) -> Iterator[str]:
+    """Columns side by side: words to the left, numbers to the right."""
+    rows = [table.columns, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = {0, *(n for n, name in enumerate(table.columns) if name in _WORDS)}
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def bars(summaries: Sequence[Summary], width: int = 30) -> list[str]:
+    """Samples a second side by side, each as a share of the fastest."""
+    values = [(one_line(each["name"]), each["samples_per_s"]) for each in summaries]
+    known = [(name, value) for name, value in values if value]
+    if len(known) < 2:
+        return []
+    most, longest = max(value for _, value in known), max(len(name) for name, _ in known)
+    return [
+        f"{name:<{longest}}  {'█' * max(1, round(width * value / most)):<{width}} "
+        f"{format_quantity(value, 'sample/s')}"
+        for name, value in known
+    ]

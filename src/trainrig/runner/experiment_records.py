@@ -1,0 +1,239 @@
+"""From what a training told to records, findings and one JSON object.
+
+The benchmark is ``training``: whole steps of a model by some engine on some layout.  The numbers
+of a step are means over the middle half of the steps behind the first ones, so that the parts add
+up to the step exactly; rates are global samples over that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainrig.record import Case, Finding, Kind, Record, Status
+from trainrig.runner.targets import Target
+from trainrig.train.backends import Result
+from trainrig.train.experiment import Experiment, case_of
+from trainrig.train.layouts import Layout, asked_of, differences, found_of
+from trainrig.train.parts import COMMUNICATION, OTHER, PARTS
+from trainrig.units import format_share
+from trainrig.workload import find, hardware_flops, model_flops
+
+BENCHMARK = "training"
+WARM_UP = 3
+"""Steps at the beginning that are trained and not counted."""
+BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
+_MAX_OTHER = 0.05
+_CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
+
+
+@dataclass(slots=True, kw_only=True)
+class Trained:
+    """An experiment and what became of it."""
+
+    experiment: Experiment
+    status: Status = Status.OK
+    reason: str | None = None
+    result: Result = field(default_factory=Result)
+    apart: str | None = None
+    """Why it is not comparable with the one-process reference; None if it is."""
+    compared: bool = False
+    """Whether there was a reference to compare with."""
+    duration: float = 0.0
+
+    @property
+    def asked(self) -> Layout:
+        """The layout that was asked for."""
+        return asked_of(self.experiment)
+
+    @property
+    def found(self) -> Layout | None:
+        """The layout that was found; None if it did not come so far."""
+        return found_of(self.result.facts) if self.result.facts is not None else None
+
+    @property
+    def wrong_layout(self) -> list[str]:
+        """What was asked for and not found."""
+        return differences(self.asked, self.found) if self.found is not None else []
+
+    @property
+    def middle(self) -> list[Mapping[str, Any]]:
+        """The steps that count: behind the first ones, without the fastest and slowest quarters."""
+        rows = sorted(counted(self.result.rows), key=lambda row: float(row["time"]))
+        quarter = len(rows) // 4
+        return rows[quarter : len(rows) - quarter]
+
+    def mean(self, name: str) -> float | None:
+        """Of a column over the steps that count."""
+        values = [row.get(name, 0.0) for row in self.middle]
+        known = [float(value) for value in values if value is not None]
+        return sum(known) / len(known) if known and len(known) == len(values) else None
+
+    @property
+    def word(self) -> str:
+        """PASS, FAIL, NOT COMPARABLE, or why there is nothing."""
+        if self.status is not Status.OK:
+            return "FAIL" if self.status is not Status.SKIPPED else "skipped"
+        if self.wrong_layout:
+            return "FAIL"
+        if self.apart is not None:
+            return "NOT COMPARABLE"
+        return "PASS"
+
+
+def counted(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """All but the first steps, where there are enough."""
+    return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
+
+
+def case_for(experiment: Experiment, data_hash: str) -> Case:
+    """What decides the numbers: the case of benchmark ``training``."""
+    return {
+        **case_of(experiment, data_hash),
+        **{name: getattr(experiment, name) for name in _CASE},
+        "experiment": experiment.name,
+    }
+
+
+def rates_of(trained: Trained) -> dict[str, float]:
+    """Samples, tokens and FLOPs a second; the FLOPs for each device."""
+    own, seconds = trained.experiment, trained.mean("time")
+    if not seconds:
+        return {}
+    shape = find(own.model)
+    flops = own.grad_accum * model_flops(shape, own.batch, own.seq)
+    done = own.grad_accum * hardware_flops(shape, own.batch, own.seq, recompute=own.recompute)
+    return {
+        "sample_rate": own.global_samples / seconds,
+        "token_rate": own.global_samples * own.seq / seconds,
+        "flop_rate": flops / seconds,
+        "hardware_flop_rate": done / seconds,
+    }
+
+
+def records_of(trained: Trained, target: Target, data_hash: str, environment: str) -> list[Record]:
+    """A point for each number; one without a value says why there is none."""
+    times = tuple(float(row["time"]) for row in counted(trained.result.rows))
+    base = Record(
+        kind=Kind.MEASURED,
+        benchmark=BENCHMARK,
+        case=case_for(trained.experiment, data_hash),
+        metric="time",
+        unit="s",
+        value=trained.mean("time") if trained.status is Status.OK else None,
+        samples=times or None,
+        status=trained.status,
+        reason=trained.reason,
+        device=target.name,
+        device_index=target.index,
+        device_count=trained.experiment.nproc,
+        environment=environment,
+        duration=trained.duration,
+    )
+    if trained.status is not Status.OK:
+        return [base]
+    values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
+    more = [
+        base.replace(id=f"{base.id[:8]}{number:04x}", metric=name, unit=unit, value=value)
+        for number, (name, unit, value) in enumerate(values)
+    ]
+    return [base, *(record.replace(samples=None) for record in more)]
+
+
+def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
+    units = {
+        "sample_rate": "sample/s",
+        "token_rate": "token/s",
+        "flop_rate": "FLOP/s",
+        "hardware_flop_rate": "FLOP/s",
+    }
+    for name, value in rates_of(trained).items():
+        yield name, units[name], value
+    for part in BREAKDOWN:
+        yield f"time.{part}", "s", trained.mean(part)
+    yield "time.overlapped", "s", trained.mean("overlapped")
+    yield "peak_memory", "B", trained.result.memory
+    yield "reserved_memory", "B", trained.result.reserved
+    for name, row in (("first_loss", 0), ("train_loss", -1)):
+        yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
+
+
+def findings_of(trained: Trained, records: Sequence[Record]) -> Iterator[Finding]:
+    """What is wrong with a training, and what to do."""
+    ids, name = (records[0].id,) if records else (), trained.experiment.name
+    if trained.status not in (Status.OK, Status.SKIPPED):
+        yield Finding(
+            id="training-failed",
+            severity="error",
+            evidence=f"{name}: {trained.reason}",
+            fix=_fix(trained),
+            records=ids,
+        )
+    for words in trained.wrong_layout:
+        yield Finding(
+            id="layout-not-as-asked",
+            severity="error",
+            evidence=f"{name}: {words}",
+            fix="nothing of this row is what its name says; another backend or another layout",
+            records=ids,
+        )
+    if trained.apart is not None:
+        yield Finding(
+            id="not-comparable",
+            severity="error",
+            evidence=f"{name}: NOT COMPARABLE: {trained.apart}",
+            fix="it computes something else than one process does on the same samples",
+            records=ids,
+        )
+    seconds, other = trained.mean("time"), trained.mean(OTHER)
+    if seconds and other and other > _MAX_OTHER * seconds:
+        yield Finding(
+            id="time-in-no-part",
+            severity="warning",
+            evidence=f"{name}: {format_share(other / seconds)} of a step belongs to none of its "
+            "parts",
+            fix="profile one step: torch.profiler shows what runs between the parts",
+            records=ids,
+        )
+
+
+def _fix(trained: Trained) -> str:
+    if trained.status is Status.OOM:
+        return "a smaller batch_size with grad_accum, recompute full, or zero 3"
+    if "training stopped" in (trained.reason or ""):
+        return "a lower lr, or fp32; the run's series has the steps before"
+    return "its ranks' logs are in the run's logs folder"
+
+
+def summary_of(trained: Trained) -> dict[str, Any]:
+    """One experiment as ``--json`` prints it; others script against it."""
+    own, rows = trained.experiment, trained.result.rows
+    rates = rates_of(trained)
+    probe = trained.result.probe
+    return {
+        "name": own.name,
+        "backend": own.backend,
+        "model": own.model,
+        "layout_asked": trained.asked,
+        "layout_found": trained.found,
+        "losses": [row["loss"] for row in rows],
+        "grad_norms": [row["grad_norm"] for row in rows],
+        "step_time_s": trained.mean("time"),
+        "samples_per_s": rates.get("sample_rate"),
+        "tokens_per_s": rates.get("token_rate"),
+        "model_flops_per_s_per_device": rates.get("flop_rate"),
+        "hardware_flops_per_s_per_device": rates.get("hardware_flop_rate"),
+        "peak_memory_bytes": trained.result.memory,
+        "breakdown": {part: trained.mean(part) for part in BREAKDOWN} if rows else {},
+        "overlapped_communication_s": trained.mean("overlapped") if rows else None,
+        "parity": {
+            "losses": list(probe.losses) if probe else [],
+            "grad_norms": list(probe.grad_norms) if probe else [],
+            "compared": trained.compared,
+            "not_comparable": trained.apart,
+        },
+        "status": trained.status.value,
+        "reason": trained.reason,
+        "row_verdict": trained.word,
+    }

@@ -1,0 +1,318 @@
+"""Experiments as a run: each trained by its engine in processes of its own, compared, judged.
+
+What contradicts itself or cannot run here is refused before anything is written; of several
+experiments, one that this machine lacks something for becomes a record that says so.  Each is
+compared with one process of ours on the same samples (`train.parity`): an experiment of the run
+that is one, or else a reference that is trained for nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trainrig.data.manifest import read_manifest
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.machine import environment_digest, inspect, to_dict, value_or
+from trainrig.record import Finding, Outcome, Status, Verdict
+from trainrig.runner.experiment_records import Trained, findings_of, records_of, summary_of
+from trainrig.runner.interrupt import interrupted_once
+from trainrig.runner.progress import Progress, Watcher, nobody
+from trainrig.runner.show import view_of
+from trainrig.runner.targets import Target, choose, find_targets
+from trainrig.store import RunWriter, create_run, read_run
+from trainrig.train.backends import ALL, Site, check_site
+from trainrig.train.experiment import Experiment, check_compiler
+from trainrig.train.experiment import to_dict as experiment_dict
+from trainrig.train.files import experiment_of, read_file
+from trainrig.train.launch import SILENCE, launch
+from trainrig.train.layouts import check_layout
+from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
+from trainrig.units import format_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What came of a run of experiments."""
+
+    run: Path
+    verdict: Verdict
+    trained: tuple[Trained, ...]
+    interrupted: bool
+
+
+def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
+    """The experiments of a file, or the one that keys of the command line describe.
+
+    Raises UsageError, DataError.
+    """
+    named = {key: value for key, value in keys.items() if value is not None}
+    if file is None:
+        found = experiment_of(named)
+        return (found.replace(name=found.name or found.backend),)
+    for key in named:
+        if key not in _BESIDE_FILE:
+            raise UsageError(
+                f"--{key.replace('_', '-')} beside a file: the file says what is trained",
+                "beside it: " + ", ".join(f"--{key}" for key in _BESIDE_FILE),
+            )
+    return read_file(file, named)
+
+
+_BESIDE_FILE = ("scale", "steps", "seed", "data", "device")
+
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    *,
+    out: Path = Path("runs"),
+    watch: Watcher = nobody,
+    silence: float = SILENCE,
+) -> Outcomes:
+    """Train them one after another in a new run, and judge what came out."""
+    snapshot = inspect()
+    targets = find_targets(snapshot)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    site = Site(gpus=sum(target.is_gpu for target in targets), cores=cores or 1)
+    ready = [_placed(experiment, site) for experiment in _with_data(experiments, watch)]
+    lacking = [_lacks(experiment, site) for experiment in ready]
+    if all(lacking) and lacking[0] is not None:
+        raise lacking[0]
+    with create_run(out, "train", _config(ready)) as run, interrupted_once():
+        watch(Progress(text=f"run {run.path}", level="stage"))
+        run.write_machine(to_dict(snapshot))
+        hostname = value_or(snapshot.host.hostname, "")
+        session = _Session(
+            run=run,
+            targets=targets,
+            environment=environment_digest(snapshot),
+            watch=watch,
+            silence=silence,
+            total=len(ready),
+        )
+        watch(Progress(text=f"{len(ready)} experiments on {hostname}", level="stage"))
+        interrupted = None
+        try:
+            for experiment, error in zip(ready, lacking, strict=True):
+                session.take(experiment, error)
+        except KeyboardInterrupt:
+            interrupted = "interrupted: the experiments that were done are in the run"
+        return _close(session, interrupted)
+
+
+def _with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
+    """Each with the folder of its tokens; Python's standard library where none is named."""
+    if all(experiment.data for experiment in experiments):
+        return [e.replace(data=str(Path(e.data).resolve())) for e in experiments]
+    from trainrig.data.prepare import prepare
+
+    watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
+    folder = str(prepare().folder.resolve())
+    return [e.replace(data=str(Path(e.data).resolve()) if e.data else folder) for e in experiments]
+
+
+def _placed(experiment: Experiment, site: Site) -> Experiment:
+    """With the device it runs on."""
+    device = experiment.device or ("cuda" if site.gpus else "cpu")
+    if device not in ("cpu", "cuda"):
+        raise UsageError(
+            f"device {device!r}: experiments name cpu or cuda", "CUDA_VISIBLE_DEVICES says which"
+        )
+    placed = experiment.replace(device=device)
+    check_layout(placed)
+    read_manifest(Path(placed.data))
+    return placed
+
+
+def _lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
+    """What this machine lacks for it."""
+    try:
+        check_site(experiment, site)
+        check_compiler(experiment)
+    except UnavailableError as error:
+        return error
+    return None
+
+
+def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {
+        "trainrig": version("trainrig"),
+        "python": sys.version.split()[0],
+        "argv": sys.argv[1:],
+        **({"cuda_visible_devices": visible} if visible is not None else {}),
+        "experiments": [experiment_dict(experiment) for experiment in experiments],
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """An open run and what has been trained in it."""
+
+    run: RunWriter
+    targets: Sequence[Target]
+    environment: str
+    watch: Watcher
+    silence: float
+    total: int
+    trained: list[Trained] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
+
+    def take(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
+        """Train one experiment, compare it, write it down."""
+        found = Trained(experiment=experiment)
+        if lacking is not None:
+            found.status, found.reason = Status.SKIPPED, lacking.message
+        else:
+            self._train(found)
+            self._compare(found)
+        target = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
+        data_hash = read_manifest(Path(experiment.data)).corpus_sha256
+        records = records_of(found, target, data_hash, self.environment)
+        kept = [self.run.append(record) for record in records]
+        self.findings += findings_of(found, kept)
+        self.trained.append(found)
+        self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
+
+    def _train(self, found: Trained) -> None:
+        own = found.experiment
+        slug = f"{len(self.trained) + 1:02d}-{slug_of(own.name)}"
+
+        def heard(rank: int, event: Mapping[str, Any]) -> None:
+            if rank == 0 and event["event"] == "row":
+                row = {name: value for name, value in event.items() if name != "event"}
+                self.run.append_series(slug, row)
+                text = f"{own.name}: step {row['step'] + 1} of {own.steps}: loss {row['loss']:.3f}"
+                self.watch(Progress(text=text, level="running"))
+
+        self._launch(found, self.run.path / "logs" / slug, heard)
+
+    def _launch(self, found: Trained, folder: Path, heard: Any) -> None:
+        backend = ALL[found.experiment.backend]
+        command = backend.command(found.experiment, folder)
+        ended = launch(command, folder, silence=self.silence, heard=heard)
+        found.status, found.reason = ended.status, ended.reason
+        found.duration = ended.duration
+        found.result = backend.collect(folder)
+        (folder / "weights.pt").unlink(missing_ok=True)
+        if ended.status is Status.OK and not found.result.rows:
+            found.status, found.reason = Status.FAILED, "its ranks ended and told of no step"
+
+    def _compare(self, found: Trained) -> None:
+        """With one process on the same samples; a reference that failed compares with nothing."""
+        if found.status is not Status.OK or found.result.probe is None:
+            return
+        reference = self._reference(found)
+        if reference is not None:
+            found.compared = True
+            found.apart = disagreement(found.result.probe, reference, found.experiment.dtype)
+
+    def _reference(self, found: Trained) -> Probe | None:
+        own = found.experiment
+        if is_reference(own, own):
+            self.references.append((own, found.result.probe))
+        for experiment, probe in self.references:
+            if is_reference(experiment, own):
+                return probe
+        reference = Trained(experiment=reference_of(own).replace(steps=1))
+        self.watch(Progress(text=f"the one-process reference of {own.name}", level="running"))
+        folder = self.run.path / "logs" / f"reference-{len(self.references) + 1}"
+        self._launch(reference, folder, lambda _rank, _event: None)
+        self.references.append((reference.experiment, reference.result.probe))
+        if reference.result.probe is None:
+            self.findings.append(
+                Finding(
+                    id="no-reference",
+                    severity="warning",
+                    evidence=f"{own.name} is compared with nothing: {reference.reason}",
+                    fix="an experiment of one process on the same samples shows what is wrong",
+                )
+            )
+        return reference.result.probe
+
+
+def slug_of(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
+
+
+def _line(found: Trained) -> str:
+    if found.status is not Status.OK:
+        return f"{found.experiment.name}: {found.status.value}: {found.reason}"
+    seconds, rows = found.mean("time") or 0.0, found.result.rows
+    rate = found.experiment.global_samples / seconds if seconds else 0.0
+    word = found.word if found.word != "PASS" else "as the reference"
+    return (
+        f"{found.experiment.name}: {format_quantity(rate, 'sample/s')}, loss "
+        f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}: {word}"
+    )
+
+
+def _close(session: _Session, interrupted: str | None) -> Outcomes:
+    """Judge what is there and write the report."""
+    from trainrig.report.html import render_html
+
+    verdict = _judge(session, interrupted)
+    run = session.run
+    run.write_verdict(verdict)
+    run.write_report(render_html([view_of(read_run(run.path))]))
+    trained = tuple(session.trained)
+    (run.path / "experiments.json").write_text(
+        json.dumps([summary_of(found) for found in trained], indent=1)
+    )
+    return Outcomes(
+        run=run.path, verdict=verdict, trained=trained, interrupted=interrupted is not None
+    )
+
+
+def _judge(session: _Session, interrupted: str | None) -> Verdict:
+    """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS."""
+    findings = tuple(session.findings)
+    faults = [finding for finding in findings if finding.severity == "error"]
+    skipped = [found for found in session.trained if found.status is Status.SKIPPED]
+    alone = [found for found in session.trained if not found.compared]
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        return Verdict(outcome=Outcome.FAIL, reason=faults[0].evidence + more, findings=findings)
+    if interrupted:
+        return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted, findings=findings)
+    if skipped or alone:
+        first = (skipped or alone)[0]
+        reason = first.reason or "compared with nothing"
+        return Verdict(
+            outcome=Outcome.INCOMPLETE,
+            reason=f"{first.experiment.name}: {reason}",
+            findings=findings,
+        )
+    count = len(session.trained)
+    what = "1 experiment" if count == 1 else f"{count} experiments"
+    return Verdict(
+        outcome=Outcome.PASS,
+        reason=f"{what}: layouts as asked, losses as in one process",
+        findings=findings,
+    )
+
+
+def summary(outcomes: Outcomes) -> dict[str, Any]:
+    """What ``train --json`` prints last: one experiment flat, several in a list."""
+    each = [summary_of(found) for found in outcomes.trained]
+    return {
+        **(each[0] if len(each) == 1 else {}),
+        "verdict": outcomes.verdict.outcome.value,
+        "verdict_reason": outcomes.verdict.reason,
+        "run": str(outcomes.run),
+        "report": str(outcomes.run / "report.html"),
+        "findings": [
+            {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
+            for f in outcomes.verdict.findings
+        ],
+        **({"experiments": each} if len(each) != 1 else {}),
+    }

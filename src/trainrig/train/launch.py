@@ -1,0 +1,272 @@
+"""Start the ranks of a training, watch them, and leave none behind.
+
+Each rank is a process in a session of its own with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT in its environment: what torchrun gives, without its agent, which was seen to ignore
+SIGTERM for minutes after a link had failed.  Here nothing is asked to end: at the first death,
+after a silence, at Ctrl-C and at the end all that is left is killed, with what it started.  Should
+this process be killed itself, the kernel kills the ranks.
+
+The parent sleeps and reads what the ranks tell (`telling`); it never reads their logs, but for the
+last line of one that died without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import UsageError
+from trainrig.record import Status
+from trainrig.train.telling import read_events, where_is
+
+SILENCE = 600.0
+"""Seconds without a word from any rank: the first step may compile."""
+_POLL = 0.05
+_GRACE = 2.0
+"""After the first death the others have so long to tell why they cannot go on."""
+
+Heard = Callable[[int, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How a backend is started."""
+
+    argv: tuple[str, ...]
+    """Of each rank."""
+    ranks: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+    prepare: tuple[str, ...] = ()
+    """A program that runs first, alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How it ended."""
+
+    status: Status
+    reason: str | None = None
+    duration: float = 0.0
+
+
+def launch(
+    command: Command,
+    folder: Path,
+    *,
+    silence: float = SILENCE,
+    heard: Heard = lambda _rank, _event: None,
+) -> Ended:
+    """Run a command's ranks to their end.  UsageError for a port that is taken."""
+    began = time.monotonic()
+    if command.prepare:
+        ended = _prepare(command, folder, silence)
+        if ended is not None:
+            return ended
+    with _Ranks(command, folder) as ranks:
+        status, reason = ranks.watch(silence, heard)
+    return Ended(status=status, reason=reason, duration=time.monotonic() - began)
+
+
+def _prepare(command: Command, folder: Path, silence: float) -> Ended | None:
+    """The program that runs first; None if it went well."""
+    first = Command(argv=command.prepare, env=command.env)
+    with _Ranks(first, folder, log="prepare") as ranks:
+        code = ranks.wait(silence)
+    if code == 0:
+        return None
+    said = _last_line(folder / "prepare-0.log")
+    return Ended(status=Status.FAILED, reason=f"the preparation failed: {said}")
+
+
+class _Ranks:
+    """The processes.  Leaving the context kills what is left of them."""
+
+    def __init__(self, command: Command, folder: Path, log: str = "rank") -> None:
+        self._folder, self._log = folder, log
+        port = master_port() if command.ranks > 1 else 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._died: list[int] = []
+        try:
+            for rank in range(command.ranks):
+                self._processes.append(self._start(command, rank, port))
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, command: Command, rank: int, port: int) -> subprocess.Popen[bytes]:
+        env = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
+        with (self._folder / f"{self._log}-{rank}.log").open("wb") as log:
+            return subprocess.Popen(
+                command.argv,
+                env=os.environ | _package_path() | env | dict(command.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the parent alone
+            )
+
+    def __enter__(self) -> _Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End every rank and all that it started."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit code of a single process; None if it takes longer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._processes[0].wait(timeout)
+        return None
+
+    def watch(self, silence: float, heard: Heard) -> tuple[Status, str | None]:
+        """Until all have ended well, one has not, or none has said a word for ``silence``."""
+        offsets, last = [0] * len(self._processes), time.monotonic()
+        events: list[list[Mapping[str, Any]]] = [[] for _ in self._processes]
+        while True:
+            codes = [process.poll() for process in self._processes]
+            if self._hear(offsets, events, heard):
+                last = time.monotonic()
+            self._died += [r for r, c in enumerate(codes) if c is not None and r not in self._died]
+            if all(code is not None for code in codes):
+                break
+            if any(codes):
+                self._listen_on(offsets, events, heard)
+                break
+            if time.monotonic() - last > silence:
+                return Status.TIMEOUT, self._who_waits(silence)
+            time.sleep(_POLL)
+        return self._judge([process.poll() for process in self._processes], events)
+
+    def _hear(
+        self, offsets: list[int], events: list[list[Mapping[str, Any]]], heard: Heard
+    ) -> bool:
+        """New events of all ranks; whether there were any."""
+        any_new = False
+        for rank in range(len(self._processes)):
+            for behind, event in read_events(self._folder, rank, offsets[rank]):
+                offsets[rank], any_new = behind, True
+                if event["event"] in ("failed", "done"):
+                    events[rank].append(event)
+                heard(rank, event)
+        return any_new
+
+    def _listen_on(
+        self, offsets: list[int], events: list[list[Mapping[str, Any]]], heard: Heard
+    ) -> None:
+        """After a death: what the others still say."""
+        until = time.monotonic() + _GRACE
+        while time.monotonic() < until and None in [p.poll() for p in self._processes]:
+            self._hear(offsets, events, heard)
+            time.sleep(_POLL)
+        self._died += [
+            rank
+            for rank, process in enumerate(self._processes)
+            if process.poll() is not None and rank not in self._died
+        ]
+        self._hear(offsets, events, heard)
+
+    def _judge(
+        self, codes: Sequence[int | None], events: Sequence[Sequence[Mapping[str, Any]]]
+    ) -> tuple[Status, str | None]:
+        """What became of the training, and which rank is to blame for it."""
+        done = [bool(told) and told[-1]["event"] == "done" for told in events]
+        if all(code == 0 for code in codes) and all(done):
+            return Status.OK, None
+        for rank in self._died:
+            code = codes[rank]
+            if code is not None and code < 0:
+                return Status.FAILED, f"rank {rank} was ended by {_signal(-code)}{self._at(rank)}"
+        failed = [
+            (rank, event)
+            for rank in self._died
+            for event in events[rank]
+            if event["event"] == "failed"
+        ]
+        failed.sort(key=lambda found: found[1].get("kind") == "peer")
+        if failed:
+            rank, event = failed[0]
+            status = Status.OOM if event.get("kind") == "oom" else Status.FAILED
+            return status, f"rank {rank}: {event['reason']}"
+        rank = next(rank for rank, fine in enumerate(done) if not fine)
+        said = _last_line(self._folder / f"rank-{rank}.log")
+        return Status.FAILED, f"rank {rank} ended with exit code {codes[rank]}: {said}"
+
+    def _at(self, rank: int) -> str:
+        where = where_is(self._folder, rank)
+        return f" in {where}" if where is not None else ""
+
+    def _who_waits(self, silence: float) -> str:
+        """After a silence: who waits in which collective, and who did not come there."""
+        places = {rank: where_is(self._folder, rank) for rank in range(len(self._processes))}
+        waiting = [f"rank {r} waits in {p}" for r, p in places.items() if p and p.operation]
+        absent = [
+            f"rank {r} is in {p}" if p else f"rank {r} has not said where it is"
+            for r, p in places.items()
+            if p is None or not p.operation
+        ]
+        return f"no word for {silence:.0f} s: " + "; ".join([*absent, *waiting])
+
+
+def master_port() -> int:
+    """MASTER_PORT where it is set, else a free one.  UsageError if it is taken."""
+    given = os.environ.get("MASTER_PORT")
+    if given is not None and not (given.isdigit() and 0 < int(given) < 65536):
+        raise UsageError(f"MASTER_PORT = {given!r} is no port", "a number from 1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(given or 0)))
+        except OSError as error:
+            raise UsageError(
+                f"port {given} is not to be had: {error.strerror}",
+                "unset MASTER_PORT, and a free one is taken",
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """A rank's place among the others.  A single process has none: engines wrap by its presence."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _package_path() -> dict[str, str]:
+    """Ranks import the package that this process runs."""
+    own = str(Path(__file__).resolve().parent.parent.parent)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH")]))}
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1][:200] if lines else "it said nothing"
