@@ -6,6 +6,7 @@ million at once in arrays.  One formula serves both; numpy is loaded only by tho
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, TypeAlias
 
@@ -67,3 +68,21 @@ def log2(value: Number) -> Real:
 def ceil_div(a: Number, b: Number) -> Real:
     """Whole parts of size ``b`` that cover ``a``."""
     return -(-a // b)
+
+
+def interpolate(value: Number, points: tuple[tuple[float, float], ...]) -> Real:
+    """Linear between ``(x, y)`` points of growing x, constant outside them."""
+    if _is_plain(value):
+        return _between(float(value), points)
+    import numpy as np
+
+    return np.interp(value, [x for x, _ in points], [y for _, y in points])
+
+
+def _between(value: float, points: tuple[tuple[float, float], ...]) -> float:
+    if value <= points[0][0]:
+        return points[0][1]
+    for (x, y), (next_x, next_y) in itertools.pairwise(points):
+        if value <= next_x:
+            return y + (next_y - y) * (value - x) / (next_x - x)
+    return points[-1][1]

@@ -13,15 +13,15 @@ for what collides.
     w = tiles / sms        k' = k / √(1 + (k/split_k)²)
 
 For one tile each term grows with each size, and so does the least over tiles: a larger product is
-never predicted to be quicker.
+never predicted to be quicker.  (A curve of this machine's own measurements may bend that a little.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from trainrig.predict.rates_math import Number, Real, ceil_div, ceiling, smaller
+from trainrig.predict.rates_math import Number, Real, ceil_div, ceiling, interpolate, log2, smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class MatmulRates:
     latency: float
     overlap: float
     """p: 1 adds up what is computed and what is moved; infinity takes the longer of the two."""
+    measured: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    """(log2 of a call's FLOPs, measured rate over this rule's) by dtype, where there are any."""
 
     def time(
         self, m: Number, n: Number, k: Number, batch: Number, dtype: str, output_bytes: float
@@ -51,7 +53,9 @@ class MatmulRates:
         moved = batch * (size * (m * k + k * n) + output_bytes * m * n)
         compute = self._work(m, n, k, batch) / self.sustained[dtype]
         p = self.overlap
-        return self.latency + (compute**p + (moved / self.bandwidth) ** p) ** (1.0 / p)
+        time = self.latency + (compute**p + (moved / self.bandwidth) ** p) ** (1.0 / p)
+        curve = self.measured.get(dtype)
+        return time / interpolate(log2(2.0 * batch * m * n * k), curve) if curve else time
 
     def _work(self, m: Number, n: Number, k: Number, batch: Number) -> Real:
         """FLOPs that the whole chip has the time for while this product runs."""
