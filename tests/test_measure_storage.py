@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,6 +186,34 @@ def test_what_fio_did_not_write_is_seen(file):
     os.fsync(file.file)
     found = storage.wrong_pages(file, written)
     assert found == "1 of 2 blocks do not hold what was written"
+
+
+def test_each_operation_does_what_its_name_says(folder, monkeypatch):
+    """A shortcut would be a faster disk: reads in order, an fsync left out, fewer in flight."""
+    synced, places = [], []
+    fsync, read = os.fsync, os.preadv
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
+    case = storage.case_of("fsync", "python", SIZE)
+    prepared = storage.FAMILY.prepare(case, f"disk:{folder}")
+    for _ in range(3):
+        prepared.call()
+    assert len(synced) == 3
+
+    def reading(file, buffers, place):
+        places.append(place)
+        return read(file, buffers, place)
+
+    prepared = storage.FAMILY.prepare(storage.case_of("randread", "python", SIZE), f"disk:{folder}")
+    monkeypatch.setattr(os, "preadv", reading)
+    for _ in range(SIZE // PAGE):
+        prepared.call()
+    assert sorted(places) == list(range(0, SIZE, PAGE))
+    assert sum(b - a == PAGE for a, b in pairwise(places)) < 20
+    for op, depth in storage.DEPTHS.items():
+        options = storage.fio_options(storage.case_of(op, "fio"))
+        assert (f"--iodepth={depth}" in options) is (op != "fsync")
+        assert ("--direct=1" in options) is (op != "fsync")
+        assert ("--fsync=1" in options) is (op == "fsync")
 
 
 def test_a_read_that_ends_early_fails_the_case(folder, monkeypatch):
