@@ -79,8 +79,8 @@ def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
 def states_of(row: Row, shape: ModelShape) -> str:
     """Masters where apex is (NVIDIA's examples); all in bf16 where that is the framework's way.
 
-    That is torchtune's and LitGPT's.  Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
-    trained, as they are.
+    That is torchtune's and LitGPT's.  Models that are published in bf16 (the Llama family) are
+    loaded, and by scripts of one device trained, as they are.
     """
     framework = _word(row, "framework").replace(" ", "")
     if "apex" in framework or "deeplearningexamples" in framework:

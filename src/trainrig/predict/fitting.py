@@ -37,9 +37,9 @@ BOUNDS = {
 }
 """What is physically sensible; a fit that ends at a bound says that something is missing."""
 
-PULL = 0.002
+PULL = 0.02
 """Loss for a factor of e away from what was believed."""
-PULL_OF_CLASS = 0.2
+PULL_OF_CLASS = 0.05
 """The same for a generation of chips, which differs from the others only where many say so."""
 TARGET = 0.8
 """Share of rows that the interval is to hold."""

@@ -221,7 +221,7 @@ def optimized(mesh: Mesh, rates: Rates) -> Array:
 
 
 def update_bytes(shape: ModelShape, layout: Layout) -> float:
-    """Read and written for each parameter: gradients twice (clipping), moments, weights, masters."""
+    """Bytes moved for each parameter: gradients twice (clipping), moments, weights, masters."""
     held = states_of(layout, style_of(shape, layout))
     gradient = held.lasting_grad or held.passing_grad
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight

@@ -17,6 +17,7 @@ from trainrig.workload.kernels import FLASH, Kernels
 from trainrig.workload.layout import Layout
 from trainrig.workload.ops import until_saved
 from trainrig.workload.parts import Part
+from trainrig.workload.primitives import dtype_bytes
 from trainrig.workload.shapes import ModelShape
 
 Load = tuple[float, float, float, float]
@@ -69,7 +70,7 @@ def _without_recompute(
     layout = setting.layout
     key = (
         *(shape, way, setting.tp, setting.micro_batch, setting.sequence_parallel, setting.head),
-        *(layout.seq, layout.target_seq, layout.precision, layout.kernels),
+        *(layout.seq, layout.target_seq, layout.precision, layout.kernels, layout.engine),
     )
     known = _known(rates)
     if key not in known:
@@ -104,7 +105,7 @@ def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rat
         backward=_average([(load[1], share) for load, share in blocks]),
         recompute=NOTHING,
         first=_sum(*both(embed(shape, step.batch, step.seq, step.dtype))),
-        last=_sum(*both(_head(shape, step, setting.head))),
+        last=_sum(*both(_head(shape, step, setting.head, is_padded=layout.engine == "megatron"))),
     )
 
 
@@ -158,11 +159,17 @@ def _again(parts: list[Part], layout: Layout) -> list[Part]:
     return []
 
 
-def _head(shape: ModelShape, step: Step, share: float) -> list[Part]:
+def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Part]:
     if share <= 0.0:
         return []
     few = max(1, round(share * step.written))
+    if is_padded:
+        shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
     return head(shape, dataclasses.replace(step, target_seq=few))
+
+
+_PAD = 128 * 8
+"""Megatron pads a vocabulary to a multiple of 128 for each tensor-parallel rank."""
 
 
 def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Load:
@@ -172,7 +179,8 @@ def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Lo
     launches = found.launches
     for count, m, n, k in found.products:
         dtype = "fp8" if low and count == 1 else ("bf16" if low else precision)
-        products += float(rates.matmul(m, n, k, batch=count, dtype=dtype))
+        alone = float(rates.matmul(m, n, k, batch=count, dtype=dtype))
+        products += alone * _alignment(count, n, k, dtype)
         if dtype == "fp8":  # operands are scaled and written again, both ways round
             streams += float(rates.stream(3.0 * (m * k + n * k), kernels=2))
             launches += 2
@@ -194,6 +202,23 @@ def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Lo
     for num_bytes, num in found.streams:
         streams += float(rates.stream(num_bytes, kernels=num))
     return (products, attention, streams, launches * rates.launch)
+
+
+def _alignment(count: int, n: int, k: int, dtype: str) -> float:
+    """How much longer a product takes whose rows do not begin where tensor cores load them.
+
+    NVIDIA's guide asks for multiples of 16 bytes, best of 128: below, operands are loaded word by
+    word (heads 108 wide), or with half as wide accesses (1800 columns against 1792).
+    """
+    size = dtype_bytes(dtype)
+    if dtype == "fp32":
+        return 1.0
+    if n * size % 16 or k * size % 16:
+        return _HEADS_UNALIGNED if count > 1 else _UNALIGNED
+    return _HALF_ALIGNED if count == 1 and (n * size % 128 or k * size % 128) else 1.0
+
+
+_HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2
 
 
 def _sum(first: Load, second: Load) -> Load:
