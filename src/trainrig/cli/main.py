@@ -29,9 +29,11 @@ VERBS = {
     "data": "Make text ready for training: tokenizer, tokens, a held-out part.",
     "train": "Train a model on text, and say where each step's time goes.",
     "predict": "What a training step costs in time and memory, before it is run.",
+    "fits": "Does a training fit in memory, and which knob to turn first?",
     "plan": "Every layout of a model on so many GPUs, ranked; or how many GPUs.",
     "report": "Show a run: in the terminal, as HTML or as markdown.",
     "compare": "Two runs side by side: better, worse or cannot tell.",
+    "ledger": "Predictions of earlier runs beside what was measured.",
     "bundle": "Pack a run into one file with a content hash, or unpack it.",
     "demo": "A report of two RTX 4090s made from published figures.",
 }

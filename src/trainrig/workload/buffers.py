@@ -2,7 +2,8 @@
 
 ddp         torch copies all gradients into its buckets, which stay (gradient_as_bucket_view off)
 fsdp        two blocks' weights gathered at a time, the one computed with and the next one, the
-            embedding and head for the whole step, and one block's whole gradients
+            embedding and head for the whole step, and one block's whole gradients; with ZeRO 2
+            all weights stay gathered
 deepspeed   during backward a bucket of at most 2e8 gradients; with stage 3 the gathered weights
 megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
 Sources: torch's and DeepSpeed's documentation of the options named here.
@@ -32,6 +33,9 @@ def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: A
         size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
     gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
     size = size + np.where(many & (zero >= 3), gathered, 0.0)
+    if layout.engine == "fsdp":
+        narrow = 4 if layout.precision in ("fp32", "tf32") else 2
+        size = np.where(many & (zero == 2), narrow * num_parameters, size)
     if layout.engine == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
         size = size + shared * 2 * layout.micro_batch * layout.seq * shape.hidden

@@ -16,13 +16,15 @@ all.  Not modelled: what kernels allocate and free within one call.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from trainrig.workload import framework as surroundings
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.moments import Parts, moments
 from trainrig.workload.shapes import ModelShape
-from trainrig.workload.stage import Bytes, Parts, stage_of
+from trainrig.workload.stage import Bytes, stage_of
 
 PARTS = (
     "weights",
@@ -83,28 +85,65 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 
     ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
     """
-    moments = []
-    for last in (False, True):
-        stage = stage_of(shape, layout, last=last, head=head)
-        moments += [stage.at_loss(), stage.in_backward(), stage.at_end(), stage.in_update()]
-        if shape.num_decoder_layers:
-            moments.append(stage.in_encoder())
-    return _whole(_worst(moments), layout)
+    pieces = [_fullest(shape, piece, head) for piece in _pieces(layout)]
+    if len(pieces) == 1:
+        return _whole(pieces[0], layout)
+    import numpy as np
+
+    sizes = [len(piece) for piece in _pieces(layout)]
+    wide = {
+        name: np.concatenate(
+            [np.broadcast_to(p[name], (n,)) for p, n in zip(pieces, sizes, strict=True)]
+        )
+        for name in pieces[0]
+    }
+    return _whole(wide, layout)
 
 
-def _worst(moments: list[Parts]) -> Parts:
+_CHUNK = 1 << 14
+"""Layouts that are summed up at once: what stays in the cache."""
+
+
+def _pieces(layout: Layout) -> Iterator[Layout]:
+    """A search's layouts, some at a time."""
+    import numpy as np
+
+    num = len(layout)
+    if num <= _CHUNK:
+        yield layout
+        return
+    sizes = {name: np.asarray(getattr(layout, name)) for name in SIZES}
+    for start in range(0, num, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        cut = {name: size if size.ndim == 0 else size[part] for name, size in sizes.items()}
+        yield layout.replace(**cut)
+
+
+def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
+    """The worst moment of the worst stage."""
+    import numpy as np
+
+    stages = (False, True) if bool(np.any(np.asarray(layout.pp) > 1)) else (True,)
+    found: list[Parts] = []
+    for last in stages:
+        found += moments(stage_of(shape, layout, last=last, head=head))
+    return _worst(found)
+
+
+def _worst(found: list[Parts]) -> Parts:
     """For each layout the moment with the largest sum."""
     import numpy as np
 
-    worst = moments[0]
+    worst = dict(found[0])
     most: Bytes = sum(worst.values())
-    for moment in moments[1:]:
+    for moment in found[1:]:
         size = sum(moment.values())
         higher = np.asarray(size > most)
-        if not higher.any():
-            continue
-        worst = {name: np.where(higher, moment[name], worst[name]) for name in worst}
-        most = np.where(higher, size, most)
+        if higher.all():
+            worst, most = dict(moment), size
+        elif higher.any():
+            worst = {name: np.where(higher, moment[name], worst[name]) for name in worst}
+            most = np.where(higher, size, most)
     return worst
 
 

@@ -1,0 +1,16 @@
+"""fits: from what was said to the answer; measured rates are a run's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainrig.predict.ask import question
+from trainrig.predict.fits import Fit, fit
+from trainrig.runner.predict import measured
+
+
+def fits(said: dict[str, Any], *, rates: Path | None) -> Fit:
+    """Whether it fits.  Raises UsageError for what cannot be, DataError for a run without rates."""
+    records, device = measured(rates)
+    return fit(question(said, records, device))
