@@ -26,19 +26,20 @@ def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: A
     """Bytes of buffers beside ``num_parameters`` of one rank."""
     import numpy as np
 
-    many, zero = np.asarray(layout.dp) > 1, np.asarray(layout.zero)
+    many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
     grad = states.lasting_grad + states.passing_grad
     size: Any = 0.0
     if layout.engine == "ddp":
         size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
-    gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
-    size = size + np.where(many & (zero >= 3), gathered, 0.0)
-    if layout.engine == "fsdp":
+    if (zero >= 3).any():
+        gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
+        size = size + np.where(many & (zero >= 3), gathered, 0.0)
+    if layout.engine == "fsdp" and (zero == 2).any():
         narrow = 4 if layout.precision in ("fp32", "tf32") else 2
         size = np.where(many & (zero == 2), narrow * num_parameters, size)
     if layout.engine == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
-        size = size + shared * 2 * layout.micro_batch * layout.seq * shape.hidden
+        size = size + shared * (2 * layout.seq * shape.hidden) * layout.micro_batch
     return size
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainrig.workload import buffers, ends
+from trainrig.workload import ends
 from trainrig.workload.stage import Bytes, Stage
 
 Parts = dict[str, Bytes]
@@ -95,13 +95,9 @@ def _parts(
     ``passing``: the share of passing gradients that exist; ``copies``: bytes a parameter of narrow
     copies; ``bucket``: gradients are on their way to other ranks.
     """
-    states, trained = stage.states, stage.num_trained
-    owned = trained / stage.sharded(1) * (stage.layout.offload == "none")
+    states = stage.states
+    owned = stage.num_trained / stage.sharded(1) * (stage.layout.offload == "none")
     grads: Any = states.lasting_grad + states.passing_grad * passing
-    if bucket:
-        moving = buffers.buckets(stage.layout, states, trained)
-    else:
-        moving = 0.0
     return {
         "weights": _weights(stage) + (copies * stage.num_parameters if copies else 0.0),
         "gradients": grads * _gradient_numbers(stage),
@@ -109,7 +105,7 @@ def _parts(
         "optimizer": states.moments * owned,
         "activations": activations,
         "logits": logits,
-        "buffers": buffers.buffers(stage.shape, stage.layout, states, trained) + moving,
+        "buffers": stage.buffers + stage.buckets if bucket else stage.buffers,
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trainrig.workload import ends
+from trainrig.workload import buffers, ends
 from trainrig.workload.kept import CORE, FULL, HALF, NONE, PRODUCTS, Kept, block_kept, total
 from trainrig.workload.layout import Layout
 from trainrig.workload.parameters import (
@@ -112,10 +112,27 @@ class Stage:
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
+        return self._sharded[stage - 1]
+
+    @cached_property
+    def _sharded(self) -> tuple[Bytes, ...]:
         import numpy as np
 
         zero = np.asarray(self.layout.zero)
-        return np.where(zero >= stage, self.layout.shards, 1) if zero.any() else 1
+        if not zero.any():
+            return 1, 1, 1
+        shards = self.layout.shards
+        return tuple(np.where(zero >= s, shards, 1) if (zero >= s).any() else 1 for s in (1, 2, 3))
+
+    @cached_property
+    def buffers(self) -> Bytes:
+        """Those that stay allocated."""
+        return buffers.buffers(self.shape, self.layout, self.states, self.num_trained)
+
+    @cached_property
+    def buckets(self) -> Bytes:
+        """Those that exist during backward."""
+        return buffers.buckets(self.layout, self.states, self.num_trained)
 
     # --- activations -----------------------------------------------------------------------
 
