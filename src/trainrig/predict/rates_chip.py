@@ -37,6 +37,8 @@ _INSTEAD = {
 }
 _FABRIC_OF_NO_ONE = 12.5e9
 _BANDWIDTH_OF_NO_ONE = 500e9
+_SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
+_SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
 def rates_of_chip(
@@ -97,7 +99,8 @@ def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
     if chip.tdp is None:
         return kind.cap
     rule = constants()["matmul"]
-    watts = chip.tdp / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
+    power = chip.tdp * (_SUPERCHIP if chip.form_factor == "superchip" else 1.0)
+    watts = power / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
     return float(min(kind.cap, kind.power * watts ** rule["power_exponent"]))
 
 
@@ -154,9 +157,7 @@ def _launch(chip: Chip) -> float:
 
 
 def _host_link(chip: Chip) -> float:
-    if chip.pcie_generation is None or chip.pcie_lanes is None:
-        return 20e9
-    return pcie_bandwidth(chip.pcie_generation, chip.pcie_lanes).high * 0.8
+    return _pcie(chip, chip.pcie_lanes) * 0.8
 
 
 def _links(chip: Chip, link: str | None, fabric: float | None, p2p: bool | None) -> Links:
@@ -173,14 +174,27 @@ def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
             _link(_topology(chip), chip.link_bandwidth / 2.0, str(chip.link)),
             multicast=class_constants(class_of(chip)).multicast,
         )
-    rate = (
-        pcie_bandwidth(chip.pcie_generation, chip.pcie_lanes).high
-        if chip.pcie_generation and chip.pcie_lanes
-        else 25e9
-    )
-    reads = chip.p2p is not False if p2p is None else p2p
+    consumer = _is_consumer(chip)
+    reads = (chip.p2p is not False and not consumer) if p2p is None else p2p
+    rate = _pcie(chip, _SHARED_LANES if consumer else chip.pcie_lanes)
     words = "PCIe, from device to device" if reads else "PCIe, through host memory"
     return _link("pcie" if reads else "host", rate, words)
+
+
+def _is_consumer(chip: Chip) -> bool:
+    """A card for desktops: drivers let those read each other over a bridge alone, not over PCIe.
+
+    Told by what vendors halve on such cards: products that are summed in fp32.
+    """
+    narrow, wide = peak(chip, "fp16", "fp16"), peak(chip, "fp16")
+    halved = narrow is not None and wide is not None and narrow.rate > 1.5 * wide.rate
+    return halved or chip.p2p is False
+
+
+def _pcie(chip: Chip, lanes: int | None) -> float:
+    if chip.pcie_generation is None or lanes is None:
+        return 25e9
+    return pcie_bandwidth(chip.pcie_generation, lanes).high
 
 
 def _topology(chip: Chip) -> str:
