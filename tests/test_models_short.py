@@ -73,3 +73,20 @@ def test_attend_gives_the_same_with_and_without_it(monkeypatch: pytest.MonkeyPat
     here = attend(*given, scale=0.5, causal=True)
     monkeypatch.setattr("trainrig.models.parts.is_short", lambda *_, **__: False)
     torch.testing.assert_close(here, attend(*given, scale=0.5, causal=True))
+
+
+def test_selective_recomputation_keeps_its_products() -> None:
+    """Softmax is computed again, no product is."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from trainrig import models
+    from trainrig.workload import custom
+
+    shape = custom("gpt2", num_layers=2, hidden=64, vocab=96, max_positions=32)
+    tokens = torch.randint(0, 96, (2, 32), generator=torch.Generator().manual_seed(0))
+    counted = {}
+    for recompute in ("none", "selective", "full"):
+        with FlopCounterMode(display=False) as counter:
+            models.build(shape, recompute=recompute).loss(tokens, tokens).backward()
+        counted[recompute] = counter.get_total_flops()
+    assert counted["none"] == counted["selective"] < counted["full"]

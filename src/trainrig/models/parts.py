@@ -118,6 +118,7 @@ _PRODUCTS = [
     _ATEN.mm.default,
     _ATEN.addmm.default,
     _ATEN.bmm.default,
+    _ATEN.baddbmm.default,
     _ATEN._scaled_dot_product_flash_attention.default,
     _ATEN._scaled_dot_product_efficient_attention.default,
     _ATEN._scaled_dot_product_cudnn_attention.default,

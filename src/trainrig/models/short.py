@@ -67,7 +67,7 @@ class _Short(torch.autograd.Function):
             later = _later(start, end, q) if causal else q.new_zeros(1)
             scores = torch.baddbmm(later, q[:, start:end], k[:, :seen].mT, alpha=scale)
             weights.append(torch.softmax(scores, dim=-1))
-            torch.bmm(weights[-1], v[:, :seen], out=out[:, start:end])
+            out[:, start:end] = weights[-1] @ v[:, :seen]
             start = end
         ctx.save_for_backward(q, k, v, *weights)
         return out.view(shape)
