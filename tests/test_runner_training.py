@@ -151,7 +151,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(corpus: Path) -> Path:
-    return prepare((corpus,), out=corpus.parent / "ready", vocab_size=400).folder
+    return prepare((corpus,), out=corpus.parent / f"{corpus.name}-ready", vocab_size=400).folder
 
 
 @pytest.fixture

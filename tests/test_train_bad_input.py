@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     for number in range(40):
         (folder / f"{number}.txt").write_text("the cat sat on the mat and ran home again " * 20)
-    return prepare((folder,), out=folder.parent / "ready", vocab_size=400).folder
+    return prepare((folder,), out=folder.parent / f"{folder.name}-ready", vocab_size=400).folder
 
 
 @pytest.fixture
