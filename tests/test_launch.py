@@ -1,0 +1,228 @@
+"""Starting and watching ranks: every way to end is one line, and no process is left.
+
+The ranks here are small programs without torch; their parent and what they tell are real.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from trainrig.errors import UsageError
+from trainrig.record import Status
+from trainrig.train.launch import Command, Ended, launch
+from trainrig.train.telling import Teller, read_events, where_is
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+# Every rank waits for the others' files before it goes on: no sleep decides what is seen.
+HEAD = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from trainrig.train.telling import Teller
+folder, rank = Path(sys.argv[1]), int(os.environ.get("RANK", "0"))
+teller = Teller(folder, rank)
+def meet(name):
+    (folder / f"{name}-{rank}").touch()
+    while len(list(folder.glob(f"{name}-*"))) < int(os.environ.get("WORLD_SIZE", "1")):
+        time.sleep(0.01)
+def forever():
+    while True:
+        time.sleep(60)
+"""
+
+
+def run(folder: Path, body: str, ranks: int = 2, **how: Any) -> Ended:
+    program = folder / "rank.py"
+    program.write_text(HEAD + body)
+    env = {"TRAINRIG_TEST_RANKS": str(folder)}
+    command = Command(argv=(sys.executable, str(program), str(folder)), ranks=ranks, env=env)
+    return launch(command, folder, **how)
+
+
+def left_behind(folder: Path) -> list[psutil.Process]:
+    """Processes that a launch in ``folder`` started, and theirs."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TRAINRIG_TEST_RANKS") == str(folder):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def none_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("trainrig.train.launch._GRACE", 0.3)
+    yield
+    assert left_behind(tmp_path) == []
+
+
+def test_ranks_that_end_well(tmp_path: Path) -> None:
+    heard: list[tuple[int, Mapping[str, Any]]] = []
+    body = 'meet("a"); teller.tell("row", step=0); teller.tell("done")'
+    ended = run(tmp_path, body, heard=lambda rank, event: heard.append((rank, event)))
+    assert ended.status is Status.OK
+    assert sorted((rank, event["event"]) for rank, event in heard) == [
+        (0, "done"),
+        (0, "row"),
+        (1, "done"),
+        (1, "row"),
+    ]
+
+
+def test_a_rank_that_ends_without_a_word_has_failed(tmp_path: Path) -> None:
+    body = 'print("last words"); teller.tell("done") if rank == 0 else None'
+    ended = run(tmp_path, body)
+    assert ended.status is Status.FAILED
+    assert ended.reason == "rank 1 ended with exit code 0: last words"
+
+
+def test_a_killed_rank_is_named_with_its_place(tmp_path: Path) -> None:
+    body = """
+if rank == 1:
+    teller.at(step=3, part="backward")
+    meet("a")
+    os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+teller.at(step=3, part="backward", operation="all_reduce")
+meet("a")
+forever()
+"""
+    ended = run(tmp_path, body)
+    assert ended.status is Status.FAILED
+    assert ended.reason == "rank 1 was ended by SIGKILL in backward of step 3"
+
+
+def test_the_rank_to_blame_comes_before_those_that_lost_it(tmp_path: Path) -> None:
+    body = """
+meet("a")
+if rank == 0:
+    teller.tell("failed", reason="RuntimeError: connection closed by peer", kind="peer")
+else:
+    teller.tell("failed", reason="the loss is nan at step 4: training stopped", kind="Diverged")
+meet("b")
+sys.exit(1)
+"""
+    ended = run(tmp_path, body)
+    assert ended.status is Status.FAILED
+    assert ended.reason == "rank 1: the loss is nan at step 4: training stopped"
+
+
+def test_too_little_memory_is_told_apart(tmp_path: Path) -> None:
+    ended = run(tmp_path, 'teller.tell("failed", reason="no room", kind="oom"); sys.exit(1)', 1)
+    assert (ended.status, ended.reason) == (Status.OOM, "rank 0: no room")
+
+
+def test_a_hang_names_who_waits_and_who_did_not_come(tmp_path: Path) -> None:
+    body = """
+teller.at(step=5, part="forward" if rank else "backward", operation="" if rank else "all_reduce")
+meet("a")
+teller.tell("row", step=4)
+forever()
+"""
+    ended = run(tmp_path, body, silence=0.5)
+    assert ended.status is Status.TIMEOUT
+    assert ended.reason is not None and ended.reason.endswith(
+        "rank 1 is in forward of step 5; rank 0 waits in all_reduce in backward of step 5"
+    )
+
+
+def test_an_interruption_leaves_no_process(tmp_path: Path) -> None:
+    def interrupt(_rank: int, _event: Mapping[str, Any]) -> None:
+        assert left_behind(tmp_path)
+        raise KeyboardInterrupt
+
+    body = """
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+teller.tell("row", step=0)
+forever()
+"""
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, body, heard=interrupt)
+
+
+def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
+    """The real rank's way of dying: the kernel ends it with its parent."""
+    (tmp_path / "rank.py").write_text(
+        HEAD + "import trainrig.train.drivers.common as c, threading\n"
+        "threading.Thread(target=forever, daemon=True).start()\n"
+        "def train(folder, tell):\n    tell('row'); forever()\n"
+        "c.run(train)\n"
+    )
+    parent = (
+        "import sys; from pathlib import Path; from trainrig.train.launch import *\n"
+        "f = Path(sys.argv[1])\n"
+        "c = Command(argv=(sys.executable, str(f / 'rank.py'), str(f)), ranks=2, env="
+        "{'TRAINRIG_TEST_RANKS': str(f)})\n"
+        "seen = set()\n"
+        "def heard(rank, event):\n"
+        "    seen.add(rank)\n"
+        "    print(len(seen), flush=True)\n"
+        "launch(c, f, heard=heard)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SRC)},
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != "2":
+            assert process.poll() is None
+        ranks = left_behind(tmp_path)
+        assert len(ranks) == 2
+        process.send_signal(signal.SIGKILL)
+    gone, alive = psutil.wait_procs(ranks, timeout=30)
+    assert not alive and len(gone) == 2
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        with pytest.raises(UsageError, match=f"port {port} is not to be had") as caught:
+            run(tmp_path, "")
+    assert "\n" not in caught.value.message
+    monkeypatch.setenv("MASTER_PORT", "many")
+    with pytest.raises(UsageError, match="no port"):
+        run(tmp_path, "")
+
+
+def test_a_program_that_cannot_be_prepared_fails_alone(tmp_path: Path) -> None:
+    command = Command(
+        argv=(sys.executable, "-c", "raise SystemExit('started')"),
+        prepare=(sys.executable, "-c", "raise SystemExit('no weights')"),
+        env={"TRAINRIG_TEST_RANKS": str(tmp_path)},
+    )
+    ended = launch(command, tmp_path)
+    assert (ended.status, ended.reason) == (
+        Status.FAILED,
+        "the preparation failed: no weights",
+    )
+
+
+def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
+    teller = Teller(tmp_path, 0)
+    teller.tell("row", step=0)
+    ((behind, event),) = read_events(tmp_path, 0)
+    assert event == {"event": "row", "step": 0}
+    with (tmp_path / "events-0.jsonl").open("ab") as file:
+        file.write(b'{"event": "ro')
+    assert list(read_events(tmp_path, 0, behind)) == []
+    assert list(read_events(tmp_path, 1)) == []
+    teller.at(step=2, part="forward", operation="all_gather")
+    assert str(where_is(tmp_path, 0)) == "all_gather in forward of step 2"
+    assert where_is(tmp_path, 1) is None
