@@ -2,7 +2,7 @@
 
     python tools/accuracy.py            print it
     python tools/accuracy.py --write    and write docs/accuracy.md
-    python tools/accuracy.py --fit      refit the step's constants first (src/trainrig/predict/step.toml)
+    python tools/accuracy.py --fit      refit the step's constants first (predict/step.toml)
 
 Reads the published steps that the package carries; takes some seconds.
 """
@@ -28,19 +28,19 @@ PEERS = """\
 | SimuMax | 17 %, and 18 % |
 | a flat 40 % MFU | 32 % |
 
-These ran over other subsets of the same table (each leaves out what it cannot express: FSDP, ZeRO-2
-and 3, flash attention, grouped heads, encoders, all but one vendor), so they are no race.  Their own
-papers report, on rows that they chose: Calculon 3.65 % mean of 8, vTrain 8.4 % in a node and 14.7 %
-across nodes, SimuMax 5.6 % with a kernel table of the same card, AMPeD at most 12 %."""
+These ran over other subsets of the same table (each leaves out what it cannot express: FSDP,
+ZeRO-2 and 3, flash attention, grouped heads, encoders, all but one vendor), so they are no race.
+Their own papers report, on rows that they chose: Calculon 3.65 % mean of 8, vTrain 8.4 % in a node
+and 14.7 % across nodes, SimuMax 5.6 % with a kernel table of the same card, AMPeD at most 12 %."""
 
 CAUSES = """\
-- milabench, tf-bench and small batches anywhere: the time is the host's, and the host is not printed.
+- milabench, tf-bench and small batches anywhere: the time is the host's, which is not printed.
 - bigscience-176b at tensor parallel 8: the source found and fixed a fault of the hosts (NUMA, PCIe)
   in the middle of the table; rows before it are slow by as much as the bias shows.
 - modded-nanogpt: Muon, SOAP and Shampoo compute more than AdamW does, and no column says so.
 - stas-h200-b200 at 8,192 and 32,768 tokens: the optimizer ran on the host; no column says so.
 - tf-bench with DeepSpeed, torchtune's 70B full fine-tuning: offload likewise.
-- jax-toolbox: recomputation and kernels are not stated, and versions of one model differ by 1.5 times.
+- jax-toolbox: recomputation and kernels are not stated; versions of one model differ by 1.5 times.
 - vtrain-multi: a few rows of one layout differ by twice from their neighbours in micro-batch."""
 
 
@@ -68,9 +68,10 @@ def page(found: list[Outcome], refused: dict[str, int], unseen: list[Outcome]) -
     parts = [
         "# How far off the predictions are",
         "Made by `python tools/accuracy.py --write`; do not edit. An error is predicted / measured"
-        " - 1; medians, 90th percentiles and worst are of its absolute value; `in 80 %` is the share"
-        " of rows whose measured time lies in the stated interval. Rows are published training steps"
-        " (`src/trainrig/catalog/published/training.csv`), grade A and B. " + accuracy_words(),
+        " - 1; medians, 90th percentiles and worst are of its absolute value; `in 80 %` is the"
+        " share of rows whose measured time lies in the stated interval. Rows are published"
+        " training steps (`src/trainrig/catalog/published/training.csv`), grade A and B. "
+        + accuracy_words(),
         "## In short",
         short(ours, theirs, everything, out, accuracy.spearman(layouts)),
         "## Time, with constants fitted to all groups",
@@ -84,8 +85,8 @@ def page(found: list[Outcome], refused: dict[str, int], unseen: list[Outcome]) -
         fenced(lines(found, lambda o: o.chip)),
         "## Memory, by kind of figure",
         fenced(lines(accuracy.memory_outcomes(training.read()), lambda o: o.group)),
-        "`allocated`: the framework's peak. `reserved` and `device` include what the allocator holds"
-        " and the context; what counts for them is the interval.",
+        "`allocated`: the framework's peak. `reserved` and `device` include what the allocator"
+        " holds and the context; what counts for them is the interval.",
         "## Beside other predictors",
         PEERS,
         "## The worst rows",

@@ -155,14 +155,14 @@ def compose(found: Profile, c: Constants) -> StepTime:
     gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
     tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
     sends = c.send * 2.0 * p.virtual * p.send
-    # Exchanges of each block beside its computation.
-    beside_f = device_f
-    beside_b = device_b + device_r
+    # Exchanges of each block beside its computation, or while the device waits for the host.
+    beside_f = device_f + gap_f / n
+    beside_b = device_b + device_r + gap_b / n
     exposed_f, hidden_f = _beside(p.gather_forward, beside_f, c)
     exposed_b, hidden_b = _beside(p.gather_backward + p.scatter * p.each, beside_b, c)
     micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
     once = (1.0 - p.each) * (n * p.scatter + p.ends)
-    window = n * device_b + ends_device * (2.0 / 3.0)
+    window = n * device_b + ends_device * (2.0 / 3.0) + gap_b
     exposed, hidden = _beside(once, window * p.hides, c)
     # Buckets are as long as blocks: the last one is left over.
     exposed = np.maximum(exposed, c.data * np.where(once > 0, p.scatter, 0.0) * (1.0 - p.each))
@@ -171,7 +171,8 @@ def compose(found: Profile, c: Constants) -> StepTime:
     # Filling and draining: every other stage once, in slices of the interleaved ones.
     whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
     busiest = forward + backward + recompute - weights
-    others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * (tensor + gap_f + gap_b + sends)
+    each = tensor + gap_f + gap_b + sends + weights
+    others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * each
     bubble = np.where(stages > 1, others / p.virtual, 0.0)
     parts: dict[str, Any] = {
         "forward": m * forward,
