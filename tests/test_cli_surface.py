@@ -71,6 +71,7 @@ def test_the_surface_is_as_promised() -> None:
             "--what-if --write --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
+            "ledger": "RUNS --calibrate --json",
             "bundle": "RUN --out --unpack --json",
             "demo": "--html --md --json",
         }

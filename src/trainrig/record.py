@@ -205,6 +205,11 @@ class Record:
         """It has a value, and nothing forbids judging it."""
         return self.status is Status.OK and self.disturbed is None and self.value is not None
 
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Of a prediction: what a point is judged by.  An interval of a stated confidence is none."""
+        return self.interval if self.confidence is None else None
+
     def is_below(self, band: tuple[float, float] | None) -> bool:
         """Clearly below a band: the whole interval of the value lies under it."""
         if band is None or self.value is None:

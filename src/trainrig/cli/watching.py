@@ -43,12 +43,15 @@ def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
     from trainrig.cli.output import console, unread
     from trainrig.report.terminal import print_report
+    from trainrig.runner.ledger import ledger_sentence
     from trainrig.runner.show import view_of
     from trainrig.store import read_run
 
     click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
     with unread():
         print_report(view_of(read_run(run)), console())
+        if (said := ledger_sentence(run.parent)) is not None:
+            click.echo(f"\npredictions, {said}")
         click.echo(f"\nreport: {run / 'report.html'}")
 
 

@@ -283,7 +283,7 @@ def _measured_rung(
         provenance=_provenance(record),
         record=record,
         note=_note(record),
-        expected=predicted.interval if predicted else None,
+        expected=predicted.band if predicted else None,
         expected_source=predicted.source if predicted else None,
     )
     # What was disturbed is no ceiling: the last rung that stands is.

@@ -118,7 +118,7 @@ def _usable(record: Record | None) -> bool:
 
 
 def _target(row: Row) -> tuple[float, float] | None:
-    return row.predicted.interval if row.predicted is not None else None
+    return row.predicted.band if row.predicted is not None else None
 
 
 def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:

@@ -1,17 +1,27 @@
-"""Predictions for people and for runs: measured rates from a run, upgrades ranked, steps foretold.
+"""Predictions for people and for runs: measured rates from a run, steps foretold before training.
 
 Answers which records of a run are rates, and what a step should take on the machine in the room
-before it is trained.  The numbers themselves are `predict`'s.
+before it is trained; corrections that `trainrig ledger --calibrate` stored are applied.  The
+numbers themselves are `predict`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from trainrig.errors import DataError
-from trainrig.record import Record
+from trainrig.errors import DataError, TrainrigError
+from trainrig.predict.foretell import CONFIDENCE, Foretold, foretell, layout_of
+from trainrig.predict.ledger import FROM_RATES, part_of
+from trainrig.predict.rates_records import rates_of_records
+from trainrig.record import Record, Status, new_id
+from trainrig.runner.plan import Task
 from trainrig.store import read_run
+from trainrig.workload.find import find
+from trainrig.workload.layout import Layout
+
+Corrections = Mapping[str, float]
+"""By `part_of`: measured over predicted."""
 
 
 def rates_of_run(path: Path) -> tuple[tuple[Record, ...], str]:
@@ -32,3 +42,64 @@ def rates_of_run(path: Path) -> tuple[tuple[Record, ...], str]:
 def measured(path: Path | None) -> tuple[Sequence[Record], str | None]:
     """As `rates_of_run`, and nothing where no run is named."""
     return ((), None) if path is None else rates_of_run(path)
+
+
+def predict_training(
+    task: Task, expected: Record, points: Iterable[Record], corrections: Corrections | None = None
+) -> tuple[Record, ...]:
+    """What a training step should be, as records to write before it is trained.
+
+    ``expected`` is the prediction that `expectations` made for the step's FLOP/s: where that had
+    grounds it stays.  ``points`` are what was measured on this machine so far, the newest last;
+    of the device's they make the rates.  Without grounds the one record has status missing.
+    """
+    bare = expected.replace(limit=None, interval=None, status=Status.OK, reason=None, value=None)
+    bare = bare.replace(source=None)
+    own = _newest(r for r in points if r.device == task.target.name and r.is_usable)
+    try:
+        rates = rates_of_records(own, task.target.chip)
+        found = foretell(find(str(task.case["model"])), _layout(task), rates)
+    except TrainrigError as error:
+        reason = f"no target known: {error.message}"
+        missing = bare.replace(id=new_id(), metric="time", unit="s", conditions=FROM_RATES)
+        return (missing.replace(status=Status.MISSING, reason=reason),)
+    source = "; ".join(f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream"))
+    records = [_record(bare, one, source, corrections or {}) for one in found]
+    has_grounds = expected.value is not None
+    return tuple(r for r in records if r.metric != "flop_rate" or not has_grounds)
+
+
+def _layout(task: Task) -> Layout:
+    case = task.case
+    return layout_of(
+        batch=int(str(case["batch"])),
+        seq=int(str(case["seq"])),
+        accum=int(str(case["grad_accum"])),
+        dtype=str(case["dtype"]),
+        recompute=str(case["recompute"]),
+        compiled=bool(case["compile"]),
+    )
+
+
+def _newest(points: Iterable[Record]) -> list[Record]:
+    """Of several points of one case the last: rates are the machine's as it is now."""
+    return list({record.key: record for record in points}.values())
+
+
+def _record(bare: Record, one: Foretold, source: str, corrections: Corrections) -> Record:
+    # The plan's own record says what is required; those beside it require nothing.
+    planned = bare.conditions if one.metric == bare.metric else {}
+    conditions = {**planned, **FROM_RATES}
+    named = bare.replace(id=new_id(), metric=one.metric, unit=one.unit)
+    factor = corrections.get(part_of(named), 1.0)
+    low, high = one.interval
+    if factor != 1.0:
+        conditions |= {"correction": factor}
+        source += f"; corrected by {factor:.3f}, from this machine's ledger"
+    return named.replace(
+        value=one.value * factor,
+        interval=(low * factor, high * factor),
+        confidence=CONFIDENCE,
+        source=source,
+        conditions=conditions,
+    )

@@ -24,7 +24,9 @@ from trainrig.record import Finding, Kind, Outcome, Record, Verdict
 from trainrig.runner.execute import Executor
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.judge import judge
+from trainrig.runner.ledger import corrections_of
 from trainrig.runner.plan import SMALL_BUDGET, Block, Task, qualify_plan
+from trainrig.runner.predict import predict_training
 from trainrig.runner.prepare import claims_for, expectations, history_of, limit_of_point
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.scene import Plan, Scene
@@ -153,6 +155,9 @@ class _Session:
         self._deadline = deadline
         self._watch = watch
         self._snapshot: Snapshot | None = None
+        self._hostname = ""
+        self._history: Sequence[Record] = ()
+        self._told: dict[tuple[object, int | None], Record] = {}
 
     def measure(self, plan: Plan, *, early: bool) -> None:
         """Look, expect, measure; ``early`` loads torch for the host while looking."""
@@ -200,10 +205,12 @@ class _Session:
 
         A resumed run keeps the ones it has; what it plans beyond them is added.
         """
-        hostname = value_or(scene.snapshot.host.hostname, "")
+        self._hostname = value_or(scene.snapshot.host.hostname, "")
         parent, environment = self._run.path.parent, scene.environment
-        history = history_of(parent, self._run.name, hostname, environment)
-        wanted = expectations(tasks, scene.claims, history, published_baselines(), environment)
+        self._history = history_of(parent, self._run.name, self._hostname, environment)
+        wanted = expectations(
+            tasks, scene.claims, self._history, published_baselines(), environment
+        )
         known = [record for record in earlier if record.kind is Kind.PREDICTED]
         return (*known, *self._append_missing(wanted, earlier))
 
@@ -225,7 +232,7 @@ class _Session:
         expected: Sequence[Record],
         early: Sequence[Worker],
     ) -> Executor:
-        by_key = {(record.key, record.device_index): record for record in expected}
+        self._told = {(record.key, record.device_index): record for record in expected}
 
         def complete(point: Record) -> Record:
             return point.replace(limit=limit_of_point(point, claims))
@@ -235,7 +242,7 @@ class _Session:
             environment=environment,
             deadline=self._deadline,
             watch=self._watch,
-            describe=lambda point: describe(point, by_key.get((point.key, point.device_index))),
+            describe=lambda point: describe(point, self._told.get((point.key, point.device_index))),
             complete=complete,
             early=early,
         )
@@ -243,14 +250,40 @@ class _Session:
     def _run_blocks(self, executor: Executor, blocks: Sequence[Block]) -> None:
         left_shares = sum(block.share for block in blocks)
         for block in blocks:
+            self._foretell(block)
             left = max(self._deadline - time.monotonic(), 0.0)
             executor.run_block(block, left * block.share / max(left_shares, block.share, 1e-9))
             left_shares -= block.share
+
+    def _foretell(self, block: Block) -> None:
+        """What a block's training steps should take, by the rates measured so far."""
+        for task in block.tasks:
+            if task.family == "step" and not task.skip:
+                self._foretell_step(task)
+
+    def _foretell_step(self, task: Task) -> None:
+        planned = [r for r in self._told.values() if _is_of(r, task)]
+        if any("from" in record.conditions for record in planned):
+            return  # by an earlier sitting of this run
+        records = read_run(self._run.path).records
+        corrections = corrections_of(self._run.path.parent, self._hostname)
+        for expected in planned[:1]:
+            for record in predict_training(task, expected, [*self._history, *records], corrections):
+                self._told[record.key, record.device_index] = self._run.append(record)
 
     def close(self, interrupted: str | None) -> Qualification:
         """Judge what is there and write the report."""
         findings = diagnose(self._snapshot) if self._snapshot else ()
         return close_run(self._run, findings, interrupted)
+
+
+def _is_of(record: Record, task: Task) -> bool:
+    return (
+        record.benchmark == task.family
+        and record.case == task.case
+        and record.device == task.target.name
+        and record.device_index == task.target.index
+    )
 
 
 def _check_same_software(earlier: Sequence[Record], environment: str) -> None:

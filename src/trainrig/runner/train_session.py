@@ -17,7 +17,9 @@ from trainrig.measure.points import Subject, attempt_record, point_records, skip
 from trainrig.measure.worker import Reply, Request, Worker
 from trainrig.record import Derivation, Record, Status, new_id
 from trainrig.runner.execute import Executor
+from trainrig.runner.ledger import corrections_of
 from trainrig.runner.plan import Block, Task, matmul_case
+from trainrig.runner.predict import predict_training
 from trainrig.runner.prepare import claims_for, expectations, history_of, limit_of_point
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.show import published_baselines
@@ -86,9 +88,9 @@ class Session:
         self._target = choose(targets, device)[0]  # GPUs come first
         self._environment = environment_digest(snapshot)
         self._claims = claims_for(snapshot, [self._target])
-        hostname = value_or(snapshot.host.hostname, "")
+        self._hostname = value_or(snapshot.host.hostname, "")
         self._history = history_of(
-            self._run.path.parent, self._run.name, hostname, self._environment
+            self._run.path.parent, self._run.name, self._hostname, self._environment
         )
         for claim in () if self._resuming else self._claims:
             self._run.append(claim)
@@ -135,7 +137,9 @@ class Session:
         while True:
             trained.experiment = experiment
             task = self._task(experiment)
-            self._bound(task, self._expect(task))
+            expected = self._expect(task)
+            self._bound(task, expected)
+            self._foretell(task, expected)
             last = self._attempt(task, experiment, trained)
             if last.status is not Status.OOM or experiment.batch == 1 or self._resuming:
                 break
@@ -178,6 +182,15 @@ class Session:
                 conditions={"bound": "lower"},
             )
         )
+
+    def _foretell(self, task: Task, expected: Record) -> None:
+        """What the step should take by the rates measured so far, in this run and before."""
+        points = [*self._history, *read_run(self._run.path).records]
+        corrections = corrections_of(self._run.path.parent, self._hostname)
+        has_bound = self._ceiling is not None and bool(self._ceiling.value)
+        for record in predict_training(task, expected, points, corrections):
+            if record.status is Status.OK or not has_bound:  # a bound says more than "not known"
+                self._run.append(record)
 
     def _attempt(self, task: Task, experiment: Experiment, trained: Trained) -> Record:
         """Both workers, and the point that they settle on; the last record."""

@@ -24,6 +24,8 @@ def _judgement(point: Record, expected: Record | None) -> str:
         if point.limit is None:
             return "no target known"
         return f"{format_share(point.value / point.limit.value)} of the claim, no target known"
+    if expected.band is None and expected.value:
+        return f"predicted {format_quantity(expected.value, expected.unit)}"
     low, high = expected.interval
     grounds = f"{expected.source}: {_range(low, high, point.unit)}"
     measured_low, measured_high = point.interval or (point.value, point.value)

@@ -1,0 +1,65 @@
+"""``trainrig ledger``: how far off were the predictions?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trainrig.predict.ledger import Correction, Ledger
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="Predictions of earlier runs beside what was measured.")
+@click.argument("runs", type=_PATH, default=Path("runs"))
+@click.option("--calibrate", "fit", is_flag=True, help="Correct the next runs' predictions.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(runs: Path, fit: bool, as_json: bool) -> int:
+    """Every prediction in the folder RUNS beside what was measured, by part and over time.
+
+    \b
+    trainrig ledger
+    trainrig ledger runs --calibrate
+
+    Of the machine that made the newest run.  --calibrate fits a factor for each part of a training
+    step on the older runs, tries it on the newest, and keeps what helps in RUNS/calibration.json.
+    """
+    from trainrig.errors import EXIT_OK
+    from trainrig.predict.ledger import calibrate, ledger_dict
+    from trainrig.runner.ledger import read_ledger, store_corrections
+
+    ledger = read_ledger(runs)
+    corrections = calibrate(ledger) if fit else None
+    if corrections:
+        store_corrections(runs, ledger.host, corrections)
+    if as_json:
+        click.echo(json.dumps(ledger_dict(ledger, corrections), ensure_ascii=False))
+    else:
+        _show(ledger, corrections)
+    return EXIT_OK
+
+
+def _show(ledger: Ledger, corrections: tuple[Correction, ...] | None) -> None:
+    from trainrig.cli.output import console
+    from trainrig.predict.ledger import MIN_RUNS, by_part, by_run
+    from trainrig.report.ledger import correction_table, headline, summary_table
+
+    out = console()
+    out.print(headline(ledger), style="bold", markup=False)
+    for line in ledger.unread:
+        out.print(f"not read: {line}", style="dim", markup=False)
+    if ledger.entries:
+        out.print()
+        out.print(summary_table("part", by_part(ledger)))
+        out.print()
+        out.print(summary_table("run", by_run(ledger)))
+    if corrections is not None:
+        out.print()
+        if corrections:
+            out.print(correction_table(corrections))
+        else:
+            out.print(f"Nothing to fit: a part needs {MIN_RUNS} runs that foretold a step.")

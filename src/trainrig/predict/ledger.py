@@ -1,0 +1,260 @@
+"""The ledger: predictions beside what was measured, and what they teach.
+
+Answers how far off predictions were, by part and by run, and fits a correction for each part on the
+older runs that is tried on the newest.  A prediction counts if it had a value before its point was
+measured, the point is usable (undisturbed), and it was no bound.
+
+Error is of the time: predicted / measured − 1 for times and sizes, measured / predicted − 1 for
+rates, so that above zero is always "took less than was foretold".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.record import Kind, Record
+from trainrig.stats import median
+
+MIN_RUNS = 4
+"""Runs with a part, before a correction of it is fitted: three to fit, one to hold out."""
+HELD_OUT = 0.25
+FROM_RATES = {"from": "rates"}
+"""A condition of predictions that the step's model made, and history or publications did not."""
+
+
+def part_of(record: Record) -> str:
+    """What corrections are kept by: device, benchmark and metric."""
+    return f"{record.device} {record.benchmark} {record.metric}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One prediction and what came of it."""
+
+    run: str
+    host: str
+    predicted: Record
+    measured: Record
+
+    @property
+    def error(self) -> float:
+        """Of the time, relative: see the module's paragraph."""
+        foretold, seen = float(self.predicted.value or 0.0), float(self.measured.value or 0.0)
+        if "/" in self.predicted.unit:
+            return seen / foretold - 1.0
+        return foretold / seen - 1.0
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured value lies in the prediction's interval, if it had one."""
+        band, value = self.predicted.interval, self.measured.value
+        return None if band is None or value is None else band[0] <= value <= band[1]
+
+    @property
+    def part(self) -> str:
+        """What corrections are kept by."""
+        return part_of(self.predicted)
+
+    @property
+    def name(self) -> str:
+        """For people: ``step time.forward``."""
+        return f"{self.predicted.benchmark} {self.predicted.metric}"
+
+    @property
+    def is_from_rates(self) -> bool:
+        """Whether the step's model made it."""
+        return self.predicted.conditions.get("from") == FROM_RATES["from"]
+
+    @property
+    def factor(self) -> float:
+        """Measured over what was predicted before any correction."""
+        correction = float(str(self.predicted.conditions.get("correction", 1.0)))
+        return float(self.measured.value or 0.0) / (float(self.predicted.value or 1.0) / correction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Predictions of one machine, oldest first."""
+
+    host: str
+    entries: tuple[Entry, ...]
+    num_runs: int
+    """That were read, with predictions or without."""
+    others: int
+    """Runs of other machines in the same folder."""
+    unread: tuple[str, ...] = ()
+    """Runs that could not be read, with the reason."""
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Names of the runs that have entries, oldest first."""
+        return tuple(dict.fromkeys(entry.run for entry in self.entries))
+
+
+def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, ...]:
+    """Predictions of a run that were written before what they predict was measured."""
+    waiting: dict[tuple[object, ...], Record] = {}
+    points: dict[tuple[object, ...], Entry] = {}
+    for record in records:
+        if _is_prediction(record):
+            waiting[(*record.key, record.device_index)] = record
+            waiting.setdefault((*record.key, None), record)
+        elif record.is_point and record.kind is Kind.MEASURED:
+            place = (*record.key, record.device_index)
+            foretold = waiting.get(place) or waiting.get((*record.key, None))
+            points.pop(place, None)  # measured again: the last counts
+            if foretold is not None and record.is_usable and record.value:
+                points[place] = Entry(run=run, host=host, predicted=foretold, measured=record)
+    return tuple(points.values())
+
+
+def _is_prediction(record: Record) -> bool:
+    return (
+        record.kind is Kind.PREDICTED
+        and record.value is not None
+        and record.value > 0.0
+        and "bound" not in record.conditions
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How far off a group of predictions was."""
+
+    name: str
+    count: int
+    median: float
+    """Of the absolute errors."""
+    worst: float
+    """The error that is furthest from zero, with its sign."""
+    bias: float
+    """Median of the errors: above zero, it took less than was foretold."""
+    coverage: float | None
+    """Share of the measured values inside their interval."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As others script against it."""
+        return {
+            "name": self.name,
+            "count": self.count,
+            "median_error": self.median,
+            "worst_error": self.worst,
+            "bias": self.bias,
+            "coverage": self.coverage,
+        }
+
+
+def summarise(name: str, entries: Sequence[Entry]) -> Summary:
+    """The errors of some entries; there is at least one."""
+    errors = [entry.error for entry in entries]
+    inside = [entry.inside for entry in entries if entry.inside is not None]
+    return Summary(
+        name=name,
+        count=len(errors),
+        median=median([abs(error) for error in errors]),
+        worst=max(errors, key=abs),
+        bias=median(errors),
+        coverage=sum(inside) / len(inside) if inside else None,
+    )
+
+
+def by_part(ledger: Ledger) -> tuple[Summary, ...]:
+    """A summary for each part, those that the step's model made first."""
+    groups: dict[tuple[bool, str], list[Entry]] = {}
+    for entry in ledger.entries:
+        groups.setdefault((not entry.is_from_rates, entry.name), []).append(entry)
+    return tuple(summarise(name, own) for (_, name), own in sorted(groups.items()))
+
+
+def by_run(ledger: Ledger) -> tuple[Summary, ...]:
+    """A summary for each run, oldest first."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in ledger.entries:
+        groups.setdefault(entry.run, []).append(entry)
+    return tuple(summarise(run, own) for run, own in groups.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A factor on a part, and whether it helped where it was not fitted."""
+
+    part: str
+    factor: float
+    fitted: int
+    """Points that it was fitted on."""
+    held_out: int
+    before: float
+    """Median absolute error of the newest runs without it."""
+    after: float
+
+    @property
+    def helps(self) -> bool:
+        """Whether the runs that it had not seen come out nearer with it."""
+        return self.after < self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is stored, and as others script against it."""
+        return {
+            "part": self.part,
+            "factor": self.factor,
+            "fitted": self.fitted,
+            "held_out": self.held_out,
+            "median_error_before": self.before,
+            "median_error_after": self.after,
+            "kept": self.helps,
+        }
+
+
+def calibrate(ledger: Ledger) -> tuple[Correction, ...]:
+    """A correction for each part that the step's model predicts: fitted on old runs, tried on new.
+
+    The factor is the median of measured over predicted (uncorrected) of all but the newest quarter
+    of the runs that have the part.
+    """
+    parts: dict[str, list[Entry]] = {}
+    for entry in ledger.entries:
+        if entry.is_from_rates:
+            parts.setdefault(entry.part, []).append(entry)
+    return tuple(c for part, own in sorted(parts.items()) if (c := _correction(part, own)))
+
+
+def _correction(part: str, entries: Sequence[Entry]) -> Correction | None:
+    runs = list(dict.fromkeys(entry.run for entry in entries))
+    if len(runs) < MIN_RUNS:
+        return None
+    newest = set(runs[-max(1, round(HELD_OUT * len(runs))) :])
+    old = [entry.factor for entry in entries if entry.run not in newest]
+    new = [entry for entry in entries if entry.run in newest]
+    factor = median(old)
+    is_rate = "/" in entries[0].predicted.unit
+    return Correction(
+        part=part,
+        factor=factor,
+        fitted=len(old),
+        held_out=len(new),
+        before=median([_off(1.0, e.factor, is_rate) for e in new]),
+        after=median([_off(factor, e.factor, is_rate) for e in new]),
+    )
+
+
+def _off(foretold: float, seen: float, is_rate: bool) -> float:
+    return abs(seen / foretold - 1.0) if is_rate else abs(foretold / seen - 1.0)
+
+
+def ledger_dict(ledger: Ledger, corrections: Sequence[Correction] | None) -> dict[str, Any]:
+    """What ``ledger --json`` prints."""
+    told: dict[str, Any] = {
+        "host": ledger.host,
+        "runs": ledger.num_runs,
+        "runs_of_others": ledger.others,
+        "unread": list(ledger.unread),
+        "predictions": len(ledger.entries),
+        "all": summarise("all", ledger.entries).to_dict() if ledger.entries else None,
+        "parts": [one.to_dict() for one in by_part(ledger)],
+        "by_run": [one.to_dict() for one in by_run(ledger)],
+    }
+    if corrections is not None:
+        told["corrections"] = [one.to_dict() for one in corrections]
+    return told
