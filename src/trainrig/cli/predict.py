@@ -82,12 +82,15 @@ def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> No
 
 
 def _cases(path: Path, as_json: bool) -> int:
+    """Every row of a table: an object each, or how far off they are together."""
     from trainrig.errors import EXIT_OK
+    from trainrig.predict.cases import predict_rows, read_rows
 
     if as_json:
-        from trainrig.predict.cases import predict_rows, read_rows
-
         for row in predict_rows(read_rows(path)):
             click.echo(json.dumps(row, ensure_ascii=False))
         return EXIT_OK
+    from trainrig.predict.accuracy import outcomes, table_words
+
+    click.echo(table_words(*outcomes(read_rows(path))))
     return EXIT_OK

@@ -202,8 +202,10 @@ def read_rows(path: Path) -> Iterator[dict[str, str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             yield from _rows(lines, path.name)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path.name}: cannot be read as CSV: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "name a CSV file") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise DataError(f"{path} is no CSV in UTF-8", "name a CSV file") from None
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
@@ -213,7 +215,7 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
     lacking = [column for column in NEEDED if column not in columns]
     if lacking:
         raise DataError(
-            f"{name}: no column {', '.join(lacking)}", "the columns are those of `trainrig predict`"
+            f"{name}: no column {', '.join(lacking)}", "it needs: " + ", ".join(NEEDED)
         )
     for row in table:
         yield {key: value for key, value in row.items() if isinstance(value, str)}
