@@ -29,8 +29,9 @@ from trainrig.predict.rates_errors import TABLES, Compared, quantile
 FITTED: dict[str, dict[str, tuple[float, float]]] = {
     "matmul": {
         "matmul.split_k": (500.0, 2e4),
-        "matmul.ramp_k": (10.0, 400.0),
-        "matmul.overlap": (1.5, 8.0),
+        "matmul.drain": (1e-7, 5e-6),
+        "class.blackwell.drain": (1e-7, 5e-6),
+        "matmul.overlap": (2.5, 8.0),
         "matmul.tiles.128x128": (0.5, 1.0),
         "matmul.tiles.128x64": (0.3, 1.0),
         "class.volta.cap": (0.5, 1.0),

@@ -61,7 +61,7 @@ def rates_of_chip(
     links = _links(chip, link, fabric, p2p)
     return Rates(
         device=chip.name,
-        matmuls=_matmuls(chip, sustained, bandwidth),
+        matmuls=_matmuls(chip, kind, sustained, bandwidth),
         streams=_streams(chip, bandwidth),
         attentions=_attentions(kind),
         links=links,
@@ -125,7 +125,9 @@ def _attentions(kind: Class) -> Attention:
     return Attention(forward=forward, backward=backward, own=own, softmax=rule["softmax"])
 
 
-def _matmuls(chip: Chip, sustained: Mapping[str, float], bandwidth: float) -> MatmulRates:
+def _matmuls(
+    chip: Chip, kind: Class, sustained: Mapping[str, float], bandwidth: float
+) -> MatmulRates:
     rule = constants()["matmul"]
     tiles = tuple((*map(int, size.split("x")), share) for size, share in rule["tiles"].items())
     return MatmulRates(
@@ -134,7 +136,7 @@ def _matmuls(chip: Chip, sustained: Mapping[str, float], bandwidth: float) -> Ma
         processors=chip.num_sms or 64,
         tiles=tiles,
         split_k=rule["split_k"],
-        ramp_k=rule["ramp_k"],
+        drain=kind.drain or rule["drain"],
         latency=rule["latency"],
         overlap=rule["overlap"],
     )

@@ -48,6 +48,8 @@ class Class(NamedTuple):
     own_backward: float = 0.0
     flash_rows: int = 128
     """Queries that one processor works on at a time in the forward."""
+    drain: float = 0.0
+    """s to fill and drain a large tile's pipeline; 0: as elsewhere."""
     per_processor: float = 0.0
     """B/s that one SM streams at most; 0: no such limit seen."""
     multicast: float = 0.0

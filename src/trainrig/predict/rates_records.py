@@ -225,7 +225,7 @@ def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) ->
             processors=1,
             tiles=_CPU_TILES,
             split_k=1.0,
-            ramp_k=0.0,
+            drain=0.0,
             latency=0.0,
             overlap=rule["overlap"],
         ),
