@@ -222,3 +222,38 @@ def test_words() -> None:
     assert [count(n) for n in (0.5, 12, 999.9, 2.7e9, 1.4e11)] == [
         "0.500", "12.0", "1.00k", "2.70B", "140B",
     ]  # fmt: skip
+
+
+COLUMNS = "chip,num_gpus,layers,hidden,heads,vocab,seq,global_batch,micro_batch,precision"
+TABLE = f"""{COLUMNS},step_time_s,group
+RTX 4090,2,12,768,12,50257,1024,16,8,bf16,0.2,mine
+no such chip,1,12,768,12,50257,1024,8,8,bf16,0.2,mine
+"""
+
+
+def test_cases_are_told_a_line_each_or_as_a_table(trainrig, tmp_path) -> None:
+    path = tmp_path / "cases.csv"
+    path.write_text(TABLE)
+    code, out, _ = trainrig("predict", "--cases", str(path), "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert code == 0
+    assert (first["row"], first["reason"]) == (0, None)
+    assert 0.01 < first["step_time_s"] < 1.0
+    assert second["step_time_s"] is None and "not in the catalog" in second["reason"]
+    code, out, _ = trainrig("predict", "--cases", str(path))
+    assert code == 0
+    assert "mean of the groups' medians" in out and "RTX 4090" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("a,b\n1,2\n", "no column chip"), (None, "cannot read"), (b"\xff\xfe\x00", "no CSV")],
+)
+def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content, says) -> None:
+    path = tmp_path / "cases.csv"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, out, err = trainrig("predict", "--cases", str(path), "--json")
+    assert (code, out) == (2, "")
+    message, hint = err.splitlines()
+    assert says in message and hint.startswith("  hint: ")
