@@ -1,4 +1,4 @@
-"""What can be changed about a layout to need less memory: one knob at a time, by one notch or more.
+"""What can be changed about a layout to need less memory: one knob at a time.
 
 Answers which neighbours a layout has; what they cost is `fits`'s.  The global batch stays: a
 smaller micro-batch means more of them, and so do fewer data-parallel ranks.  What cannot be run
@@ -57,9 +57,10 @@ def _is_legal(shape: ModelShape, layout: Layout) -> bool:
 
 
 def _micro_batch(layout: Layout) -> Iterator[Knob]:
-    micro, accum = int(layout.micro_batch), int(layout.grad_accum)
-    for smaller in (size for size in range(micro - 1, 0, -1) if micro % size == 0):
-        more = accum * (micro // smaller)
+    micro = int(layout.micro_batch)
+    samples = micro * int(layout.grad_accum)
+    for smaller in (size for size in range(micro - 1, 0, -1) if samples % size == 0):
+        more = samples // smaller
         yield Knob(
             name="micro-batch",
             says=f"--batch-size {smaller} --grad-accum {more}",
@@ -84,42 +85,46 @@ def _zero(layout: Layout) -> Iterator[Knob]:
     if int(layout.dp) == 1:
         return
     for stage in range(int(layout.zero) + 1, 4):
-        engine = _engine(layout, zero=stage)
-        says = f"--zero {stage}" + (f" --engine {engine}" if engine != layout.engine else "")
-        yield Knob(name="zero", says=says, layout=layout.replace(zero=stage, engine=engine))
-
-
-def _engine(layout: Layout, *, zero: int = 0, split: int = 1) -> str:
-    """The same engine if it can, else the usual one."""
-    can_shard = layout.engine == "deepspeed" or zero < 2
-    can_split = layout.engine in ("megatron", "deepspeed", "fsdp") or split == 1
-    if (zero and can_shard and layout.engine != "plain") or (not zero and can_split):
-        return layout.engine
-    zero = max(zero, int(layout.zero))
-    return engine_for(int(layout.tp) * split, int(layout.pp), zero, int(layout.gpus))
+        yield _with_engine("zero", f"--zero {stage}", layout, layout.replace(zero=stage))
 
 
 def _parallel(layout: Layout) -> Iterator[Knob]:
-    """Twice as many GPUs for each copy of the model, and half as many copies."""
+    """More GPUs for each copy of the model, and fewer copies."""
     if int(layout.tp) > 1 and not int(layout.sequence_parallel):
         changed = layout.replace(sequence_parallel=1)
         yield Knob(name="sequence-parallel", says="--sequence-parallel", layout=changed)
     for name in ("tp", "pp"):
-        old, more = int(getattr(layout, name)), 2
-        while int(layout.dp) % more == 0 and (name == "pp" or old * more <= layout.gpus_per_node):
-            yield _split(layout, name, more)
+        more = 2
+        while int(layout.dp) % more == 0:
+            size = int(getattr(layout, name)) * more
+            if name == "pp" or size <= int(layout.gpus_per_node):
+                yield _split(layout, name, size, int(layout.grad_accum) * more)
             more *= 2
 
 
-def _split(layout: Layout, name: str, more: int) -> Knob:
-    size, accum = int(getattr(layout, name)) * more, int(layout.grad_accum) * more
+def _split(layout: Layout, name: str, size: int, accum: int) -> Knob:
+    """A pipeline accumulates gradients, so that they cannot be sharded (`legal`)."""
     zero = min(int(layout.zero), 1) if name == "pp" else int(layout.zero)
-    changed = layout.replace(**{name: size}, grad_accum=accum, zero=zero)
-    engine = _engine(changed, split=more) if zero < 2 else layout.engine
     says = f"--{name} {size} --grad-accum {accum}"
-    if engine != layout.engine:
-        says += f" --engine {engine}"
-    return Knob(name=name, says=says, layout=changed.replace(engine=engine))
+    says += f" --zero {zero}" if zero != int(layout.zero) else ""
+    changed = layout.replace(**{name: size}, grad_accum=accum, zero=zero)
+    return _with_engine(name, says, layout, changed)
+
+
+def _with_engine(name: str, says: str, before: Layout, after: Layout) -> Knob:
+    """The same engine if it runs such a layout, else the one that usually does."""
+    zero, split = int(after.zero), int(after.tp) * int(after.pp)
+    runs = {
+        "plain": int(after.gpus) == 1,
+        "ddp": zero < 2 and split == 1,
+        "fsdp": zero >= 2,
+        "megatron": zero < 2,
+        "deepspeed": True,
+    }
+    if runs[before.engine]:
+        return Knob(name=name, says=says, layout=after)
+    usual = engine_for(int(after.tp), int(after.pp), zero, int(after.gpus))
+    return Knob(name=name, says=f"{says} --engine {usual}", layout=after.replace(engine=usual))
 
 
 def _optimizer(layout: Layout) -> Iterator[Knob]:

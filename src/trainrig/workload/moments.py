@@ -66,7 +66,7 @@ def _at_end(stage: Stage) -> Parts:
     return _parts(
         stage,
         passing=1.0,
-        activations=others + stage.in_plain_block,
+        activations=others + stage.in_first_block,
         logits=_rests(stage),
         bucket=True,
     )

@@ -234,10 +234,15 @@ class Stage:
 
     def _in_block(self, *, decoder: bool) -> Bytes:
         items = self._lists[decoder]
-        again: list[Kept] = []
+        again: Bytes = 0
         if self.policy != NONE:
-            again = [item for item in items if self.policy not in item.policies]
-        return self._bytes(again, NONE) + self._gradients(self._seqs[decoder])
+            again = self._bytes(items, NONE) - self._bytes(items, self.policy)
+        return again + self._gradients(self._seqs[decoder])
+
+    @cached_property
+    def in_first_block(self) -> Bytes:
+        """The same of the block that backward ends with, and what it kept."""
+        return self._bytes(self._lists[0], NONE) + self._gradients(self._seqs[0])
 
     def _gradients(self, seq: int) -> Bytes:
         """The residual's gradient, and inside the branch that needs most."""
