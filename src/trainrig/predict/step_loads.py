@@ -53,21 +53,9 @@ class Setting:
 
 
 def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
-    """Seconds of a micro-batch's parts."""
+    """Seconds of a micro-batch's parts; what a search asks for again is priced once."""
     layout = setting.layout
     way = kernels_of.way_of(shape, layout)
-    blocks = _blocks(shape, _step(shape, setting)) if layout.recompute != "none" else []
-    again = _average(
-        [(_timed(_again(parts, layout), way, layout, rates, False), s) for parts, s in blocks]
-    )
-    return dataclasses.replace(_without_recompute(shape, setting, way, rates), recompute=again)
-
-
-def _without_recompute(
-    shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates
-) -> Loads:
-    """All that does not depend on what is recomputed, which a search prices once."""
-    layout = setting.layout
     key = (
         *(shape, way, setting.tp, setting.micro_batch, setting.sequence_parallel, setting.head),
         *(layout.seq, layout.target_seq, layout.precision, layout.kernels, layout.engine),
@@ -75,7 +63,21 @@ def _without_recompute(
     known = _known(rates)
     if key not in known:
         known[key] = _priced(shape, setting, way, rates)
-    return known[key]
+    if layout.recompute == "none":
+        return known[key]
+    more = (*key, layout.recompute)
+    if more not in known:
+        again = _recomputed(shape, setting, way, rates)
+        known[more] = dataclasses.replace(known[key], recompute=again)
+    return known[more]
+
+
+def _recomputed(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Load:
+    layout = setting.layout
+    blocks = _blocks(shape, _step(shape, setting))
+    return _average(
+        [(_timed(_again(parts, layout), way, layout, rates, False), s) for parts, s in blocks]
+    )
 
 
 _latest: tuple[Rates, dict[object, Loads]] | None = None
