@@ -63,8 +63,6 @@ class Batch:
     inputs: Ints
     labels: Ints
     """Causal: the next token.  Masked: the token behind the mask.  Spans: the target."""
-    decoder_inputs: Ints | None = None
-    """Spans: the target moved one to the right, behind the start token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,12 +169,7 @@ class SpanBatches:
             end=self.end,
         )
         fill = ((0, 0), (0, self.seq_len - sizes.input_len))
-        shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.pad)
-        return Batch(
-            inputs=np.pad(inputs, fill, constant_values=self.pad),
-            labels=labels,
-            decoder_inputs=shifted,
-        )
+        return Batch(inputs=np.pad(inputs, fill, constant_values=self.pad), labels=labels)
 
 
 def _num_samples(num_tokens: int, length: int) -> int:

@@ -89,6 +89,7 @@ def experiment_for(
 
         watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
         named["data"] = str(prepare().folder)
+    named["data"] = str(Path(named["data"]).absolute())  # a run is resumed from anywhere
     return from_dict(named)
 
 

@@ -137,7 +137,7 @@ def _check(shape: ModelShape) -> None:
         )
     for wrong, what in _contradictions(shape):
         if wrong:
-            raise UsageError(f"{shape.name}: {what}")
+            raise UsageError(f"{shape.name}: {what}", "the numbers must fit one another")
 
 
 def _check_kinds(shape: ModelShape) -> None:
