@@ -65,6 +65,10 @@ def test_the_surface_is_as_promised() -> None:
             "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "
             "--sequence-parallel --expert-parallel/--ep --context-parallel/--cp --tokens --what-if "
             "--cases --json",
+            "fits": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
+            "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "
+            "--sequence-parallel --expert-parallel/--ep --context-parallel/--cp --json",
             "plan": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
             "--expert-parallel/--ep --context-parallel/--cp --global-batch --top --tokens --days "

@@ -141,6 +141,7 @@ def test_the_help_loads_click_and_nothing_heavy(tmp_path: Path) -> None:
         ["data", "prepare", "--help"],
         ["demo"],
         ["predict", "--model", "gpt2", "--on", "RTX 4090"],
+        ["fits", "--model", "gpt2", "--on", "RTX 4090"],
         ["plan", "--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", "--global-batch", "8"],
         ["report", DEMO, "--html", "report.html"],
         ["compare", DEMO, DEMO],
