@@ -168,7 +168,7 @@ def test_few_heads_leave_processors_idle() -> None:
 def test_a_generations_own_kernels_are_quicker_where_there_are_any() -> None:
     shape: dict[str, Any] = {"batch": 4, "heads": 32, "queries": 4096, "keys": 4096}
     more: dict[str, Any] = {"head_dim": 128, "dtype": "bf16", "causal": True}
-    for name, quicker in (("H100 SXM5 80GB", True), ("A100 SXM4 80GB", False)):
+    for name, quicker in (("H100 SXM5 80GB", True), ("RTX 4090", False)):
         rates = rates_of_chip(chip(name))
         plain, own = (
             rates.attention(**shape, **more, kernels=kernels) for kernels in ("flash", "compiled")
@@ -228,6 +228,8 @@ def test_what_cannot_be_meant_is_refused() -> None:
         with pytest.raises(UsageError) as caught:
             rates_of_chip(h100, **wrong)  # type: ignore[arg-type]
         assert caught.value.hint
+    with pytest.raises(UsageError, match="has no NVLink"):
+        rates_of_chip(chip("RTX 4090"), link="nvlink")
     for call in (
         lambda: A100.matmul(1, 1, 1, dtype="bf17"),
         lambda: A100.collective("all_shout", 1e6, 8, 8),

@@ -82,7 +82,7 @@ class Attention:
     """Kernels are built for heads of multiples of this size; others are padded."""
 
     def direction(self, kernels: str, backward: bool) -> Direction:
-        """Torch's plain flash attention was written for the A100; fused stacks bring their own."""
+        """Plain flash attention is an older generation's; fused stacks bring their own."""
         if kernels in ("flash+fused", "compiled"):
             return self.own[1] if backward else self.own[0]
         return self.backward if backward else self.forward

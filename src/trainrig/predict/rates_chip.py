@@ -52,6 +52,8 @@ def rates_of_chip(
     """
     if link is not None and link not in LINKS:
         raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
+    if link == "nvlink" and chip.link == "none":
+        raise UsageError(f"{chip.name} has no NVLink", "leave the link out, or say pcie")
     if fabric is not None and not 0.0 < fabric < 1e15:
         raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
     name = class_of(chip)
