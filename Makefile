@@ -32,10 +32,10 @@ HUSH   := $(shell test -t 1 || echo -qq)
 LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
-.PHONY: help setup qualify test lint bench clean FORCE
+.PHONY: help setup qualify test test-engines lint bench clean FORCE
 
 help: ## list what there is to make
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 	@echo
 	@echo 'make qualify ARGS="--budget 1m"     passes options to trainrig qualify'
 	@echo 'make qualify TORCH=existing         uses the torch that PYTHON=python3 has, and leaves it as it is'
@@ -47,6 +47,9 @@ qualify: $(VENV)/.full ## measure this machine: a verdict and report.html
 
 test: $(VENV)/.test ## run the tests; what this machine lacks is skipped and counted
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+test-engines: $(VENV)/.test ## run the tests that train by real engines for minutes
+	@TRAINRIG_ENGINES=1 $(BIN)/python -m pytest -q -m engines $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy and the import rules
 	@$(BIN)/ruff check

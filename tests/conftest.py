@@ -33,6 +33,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs " + ", ".join(absent))
     if item.get_closest_marker("gpu") and not any(Path("/dev").glob("nvidia[0-9]*")):
         pytest.skip("no GPU here")
+    if item.get_closest_marker("engines") and os.environ.get("TRAINRIG_ENGINES") != "1":
+        pytest.skip("a real engine for minutes: make test-engines")
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -32,7 +32,7 @@ from trainrig.train.backends import ALL, Site, check_site
 from trainrig.train.experiment import Experiment, check_compiler
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.train.files import experiment_of, read_file
-from trainrig.train.launch import SILENCE, launch
+from trainrig.train.launch import SILENCE, launch, master_port
 from trainrig.train.layouts import check_layout
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
@@ -85,6 +85,7 @@ def run_experiments(
     lacking = [_lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
+    master_port()  # one that is taken is refused before a run is made
     with create_run(out, "train", _config(ready)) as run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))
         run.write_machine(to_dict(snapshot))
@@ -171,9 +172,18 @@ class _Session:
         found = Trained(experiment=experiment)
         if lacking is not None:
             found.status, found.reason = Status.SKIPPED, lacking.message
-        else:
+            return self._keep(found)
+        try:
             self._train(found)
             self._compare(found)
+        except KeyboardInterrupt:
+            found.status, found.reason = Status.SKIPPED, "interrupted"
+            self._keep(found)
+            raise
+        return self._keep(found)
+
+    def _keep(self, found: Trained) -> None:
+        experiment = found.experiment
         target = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
         data_hash = read_manifest(Path(experiment.data)).corpus_sha256
         records = records_of(found, target, data_hash, self.environment)

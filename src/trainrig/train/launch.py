@@ -92,6 +92,7 @@ class _Ranks:
     def __init__(self, command: Command, folder: Path, log: str = "rank") -> None:
         self._folder, self._log = folder, log
         port = master_port() if command.ranks > 1 else 0
+        self._kills_before = _oom_kills()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._died: list[int] = []
         try:
@@ -189,6 +190,9 @@ class _Ranks:
             return Status.OK, None
         for rank in self._died:
             code = codes[rank]
+            if code == -signal.SIGKILL and _oom_kills() > self._kills_before:
+                where = self._at(rank)
+                return Status.OOM, f"the kernel's out-of-memory killer ended rank {rank}{where}"
             if code is not None and code < 0:
                 return Status.FAILED, f"rank {rank} was ended by {_signal(-code)}{self._at(rank)}"
         failed = [
@@ -262,6 +266,16 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal has no name
         return f"signal {number}"
+
+
+def _oom_kills() -> int:
+    """How often the kernel's out-of-memory killer has struck since boot; 0 where unreadable."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
 
 
 def _last_line(log: Path) -> str:

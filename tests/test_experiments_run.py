@@ -1,0 +1,214 @@
+"""Experiments end to end: real engines on two real ranks, from a file to records and a verdict.
+
+What takes minutes is marked `engines` and run by ``make test-engines``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from trainrig.data.prepare import prepare
+from trainrig.record import Outcome, Status
+from trainrig.runner import experiments as runner
+from trainrig.store import read_run
+from trainrig.train.backends import ALL, Result
+from trainrig.train.experiment import Experiment, from_dict
+from trainrig.train.files import experiment_of, tiny
+from trainrig.train.launch import Ended, launch
+from trainrig.train.layouts import asked_of, differences, found_of
+from trainrig.train.parity import disagreement, reference_of
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
+engines = pytest.mark.engines
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small prepared corpus."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(" ".join(random.choice(WORDS, 400)))
+    out = folder.parent / f"{folder.name}-ready"
+    return str(prepare((folder,), out=out, vocab_size=400).folder)
+
+
+def experiment(data: str, **changes: Any) -> Experiment:
+    keys = {"model": MODEL, "data": data, "batch_size": 2, "seq_len": 16, "steps": 6}
+    return experiment_of(keys | {"precision": "fp32", "device": "cpu", "nproc": 2} | changes)
+
+
+def train(own: Experiment, folder: Path, **how: Any) -> tuple[Ended, Result]:
+    """One training by its backend, nothing around it."""
+    backend = ALL[own.backend]
+    ended = launch(backend.command(own, folder), folder, **how)
+    return ended, backend.collect(folder)
+
+
+def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Path) -> None:
+    """One of two ranks that trains as one process does, and one that diverges."""
+    asked = (
+        experiment(data, name="fine", zero=1, grad_accum=2),
+        experiment(data, name="wild", lr=1e30),
+        experiment(data, name="wide", nproc=4096),
+    )
+    outcomes = runner.run_experiments(asked, out=tmp_path)
+    found = runner.summary(outcomes)
+    assert outcomes.verdict.outcome is Outcome.FAIL
+    fine, wild, wide = found["experiments"]
+    assert (fine["row_verdict"], wild["row_verdict"], wide["row_verdict"]) == (
+        "PASS",
+        "FAIL",
+        "skipped",
+    )
+    assert "training stopped" in wild["reason"] and len(fine["losses"]) == 6
+    assert "4096 ranks" in wide["reason"]
+    assert fine["parity"]["compared"] and fine["layout_found"]["zero"] == 1
+    assert sum(fine["breakdown"].values()) == pytest.approx(fine["step_time_s"])
+    assert fine["samples_per_s"] == pytest.approx(8 / fine["step_time_s"])
+    assert fine["peak_memory_bytes"] > 0
+    run = read_run(outcomes.run)
+    points = {r.metric: r for r in run.records if r.case["experiment"] == "fine"}
+    assert points["time"].value == pytest.approx(fine["step_time_s"])
+    assert points["time"].device_count == 2 and points["sample_rate"].is_usable
+    statuses = {r.case["experiment"]: r.status for r in run.records if r.metric == "time"}
+    assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
+    assert [row["step"] for row in run.series["01-fine"]] == list(range(6))
+    stored = [from_dict(content) for content in run.config["experiments"]]
+    assert [e.name for e in stored] == ["fine", "wild", "wide"]
+    assert stored[0] == asked[0].replace(data=str(Path(data).resolve()))
+    assert (outcomes.run / "report.html").exists()
+    assert {f["id"] for f in found["findings"]} == {"training-failed"}
+
+
+def ranks_of(folder: Path) -> list[psutil.Process]:
+    """The processes of the ranks that train in a folder."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder) in (process.info["cmdline"] or [])
+    ]
+
+
+@engines
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGKILL, Status.FAILED, "rank 1 was ended by SIGKILL"),
+        (signal.SIGSTOP, Status.TIMEOUT, "rank 0 waits in "),
+    ],
+    ids=["killed", "hung"],
+)
+def test_a_lost_rank_ends_the_others(
+    data: str, tmp_path: Path, number: signal.Signals, status: Status, words: str
+) -> None:
+    struck: list[int] = []
+
+    def strike(rank: int, event: Mapping[str, Any]) -> None:
+        if rank == 0 and event["event"] == "row" and not struck:
+            for process in ranks_of(tmp_path):
+                if process.environ()["RANK"] == "1":
+                    process.send_signal(number)
+                    struck.append(process.pid)
+
+    ended, _ = train(experiment(data, steps=10**6), tmp_path, heard=strike, silence=10.0)
+    assert ended.status is status
+    assert ended.reason is not None and words in ended.reason
+    assert ranks_of(tmp_path) == []
+
+
+@engines
+@pytest.mark.parametrize("model", ["gpt2", "bert-base", "t5-base", "llama-1B", "gpt-neo-1.3B"])
+def test_hugging_face_trains_what_one_process_of_ours_does(
+    data: str, tmp_path: Path, model: str
+) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    own = experiment(data, model=tiny(model), backend="huggingface", grad_accum=2, recompute="full")
+    ended, theirs = train(own, tmp_path / "theirs")
+    assert ended.status is Status.OK, ended.reason
+    assert theirs.facts is not None and theirs.probe is not None
+    assert differences(asked_of(own), found_of(theirs.facts)) == []
+    _, ours = train(reference_of(own).replace(steps=1), tmp_path / "ours")
+    assert ours.probe is not None
+    assert disagreement(theirs.probe, ours.probe, "fp32") is None
+
+
+@engines
+def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path: Path) -> None:
+    """Left to itself, Trainer trains BERT on a loss times ranks and micro-batches."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    own = experiment(data, model=tiny("bert-base"), backend="huggingface", grad_accum=2)
+    folder = tmp_path / "theirs"
+    backend = ALL["huggingface"]
+    command = backend.command(own, folder)
+    request = json.loads((folder / "experiment.json").read_text())
+    (folder / "experiment.json").write_text(json.dumps(request | {"plain_loss": True}))
+    assert launch(command, folder).status is Status.OK
+    theirs = backend.collect(folder)
+    _, ours = train(reference_of(own).replace(steps=1), tmp_path / "ours")
+    assert theirs.probe is not None and ours.probe is not None
+    said = disagreement(theirs.probe, ours.probe, "fp32")
+    assert said is not None and "loss of step 0" in said
+    ratio = theirs.probe.losses[0] / ours.probe.losses[0]
+    assert ratio == pytest.approx(4.0, rel=0.05)
+
+
+@engines
+def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path: Path) -> None:
+    """It is refused before it starts; here the refusal is gone round."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    own = experiment(data, backend="huggingface").replace(zero=3)
+    ended, theirs = train(own, tmp_path)
+    if ended.status is Status.OK:
+        assert theirs.facts is not None
+        said = differences(asked_of(own), found_of(theirs.facts))
+        assert said[0].startswith("zero: asked 3, found 0 (DistributedDataParallel)")
+    else:
+        assert theirs.rows == ()
+
+
+@engines
+def test_hybrid_sharding_on_four_ranks(data: str, tmp_path: Path) -> None:
+    own = experiment(data, nproc=4, zero=3, shard_size=2, batch_size=1)
+    ended, hybrid = train(own, tmp_path / "hybrid")
+    assert ended.status is Status.OK, ended.reason
+    assert hybrid.facts is not None and hybrid.probe is not None
+    assert differences(asked_of(own), found_of(hybrid.facts)) == []
+    _, alone = train(reference_of(own).replace(steps=1), tmp_path / "alone")
+    assert alone.probe is not None
+    assert disagreement(hybrid.probe, alone.probe, "fp32") is None
+
+
+@engines
+def test_one_command_compares_every_way_to_train(data: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainrig", "train", str(ROOT / "experiments/parity.toml")]
+        + ["--scale", "tiny", "--data", data, "--out", str(tmp_path), "--json"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["verdict"] == "PASS"
+    assert {each["row_verdict"] for each in found["experiments"]} == {"PASS"}
+    assert {each["layout_found"]["zero"] for each in found["experiments"]} == {0, 1, 2, 3}
+    first = [each["losses"][0] for each in found["experiments"]]
+    assert first == pytest.approx([first[0]] * len(first), rel=1e-3)
+    assert len(found["experiments"]) == 10
