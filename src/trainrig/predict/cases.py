@@ -214,9 +214,7 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
     table.fieldnames = columns
     lacking = [column for column in NEEDED if column not in columns]
     if lacking:
-        raise DataError(
-            f"{name}: no column {', '.join(lacking)}", "it needs: " + ", ".join(NEEDED)
-        )
+        raise DataError(f"{name}: no column {', '.join(lacking)}", "it needs: " + ", ".join(NEEDED))
     for row in table:
         yield {key: value for key, value in row.items() if isinstance(value, str)}
 
@@ -251,6 +249,10 @@ def time_of(case: Case) -> tuple[float, float, float]:
     return step.total / factor, step.total, step.total * factor
 
 
+_MEMORY_UNSURE = {"kernel_stack": 0.25, "recompute": 0.5, "micro_batch": 0.3}
+"""What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
+
+
 def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     """Low, predicted, high bytes on each GPU, of the kind that the row states."""
     from trainrig.workload.memory import memory
@@ -259,7 +261,8 @@ def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     kind = _cell(row, "memory_kind")
     kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
     low, high = found.interval(kind)
-    return low, found.allocated if kind == "allocated" else found.total, high
+    wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
+    return low / wider, found.allocated if kind == "allocated" else found.total, high * wider
 
 
 def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:

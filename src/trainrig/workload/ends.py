@@ -2,7 +2,8 @@
 
 Loss in torch's own operations (`F.cross_entropy`): the softmax in fp32 waits for backward, where
 its gradient and that of the logits join it: three fp32 numbers for each logit, beside the narrow
-ones that the model has returned.  Compiled, the softmax is computed again from the narrow logits.
+ones where the model has widened them itself (autocast does it inside the loss, and frees them).
+Compiled, the softmax is computed again from the narrow logits.
 Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit; the
 gradient of the head's matrix comes into being in fp32 beside the buffer that it is added to.
 `models.loss`, our own, holds some rows of logits at a time and the matrix's gradient in fp32.
@@ -50,7 +51,7 @@ def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> An
         return np.maximum((4 + c) * logits, c * logits + gradient)
     if style.compiled:
         return (2 * c + 4) * logits
-    return (12 + (c if c < 4 else 0)) * logits
+    return (12 + (c if c < 4 and not style.autocast else 0)) * logits
 
 
 def loss_rests(shape: ModelShape, style: Style, rows: Any) -> Any:
