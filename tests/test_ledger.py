@@ -293,6 +293,24 @@ def test_a_prediction_is_shown_and_never_judged() -> None:
     assert [f.id for f in verdict.findings] == ["below-band"]
 
 
+def test_a_runs_measured_rates_predict_other_steps(trainrig, tmp_path: Path) -> None:
+    path = make_run(tmp_path, *rates(), *rates(device="busy one", disturbed="busy"))
+    machine = {"host": {}, "memory": {"total_bytes": 8 << 30, "limit_bytes": None}}
+    (path / "machine.json").write_text(json.dumps(machine))
+    asked = ("predict", "--model", "gpt2-small-cpu", "--batch-size", "8", "--json")
+    code, out, _ = trainrig(*asked, "--rates", str(path))
+    told = json.loads(out)
+    assert code == 0
+    assert told["on"] == "EPYC" and "measured" in told["provenance"]["matmul"]
+    assert told["gpu_memory_bytes"] == 8 << 30
+    assert told["mfu"] is None  # nobody claims a peak of it
+    code, out, _ = trainrig("fits", *asked[1:], "--rates", str(path))
+    assert code == 0
+    path = make_run(tmp_path, *rates(disturbed="busy"))
+    code, _, err = trainrig(*asked, "--rates", str(path))
+    assert code == 2 and "no measured rates" in err
+
+
 @pytest.fixture
 def trainrig(monkeypatch, capsys):
     """The command line in this process: exit code, stdout and stderr of a command."""

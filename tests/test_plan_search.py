@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import tomllib
@@ -271,7 +272,11 @@ def test_a_long_front_is_thinned_to_its_ends() -> None:
     rates = Site(chip=require_chip("A100 SXM4 80GB"), gpus=64).rates()
     asked = Space(shape=named("gpt2-xl"), base=Layout(gpus=64, seq=1024), global_batch=256)
     found = search(asked, rates, top=1)
-    assert len(found.front) > 10
-    assert front_table(asked, found).row_count <= 11
     assert found.front[0].time < found.front[-1].time
     assert found.front[0].memory > found.front[-1].memory
+    many = [dataclasses.replace(found.front[0], time=float(n)) for n in range(1, 38)]
+    for num in (1, 2, 10, 11, 20, 21, 37):
+        table = front_table(asked, dataclasses.replace(found, front=tuple(many[:num])))
+        assert table.row_count <= 11
+        shown = list(table.columns[0].cells)
+        assert (float(shown[0]), float(shown[-1])) == (1.0, float(num))

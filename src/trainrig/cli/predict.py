@@ -49,8 +49,7 @@ def command(
 
     if tokens is not None:
         positive("tokens", tokens)
-    records, device = measured(rates)
-    found = answer(question(said(**asked), records, device))
+    found = answer(question(said(**asked), measured(rates)))
     ranked = upgrades_of_answer(found, what_if) if what_if is not None else ()
     if as_json:
         shown = answer_dict(found, tokens)

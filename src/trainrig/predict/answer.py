@@ -98,8 +98,8 @@ class Answer:
 
     def _share(self, flops: int) -> float | None:
         peak = self.rates.peak(self.layout.precision)
-        if peak is None or self.layout.lora_rank:
-            return None
+        if peak is None or self.layout.lora_rank or self.asked.site.chip is None:
+            return None  # what was measured is no claim
         return flops / self.time / int(self.layout.gpus) / peak
 
 

@@ -8,7 +8,7 @@ usually runs such a layout.  What is said and cannot be is refused by `legal`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,20 @@ Asked = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured, where measured rates are asked for."""
+
+    records: tuple[Record, ...] = ()
+    device: str | None = None
+    """Of which the records are; it stands where no chip is named."""
+    memory: float | None = None
+    """B that it has, where the catalog does not say."""
+
+
+NOTHING = Measured()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is to be predicted."""
 
@@ -40,13 +54,10 @@ class Question:
     site: Site
 
 
-def question(asked: Asked, records: Sequence[Record] = (), device: str | None = None) -> Question:
-    """One layout of one model at one site.  Raises UsageError for what cannot be.
-
-    ``records`` are measured points of ``device``, which stands where no chip is named.
-    """
+def question(asked: Asked, measured: Measured = NOTHING) -> Question:
+    """One layout of one model at one site.  Raises UsageError for what cannot be."""
     shape, said = _model(asked)
-    site = _site(said, records, device)
+    site = _site(said, measured)
     layout = _with_words(said, site, shape)
     sizes = {
         name: said[name] for name in _SIZES if name in said
@@ -61,12 +72,10 @@ def question(asked: Asked, records: Sequence[Record] = (), device: str | None = 
     return Question(shape=shape, layout=layout, site=site)
 
 
-def space(
-    asked: Asked, records: Sequence[Record] = (), device: str | None = None
-) -> tuple[Space, Site]:
+def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
     """All layouts of one model at one site.  Raises UsageError for what cannot be."""
     shape, said = _model(asked)
-    site = _site(said, records, device)
+    site = _site(said, measured)
     _whole("gpus", site.gpus, MOST_GPUS)
     if "global_batch" not in said:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
@@ -101,9 +110,9 @@ def _model(asked: Asked) -> tuple[ModelShape, dict[str, Any]]:
     return find(said["model"]), said
 
 
-def _site(said: Asked, records: Sequence[Record], device: str | None) -> Site:
-    chip = _chip(said, device)
-    if chip is None and not records:
+def _site(said: Asked, measured: Measured) -> Site:
+    chip = _chip(said, measured.device)
+    if chip is None and not measured.records:
         raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
     gpus = said.get("gpus", said.get("tp", 1) * said.get("pp", 1))
     fabric = said.get("fabric_gbps")
@@ -120,7 +129,8 @@ def _site(said: Asked, records: Sequence[Record], device: str | None) -> Site:
         link=said.get("link"),
         fabric=None if fabric is None else fabric * GBIT,
         p2p=said.get("p2p"),
-        records=tuple(records),
+        records=measured.records,
+        memory=measured.memory if chip is None else None,
     )
 
 
@@ -155,8 +165,8 @@ def _precision(chip: Chip | None) -> str:
 
 
 def _kernels(chip: Chip | None, precision: str) -> str:
-    """Flash attention needs half precision and a chip of 2020 or later."""
-    modern = chip is not None and (chip.year or 2020) >= 2020
+    """Flash attention needs half precision and no chip of before 2020; processors have it, too."""
+    modern = chip is None or (chip.year or 2020) >= 2020
     return "flash" if modern and precision in ("bf16", "fp16", "fp8") else "eager"
 
 

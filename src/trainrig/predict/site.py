@@ -32,12 +32,15 @@ class Site:
     p2p: bool | None = None
     records: tuple[Record, ...] = ()
     """This machine's measured points, which replace claims."""
+    memory: float | None = None
+    """B of one device, where the catalog does not know the chip."""
 
     def rates(self) -> Rates:
         """How fast operations go there."""
         places: dict[str, Any] = {"link": self.link, "fabric": self.fabric, "p2p": self.p2p}
         if self.records:
-            return rates_of_records(self.records, self.chip, **places)
+            found = rates_of_records(self.records, self.chip, **places)
+            return found.replace(memory_bytes=self.memory) if self.memory else found
         assert self.chip is not None
         return rates_of_chip(self.chip, **places)
 

@@ -12,5 +12,4 @@ from trainrig.runner.predict import measured
 
 def fits(said: dict[str, Any], *, rates: Path | None) -> Fit:
     """Whether it fits.  Raises UsageError for what cannot be, DataError for a run without rates."""
-    records, device = measured(rates)
-    return fit(question(said, records, device))
+    return fit(question(said, measured(rates)))

@@ -89,8 +89,7 @@ def plan(
     if not 1 <= top <= MOST_SHOWN:
         raise UsageError(f"top = {top}", f"a whole number from 1 to {MOST_SHOWN}")
     _check_budget(asked, tokens, days)
-    records, device = measured(rates)
-    every, site = space(_with_gpus(asked, days), records, device)
+    every, site = space(_with_gpus(asked, days), measured(rates))
     budget = None
     if days is not None and tokens is not None:
         budget = gpus_needed(every, site, tokens, days)

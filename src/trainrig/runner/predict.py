@@ -7,16 +7,17 @@ numbers themselves are `predict`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trainrig.errors import DataError, TrainrigError
+from trainrig.predict.ask import Measured
 from trainrig.predict.foretell import CONFIDENCE, Foretold, foretell, layout_of
 from trainrig.predict.ledger import FROM_RATES, part_of
 from trainrig.predict.rates_records import rates_of_records
 from trainrig.record import Record, Status, new_id
 from trainrig.runner.plan import Task
-from trainrig.store import read_run
+from trainrig.store import RunData, read_run
 from trainrig.workload.find import find
 from trainrig.workload.layout import Layout
 
@@ -24,24 +25,34 @@ Corrections = Mapping[str, float]
 """By `part_of`: measured over predicted."""
 
 
-def rates_of_run(path: Path) -> tuple[tuple[Record, ...], str]:
-    """The measured points of a run, and the device that they are of: its GPU, else the host.
+def rates_of_run(path: Path) -> Measured:
+    """The measured points of a run's GPU, else of its host.
 
     Raises DataError where nothing usable was measured.
     """
-    points = [r for r in read_run(path).records if r.is_point and r.is_usable and r.device]
+    run = read_run(path)
+    points = [r for r in run.records if r.is_point and r.is_usable and r.device]
     gpus = [r for r in points if r.device_index is not None]
     chosen = gpus or points
     if not chosen:
         raise DataError(f"{path} has no measured rates", "measure them: trainrig qualify")
     device = chosen[0].device
     assert device is not None
-    return tuple(r for r in chosen if r.device == device), device
+    own = tuple(r for r in chosen if r.device == device)
+    return Measured(records=own, device=device, memory=None if gpus else _host_memory(run))
 
 
-def measured(path: Path | None) -> tuple[Sequence[Record], str | None]:
+def _host_memory(run: RunData) -> float | None:
+    """B that the host has, or that its container may take."""
+    found = (run.machine or {}).get("memory")
+    sizes = found if isinstance(found, Mapping) else {}
+    known = [sizes.get(name) for name in ("total_bytes", "limit_bytes")]
+    return min((float(size) for size in known if isinstance(size, int) and size > 0), default=None)
+
+
+def measured(path: Path | None) -> Measured:
     """As `rates_of_run`, and nothing where no run is named."""
-    return ((), None) if path is None else rates_of_run(path)
+    return Measured() if path is None else rates_of_run(path)
 
 
 def predict_training(
