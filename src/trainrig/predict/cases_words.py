@@ -114,7 +114,9 @@ def kernels_of(row: Row, chip: Chip, precision: str, missing: Unstated) -> str:
     older = (chip.year or 2020) < 2020 or "deeplearningexamples" in framework.replace(" ", "")
     default = "eager" if older or precision in ("fp32", "tf32") else "flash"
     if "jax" in framework or "pax" in framework:
-        default = "flash+fused" if "transformer engine" in framework else "fused"
+        # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
+        is_later = "transformer engine" in framework or (chip.year or 2020) >= 2022
+        default = "flash+fused" if is_later else "fused"
     stack = _choice(row, "kernel_stack", KERNELS, default, missing)
     # Since its version 2 torch has a fused attention, and libraries call it unless told not to.
     return "flash" if stack == "eager" and _TORCH_2.search(framework) else stack

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trainrig.predict.rates import Rates
 from trainrig.workload import kernels as kernels_of
 from trainrig.workload.blocks import Step, block, embed, head
-from trainrig.workload.kernels import FLASH, Kernels
+from trainrig.workload.kernels import FLASH, Kernels, is_bart
 from trainrig.workload.layout import Layout
 from trainrig.workload.ops import until_saved
 from trainrig.workload.parts import Part
@@ -120,7 +120,8 @@ def _timed(
 
 def _step(shape: ModelShape, setting: Setting) -> Step:
     layout = setting.layout
-    fused = layout.kernels in FLASH and shape.family != "t5"  # its bias has no fused kernel
+    has_bias = shape.positions == "relative" and not is_bart(shape)  # it has no fused kernel
+    fused = layout.kernels in FLASH and not has_bias
     return Step(
         batch=setting.micro_batch,
         seq=layout.seq,
@@ -146,19 +147,20 @@ def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Part], float]]:
 
 
 def _again(parts: list[Part], layout: Layout) -> list[Part]:
-    """What is run once more: all of a block, or (selective) what a score matrix comes from.
+    """What is run once more: all of a block, or (selective) what is cheap beside what it saves.
 
-    Selective recomputation is Megatron's: with a fused attention there is nothing left of it but
-    the attention itself, whose backward computes its scores anyway.
+    Selective means the core of attention in Megatron, and wherever scores are kept; with a fused
+    attention elsewhere it is torch's: attention and every second product are kept.
     """
+    if layout.recompute == "none":
+        return []
     if layout.recompute == "full":
         return until_saved(parts)
-    if layout.recompute == "selective" and layout.kernels not in FLASH:
+    if layout.kernels not in FLASH or layout.engine == "megatron":
         return [part for part in parts if ".attend" in part.name]
-    if layout.recompute == "selective":  # torchtitan's: every second product is kept
-        products = [part for part in parts if part.kind == "matmul"]
-        return [part for part in parts if part.kind != "matmul"] + products[::2]
-    return []
+    products = [part for part in parts if part.kind == "matmul"]
+    others = [part for part in parts if part.kind not in ("matmul", "attention")]
+    return others + products[::2]
 
 
 def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Part]:

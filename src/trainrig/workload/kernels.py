@@ -145,10 +145,15 @@ def way_of(shape: ModelShape, layout: Layout) -> Way:
         stack="flash+fused" if style.fused and stack == "flash" else stack,
         autocast=style.autocast,
         dropout=style.dropout,
-        rms=not shape.norm_bias,
+        rms=not shape.norm_bias and not is_bart(shape),
         gelu_written_out=style.gelu_written_out and shape.activation == "gelu_tanh",
         frozen=layout.lora_rank > 0,
     )
+
+
+def is_bart(shape: ModelShape) -> bool:
+    """BART, told from T5 by its name alone: it has LayerNorm and no bias of positions."""
+    return shape.family == "t5" and "bart" in shape.name.lower()
 
 
 def forward(parts: Iterable[Part], way: Way) -> Kernels:
