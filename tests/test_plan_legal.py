@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainrig.errors import UsageError
+from trainrig.errors import DataError, UsageError
 from trainrig.predict import legal
 from trainrig.predict.layouts import Space, divisors, layouts
 from trainrig.workload import custom, named
+from trainrig.workload.config_json import shape_of_config
 from trainrig.workload.layout import SIZES, Layout
 
 LLAMA = named("llama-70B")
@@ -219,3 +220,16 @@ def test_a_batch_that_no_layout_makes_is_refused() -> None:
     odd = Space(shape=named("gpt2"), base=Layout(gpus=7, gpus_per_node=7), global_batch=10)
     with pytest.raises(UsageError, match="no layout of gpt2 on 7 GPUs makes a global batch of 10"):
         layouts(odd)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "mixtral", "num_local_experts": 8},
+        {"model_type": "llama", "num_experts": 64},
+        {"model_type": "deepseek_v3", "n_routed_experts": 256},
+    ],
+)
+def test_a_mixture_of_experts_is_refused_with_that_sentence(config) -> None:
+    with pytest.raises(DataError, match=r"config\.json: mixture of experts comes later"):
+        shape_of_config(config, "config.json")

@@ -252,9 +252,21 @@ def read_config(path: Path) -> ModelShape:
     return shape_of_config(config, str(path))
 
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+def _is_several(number: object) -> bool:
+    return isinstance(number, int) and number > 1
+
+
 def shape_of_config(config: object, where: str) -> ModelShape:
     """The shape of a parsed config.json; ``where`` names it in errors."""
     kind = config.get("model_type") if isinstance(config, dict) else None
+    if isinstance(config, dict) and any(_is_several(config.get(name)) for name in _EXPERTS):
+        raise DataError(
+            f"{where}: mixture of experts comes later: dense models only so far",
+            "one of: " + ", ".join(_CONFIGS),
+        )
     if not isinstance(kind, str) or kind not in _CONFIGS:
         raise DataError(f"{where}: unknown model_type {kind!r}", "one of: " + ", ".join(_CONFIGS))
     family, model = _CONFIGS[kind]
