@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainrig.errors import DataError, TrainrigError
 from trainrig.predict.ask import Measured
@@ -16,10 +17,12 @@ from trainrig.predict.foretell import CONFIDENCE, Foretold, foretell, layout_of
 from trainrig.predict.ledger import FROM_RATES, part_of
 from trainrig.predict.rates_records import rates_of_records
 from trainrig.record import Record, Status, new_id
-from trainrig.runner.plan import Task
 from trainrig.store import RunData, read_run
 from trainrig.workload.find import find
 from trainrig.workload.layout import Layout
+
+if TYPE_CHECKING:  # a prediction does not wait for what plans measurements
+    from trainrig.runner.plan import Task
 
 Corrections = Mapping[str, float]
 """By `part_of`: measured over predicted."""
