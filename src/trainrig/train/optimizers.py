@@ -8,6 +8,7 @@ sgd          no moments: weight − rate · gradient, which hides no wrong scale
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,7 +40,5 @@ def make_optimizer(experiment: Experiment, groups: Groups) -> torch.optim.Optimi
 def _eight_bit(groups: Groups, how: dict[str, Any]) -> torch.optim.Optimizer:
     if find_spec("torchao") is None:
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
-    from torchao.optim import AdamW8bit  # type: ignore[import-not-found,unused-ignore]
-
-    found: torch.optim.Optimizer = AdamW8bit(groups, **how)
+    found: torch.optim.Optimizer = import_module("torchao.optim").AdamW8bit(groups, **how)
     return found
