@@ -16,9 +16,11 @@ from trainrig.predict.ask import Question
 from trainrig.predict.legal import warnings
 from trainrig.predict.rates import Rates
 from trainrig.predict.step import PARTS, StepTime, predict_step
+from trainrig.predict.step_loads import recomputed_flops
+from trainrig.workload.kernels import FLASH
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory, memory
-from trainrig.workload.ops import block_ops, hardware_flops, model_flops
+from trainrig.workload.ops import hardware_flops, model_flops
 from trainrig.workload.shapes import ModelShape
 
 DAY = 86400.0
@@ -120,32 +122,16 @@ def answer(asked: Question) -> Answer:
 
 
 def _hardware(shape: ModelShape, layout: Layout) -> int:
-    """What the devices compute in a step; selective recomputation is of the scores (Megatron's)."""
-    samples = int(layout.global_batch)
-    is_flash = layout.kernels in ("flash", "flash+fused", "compiled")
-    lengths = {"target_seq": layout.target_seq}
-    attention = "fused" if is_flash else "plain"
-    how = "full" if layout.recompute == "full" else "none"
-    flops = hardware_flops(
-        shape, samples, layout.seq, **lengths, attention=attention, recompute=how
+    """What the devices compute in a step: the model's FLOPs and what is computed again."""
+    attention = "fused" if layout.kernels in FLASH else "plain"
+    once = hardware_flops(
+        shape,
+        int(layout.global_batch),
+        layout.seq,
+        target_seq=layout.target_seq,
+        attention=attention,
     )
-    if layout.recompute == "selective" and not is_flash:
-        flops += _scores(shape, samples, layout)
-    return flops
-
-
-def _scores(shape: ModelShape, samples: int, layout: Layout) -> int:
-    """FLOPs of all self-attentions' scores and values, forward."""
-    from trainrig.workload.blocks import Step
-
-    step = Step(batch=samples, seq=layout.seq, target_seq=layout.target_seq, attention="fused")
-    found = 0
-    for decoder, num in ((False, shape.num_layers), (True, shape.num_decoder_layers)):
-        ops = block_ops(shape, step, decoder=decoder) if num else ()
-        found += num * sum(
-            op.flops for op in ops if op.kind == "attention" and op.phase == "forward"
-        )
-    return found
+    return once + recomputed_flops(shape, layout)
 
 
 def answer_dict(found: Answer, tokens: float | None = None) -> dict[str, Any]:

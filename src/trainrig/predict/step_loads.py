@@ -163,6 +163,19 @@ def _again(parts: list[Part], layout: Layout) -> list[Part]:
     return others + products[::2]
 
 
+def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
+    """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
+    whole = Setting(
+        tp=1, micro_batch=int(layout.global_batch), sequence_parallel=False, layout=layout
+    )
+    step = dataclasses.replace(_step(shape, whole), causal="full")
+    num = shape.num_layers + shape.num_decoder_layers
+    return sum(
+        round(num * share) * sum(part.forward.flops for part in _again(parts, layout))
+        for parts, share in _blocks(shape, step)
+    )
+
+
 def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Part]:
     if share <= 0.0:
         return []
