@@ -38,6 +38,7 @@ _INSTEAD = {
 _FABRIC_OF_NO_ONE = 12.5e9
 _BANDWIDTH_OF_NO_ONE = 500e9
 _SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
+_LEAST = 0.02  # of the claim, whatever power is said to be left
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
@@ -103,7 +104,7 @@ def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
     rule = constants()["matmul"]
     power = chip.tdp * (_SUPERCHIP if chip.form_factor == "superchip" else 1.0)
     watts = power / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
-    return float(min(kind.cap, kind.power * watts ** rule["power_exponent"]))
+    return float(max(_LEAST, min(kind.cap, kind.power * watts ** rule["power_exponent"])))
 
 
 def _bandwidth(chip: Chip, kind: Class) -> float:
@@ -232,6 +233,7 @@ def _link(name: str, claimed: float, words: str) -> Link:
     return Link(
         name=words,
         bandwidth=claimed * rule["share"],
+        direct=claimed * rule.get("direct", 0.0),
         latency=rule["latency"],
         hop=rule["hop"],
         ramp=rule["ramp"],

@@ -48,6 +48,8 @@ class Link:
     """s that each further step adds."""
     ramp: float
     """s: a message whose bytes take this long moves at half the rate."""
+    direct: float = 0.0
+    """B/s of one direction between two devices alone; 0: as in a collective."""
     multicast: float = 0.0
     """Rate of a switch's own reduction, of ``bandwidth``; 0: it has none."""
     shares: tuple[float, ...] = (1.0,)
@@ -109,7 +111,8 @@ class Links:
         return choose(across_nodes > 0, far, near)
 
     def _one_way(self, link: Link, num_bytes: Number) -> Real:
-        return link.latency + _moving(num_bytes / link.rate(2), link.ramp)
+        between_two = link.rate(2) * max(1.0, link.direct / link.bandwidth)
+        return link.latency + _moving(num_bytes / between_two, link.ramp)
 
 
 def _moving(seconds: Number, ramp: Number) -> Real:
