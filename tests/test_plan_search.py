@@ -21,7 +21,7 @@ from trainrig.predict.layouts import Space, layouts
 from trainrig.predict.search import price, search
 from trainrig.predict.site import Site
 from trainrig.predict.step import PARTS
-from trainrig.report.planning import front_table, gap_line
+from trainrig.report.planning import best_table, front_table, gap_line, tight_line
 from trainrig.train.files import read_file
 from trainrig.workload import custom, named
 from trainrig.workload.layout import Layout
@@ -189,6 +189,16 @@ def test_a_plan_for_people(trainrig, monkeypatch, width) -> None:
     assert all(len(line) <= width for line in out.splitlines())
 
 
+def test_a_layout_with_little_room_is_called_tight() -> None:
+    rates = Site(chip=require_chip("RTX 4090"), gpus=4).rates()
+    found = search(small_space(4, 8), rates, top=1)
+    needed = found.best[0].memory
+    assert tight_line(found, needed * 1.1) is None
+    assert "within 5.0 % of the" in (tight_line(found, needed * 1.04) or "")
+    (words,) = best_table(small_space(4, 8), found, needed * 1.04).columns[3].cells
+    assert words.endswith(", tight")
+
+
 def test_how_many_gpus_is_told(trainrig) -> None:
     words = ("--global-batch", "64", "--tokens", "1e11", "--days", "10", "--json")
     code, out, _ = trainrig(*PLAN, *words)
@@ -276,7 +286,7 @@ def test_a_long_front_is_thinned_to_its_ends() -> None:
     assert found.front[0].memory > found.front[-1].memory
     many = [dataclasses.replace(found.front[0], time=float(n)) for n in range(1, 38)]
     for num in (1, 2, 10, 11, 20, 21, 37):
-        table = front_table(asked, dataclasses.replace(found, front=tuple(many[:num])))
+        table = front_table(asked, dataclasses.replace(found, front=tuple(many[:num])), 80e9)
         assert table.row_count <= 11
         shown = list(table.columns[0].cells)
         assert (float(shown[0]), float(shown[-1])) == (1.0, float(num))

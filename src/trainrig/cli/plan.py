@@ -62,7 +62,13 @@ def command(
 
 def _show(found: Planned) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.planning import best_table, front_table, gap_line, headline
+    from trainrig.report.planning import (
+        best_table,
+        front_table,
+        gap_line,
+        headline,
+        tight_line,
+    )
     from trainrig.report.prediction import count, duration, upgrade_table, where
 
     out = console()
@@ -72,13 +78,16 @@ def _show(found: Planned) -> None:
         out.print("Nothing fits in memory; the smallest layout is shown.", style="red")
         out.print("More GPUs, --offload host, --optimizer adamw-8bit, or a smaller model.")
     out.print()
-    out.print(best_table(found.space, found.search))
+    limit = found.answer.rates.memory_bytes
+    out.print(best_table(found.space, found.search, limit))
+    if (said_tight := tight_line(found.search, limit)) is not None:
+        out.print(said_tight, style="dim")
     if len(found.search.best) > 1:
         out.print()
         out.print(gap_line(*found.search.best[:2]), markup=False)
     if len(found.search.front) > 1:
         out.print()
-        out.print(front_table(found.space, found.search))
+        out.print(front_table(found.space, found.search, limit))
     if found.tokens is not None:
         out.print()
         words = duration(found.answer, found.tokens)

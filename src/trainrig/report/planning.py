@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from trainrig.predict.layouts import Space
 from trainrig.predict.search import Candidate, Found
 from trainrig.report.prediction import WORDS, count, layout_words
-from trainrig.units import format_memory, format_time
+from trainrig.units import format_memory, format_share, format_time
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_FRONT = 10
+TIGHT = 0.05
+"""Of a GPU's memory: less room than a prediction of it is sure of."""
 
 
 def headline(space: Space, found: Found, place: str) -> str:
@@ -24,20 +26,32 @@ def headline(space: Space, found: Found, place: str) -> str:
     )
 
 
-def best_table(space: Space, found: Found) -> Table:
-    """The fastest layouts that fit."""
-    return _table(space, found.best, "fastest" if found.best[0].fits else "smallest")
+def best_table(space: Space, found: Found, limit: float) -> Table:
+    """The fastest layouts that fit; ``limit``: B of a GPU."""
+    title = "fastest" if found.best[0].fits else "smallest"
+    return _table(space, found.best, title, limit)
 
 
-def front_table(space: Space, found: Found) -> Table:
+def front_table(space: Space, found: Found, limit: float) -> Table:
     """Less memory, and what it costs in time; evenly thinned where there are many."""
     front = found.front
     step = max(1, -(-len(front) // _MOST_FRONT))
     chosen = [*front[::step], *([front[-1]] if (len(front) - 1) % step else [])]
-    return _table(space, chosen, f"less memory ({len(front)} on the front)")
+    return _table(space, chosen, f"less memory ({len(front)} on the front)", limit)
 
 
-def _table(space: Space, candidates: Sequence[Candidate], title: str) -> Table:
+def tight_line(found: Found, limit: float) -> str | None:
+    """What ``tight`` means, where one of the best is."""
+    if not any(_is_tight(one, limit) for one in found.best):
+        return None
+    return f"tight: within {format_share(TIGHT)} of the {format_memory(limit)} that a GPU has"
+
+
+def _is_tight(one: Candidate, limit: float) -> bool:
+    return one.fits and one.memory > (1.0 - TIGHT) * limit
+
+
+def _table(space: Space, candidates: Sequence[Candidate], title: str, limit: float) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -50,7 +64,7 @@ def _table(space: Space, candidates: Sequence[Candidate], title: str) -> Table:
             f"{one.time:.3g}" if one.time < 100 else f"{one.time:.0f}",
             format_memory(one.memory).partition(" ")[0],
             count(tokens / one.time),
-            layout_words(one.layout, fixed=False),
+            layout_words(one.layout, fixed=False) + (", tight" if _is_tight(one, limit) else ""),
         )
     return table
 
