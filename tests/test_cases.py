@@ -112,6 +112,10 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"num_gpus": "", "dp": ""}, "num_gpus"),
         ({"global_batch": "", "micro_batch": ""}, "neither global_batch nor micro_batch"),
         ({"zero_stage": "4"}, "0 to 3"),
+        ({"tp": "3", "num_gpus": "24"}, "16 heads cannot be split over 3"),
+        ({"pp": "5", "num_gpus": "40", "zero_stage": "0"}, "24 layers cannot be divided over 5"),
+        ({"pp": "2", "num_gpus": "16"}, "ZeRO 3 cannot shard"),
+        ({"global_batch": "100"}, "a global batch of 100 is not"),
         ({"cp": "2"}, "context parallelism"),
         ({"ep": "8"}, "expert parallelism"),
         ({"model": "Mixtral 8x7B MoE"}, "mixture of experts"),
@@ -155,12 +159,12 @@ def test_no_cell_makes_it_crash(cells: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("framework", "changes", "engine"),
     [
-        ("Megatron-DeepSpeed", {"tp": "2"}, "megatron"),
+        ("Megatron-DeepSpeed", {"tp": "2", "num_gpus": "16", "zero_stage": "1"}, "megatron"),
         ("HF + DeepSpeed 0.19", {}, "deepspeed"),
         ("torchtitan (FSDP2)", {}, "fsdp"),
         ("something of our own", {"zero_stage": "3"}, "fsdp"),
         ("something of our own", {"zero_stage": "1"}, "deepspeed"),
-        ("something of our own", {"zero_stage": "0", "tp": "2"}, "megatron"),
+        ("something of our own", {"zero_stage": "0", "tp": "2", "num_gpus": "16"}, "megatron"),
         ("something of our own", {"zero_stage": "0"}, "ddp"),
     ],
 )
@@ -184,6 +188,18 @@ def test_the_family_follows_from_the_name_or_the_numbers(
     changes: dict[str, str], family: str
 ) -> None:
     assert case_of(row(**changes)).shape.family == family
+
+
+def test_heads_that_are_not_stated_suit_the_split() -> None:
+    case = case_of(row(hidden="14400", heads="", kv_heads="", ffn="57600", tp="8", num_gpus="64"))
+    assert case.shape.num_heads == 200 and case.shape.num_heads % 8 == 0
+
+
+def test_deepspeed_deals_layers_that_do_not_divide() -> None:
+    changes = {"layers": "26", "pp": "4", "num_gpus": "32", "zero_stage": "1"}
+    assert "26 layers" in predict_row(row(**changes))["reason"]
+    found = predict_row(row(framework="Megatron-DeepSpeed", **changes))
+    assert found["reason"] is None
 
 
 def test_batches_follow_from_each_other() -> None:

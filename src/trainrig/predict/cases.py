@@ -10,6 +10,7 @@ lists all columns that are.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any
 from trainrig.catalog import Chip, find_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.cases_model import head_share, shape_of
+from trainrig.predict.cases_sizes import cell, sizes_of, whole
 from trainrig.predict.cases_words import (
     Unstated,
     engine_of,
@@ -30,6 +32,7 @@ from trainrig.predict.cases_words import (
     recompute_of,
     states_of,
 )
+from trainrig.predict.legal import check
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates_chip import rates_of_chip
 from trainrig.workload.layout import Layout
@@ -70,14 +73,14 @@ def case_of(row: Row) -> Case:
     """The case that a row means.  UsageError with the reason where it means none."""
     missing = Unstated()
     _refuse(row)
-    chip = _chip(_cell(row, "chip"))
-    _same_power(_cell(row, "hardware"))
+    chip = _chip(cell(row, "chip"))
+    _same_power(cell(row, "hardware"))
     shape = shape_of(row)
-    sizes = _sizes(row, missing)
+    sizes = sizes_of(row, missing)
     engine = engine_of(row, sizes)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
-        seq=_whole(row, "seq"),
+        seq=whole(row, "seq"),
         precision=precision_of(row),
         recompute=recompute_of(row, sizes["zero"], missing),
         kernels=kernels_of(row, chip, precision_of(row), missing),
@@ -86,6 +89,7 @@ def case_of(row: Row) -> Case:
         states=states_of(row, shape),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
+    check(*_evened(row, shape, layout))
     return Case(
         shape=shape,
         layout=layout,
@@ -97,6 +101,14 @@ def case_of(row: Row) -> Case:
     )
 
 
+def _evened(row: Row, shape: ModelShape, layout: Layout) -> tuple[ModelShape, Layout]:
+    """What has to be legal: DeepSpeed deals layers to stages by weight, so they need not divide."""
+    stages = int(layout.pp * layout.interleave)
+    if "deepspeed" not in cell(row, "framework").lower() or shape.num_decoder_layers:
+        return shape, layout
+    return dataclasses.replace(shape, num_layers=-(-shape.num_layers // stages) * stages), layout
+
+
 @lru_cache(maxsize=256)
 def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
     found = find_chip(chip)
@@ -106,7 +118,7 @@ def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
 
 def _refuse(row: Row) -> None:
     for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
-        if _whole(row, name, 1) > 1:
+        if whole(row, name, 1) > 1:
             raise UsageError(f"{what} ({name} = {row[name]}) comes later")
     model = row.get("model", "").lower()
     for word in ("moe", "mixtral", "expert", "switch"):
@@ -130,71 +142,6 @@ def _same_power(hardware: str) -> None:
     word = hardware.lower()
     if "limit" in word or "capped" in word or "custom" in word:
         raise UsageError("hardware: printed with another power limit than the catalog's chip")
-
-
-def _sizes(row: Row, missing: Unstated) -> dict[str, int]:
-    """Devices and batch; what is blank follows from the other numbers."""
-    tp, pp = _whole(row, "tp", 1), _whole(row, "pp", 1)
-    dp = _whole(row, "dp", 0)
-    gpus = _whole(row, "num_gpus", dp * tp * pp)
-    if not gpus:
-        raise UsageError("num_gpus: not stated, nor does it follow from dp")
-    if gpus % (tp * pp):
-        raise UsageError(f"{gpus} GPUs are no multiple of tp {tp} × pp {pp}")
-    dp = gpus // (tp * pp)
-    micro, accum = _batch(row, dp, missing)
-    zero = _whole(row, "zero_stage", 0)
-    if zero > 3:
-        raise UsageError(f"zero_stage = {zero}: 0 to 3")
-    return {
-        "gpus": gpus,
-        "gpus_per_node": _whole(row, "gpus_per_node", min(gpus, 8)),
-        "tp": tp,
-        "pp": pp,
-        "interleave": _whole(row, "vpp", 1),
-        "micro_batch": micro,
-        "grad_accum": accum,
-        "zero": zero,
-        "sequence_parallel": int(row.get("seq_parallel", "").strip().lower() in ("true", "1")),
-    }
-
-
-def _batch(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
-    """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
-    micro, accum = _whole(row, "micro_batch", 0), _whole(row, "grad_accum", 0)
-    whole = _whole(row, "global_batch", 0)
-    if not whole and not micro:
-        raise UsageError("neither global_batch nor micro_batch is stated")
-    if not micro:
-        missing.add("micro_batch")
-        micro = max(1, whole // (dp * max(accum, 1)))
-    if not accum:
-        accum = max(1, round(whole / (dp * micro))) if whole else 1
-        if not whole:
-            missing.add("grad_accum")
-    return micro, accum
-
-
-def _cell(row: Row, name: str) -> str:
-    return (row.get(name) or "").strip()
-
-
-def _whole(row: Row, name: str, default: int | None = None) -> int:
-    """A whole number from 0 of a cell.  UsageError where it is none, or blank without default."""
-    text = _cell(row, name)
-    if not text:
-        if default is None:
-            raise UsageError(f"{name}: not stated")
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"{name} = {text[:40]!r}: not a number") from None
-    if value != value or value != int(min(max(value, -1e18), 1e18)) or not 0 <= value < 2**31:
-        raise UsageError(f"{name} = {text[:40]}: a whole number from 0 was expected")
-    if value == 0 and name not in ("zero_stage", "dp", "cp", "ep"):
-        raise UsageError(f"{name} = 0: a whole number from 1 was expected")
-    return int(value)
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -258,7 +205,7 @@ def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     from trainrig.workload.memory import memory
 
     found = memory(case.shape, case.layout, head=case.head)
-    kind = _cell(row, "memory_kind")
+    kind = cell(row, "memory_kind")
     kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
     low, high = found.interval(kind)
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))

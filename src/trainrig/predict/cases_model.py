@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from trainrig.errors import UsageError
+from trainrig.predict.cases_sizes import whole
 from trainrig.workload.named import custom
 from trainrig.workload.shapes import ModelShape
 
@@ -25,15 +26,21 @@ _BERT_MASKED = 0.156
 
 def shape_of(row: Row) -> ModelShape:
     """The shape of a row.  UsageError where numbers are missing or contradict."""
-    from trainrig.predict.cases import _whole
-
-    layers, hidden = _whole(row, "layers"), _whole(row, "hidden")
-    heads = _whole(row, "heads", max(1, hidden // 64))
-    kv_heads = _whole(row, "kv_heads", heads)
-    ffn = _whole(row, "ffn", 0)
-    vocab = _whole(row, "vocab", 0)
+    layers, hidden = whole(row, "layers"), whole(row, "hidden")
+    heads = whole(row, "heads", usual_heads(hidden, whole(row, "tp", 1)))
+    kv_heads = whole(row, "kv_heads", heads)
+    ffn = whole(row, "ffn", 0)
+    vocab = whole(row, "vocab", 0)
     name = (row.get("model") or "").strip()
-    return _shape(name, layers, hidden, heads, kv_heads, ffn, vocab, _whole(row, "seq"))
+    return _shape(name, layers, hidden, heads, kv_heads, ffn, vocab, whole(row, "seq"))
+
+
+@lru_cache(maxsize=1024)
+def usual_heads(hidden: int, tp: int) -> int:
+    """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
+    fitting = [tp * n for n in range(1, hidden // tp + 1) if hidden % (tp * n) == 0]
+    aligned = [n for n in fitting if hidden // n % 8 == 0] or fitting or [1]
+    return min(aligned, key=lambda n: abs(hidden / n - 64))
 
 
 @lru_cache(maxsize=4096)
