@@ -64,8 +64,18 @@ def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
     code, out, _ = trainrig(*words_of(TWO | {"tokens": "10e9", "what-if": "nvlink, power=300W"}))
     assert code == 0
     assert out.startswith("gpt2-medium on 2 × RTX 3090 Ti\n")
-    for said in ("forward", "backward", "optimizer", "MFU", "80 % between", "days", "a GPU has"):
+    for said in (
+        "forward",
+        "backward",
+        "optimizer",
+        "MFU",
+        "80 % between",
+        "days",
+        "a GPU has",
+        "matmul: ",
+    ):
         assert said in out
+    assert "matmul: RTX 3090 Ti" in out and "collective: " in out and "disk: " not in out
     assert "…" not in out
     assert all(len(line) <= width for line in out.splitlines())
 

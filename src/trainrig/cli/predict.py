@@ -63,7 +63,13 @@ def command(
 
 def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.prediction import answer_lines, memory_table, time_table, upgrade_table
+    from trainrig.report.prediction import (
+        answer_lines,
+        memory_table,
+        rate_lines,
+        time_table,
+        upgrade_table,
+    )
 
     out = console()
     head, *rest = answer_lines(found, tokens)
@@ -75,6 +81,9 @@ def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> No
         out.print(line, markup=False)
     out.print()
     out.print(memory_table(found))
+    out.print()
+    for line in rate_lines(found):
+        out.print(line, style="dim", markup=False)
     if ranked:
         out.print()
         out.print(upgrade_table(ranked))

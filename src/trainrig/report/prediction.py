@@ -54,6 +54,16 @@ def answer_lines(found: Answer, tokens: float | None) -> Iterator[str]:
         yield f"warning     {line}"
 
 
+def rate_lines(found: Answer) -> Iterator[str]:
+    """Where the rates come from, those that this layout asks for."""
+    idle = set() if found.layout.gpus > 1 else {"collective"}
+    idle |= set() if found.layout.offload != "none" else {"host_link"}
+    idle |= set() if found.layout.offload == "disk" else {"disk"}
+    for name, words in found.rates.provenance.items():
+        if name not in idle:
+            yield f"{name.replace('_', ' ')}: {words}"
+
+
 def duration(found: Answer, tokens: float) -> str:
     """Days and energy of a whole training."""
     days, (low, high) = found.days(tokens), found.interval

@@ -19,15 +19,19 @@ from trainrig.units import format_share
 CALIBRATION = "calibration.json"
 """In the folder of runs."""
 LAST = 12
+_GLANCE = 3 * LAST
+"""Runs that are read for the sentence: some foretold nothing."""
 _SCHEMA = 1
 
 
-def read_ledger(parent: Path, host: str | None = None) -> Ledger:
+def read_ledger(parent: Path, host: str | None = None, newest: int | None = None) -> Ledger:
     """The ledger of ``host`` in a folder of runs; without it of the machine of the newest run.
 
+    ``newest``: how many runs are read; all without.
     Raises DataError where the folder holds no run.
     """
     paths = find_runs(parent)
+    paths = paths if newest is None else paths[-newest:]
     if not paths:
         raise DataError(f"no runs in {parent}", "trainrig qualify and trainrig train make them")
     runs, unread = [], []
@@ -58,7 +62,7 @@ def host_of(run: RunData) -> str:
 def ledger_sentence(parent: Path, host: str | None = None) -> str | None:
     """``last 12 runs: median error 6 %``; None where nothing was foretold and measured yet."""
     try:
-        ledger = read_ledger(parent, host)
+        ledger = read_ledger(parent, host, newest=_GLANCE)
     except TrainrigError:
         return None
     last = set(ledger.runs[-LAST:])
