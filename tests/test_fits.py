@@ -147,6 +147,14 @@ def test_the_way_ends_where_it_fits() -> None:
     assert not found(("gpt3-175B", "RTX 3090", {})).way, "and no knob brings 175B onto one card"
 
 
+def test_an_absurd_batch_is_answered_at_once() -> None:
+    huge = Layout(micro_batch=2**31 - 1)
+    sizes = [
+        int(k.layout.micro_batch) for k in knobs(named("gpt2"), huge) if k.name == "micro-batch"
+    ]
+    assert sizes == [1], "a prime has one smaller divisor; not two thousand million are tried"
+
+
 def test_no_knob_is_illegal() -> None:
     shape = named("llama-7B")
     for layout in (Layout(), Layout(gpus=8, engine="megatron", tp=4), Layout(gpus=6, zero=1)):

@@ -44,7 +44,7 @@ def _show(found: Fit) -> None:
 
     out = console()
     style = "bold green" if found.fits else "bold red"
-    out.print(headline(found), style=style, markup=False)
+    out.print(headline(found), style=style, markup=False, soft_wrap=True)
     out.print()
     out.print(part_table(found))
     out.print()

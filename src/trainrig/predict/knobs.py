@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from trainrig.errors import UsageError
 from trainrig.predict.legal import check, engine_for
@@ -21,6 +22,11 @@ STACKS = {
     "flash": ("flash+fused", "compiled"),
 }
 """Kernels that keep less than others."""
+
+
+_MOST_SIZES = 16
+_LARGEST = 1 << 12
+"""Smaller micro-batches that are tried: so many, from so large a one on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,8 @@ def _is_legal(shape: ModelShape, layout: Layout) -> bool:
 def _micro_batch(layout: Layout) -> Iterator[Knob]:
     micro = int(layout.micro_batch)
     samples = micro * int(layout.grad_accum)
-    for smaller in (size for size in range(micro - 1, 0, -1) if samples % size == 0):
+    sizes = range(min(micro - 1, _LARGEST), 0, -1)
+    for smaller in islice((size for size in sizes if samples % size == 0), _MOST_SIZES):
         more = samples // smaller
         yield Knob(
             name="micro-batch",
