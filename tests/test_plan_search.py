@@ -141,6 +141,9 @@ def test_what_no_number_of_gpus_does_is_refused() -> None:
     asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=2)
     with pytest.raises(UsageError, match=r"no number of GPUs .* in 1e-06 days"):
         gpus_needed(asked, site, 1e12, days=1e-6)
+    # Two samples keep two GPUs busy; more wait for them.
+    with pytest.raises(UsageError, match=r"in 20 days with a global batch of 2; \d+ take \d+"):
+        gpus_needed(asked, site, 2e12, days=20.0)
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def gpus_needed(space: Space, site: Site, tokens: float, days: float) -> Budget:
     """
     slow, tried = 0, 0
     best: Budget | None = None
+    quickest: Budget | None = None
     for count in _counts(site.gpus_per_node):
         if _least_days(space, site, count, tokens) > days:
             slow = count
@@ -51,13 +52,11 @@ def gpus_needed(space: Space, site: Site, tokens: float, days: float) -> Budget:
         if there is not None and there.days <= days:
             best = there
             break
-        slow = count if there is not None else slow
+        if there is not None:
+            slow = count
+            quickest = there if quickest is None or there.days < quickest.days else quickest
     if best is None:
-        raise UsageError(
-            f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
-            f"with a global batch of {space.global_batch}",
-            "more days, a larger --global-batch, or a faster chip",
-        )
+        raise _never(space, tokens, days, quickest)
     for count in _between(slow, best.site):
         tried += 1
         there = _at(space, site, count, tokens)
@@ -65,6 +64,18 @@ def gpus_needed(space: Space, site: Site, tokens: float, days: float) -> Budget:
             best = there
             break
     return Budget(site=best.site, found=best.found, days=best.days, tried=tried)
+
+
+def _never(space: Space, tokens: float, days: float, quickest: Budget | None) -> UsageError:
+    """That no number of GPUs is fast enough, and how fast it gets."""
+    reached = ""
+    if quickest is not None:
+        reached = f"; {quickest.site.gpus} take {quickest.days:.3g} days"
+    return UsageError(
+        f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
+        f"with a global batch of {space.global_batch}{reached}",
+        "more days, a larger --global-batch, or a faster chip",
+    )
 
 
 def _counts(per_node: int) -> Iterator[int]:
