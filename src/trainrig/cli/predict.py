@@ -12,6 +12,7 @@ from trainrig.cli.asking import HOW, LATER, WHAT, WHERE, options, said
 
 if TYPE_CHECKING:
     from trainrig.predict.answer import Answer
+    from trainrig.predict.ask import Measured
     from trainrig.predict.upgrades import Ranked
 
 
@@ -43,14 +44,12 @@ def command(
         return _cases(cases, as_json)
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.predict.answer import answer, answer_dict
-    from trainrig.predict.ask import positive, question
-    from trainrig.predict.worth import upgrades_of_answer
-    from trainrig.runner.predict import measured
+    from trainrig.predict.ask import NOTHING, positive, question
 
     if tokens is not None:
         positive("tokens", tokens)
-    found = answer(question(said(**asked), measured(rates)))
-    ranked = upgrades_of_answer(found, what_if) if what_if is not None else ()
+    found = answer(question(said(**asked), NOTHING if rates is None else _measured(rates)))
+    ranked = () if what_if is None else _upgrades(found, what_if)
     if as_json:
         shown = answer_dict(found, tokens)
         if what_if is not None:
@@ -59,6 +58,18 @@ def command(
     else:
         _show(found, tokens, ranked)
     return EXIT_OK if found.fits else EXIT_FINDING
+
+
+def _measured(run: Path) -> Measured:
+    from trainrig.runner.predict import rates_of_run
+
+    return rates_of_run(run)
+
+
+def _upgrades(found: Answer, text: str) -> tuple[Ranked, ...]:
+    from trainrig.predict.worth import upgrades_of_answer
+
+    return upgrades_of_answer(found, text)
 
 
 def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from trainrig.predict.answer import DAY, Answer, memory_dict
 from trainrig.predict.step import PARTS
-from trainrig.predict.upgrades import Ranked
 from trainrig.units import format_memory, format_quantity, format_share, format_time
 from trainrig.workload.layout import Layout
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from trainrig.predict.upgrades import Ranked
 
 WORDS = {
     "forward": "forward",
