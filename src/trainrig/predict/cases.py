@@ -45,6 +45,7 @@ NEEDED = ("chip", "layers", "hidden", "seq")
 """Columns that a table must have."""
 READ = (
     *("chip", "hardware", "num_gpus", "gpus_per_node", "link", "fabric_gbps_per_node", "framework"),
+    "interconnect",
     *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "kernel_stack", "recompute", "kind"),

@@ -146,11 +146,13 @@ def link_of(row: Row, missing: Unstated) -> str | None:
 
 
 def fabric_of(row: Row, sizes: Mapping[str, int], missing: Unstated) -> float | None:
-    """B/s of a node into the network; blank: as such nodes are usually sold."""
+    """B/s of a node into the network; blank: as the printed fabric, or as such nodes are sold."""
     text = _word(row, "fabric_gbps_per_node")
     if not text:
         if sizes["gpus"] > sizes["gpus_per_node"]:
             missing.add("fabric_gbps_per_node")
+        if "omni-path" in _word(row, "interconnect"):  # ports of 100 Gbit/s, one for two GPUs
+            return 12.5e9 * max(1, sizes["gpus_per_node"] // 2)
         return None
     try:
         rate = float(text) / 8.0 * 1e9
