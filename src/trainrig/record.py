@@ -207,7 +207,7 @@ class Record:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """Of a prediction: what a point is judged by; an interval of a stated confidence is none."""
+        """Of a prediction: what a point is judged by; one with a stated confidence is none."""
         return self.interval if self.confidence is None else None
 
     def is_below(self, band: tuple[float, float] | None) -> bool:
