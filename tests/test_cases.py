@@ -190,6 +190,23 @@ def test_the_family_follows_from_the_name_or_the_numbers(
     assert case_of(row(**changes)).shape.family == family
 
 
+def test_binned_batches_are_shorter_than_what_is_printed() -> None:
+    changes = {"model": "BERT-large", "framework": "NVIDIA DeepLearningExamples", "seq": "512"}
+    phase_two = row(**changes, zero_stage="0", kernel_stack="fused")
+    assert case_of(phase_two).mean_seq == 320 and case_of(phase_two).layout.seq == 512
+    assert case_of(phase_two | {"kind": "finetune"}).mean_seq == 0
+    assert case_of(phase_two | {"seq": "128"}).mean_seq == 0
+    other = predict_row(phase_two | {"framework": "apex"})
+    assert predict_row(phase_two)["step_time_s"] < 0.75 * other["step_time_s"]
+
+
+def test_a_printed_fabric_counts_where_no_rate_is_stated() -> None:
+    many = row(num_gpus="64", dp="64", global_batch="1024")
+    omni = many | {"interconnect": "NVLink3 / Omni-Path"}
+    assert predict_row(omni)["step_time_s"] > predict_row(many)["step_time_s"]
+    assert "fabric_gbps_per_node" in case_of(omni).unstated
+
+
 def test_heads_that_are_not_stated_suit_the_split() -> None:
     case = case_of(row(hidden="14400", heads="", kv_heads="", ffn="57600", tp="8", num_gpus="64"))
     assert case.shape.num_heads == 200 and case.shape.num_heads % 8 == 0

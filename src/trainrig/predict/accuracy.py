@@ -8,7 +8,8 @@ What is left out, by what is known of the rows and not by their errors: rows of 
 are no step (memory only), rows without a shape or a chip of the catalog, Transformer-XL, context
 parallel, 4-bit weights, and cards that are printed as limited below their data sheet (`cases`
 refuses all of these); and BERT's second phase in NVIDIA's examples, whose loader fills batches from
-bins of 64 tokens (its README), so that the printed 512 is a maximum.
+bins of 64 tokens (its README), so that the printed 512 is a maximum: these are predicted with a
+presumed mean length, which was chosen by them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import TrainrigError
 from trainrig.predict.cases import Case, Row, case_of, memory_of, time_of
+from trainrig.predict.cases_words import is_binned
 
 if TYPE_CHECKING:
     from trainrig.predict.step_constants import Constants
@@ -109,9 +111,7 @@ def left_out_by(row: Row) -> str:
     """Why a row does not count although it could be predicted; empty where it counts."""
     if row.get("grade", "") not in GRADES:
         return "grade C"
-    framework = (row.get("framework") or "").replace(" ", "").lower()
-    is_binned = "deeplearningexamples" in framework and row.get("kind") == "pretrain"
-    if is_binned and "BERT" in row.get("model", "") and row.get("seq") == "512":
+    if is_binned(row):
         return "batches are filled from bins: the sequence length is a maximum"
     return ""
 

@@ -24,9 +24,11 @@ from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.cases_model import head_share, shape_of
 from trainrig.predict.cases_sizes import cell, sizes_of, whole
 from trainrig.predict.cases_words import (
+    BINNED,
     Unstated,
     engine_of,
     fabric_of,
+    is_binned,
     kernels_of,
     link_of,
     precision_of,
@@ -65,6 +67,8 @@ class Case:
     chip: Chip
     head: float = 1.0
     """Share of the tokens that logits are computed for."""
+    mean_seq: int = 0
+    """Tokens of a sequence on average, where the layout's are the most; 0: they are the mean."""
     unstated: tuple[str, ...] = field(default=())
     """Cells that a default stands for."""
     spread: float = 0.0
@@ -92,12 +96,16 @@ def case_of(row: Row) -> Case:
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     check(*_evened(row, shape, layout))
+    mean_seq = round(BINNED * layout.seq) if is_binned(row) else 0
+    if mean_seq:
+        missing.add("seq")
     return Case(
         shape=shape,
         layout=layout,
         rates=_rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing)),
         chip=chip,
         head=head_share(row, shape),
+        mean_seq=mean_seq,
         unstated=tuple(missing.names),
         spread=missing.spread,
     )
@@ -200,7 +208,8 @@ def time_of(case: Case) -> tuple[float, float, float]:
     """Low, predicted, high seconds of a step."""
     from trainrig.predict.step import predict_step
 
-    step = predict_step(case.shape, case.layout, case.rates, head=case.head)
+    layout = case.layout.replace(seq=case.mean_seq) if case.mean_seq else case.layout
+    step = predict_step(case.shape, layout, case.rates, head=case.head)
     factor = math.exp(math.hypot(step.spread, case.spread))
     return step.total / factor, step.total, step.total * factor
 

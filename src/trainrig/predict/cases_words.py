@@ -33,6 +33,7 @@ _UNSURE = {
     "micro_batch": 0.15,
     "fabric_gbps_per_node": 0.1,
     "grad_accum": 0.05,
+    "seq": 0.15,
     "link": 0.05,
 }
 """What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
@@ -132,6 +133,20 @@ def _choice(
     if word not in known:
         raise UsageError(f"{name} {word[:40]!r}: one of {', '.join(known)}")
     return word
+
+
+def is_binned(row: Row) -> bool:
+    """Batches are filled from bins of 64 tokens, so that the length that is printed is the longest.
+
+    NVIDIA's BERT does so in its second phase, of 512 tokens (its README: LDDL).
+    """
+    framework = _word(row, "framework").replace(" ", "")
+    is_theirs = "deeplearningexamples" in framework and "bert" in _word(row, "model")
+    return is_theirs and _word(row, "kind") == "pretrain" and _word(row, "seq") == "512"
+
+
+BINNED = 5 / 8
+"""Mean length against the longest, where batches are filled from bins; presumed."""
 
 
 def link_of(row: Row, missing: Unstated) -> str | None:
