@@ -94,6 +94,9 @@ def test_what_is_not_stated_widens_the_interval() -> None:
 
     assert width(blank) > 1.1 * width(stated)
     assert case_of(row(kernel_stack="")).unstated == ("kernel_stack",)
+    assert case_of(row(precision="")).layout.precision == "bf16"
+    assert case_of(row(precision="", chip="V100 SXM2 16GB")).layout.precision == "fp16"
+    assert case_of(row(precision="bf16-mixed")).layout.precision == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,6 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"model": "Mixtral 8x7B MoE"}, "mixture of experts"),
         ({"model": "Transformer-XL base"}, "Transformer-XL"),
         ({"precision": "int3"}, "precision"),
-        ({"precision": ""}, "precision: not stated"),
         ({"kernel_stack": "magic"}, "kernel_stack"),
         ({"recompute": "some"}, "recompute"),
         ({"link": "string"}, "link"),

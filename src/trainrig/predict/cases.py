@@ -84,12 +84,13 @@ def case_of(row: Row) -> Case:
     shape = shape_of(row)
     sizes = sizes_of(row, missing)
     engine = engine_of(row, sizes)
+    precision = precision_of(row, chip, missing)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq=whole(row, "seq"),
-        precision=precision_of(row),
+        precision=precision,
         recompute=recompute_of(row, sizes["zero"], missing),
-        kernels=kernels_of(row, chip, precision_of(row), missing),
+        kernels=kernels_of(row, chip, precision, missing),
         engine=engine,
         optimizer="adamw-fused",
         states=states_of(row, shape),

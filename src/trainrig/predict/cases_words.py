@@ -31,6 +31,7 @@ _UNSURE = {
     "recompute": 0.15,
     "kernel_stack": 0.15,
     "micro_batch": 0.15,
+    "precision": 0.25,
     "fabric_gbps_per_node": 0.1,
     "grad_accum": 0.05,
     "seq": 0.15,
@@ -92,15 +93,19 @@ def states_of(row: Row, shape: ModelShape) -> str:
     return "pure" if by_default or (is_loaded and is_bf16) else "auto"
 
 
-def precision_of(row: Row) -> str:
-    """One of PRECISIONS; microscaled fp8 is timed as fp8."""
-    word = {"mxfp8": "fp8", "half": "fp16", "float32": "fp32", "bfloat16": "bf16"}.get(
-        _word(row, "precision"), _word(row, "precision")
-    )
+_PRECISIONS = {"mxfp8": "fp8", "half": "fp16", "float32": "fp32", "bfloat16": "bf16"}
+"""Other words for them; microscaled fp8 is timed as fp8."""
+
+
+def precision_of(row: Row, chip: Chip, missing: Unstated) -> str:
+    """One of PRECISIONS; not stated: bf16, and fp16 on chips that came before it."""
+    word = _word(row, "precision").partition("-")[0]  # "bf16-mixed"
+    word = _PRECISIONS.get(word, word)
     if word in PRECISIONS:
         return word
     if not word:
-        raise UsageError("precision: not stated")
+        missing.add("precision")
+        return "bf16" if (chip.year or 2020) >= 2020 else "fp16"
     raise UsageError(f"precision {word[:40]!r}: one of {', '.join(PRECISIONS)}")
 
 
@@ -149,9 +154,13 @@ BINNED = 5 / 8
 """Mean length against the longest, where batches are filled from bins; presumed."""
 
 
+_LINKS = {"nvswitch": "nvlink", "xgmi": "", "infinity fabric": ""}
+"""Other words for them; what AMD's modules have is their own."""
+
+
 def link_of(row: Row, missing: Unstated) -> str | None:
     """The link inside a node; blank: the chip's own."""
-    word = _word(row, "link")
+    word = _LINKS.get(_word(row, "link"), _word(row, "link"))
     if not word:
         missing.add("link")
         return None
