@@ -372,7 +372,7 @@ def test_the_tables_show_every_experiment_and_why_one_failed() -> None:
     assert "2 × fp32 (DistributedDataParallel)" in text
     assert "two: NOT COMPARABLE: loss of step 0: 13.856" in text
     assert "16.0 sample/s" in text and "\x1b" not in text
-    assert "one\\|process" in report.markdown(summaries)
+    assert "one\\|process" in report.markdown(summaries, lambda cell: cell.replace("|", "\\|"))
     failed = trained(result=Result(), reason="rank 1 was ended by SIGKILL")
     assert "-" in "\n".join(report.lines([summary_of(failed)]))
 
@@ -397,3 +397,21 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
     foreign = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
     allowed = ("torch", "transformers", "trainrig.data", "trainrig.train.drivers")
     assert all(name.startswith(allowed) for name in foreign), foreign
+
+
+def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
+    """Terminal, markdown and HTML; what a stranger's file holds instead is left out."""
+    from trainrig.report.html import render_html
+    from trainrig.report.markdown import markdown
+    from trainrig.report.view import RunView
+
+    alone = trained()
+    alone.experiment = alone.experiment.replace(name="<b>one</b>")
+    rows = (summary_of(alone), summary_of(trained(apart="loss of step 0: 13.856")))
+    view = RunView(name="r", series={"experiments": rows})
+    page = render_html([view])
+    assert "<h2>Experiments</h2>" in page and "&lt;b&gt;one&lt;/b&gt;" in page
+    assert "<b>one</b>" not in page and "NOT COMPARABLE: loss of step 0: 13.856" in page
+    assert "layout as found" in markdown(view)
+    odd: Any = {"experiments": ({"name": 3}, {"losses": "x"})}
+    assert "<h2>Experiments</h2>" not in render_html([RunView(name="r", series=odd)])

@@ -1,12 +1,12 @@
-"""Experiments side by side: one table, what differs between them first.
+"""Experiments side by side: what differs between them first, then tables and bars.
 
-It is handed the summaries that ``train --json`` prints (`runner.experiments`), so that a stored
-run shows the same table as a fresh one.
+It is handed the summaries that ``train --json`` prints (`runner.experiments`); a run stores them as
+its series ``experiments``, so that terminal, markdown and HTML show a stored run as a fresh one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,67 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One experiment's bar: its rate as a share of the fastest, and its step as shares of parts."""
+
+    name: str
+    value: str
+    length: float
+    """Per cent of the fastest."""
+    parts: tuple[tuple[str, float], ...]
+    """Name and per cent of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Experiments beside each other, for the page."""
+
+    unlike: tuple[str, ...]
+    tables: tuple[Table, ...]
+    splits: tuple[Split, ...]
+    reasons: tuple[str, ...]
+
+
+def side_by_side(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Side | None:
+    """What a run's series say of its experiments; None if it has none, or a stranger's."""
+    summaries = stored(series)
+    if not summaries:
+        return None
+    return Side(
+        unlike=tuple(unlike(summaries)),
+        tables=tables(summaries),
+        splits=tuple(_splits(summaries)),
+        reasons=tuple(reasons(summaries)),
+    )
+
+
+def stored(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Summary]:
+    """The summaries among a run's series: all of them, or none if one is not what we write."""
+    summaries = series.get("experiments", ())
+    try:
+        list(lines(summaries))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError):
+        return ()
+    return summaries
+
+
+def _splits(summaries: Sequence[Summary]) -> Iterator[Split]:
+    known = [each for each in summaries if each["samples_per_s"] and each["step_time_s"]]
+    most = max((each["samples_per_s"] for each in known), default=1.0)
+    for each in known:
+        whole = each["step_time_s"]
+        shares = (
+            (_SHORT[part], 100.0 * (each["breakdown"].get(part) or 0.0) / whole) for part in PARTS
+        )
+        yield Split(
+            name=one_line(each["name"]),
+            value=format_quantity(each["samples_per_s"], "sample/s"),
+            length=100.0 * each["samples_per_s"] / most,
+            parts=tuple((name, max(0.0, share)) for name, share in shares),
+        )
 
 
 def tables(summaries: Sequence[Summary]) -> tuple[Table, Table]:
@@ -117,13 +178,13 @@ def reasons(summaries: Sequence[Summary]) -> list[str]:
     return lines
 
 
-def markdown(summaries: Sequence[Summary]) -> str:
+def markdown(summaries: Sequence[Summary], escape: Callable[[str], str]) -> str:
     """Both tables in markdown."""
     blocks = []
     for table in tables(summaries):
-        rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+        rows = [tuple(map(escape, row)) for row in (table.columns, *table.rows)]
+        rows.insert(1, ("---",) * len(table.columns))
+        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
     return "\n\n".join(blocks)
 
 

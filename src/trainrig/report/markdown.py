@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainrig.report import words
+from trainrig.report import experiments, words
 from trainrig.report.answers import Answer, answers
 from trainrig.report.heat import heat_legend, heat_maps, heat_table
 from trainrig.report.labels import capital
@@ -37,11 +37,17 @@ def markdown(view: RunView) -> str:
         _table(ladders),
         _findings(view),
         _answers(said),
+        _experiments(view),
         *_heat(view, said),
         _machine(view),
         _footer(view),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _experiments(view: RunView) -> str:
+    summaries = experiments.stored(view.series)
+    return experiments.markdown(summaries, _escape) if summaries else ""
 
 
 def _table(ladders: Sequence[Ladder]) -> str:

@@ -15,6 +15,7 @@ from trainrig.report import words
 from trainrig.report.answers import Answer, answers
 from trainrig.report.causes import CLOSE
 from trainrig.report.charts import Figure, curves
+from trainrig.report.experiments import Side, side_by_side
 from trainrig.report.heat import HeatMap, heat_maps
 from trainrig.report.join import Row
 from trainrig.report.labels import Device, case_text, family_text, name_devices, range_text
@@ -108,6 +109,8 @@ class Page:
     findings: tuple[Finding, ...]
     answers: tuple[Answer, ...]
     """What the numbers say by themselves."""
+    experiments: Side | None
+    """Trainings beside each other, where the run has some."""
     heat: tuple[HeatMap, ...]
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
@@ -140,6 +143,7 @@ def build_page(view: RunView) -> Page:
         peers=peer_groups(view, everything),
         findings=view.verdict.findings if view.verdict else (),
         answers=said,
+        experiments=side_by_side(view.series),
         heat=heat_maps(view, everything, said),
         figures=(
             *([roof] if (roof := roofline(view, everything)) else []),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainrig.report import words
+from trainrig.report.experiments import lines
 from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
@@ -49,6 +50,7 @@ def print_report(view: RunView, console: Console) -> None:
     _peers(page, console)
     _findings(page, console)
     _answers(page, console)
+    _experiments(page, console)
     _heat(page, console)
     _states(page, console)
     if words.unverified(view):
@@ -138,6 +140,15 @@ def _findings(page: Page, console: Console) -> None:
         word, style = _SEVERITY[finding.severity]
         console.print(_text(f"  {word}: {finding.evidence}", style))
         console.print(_text(f"    next: {finding.fix}"))
+
+
+def _experiments(page: Page, console: Console) -> None:
+    if page.experiments is None:
+        return
+    console.print()
+    console.print(_text("Experiments", "bold"))
+    for line in lines(page.view.series["experiments"]):
+        console.print(_text(line), soft_wrap=True)
 
 
 def _answers(page: Page, console: Console) -> None:

@@ -8,7 +8,6 @@ that is one, or else a reference that is trained for nothing else.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -190,6 +189,7 @@ class _Session:
         kept = [self.run.append(record) for record in records]
         self.findings += findings_of(found, kept)
         self.trained.append(found)
+        self.run.append_series("experiments", summary_of(found))
         self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
 
     def _train(self, found: Trained) -> None:
@@ -274,12 +274,11 @@ def _close(session: _Session, interrupted: str | None) -> Outcomes:
     run = session.run
     run.write_verdict(verdict)
     run.write_report(render_html([view_of(read_run(run.path))]))
-    trained = tuple(session.trained)
-    (run.path / "experiments.json").write_text(
-        json.dumps([summary_of(found) for found in trained], indent=1)
-    )
     return Outcomes(
-        run=run.path, verdict=verdict, trained=trained, interrupted=interrupted is not None
+        run=run.path,
+        verdict=verdict,
+        trained=tuple(session.trained),
+        interrupted=interrupted is not None,
     )
 
 
