@@ -6,7 +6,7 @@ shape, for a search over many: every formula that takes a `Layout` takes both.  
 (precision, recompute, …) are the same for all layouts of one object.
 
 Devices are a mesh of data × pipeline × tensor parallel; neighbours in a tensor-parallel group are
-nearest (ranks of one node), then pipeline, then data (Megatron's order, Narayanan et al. 2021).
+nearest (ranks of one node), then data, then pipeline (the order of ranks in Megatron-LM, too).
 """
 
 from __future__ import annotations
