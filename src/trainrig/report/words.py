@@ -93,6 +93,8 @@ def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> st
     """The worst rung in one sentence, with its cause."""
     ladders = ladder(view) if ladders is None else ladders
     worst = worst_rung(ladders)
+    if worst is None and not ladders and view.series.get("experiments"):
+        return "Experiments are compared with each other, not with a ceiling: see below."
     if worst is None:
         return _nothing_fell(ladders)
     rung = worst.rung

@@ -98,6 +98,8 @@ def run_experiments(
             total=len(ready),
         )
         watch(Progress(text=f"{len(ready)} experiments on {hostname}", level="stage"))
+        if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
+            watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
         interrupted = None
         try:
             for experiment, error in zip(ready, lacking, strict=True):
