@@ -13,13 +13,13 @@ import pytest
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.report import experiments as report
 from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
-from trainrig.runner.experiments import asked_for, slug_of
+from trainrig.runner.experiments import asked_for, slug_of, state_bytes
 from trainrig.train.backends import ALL, Result, Site, check_site
 from trainrig.train.experiment import Experiment
 from trainrig.train.files import experiment_of, read_file, tiny
 from trainrig.train.layouts import asked_of, check_layout, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
-from trainrig.workload import find, model_flops
+from trainrig.workload import find, model_flops, parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -375,6 +375,13 @@ def test_the_tables_show_every_experiment_and_why_one_failed() -> None:
     assert "one\\|process" in report.markdown(summaries, lambda cell: cell.replace("|", "\\|"))
     failed = trained(result=Result(), reason="rank 1 was ended by SIGKILL")
     assert "-" in "\n".join(report.lines([summary_of(failed)]))
+
+
+def test_the_least_that_a_rank_needs_shrinks_with_sharding() -> None:
+    keys = {"model": "llama-7B", "nproc": 8, "precision": "bf16"}
+    whole, shared = (state_bytes(experiment_of(keys | {"zero": zero})) for zero in (0, 3))
+    assert whole > 90e9 and whole > 3 * shared
+    assert shared >= 4 * parameters(find("llama-7B")).total  # a rank begins with all weights
 
 
 def test_names_become_file_names() -> None:

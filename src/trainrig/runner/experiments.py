@@ -34,7 +34,10 @@ from trainrig.train.files import experiment_of, read_file
 from trainrig.train.launch import SILENCE, launch, master_port
 from trainrig.train.layouts import check_layout
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
-from trainrig.units import format_quantity
+from trainrig.units import format_memory, format_quantity
+from trainrig.workload import find, parameters
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,8 @@ def run_experiments(
     lacking = [_lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
-    master_port()  # one that is taken is refused before a run is made
+    if any(experiment.nproc > 1 for experiment in ready):
+        master_port()  # one that is taken is refused before a run is made
     with create_run(out, "train", _config(ready)) as run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))
         run.write_machine(to_dict(snapshot))
@@ -175,7 +179,7 @@ class _Session:
             found.status, found.reason = Status.SKIPPED, lacking.message
             return self._keep(found)
         try:
-            self._train(found)
+            self._fit_or_train(found)
             self._compare(found)
         except KeyboardInterrupt:
             found.status, found.reason = Status.SKIPPED, "interrupted"
@@ -185,7 +189,7 @@ class _Session:
 
     def _keep(self, found: Trained) -> None:
         experiment = found.experiment
-        target = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
+        target = self._target(experiment)
         data_hash = read_manifest(Path(experiment.data)).corpus_sha256
         records = records_of(found, target, data_hash, self.environment)
         kept = [self.run.append(record) for record in records]
@@ -193,6 +197,24 @@ class _Session:
         self.trained.append(found)
         self.run.append_series("experiments", summary_of(found))
         self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
+
+    def _fit_or_train(self, found: Trained) -> None:
+        """Train what may fit; what surely does not would take the machine down with it."""
+        own = found.experiment
+        needed, free = state_bytes(own), self._target(own).memory_bytes
+        if own.device == "cpu":
+            needed *= own.nproc
+        if needed <= free or not free:
+            return self._train(found)
+        found.status = Status.OOM
+        found.reason = (
+            f"weights, gradients and optimizer alone need {format_memory(needed)}, and "
+            f"{format_memory(free)} are free: not started"
+        )
+        return None
+
+    def _target(self, experiment: Experiment) -> Target:
+        return choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
 
     def _train(self, found: Trained) -> None:
         own = found.experiment
@@ -249,6 +271,28 @@ class _Session:
                 )
             )
         return reference.result.probe
+
+
+_ENGINES = {0: "ddp", 1: "ddp", 2: "fsdp", 3: "fsdp"}
+
+
+def state_bytes(own: Experiment) -> int:
+    """Bytes of a rank that no batch size changes: the least that it needs."""
+    layout = Layout(
+        gpus=own.nproc,
+        micro_batch=own.batch,
+        grad_accum=own.grad_accum,
+        zero=own.zero,
+        shard_size=own.shard_size,
+        seq=own.seq,
+        precision=own.dtype,
+        engine=_ENGINES[own.zero] if own.nproc > 1 else "plain",
+        offload=own.offload,
+    )
+    shape = find(own.model)
+    found = memory(shape, layout)
+    states = found.weights + found.gradients + found.master + found.optimizer
+    return max(int(states), 4 * parameters(shape).total)  # a rank begins with all weights in fp32
 
 
 def slug_of(name: str) -> str:

@@ -77,9 +77,11 @@ def _objects(engine: Engine) -> Facts:
     moments = [value for value in states if isinstance(value, Tensor) and value.ndim > 0]
     per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
     ranked = dist.is_initialized()
+    wrapped = getattr(weights, "wrapped", engine.model)
+    devices = len(wrapped.device_ids) if isinstance(wrapped, torch.nn.DataParallel) else 1
     return {
-        "wrapped": type(getattr(weights, "wrapped", engine.model)).__name__,
-        "ranks": dist.get_world_size() if ranked else 1,
+        "wrapped": type(wrapped).__name__,
+        "ranks": dist.get_world_size() if ranked else devices,
         "transport": dist.get_backend() if ranked else None,
         "masters": local_elements(weights.master.values()),
         "master_dtype": _dtype(weights.master.values()),

@@ -144,6 +144,8 @@ def _engine(
     watch: Stopwatch[Any],
 ) -> Engine:
     spread = partial(spread_of, experiment=experiment, shape=shape, wire=wire)
+    if experiment.backend == "dataparallel":  # one process reads for all devices
+        experiment = experiment.replace(batch=experiment.batch * experiment.nproc, nproc=1)
     return Engine(experiment, shape, device, watch=watch, spread=spread, rank=rank)
 
 
