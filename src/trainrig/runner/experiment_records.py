@@ -41,6 +41,8 @@ class Trained:
     compared: bool = False
     """Whether there was a reference to compare with."""
     duration: float = 0.0
+    load: float | None = None
+    """The machine's load average when it began: what others did beside it."""
 
     @property
     def asked(self) -> Layout:
@@ -130,6 +132,7 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         device_count=trained.experiment.nproc,
         environment=environment,
         duration=trained.duration,
+        conditions={} if trained.load is None else {"load_average": trained.load},
     )
     if trained.status is not Status.OK:
         return [base]
@@ -233,6 +236,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
             "compared": trained.compared,
             "not_comparable": trained.apart,
         },
+        "load_average": trained.load,
         "status": trained.status.value,
         "reason": trained.reason,
         "row_verdict": trained.word,

@@ -232,6 +232,7 @@ class _Session:
     def _launch(self, found: Trained, folder: Path, heard: Any) -> None:
         backend = ALL[found.experiment.backend]
         command = backend.command(found.experiment, folder)
+        found.load = os.getloadavg()[0]
         ended = launch(command, folder, silence=self.silence, heard=heard)
         found.status, found.reason = ended.status, ended.reason
         found.duration = ended.duration
