@@ -7,7 +7,7 @@ relative.  A reference trains in one process, on the same samples, in the same p
 
 Two recipes for bf16 (bf16 weights, or fp32 weights under autocast) round in other places.  Where
 few targets enter the loss, as in a masked language model's, their norms may be further apart than
-that (seen: 1.6e-3): such a pair is not comparable by this rule, and the sentence gives both numbers.
+that (seen: 1.6e-3): such a pair is not comparable by this rule, and both numbers are said.
 """
 
 from __future__ import annotations
