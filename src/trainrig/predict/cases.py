@@ -21,11 +21,13 @@ from typing import Any
 
 from trainrig.catalog import Chip, find_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
+from trainrig.predict.cases_chip import chip_of
 from trainrig.predict.cases_model import head_share, shape_of
-from trainrig.predict.cases_sizes import cell, sizes_of, whole
+from trainrig.predict.cases_sizes import sizes_of, whole
 from trainrig.predict.cases_words import (
     BINNED,
     Unstated,
+    cell,
     engine_of,
     fabric_of,
     is_binned,
@@ -50,7 +52,7 @@ READ = (
     "interconnect",
     *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
-    *("zero_stage", "seq_parallel", "precision", "kernel_stack", "recompute", "kind"),
+    *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     "memory_kind",
 )
 """Every column that a prediction may depend on."""
@@ -79,12 +81,15 @@ def case_of(row: Row) -> Case:
     """The case that a row means.  UsageError with the reason where it means none."""
     missing = Unstated()
     _refuse(row)
-    chip = _chip(cell(row, "chip"))
-    _same_power(cell(row, "hardware"))
+    chip = chip_of(row, missing)
     shape = shape_of(row)
+    for name in ("heads", "ffn", "vocab"):
+        if not cell(row, name):
+            missing.add(name)
     sizes = sizes_of(row, missing)
     engine = engine_of(row, sizes)
     precision = precision_of(row, chip, missing)
+    rates = _rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq=whole(row, "seq"),
@@ -97,13 +102,15 @@ def case_of(row: Row) -> Case:
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     check(*_evened(row, shape, layout))
+    if "micro_batch" in missing.names:
+        layout = _fitting(shape, layout, rates.memory_bytes)
     mean_seq = round(BINNED * layout.seq) if is_binned(row) else 0
     if mean_seq:
         missing.add("seq")
     return Case(
         shape=shape,
         layout=layout,
-        rates=_rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing)),
+        rates=rates,
         chip=chip,
         head=head_share(row, shape),
         mean_seq=mean_seq,
@@ -118,6 +125,25 @@ def _evened(row: Row, shape: ModelShape, layout: Layout) -> tuple[ModelShape, La
     if "deepspeed" not in cell(row, "framework").lower() or shape.num_decoder_layers:
         return shape, layout
     return dataclasses.replace(shape, num_layers=-(-shape.num_layers // stages) * stages), layout
+
+
+def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
+    """Micro-batches that are not stated: the largest that memory holds, else of one sample.
+
+    A pipeline gets four for each stage where there are as many samples.
+    """
+    from trainrig.workload.memory import memory
+
+    samples = int(layout.micro_batch * layout.grad_accum)
+    least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
+    sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
+    for size in sizes:
+        one = layout.replace(micro_batch=size, grad_accum=samples // size)
+        dealt = layout.interleave == 1 or one.grad_accum % layout.pp == 0
+        can_be = samples % size == 0 and one.grad_accum >= least and dealt
+        if can_be and memory(shape, one).total <= capacity:
+            return one
+    return layout.replace(micro_batch=1, grad_accum=samples)
 
 
 @lru_cache(maxsize=256)
@@ -137,22 +163,6 @@ def _refuse(row: Row) -> None:
             raise UsageError("mixture of experts comes later: dense models only so far")
     if "transformer-xl" in model:
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
-
-
-def _chip(name: str) -> Chip:
-    if not name:
-        raise UsageError("chip: not stated, or none of the catalog")
-    chip = find_chip(name)
-    if chip is None:
-        raise UsageError(f"chip: {name[:60]!r} is not in the catalog")
-    return chip
-
-
-def _same_power(hardware: str) -> None:
-    """A card that is printed as limited below its data sheet is another one than the catalog's."""
-    word = hardware.lower()
-    if "limit" in word or "capped" in word or "custom" in word:
-        raise UsageError("hardware: printed with another power limit than the catalog's chip")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -215,7 +225,15 @@ def time_of(case: Case) -> tuple[float, float, float]:
     return step.total / factor, step.total, step.total * factor
 
 
-_MEMORY_UNSURE = {"kernel_stack": 0.25, "recompute": 0.5, "micro_batch": 0.3}
+_MEMORY_UNSURE = {
+    "kernel_stack": 0.25,
+    "recompute": 0.5,
+    "micro_batch": 0.3,
+    "precision": 0.3,
+    "zero_stage": 0.3,
+    "ffn": 0.1,
+    "vocab": 0.1,
+}
 """What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
 
 

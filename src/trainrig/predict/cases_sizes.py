@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainrig.errors import UsageError
-from trainrig.predict.cases_words import Unstated
+from trainrig.predict.cases_words import Unstated, cell, is_fsdp
 
 Row = Mapping[str, str]
+
+_TRUE = ("true", "yes", "1", "1.0")
 
 
 def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
@@ -21,19 +23,23 @@ def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
         raise UsageError(f"{gpus} GPUs are no multiple of tp {tp} × pp {pp}")
     dp = gpus // (tp * pp)
     micro, accum = batch_of(row, dp, missing)
-    zero = whole(row, "zero_stage", 0)
+    if not cell(row, "zero_stage") and dp > 1:
+        missing.add("zero_stage")
+    zero = whole(row, "zero_stage", 3 if is_fsdp(row) and pp == 1 else 0)
     if zero > 3:
         raise UsageError(f"zero_stage = {zero}: 0 to 3")
     return {
         "gpus": gpus,
-        "gpus_per_node": whole(row, "gpus_per_node", min(gpus, 8)),
+        "gpus_per_node": whole(row, "gpus_per_node", max(n for n in range(1, 9) if gpus % n == 0)),
         "tp": tp,
         "pp": pp,
         "interleave": whole(row, "vpp", 1),
         "micro_batch": micro,
         "grad_accum": accum,
         "zero": zero,
-        "sequence_parallel": int(row.get("seq_parallel", "").strip().lower() in ("true", "1")),
+        "sequence_parallel": int(
+            tp > 1 and cell(row, "seq_parallel").lower() in ("true", "1", "1.0")
+        ),
     }
 
 
@@ -44,7 +50,8 @@ def batch_of(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
     if not batch and not micro:
         raise UsageError("neither global_batch nor micro_batch is stated")
     if not micro:
-        missing.add("micro_batch")
+        if not accum:
+            missing.add("micro_batch")
         micro = max(1, batch // (dp * max(accum, 1)))
     if not accum:
         accum = max(1, round(batch / (dp * micro))) if batch else 1
@@ -55,10 +62,6 @@ def batch_of(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
             f"a global batch of {batch} is not micro-batches of {micro} × {accum} × {dp} ranks"
         )
     return micro, accum
-
-
-def cell(row: Row, name: str) -> str:
-    return (row.get(name) or "").strip()
 
 
 def whole(row: Row, name: str, default: int | None = None) -> int:

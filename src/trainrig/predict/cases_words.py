@@ -36,6 +36,11 @@ _UNSURE = {
     "grad_accum": 0.05,
     "seq": 0.15,
     "link": 0.05,
+    "chip": 0.25,
+    "zero_stage": 0.1,
+    "heads": 0.05,
+    "ffn": 0.1,
+    "vocab": 0.05,
 }
 """What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
 
@@ -55,8 +60,19 @@ class Unstated:
         return math.hypot(*(_UNSURE[name] for name in self.names))
 
 
+def cell(row: Row, name: str) -> str:
+    """What stands there; what tables write where nothing does is nothing."""
+    text = (row.get(name) or "").strip()
+    if text.lower() == "none" and name in ("link", "recompute"):
+        return text  # a word of theirs
+    return "" if text.lower() in _BLANK else text
+
+
+_BLANK = ("nan", "none", "null", "n/a", "na", "-")
+
+
 def _word(row: Row, name: str) -> str:
-    return (row.get(name) or "").strip().lower()
+    return cell(row, name).lower()
 
 
 def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
@@ -93,20 +109,36 @@ def states_of(row: Row, shape: ModelShape) -> str:
     return "pure" if by_default or (is_loaded and is_bf16) else "auto"
 
 
-_PRECISIONS = {"mxfp8": "fp8", "half": "fp16", "float32": "fp32", "bfloat16": "bf16"}
-"""Other words for them; microscaled fp8 is timed as fp8."""
+_SPELLED = (
+    # The first that is found counts, so the most particular first.
+    (re.compile(r"nf4|int[48]|fp4|[48]-?bit|qlora"), ""),
+    (re.compile(r"fp8|float8"), "fp8"),
+    (re.compile(r"bf16|bfloat16"), "bf16"),
+    (re.compile(r"tf32"), "tf32"),
+    (re.compile(r"fp16|float16|half|16-mixed"), "fp16"),
+    (re.compile(r"fp32|float32"), "fp32"),
+)
+"""Ways of writing a precision; what quantises weights is none of them."""
 
 
 def precision_of(row: Row, chip: Chip, missing: Unstated) -> str:
-    """One of PRECISIONS; not stated: bf16, and fp16 on chips that came before it."""
-    word = _word(row, "precision").partition("-")[0]  # "bf16-mixed"
-    word = _PRECISIONS.get(word, word)
-    if word in PRECISIONS:
-        return word
-    if not word:
+    """One of PRECISIONS; not stated: bf16, and fp16 on chips that came before it.
+
+    Microscaled fp8 is timed as fp8.
+    """
+    word = _word(row, "precision") or _word(row, "dtype")
+    found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
+    if found:
+        return found
+    if found is None and (not word or "amp" in word or "mixed" in word):
         missing.add("precision")
         return "bf16" if (chip.year or 2020) >= 2020 else "fp16"
     raise UsageError(f"precision {word[:40]!r}: one of {', '.join(PRECISIONS)}")
+
+
+def is_fsdp(row: Row) -> bool:
+    """Whether the framework's name says that it shards weights."""
+    return any(word in _word(row, "framework") for word in ("fsdp", "torchtitan"))
 
 
 def recompute_of(row: Row, zero: int, missing: Unstated) -> str:
@@ -154,13 +186,21 @@ BINNED = 5 / 8
 """Mean length against the longest, where batches are filled from bins; presumed."""
 
 
-_LINKS = {"nvswitch": "nvlink", "xgmi": "", "infinity fabric": ""}
-"""Other words for them; what AMD's modules have is their own."""
+_LINKS = {
+    "nvlink": "nvlink",
+    "nvswitch": "nvlink",
+    "nvl72": "nvlink",
+    "pcie": "pcie",
+    "xgmi": "",
+    "infinity fabric": "",
+}
+"""What words for links contain; what AMD's modules have is their own."""
 
 
 def link_of(row: Row, missing: Unstated) -> str | None:
     """The link inside a node; blank: the chip's own."""
-    word = _LINKS.get(_word(row, "link"), _word(row, "link"))
+    word = _word(row, "link")
+    word = next((link for part, link in _LINKS.items() if part in word), word)
     if not word:
         missing.add("link")
         return None
