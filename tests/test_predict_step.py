@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -280,3 +281,19 @@ def test_the_classic_story_of_two_cards(
     assert found.data_comm / found.total == pytest.approx(comm, abs=0.05)
     if optimizer is not None:
         assert found.optimizer / found.total == pytest.approx(optimizer, abs=0.05)
+
+
+def test_one_ring_has_one_port_of_the_fabric_and_no_less() -> None:
+    def exchanged(fabric: float, engine: str, zero: int) -> float:
+        found = rates(fabric=fabric)
+        words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": zero, "engine": engine}
+        words |= {"precision": "fp16"}
+        return float(predict_step(GPT, Layout(**words), found).data_comm)
+
+    # A fabric of one port: the ring has all of it, as every engine's exchanges have.
+    assert exchanged(12.5e9, "deepspeed", 1) == exchanged(12.5e9, "megatron", 1)
+    # Eight ports: one ring gains nothing from the other seven.
+    assert exchanged(200e9, "deepspeed", 1) > 0.9 * exchanged(25e9, "deepspeed", 1)
+    assert exchanged(200e9, "megatron", 1) < 0.5 * exchanged(25e9, "megatron", 1)
+    steps = [exchanged(fabric, "deepspeed", 3) for fabric in np.geomspace(1e9, 1e12, 30)]
+    assert all(b <= a * (1.0 + 1e-9) for a, b in itertools.pairwise(steps))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainrig.predict.step_constants import HOST_ADAM_BYTES, HOST_MEMORY
+from trainrig.predict.step_constants import HOST_ADAM_BYTES, HOST_MEMORY, PORT
 from trainrig.workload.parameters import block_parameters, parameters
 from trainrig.workload.primitives import dtype_bytes
 from trainrig.workload.states import states_of
@@ -172,8 +172,9 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
 
     def over_shards(kind: str, num_bytes: Array) -> Array:
         sharing = mesh.groups(shard_near)
-        if engine == "deepspeed":  # one ring: every byte comes to every rank from the fabric
-            sharing = mesh.per_node
+        if engine == "deepspeed":  # one ring leaves a node by one port, however many there are
+            ports = rates.links.between.bandwidth / PORT
+            sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
         return rates.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
 
     def over_copies(num_bytes: Array) -> Array:
