@@ -16,7 +16,7 @@ _PATH = click.Path(path_type=Path)
 @click.command(short_help="Train a model on text, and say where each step's time goes.")
 @click.argument("file", required=False, type=_PATH)
 @click.option("--model", help="A name, gpt2:num_layers=4,hidden=256, or a config.json.")
-@click.option("--batch-size", type=int, help="Samples that go through the model at once.")
+@click.option("--batch-size", metavar="N|auto", help="Samples at once; auto: what fits.")
 @click.option("--seq-len", type=int, help="Tokens of a sample.")
 @click.option("--steps", type=int, help="Updates of the weights.")
 @click.option("--precision", help="bf16, fp32 or fp16.")
@@ -69,9 +69,10 @@ def command(
 
     watch = watching.on_stderr()
     asked = {name: value for name, value in keys.items() if value is not None}
+    asked |= _batch_size(asked.pop("batch_size", None))
     asked |= {"compile": True} if asked.pop("compiled") else {}
     asked |= {"data": str(asked["data"])} if "data" in asked else {}
-    if file is not None or _LAYOUT & asked.keys():
+    if file is not None or _LAYOUT & asked.keys() or asked.get("batch_size") == "auto":
         return _experiments(file, asked | _known(device=device), out, resume, watch, as_json)
     return _alone(asked, device, out, resume, watch, as_json)
 
@@ -93,6 +94,15 @@ _INSIDE = {
     "precision": "dtype",
     "lr": "learning_rate",
 }
+
+
+def _batch_size(said: str | None) -> dict[str, Any]:
+    if said is None or said == "auto":
+        return _known(batch_size=said)
+    try:
+        return {"batch_size": int(said)}
+    except ValueError:
+        raise click.BadParameter(f"{said!r} is no whole number, nor auto") from None
 
 
 def _known(**named: Any) -> dict[str, Any]:

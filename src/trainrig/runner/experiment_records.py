@@ -33,6 +33,8 @@ class Trained:
     """An experiment and what became of it."""
 
     experiment: Experiment
+    auto_batch: bool = False
+    """Its batch size was looked for: one that does not fit is not the end."""
     status: Status = Status.OK
     reason: str | None = None
     result: Result = field(default_factory=Result)
@@ -162,10 +164,21 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
         yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
 
 
-def findings_of(trained: Trained, records: Sequence[Record]) -> Iterator[Finding]:
-    """What is wrong with a training, and what to do."""
+def findings_of(
+    trained: Trained, records: Sequence[Record], went_on: int | None = None
+) -> Iterator[Finding]:
+    """What is wrong with a training, and what to do; ``went_on``: the batch that was tried next."""
     ids, name = (records[0].id,) if records else (), trained.experiment.name
-    if trained.status not in (Status.OK, Status.SKIPPED):
+    if went_on is not None:
+        yield Finding(
+            id="batch-too-large",
+            severity="warning",
+            evidence=f"{name}: a batch of {trained.experiment.batch} does not fit: "
+            f"{trained.reason}; went on with {went_on}",
+            fix=_fix(trained),
+            records=ids,
+        )
+    elif trained.status not in (Status.OK, Status.SKIPPED):
         yield Finding(
             id="training-failed",
             severity="error",
@@ -218,6 +231,8 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "name": own.name,
         "backend": own.backend,
         "model": own.model,
+        "batch_size": own.batch,
+        "batch_size_asked": "auto" if trained.auto_batch else own.batch,
         "layout_asked": trained.asked,
         "layout_found": trained.found,
         "losses": [row["loss"] for row in rows],

@@ -20,14 +20,16 @@ from typing import Any
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest, inspect, to_dict, value_or
-from trainrig.record import Finding, Outcome, Status, Verdict
+from trainrig.record import Finding, Status, Verdict
+from trainrig.runner.batch_sizes import by_doubling, guess, smaller, state_bytes
 from trainrig.runner.experiment_records import Trained, findings_of, records_of, summary_of
+from trainrig.runner.experiment_verdict import verdict_of
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.show import view_of
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.store import RunWriter, create_run, read_run
-from trainrig.train.backends import ALL, Site, check_site
+from trainrig.train.backends import ALL, Result, Site, check_site
 from trainrig.train.experiment import Experiment, check_compiler
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.train.files import experiment_of, read_file
@@ -35,9 +37,6 @@ from trainrig.train.launch import SILENCE, launch, master_port
 from trainrig.train.layouts import check_layout
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_memory, format_quantity
-from trainrig.workload import find, parameters
-from trainrig.workload.layout import Layout
-from trainrig.workload.memory import memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +173,16 @@ class _Session:
 
     def take(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
         """Train one experiment, compare it, write it down."""
-        found = Trained(experiment=experiment)
+        found = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
         if lacking is not None:
             found.status, found.reason = Status.SKIPPED, lacking.message
             return self._keep(found)
         try:
+            if experiment.auto_batch:
+                self._choose_batch(found)
             self._fit_or_train(found)
+            while found.auto_batch and found.status is Status.OOM and self._halve(found):
+                self._fit_or_train(found)
             self._compare(found)
         except KeyboardInterrupt:
             found.status, found.reason = Status.SKIPPED, "interrupted"
@@ -187,38 +190,78 @@ class _Session:
             raise
         return self._keep(found)
 
-    def _keep(self, found: Trained) -> None:
-        experiment = found.experiment
-        target = self._target(experiment)
-        data_hash = read_manifest(Path(experiment.data)).corpus_sha256
+    def _choose_batch(self, found: Trained) -> None:
+        """The size that is trained first, by formula or by doubling."""
+        own = found.experiment.replace(auto_batch=False)
+        free = self._target(own).memory_bytes
+        if free > 0:
+            batch, how = guess(own, free), "the largest that should fit, or the bound"
+        else:
+            batch, how = by_doubling(own, self._fits), "the last that did, doubled from 1"
+        found.experiment = own.replace(batch=batch)
+        self.watch(Progress(text=f"{own.name}: batch_size auto: {batch}, {how}"))
+
+    def _fits(self, own: Experiment) -> bool:
+        """Whether a few steps of it train; a size that does not is a record."""
+        trial = Trained(experiment=own)
+        self.watch(Progress(text=f"{own.name}: does a batch of {own.batch} fit?", level="running"))
+        folder = self.run.path / "logs" / f"{self._slug(own)}-fits-{own.batch}"
+        self._launch(trial, folder, lambda _rank, _event: None, probe=False)
+        if trial.status is Status.OOM and own.batch > 1:  # 1 is trained, and says it itself
+            self._record(trial, went_on=own.batch // 2)
+        return trial.status is Status.OK
+
+    def _halve(self, found: Trained) -> bool:
+        """Record that a size did not fit, and prepare half of it; False where none is left."""
+        batch = smaller(found.experiment.batch)
+        if batch is None or self._too_large(found.experiment) is not None:
+            return False
+        self._record(found, went_on=batch)
+        self.watch(Progress(text=f"{found.reason}: trying a batch of {batch}"))
+        found.experiment = found.experiment.replace(batch=batch)
+        found.status, found.reason, found.result = Status.OK, None, Result()
+        return True
+
+    def _record(self, found: Trained, went_on: int | None = None) -> None:
+        """The records of a training, and what is wrong with it."""
+        data_hash = read_manifest(Path(found.experiment.data)).corpus_sha256
+        target = self._target(found.experiment)
         records = records_of(found, target, data_hash, self.environment)
         kept = [self.run.append(record) for record in records]
-        self.findings += findings_of(found, kept)
+        self.findings += findings_of(found, kept, went_on)
+
+    def _keep(self, found: Trained) -> None:
+        self._record(found)
         self.trained.append(found)
         self.run.append_series("experiments", summary_of(found))
         self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
 
     def _fit_or_train(self, found: Trained) -> None:
         """Train what may fit; what surely does not would take the machine down with it."""
-        own = found.experiment
+        reason = self._too_large(found.experiment)
+        if reason is None:
+            return self._train(found)
+        found.status, found.reason = Status.OOM, reason
+        return None
+
+    def _too_large(self, own: Experiment) -> str | None:
+        """Why not even what no batch size changes fits."""
         needed, free = state_bytes(own), self._target(own).memory_bytes
         if own.device == "cpu":
             needed *= own.nproc
         if needed <= free or not free:
-            return self._train(found)
-        found.status = Status.OOM
-        found.reason = (
+            return None
+        return (
             f"weights, gradients and optimizer alone need {format_memory(needed)}, and "
             f"{format_memory(free)} are free: not started"
         )
-        return None
 
     def _target(self, experiment: Experiment) -> Target:
         return choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
 
     def _train(self, found: Trained) -> None:
         own = found.experiment
-        slug = f"{len(self.trained) + 1:02d}-{slug_of(own.name)}"
+        slug = self._slug(own) + (f"-batch-{own.batch}" if found.auto_batch else "")
 
         def heard(rank: int, event: Mapping[str, Any]) -> None:
             if rank == 0 and event["event"] == "row":
@@ -229,9 +272,12 @@ class _Session:
 
         self._launch(found, self.run.path / "logs" / slug, heard)
 
-    def _launch(self, found: Trained, folder: Path, heard: Any) -> None:
+    def _slug(self, own: Experiment) -> str:
+        return f"{len(self.trained) + 1:02d}-{slug_of(own.name)}"
+
+    def _launch(self, found: Trained, folder: Path, heard: Any, *, probe: bool = True) -> None:
         backend = ALL[found.experiment.backend]
-        command = backend.command(found.experiment, folder)
+        command = backend.command(found.experiment, folder, probe=probe)
         found.load = os.getloadavg()[0]
         ended = launch(command, folder, silence=self.silence, heard=heard)
         found.status, found.reason = ended.status, ended.reason
@@ -274,28 +320,6 @@ class _Session:
         return reference.result.probe
 
 
-_ENGINES = {0: "ddp", 1: "ddp", 2: "fsdp", 3: "fsdp"}
-
-
-def state_bytes(own: Experiment) -> int:
-    """Bytes of a rank that no batch size changes: the least that it needs."""
-    layout = Layout(
-        gpus=own.nproc,
-        micro_batch=own.batch,
-        grad_accum=own.grad_accum,
-        zero=own.zero,
-        shard_size=own.shard_size,
-        seq=own.seq,
-        precision=own.dtype,
-        engine=_ENGINES[own.zero] if own.nproc > 1 else "plain",
-        offload=own.offload,
-    )
-    shape = find(own.model)
-    found = memory(shape, layout)
-    states = found.weights + found.gradients + found.master + found.optimizer
-    return max(int(states), 4 * parameters(shape).total)  # a rank begins with all weights in fp32
-
-
 def slug_of(name: str) -> str:
     """A name as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
@@ -317,7 +341,7 @@ def _close(session: _Session, interrupted: str | None) -> Outcomes:
     """Judge what is there and write the report."""
     from trainrig.report.html import render_html
 
-    verdict = _judge(session, interrupted)
+    verdict = verdict_of(session.trained, session.findings, interrupted)
     run = session.run
     run.write_verdict(verdict)
     run.write_report(render_html([view_of(read_run(run.path))]))
@@ -326,34 +350,6 @@ def _close(session: _Session, interrupted: str | None) -> Outcomes:
         verdict=verdict,
         trained=tuple(session.trained),
         interrupted=interrupted is not None,
-    )
-
-
-def _judge(session: _Session, interrupted: str | None) -> Verdict:
-    """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS."""
-    findings = tuple(session.findings)
-    faults = [finding for finding in findings if finding.severity == "error"]
-    skipped = [found for found in session.trained if found.status is Status.SKIPPED]
-    alone = [found for found in session.trained if not found.compared]
-    if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        return Verdict(outcome=Outcome.FAIL, reason=faults[0].evidence + more, findings=findings)
-    if interrupted:
-        return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted, findings=findings)
-    if skipped or alone:
-        first = (skipped or alone)[0]
-        reason = first.reason or "compared with nothing"
-        return Verdict(
-            outcome=Outcome.INCOMPLETE,
-            reason=f"{first.experiment.name}: {reason}",
-            findings=findings,
-        )
-    count = len(session.trained)
-    what = "1 experiment" if count == 1 else f"{count} experiments"
-    return Verdict(
-        outcome=Outcome.PASS,
-        reason=f"{what}: layouts as asked, losses as in one process",
-        findings=findings,
     )
 
 

@@ -16,6 +16,7 @@ from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.worker import Reply, Request, Worker
 from trainrig.record import Derivation, Record, Status, new_id
+from trainrig.runner.batch_sizes import smaller
 from trainrig.runner.execute import Executor
 from trainrig.runner.ledger import corrections_of
 from trainrig.runner.plan import Block, Task, matmul_case
@@ -141,9 +142,10 @@ class Session:
             self._bound(task, expected)
             self._foretell(task, expected)
             last = self._attempt(task, experiment, trained)
-            if last.status is not Status.OOM or experiment.batch == 1 or self._resuming:
+            batch = smaller(experiment.batch)
+            if last.status is not Status.OOM or batch is None or self._resuming:
                 break
-            experiment = experiment.replace(batch=experiment.batch // 2)
+            experiment = experiment.replace(batch=batch)
             self._tell(f"{last.reason}: trying a batch of {experiment.batch}", level="point")
         return trained
 

@@ -57,7 +57,7 @@ class Backend(Protocol):
     def missing(self, site: Site) -> str | None:
         """Why it cannot run here, or None."""
 
-    def command(self, experiment: Experiment, run: Path) -> Command:
+    def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
         """How to start it; what it reads is in ``run`` then."""
 
     def collect(self, run: Path) -> Result:
@@ -85,10 +85,10 @@ class _Python:
             return "it runs on GPUs, and there is none"
         return None
 
-    def command(self, experiment: Experiment, run: Path) -> Command:
+    def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
         """One process a rank; on the CPU each has one thread."""
         run.mkdir(parents=True, exist_ok=True)
-        request = {"experiment": to_dict(experiment), "probe": True}
+        request = {"experiment": to_dict(experiment), "probe": probe}
         (run / "experiment.json").write_text(json.dumps(request))
         env = dict(self.settings)
         if not experiment.device.startswith("cuda"):

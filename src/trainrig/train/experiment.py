@@ -48,6 +48,8 @@ class Experiment:
     """The prepared folder."""
     batch: int = 8
     """Samples that go through the model at once."""
+    auto_batch: bool = False
+    """``batch`` is not known yet: the largest that fits is looked for."""
     seq: int = 256
     """Tokens of a sample."""
     grad_accum: int = 1

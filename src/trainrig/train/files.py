@@ -62,6 +62,9 @@ SAME = (
     "seed",
 )
 KEYS = (*FIELDS, *SAME, "tokens", "scale")
+LATER = {"tp": "tensor parallelism", "pp": "pipeline parallelism"}
+"""Keys of layouts that are not trained yet."""
+AUTO = "auto"
 SCALES = ("full", "tiny")
 _TABLES = ("experiment", "sweep", "tiny")
 
@@ -112,6 +115,7 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
 
 def experiment_of(keys: Keys) -> Experiment:
     """One experiment of keys as the command line has them.  Raises UsageError."""
+    _refuse_later(keys)
     unknown = [key for key in keys if key not in KEYS]
     if unknown:
         raise UsageError(f"an experiment has no {unknown[0]!r}", "it has: " + ", ".join(KEYS))
@@ -123,6 +127,13 @@ def experiment_of(keys: Keys) -> Experiment:
         raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
     if isinstance(keys.get("optimizer"), str) and keys["optimizer"] == "adamw-fused":
         keys["optimizer"] = "adamw"
+    if keys.get("batch_size") == AUTO:
+        if tokens is not None:
+            raise UsageError(
+                "tokens and batch_size auto: how many steps they are is not known before",
+                "steps instead of tokens",
+            )
+        keys |= {"batch_size": 1, "auto_batch": True}
     named = {FIELDS.get(key, key): value for key, value in keys.items()}
     found = from_dict({"heldout_batches": 0, "checkpoint_every": 0, **named})
     if scale == "tiny":
@@ -132,6 +143,15 @@ def experiment_of(keys: Keys) -> Experiment:
     check_layout(found)
     check(found)
     return found
+
+
+def _refuse_later(keys: Keys) -> None:
+    for key, what in LATER.items():
+        if key in keys:
+            raise UsageError(
+                f"{key} = {keys[key]}: {what} comes in a later version",
+                f"leave {key} out; nproc and zero spread a training over ranks",
+            )
 
 
 def _steps_for(tokens: Any, found: Experiment) -> int:
@@ -175,7 +195,7 @@ def _check_keys(content: Keys, lines: _Lines) -> None:
     own = [(key, number) for number, table in enumerate(tables) for key in table]
     rest = [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in [*shared, *own, *rest]:
-        if key not in KEYS:
+        if key not in KEYS and key not in LATER:
             hint = "it has: " + ", ".join(KEYS)
             raise lines.error(key, place, f"an experiment has no {key!r}", hint)
     for key, values in content.get("sweep", {}).items():

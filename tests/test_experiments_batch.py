@@ -1,0 +1,144 @@
+"""Batch size ``auto``: by formula, by doubling, and what happens where it does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainrig.data.prepare import prepare
+from trainrig.errors import UsageError
+from trainrig.record import Outcome, Status
+from trainrig.runner import batch_sizes
+from trainrig.runner import experiments as runner
+from trainrig.runner.batch_sizes import by_doubling, guess, layout_of, smaller
+from trainrig.store import read_run
+from trainrig.train.experiment import Experiment
+from trainrig.train.files import experiment_of, read_file
+from trainrig.train.launch import Ended
+from trainrig.workload import find
+from trainrig.workload.memory import memory
+
+MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+
+
+def experiment(**changes: Any) -> Experiment:
+    keys = {"model": MODEL, "seq_len": 16, "steps": 6, "device": "cpu", "precision": "fp32"}
+    return experiment_of(keys | {"batch_size": "auto"} | changes)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small prepared corpus."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
+    for number in range(20):
+        (folder / f"{number}.txt").write_text(" ".join(random.choice(words, 400)))
+    return str(prepare((folder,), out=folder.parent / "ready", vocab_size=400).folder)
+
+
+def test_auto_is_a_word_of_the_key(tmp_path: Path) -> None:
+    assert experiment().auto_batch and not experiment(batch_size=3).auto_batch
+    path = tmp_path / "x.toml"
+    path.write_text('[sweep]\nbatch_size = ["auto", 4]\n')
+    assert [(e.auto_batch, e.batch) for e in read_file(path, {})] == [(True, 1), (False, 4)]
+    with pytest.raises(UsageError, match="tokens and batch_size auto"):
+        experiment_of({"batch_size": "auto", "tokens": 4096})
+
+
+def test_the_guess_fits_and_the_next_does_not() -> None:
+    own = experiment(model="gpt2", seq_len=1024, device="cuda", precision="bf16")
+    free = 24 * 2**30
+    batch = guess(own, free)
+    shape = find("gpt2")
+    assert memory(shape, layout_of(own.replace(batch=batch))).total <= free
+    assert memory(shape, layout_of(own.replace(batch=batch + 1))).total > free
+
+
+def test_a_guess_is_bounded_and_never_nothing() -> None:
+    assert guess(experiment(), 1e12) == batch_sizes.MOST["cpu"]
+    assert guess(experiment(), 1.0) == 1
+
+
+@pytest.mark.parametrize(("most", "found"), [(0, 1), (1, 1), (5, 4), (8, 8), (999, 16)])
+def test_doubling_ends_at_what_fits_or_at_the_bound(most: int, found: int) -> None:
+    tried: list[int] = []
+
+    def fits(own: Experiment) -> bool:
+        tried.append(own.batch)
+        return own.batch <= most
+
+    assert by_doubling(experiment(), fits) == found
+    assert tried == [1, 2, 4, 8, 16][: len(tried)]
+
+
+def test_half_is_next_until_there_is_none() -> None:
+    assert [smaller(batch) for batch in (11, 5, 2, 1)] == [5, 2, 1, None]
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
+    """A machine on which no more than 4 samples fit, or ``param``; what was tried on it."""
+    most = getattr(request, "param", 4)
+    tried: list[int] = []
+    real = runner.launch
+
+    def launch(command: Any, folder: Path, **how: Any) -> Ended:
+        asked = json.loads((folder / "experiment.json").read_text())["experiment"]
+        tried.append(asked["batch"])
+        if asked["batch"] > most:
+            return Ended(status=Status.OOM, reason="rank 0: out of memory")
+        return real(command, folder, **how)
+
+    monkeypatch.setattr(runner, "launch", launch)
+    return tried
+
+
+def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
+    data: str, tmp_path: Path, little_memory: list[int]
+) -> None:
+    own = experiment(data=data, name="auto")
+    outcomes = runner.run_experiments((own,), out=tmp_path)
+    assert little_memory == [16, 8, 4]
+    found = runner.summary(outcomes)
+    assert outcomes.verdict.outcome is Outcome.PASS
+    assert (found["batch_size"], found["batch_size_asked"]) == (4, "auto")
+    refused = [f for f in found["findings"] if f["id"] == "batch-too-large"]
+    assert len(refused) == 2 and "went on with 4" in refused[1]["evidence"]
+    assert "recompute full" in refused[1]["fix"]
+    times = [r for r in read_run(outcomes.run).records if r.metric == "time"]
+    assert [(r.case["batch"], r.status) for r in times] == [
+        (16, Status.OOM),
+        (8, Status.OOM),
+        (4, Status.OK),
+    ]
+
+
+@pytest.mark.parametrize("little_memory", [1], indirect=True)
+def test_where_memory_is_unknown_sizes_are_doubled_from_one(
+    data: str, tmp_path: Path, little_memory: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runner.find_targets
+    unknown = [dataclasses.replace(t, memory_bytes=0) for t in real(runner.inspect())]
+    monkeypatch.setattr(runner, "find_targets", lambda _: unknown)
+    outcomes = runner.run_experiments((experiment(data=data, name="auto"),), out=tmp_path)
+    assert little_memory == [1, 2, 1]
+    assert runner.summary(outcomes)["batch_size"] == 1
+    assert outcomes.verdict.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(("key", "what"), [("tp", "tensor"), ("pp", "pipeline")])
+def test_layouts_that_come_later_are_refused_with_their_line(
+    tmp_path: Path, key: str, what: str
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f'model = "gpt2"\n{key} = 2\n')
+    with pytest.raises(UsageError, match=f"line 2: {key} = 2: {what} parallelism comes in a later"):
+        read_file(path, {})
+    with pytest.raises(UsageError, match="later version"):
+        experiment_of({key: 2})
