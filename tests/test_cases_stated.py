@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.predict.cases import case_of, predict_row
+from trainrig.predict.cases import case_of, predict_row, read_rows
 
 ROW = {
     "chip": "A100 SXM4 80GB",
@@ -160,3 +161,20 @@ def test_a_link_is_known_however_it_is_spelled(word: str, link: str) -> None:
 def test_nodes_that_are_not_stated_are_filled() -> None:
     case = case_of(row(num_gpus="12", dp="12", gpus_per_node="", global_batch="48"))
     assert case.layout.gpus_per_node == 6
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_a_table_is_read_as_programs_write_it(tmp_path: Path, between: str) -> None:
+    path = tmp_path / "table.csv"
+    lines = [between.join(ROW), between.join(ROW.values())]
+    path.write_bytes("\r\n".join(lines).replace("Llama-2-7B", "Llama-2-7B \xd7").encode("latin-1"))
+    (found,) = read_rows(path)
+    assert predict_row(found) == predict_row(ROW)
+
+
+def test_a_long_cell_costs_its_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    rows = [",".join(ROW), ",".join(row(layers="9" * 200_000).values()), ",".join(ROW.values())]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    first, second = (predict_row(one) for one in read_rows(path))
+    assert first["reason"] and second["reason"] is None

@@ -250,3 +250,14 @@ def test_plain_numbers_need_no_numpy() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["RTX 3090", "RTX A6000", "H100 SXM5 80GB"])
+def test_no_link_between_cards_is_pcie(name: str) -> None:
+    chip = find_chip(name)
+    assert chip is not None
+
+    def rate(link: str | None) -> float:
+        return rates_of_chip(chip, link=link).links.inside.bandwidth
+
+    assert rate("none") == rate("pcie") < rate("nvlink")

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ READ = (
     "memory_kind",
 )
 """Every column that a prediction may depend on."""
-MOST_CELLS = 1 << 16
+LONGEST_CELL = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,16 +169,21 @@ def _refuse(row: Row) -> None:
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
     """Rows of a CSV, one by one, however many.  DataError where it is none."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        # A letter of another encoding in a name or a note is no reason to refuse the numbers.
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
             yield from _rows(lines, path.name)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "name a CSV file") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise DataError(f"{path} is no CSV in UTF-8", "name a CSV file") from None
+    except csv.Error as error:
+        raise DataError(f"{path} is no CSV: {error}", "name a CSV file") from None
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
-    table = csv.DictReader(lines, restkey="", restval="")
+    lines = iter(lines)
+    head = next(lines, "")
+    between = max(",;\t", key=head.count)
+    csv.field_size_limit(LONGEST_CELL)
+    table = csv.DictReader(chain([head], lines), restkey="", restval="", delimiter=between)
     columns = [column.strip() for column in table.fieldnames or ()]
     table.fieldnames = columns
     lacking = [column for column in NEEDED if column not in columns]

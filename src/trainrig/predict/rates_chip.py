@@ -171,8 +171,8 @@ def _links(chip: Chip, link: str | None, fabric: float | None, p2p: bool | None)
 
 def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
     own = chip.link is not None and chip.link != "none" and chip.link_bandwidth is not None
-    wanted = link if link not in (None, "none") else ("nvlink" if own else "pcie")
-    if link is None and chip.link == "NVLink bridge":
+    wanted = link or ("nvlink" if own else "pcie")
+    if link == "none" or (link is None and chip.link == "NVLink bridge"):
         wanted = "pcie"  # a bridge is bought apart: it is there where it is said to be
     if wanted != "pcie" and own and chip.link_bandwidth is not None:
         return dataclasses.replace(
