@@ -4,12 +4,12 @@ Answers the error of step times by group of sources and by chip (median and 90th
 absolute error, worst, bias, share of rows inside the 80 % interval), and the same for memory.  An
 error is predicted / measured - 1.  Each group counts the same in a mean, however many rows it has.
 
-What is left out, by what is known of the rows and not by their errors: rows of grade C, rows that
-are no step (memory only), rows without a shape or a chip of the catalog, Transformer-XL, context
-parallel, 4-bit weights, and cards that are printed as limited below their data sheet (`cases`
-refuses all of these); and BERT's second phase in NVIDIA's examples, whose loader fills batches from
-bins of 64 tokens (its README), so that the printed 512 is a maximum: these are predicted with a
-presumed mean length, which was chosen by them.
+What is left out: rows of grade C, rows that are no step (memory only), rows without a shape or a
+chip of the catalog, Transformer-XL, context parallel, 4-bit weights, and cards that are printed as
+limited below their data sheet (`cases` refuses all of these); and BERT's second phase in NVIDIA's
+examples, whose loader fills batches from bins of 64 tokens (its README), so that the printed 512 is
+a maximum.  These last were noticed by their errors; they are predicted with a presumed mean length,
+which was chosen by them.
 """
 
 from __future__ import annotations
