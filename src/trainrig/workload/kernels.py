@@ -12,7 +12,7 @@ compiled      fused attention, pointwise work fused by a compiler, launches from
 
 For each kind of operation the table says how many times its counted bytes are moved and in how
 many kernels, forward and backward.  The passes follow from reading what the stacks run (bytes
-read and written by each kernel over those of the operation); they are not fitted.
+read and written by each kernel over those of the operation) and were not fitted.
 """
 
 from __future__ import annotations
