@@ -178,3 +178,20 @@ def test_a_long_cell_costs_its_row_alone(tmp_path: Path) -> None:
     path.write_text("\n".join(rows), encoding="utf-8")
     first, second = (predict_row(one) for one in read_rows(path))
     assert first["reason"] and second["reason"] is None
+
+
+def test_memory_is_of_the_kind_that_the_row_states() -> None:
+    allocated, reserved, device = (
+        predict_row(row(memory_kind=kind)) for kind in ("allocated", "reserved", "device")
+    )
+    assert predict_row(ROW) == allocated
+    assert allocated["memory_bytes_per_gpu"] < device["memory_bytes_per_gpu"]
+    assert (
+        reserved["interval"]["memory_bytes_per_gpu"]
+        != allocated["interval"]["memory_bytes_per_gpu"]
+    )
+
+
+def test_a_case_knows_no_more_than_an_answer_where_a_row_came_from() -> None:
+    named = row(source="Megatron-LM", group="lambda", notes="DeepSpeed, fp16, 2x slower", grade="C")
+    assert case_of(named) == case_of(ROW)

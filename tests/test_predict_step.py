@@ -297,3 +297,27 @@ def test_one_ring_has_one_port_of_the_fabric_and_no_less() -> None:
     assert exchanged(200e9, "megatron", 1) < 0.5 * exchanged(25e9, "megatron", 1)
     steps = [exchanged(fabric, "deepspeed", 3) for fabric in np.geomspace(1e9, 1e12, 30)]
     assert all(b <= a * (1.0 + 1e-9) for a, b in itertools.pairwise(steps))
+
+
+def test_weights_of_a_sharded_optimizer_are_gathered_after_it() -> None:
+    words: dict[str, Any] = {"gpus": 8, "gpus_per_node": 8, "engine": "megatron"}
+    whole = seconds(**words, precision="fp16", zero=0).data_comm
+    sharded = seconds(**words, precision="fp16", zero=1).data_comm
+    # Half of an all_reduce is a scatter, the other half this gather.
+    assert 0.8 * whole < sharded < 1.6 * whole
+
+
+def test_recomputing_a_block_repeats_its_tensor_exchanges() -> None:
+    words: dict[str, Any] = {"gpus": 8, "gpus_per_node": 8, "tp": 8, "engine": "megatron"}
+    once = seconds(**words, recompute="none").tensor_comm
+    again = seconds(**words, recompute="full").tensor_comm
+    assert 1.3 * once < again < 1.6 * once
+
+
+def test_what_hides_still_costs_its_share_of_the_computation() -> None:
+    words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": 3, "engine": "fsdp"}
+    layout, c = Layout(**words, micro_batch=64), fitted()
+    found = predict_step(GPT, layout, A100)
+    none = predict_step(GPT, layout, A100, constants=dataclasses.replace(c, contention=0.0))
+    assert found.overlapped == none.overlapped > 0.0
+    close(found.data_comm - none.data_comm, c.contention * found.overlapped)
