@@ -187,6 +187,8 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
     columns = [column.strip() for column in table.fieldnames or ()]
     table.fieldnames = columns
     lacking = [column for column in NEEDED if column not in columns]
+    if lacking and "\ufffd" in head:
+        raise DataError(f"{name} is no CSV in UTF-8", "name a CSV file")
     if lacking:
         raise DataError(f"{name}: no column {', '.join(lacking)}", "it needs: " + ", ".join(NEEDED))
     for row in table:
