@@ -83,7 +83,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     run = read_run(outcomes.run)
     points = {r.metric: r for r in run.records if r.case["experiment"] == "fine"}
     assert points["time"].value == pytest.approx(fine["step_time_s"])
-    assert points["time"].device_count == 2 and points["sample_rate"].is_usable
+    assert points["time"].device_count == 2 and points["sample_rate"].status is Status.OK
     statuses = {r.case["experiment"]: r.status for r in run.records if r.metric == "time"}
     assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
     assert [row["step"] for row in run.series["01-fine"]] == list(range(6))

@@ -152,10 +152,12 @@ def _experiments(
     if as_json:
         watching.print_json(found)
     else:
-        from trainrig.report.experiments import lines
+        from trainrig.report.experiments import beside_lines, lines
 
         with output.unread():
             click.echo("\n".join(lines(found.get("experiments") or [found])))
+            for line in beside_lines({"published": found["published"]}):
+                click.echo(line)
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
             click.echo(f"report: {found['report']}")
     return qualify.exit_code(outcomes.verdict.outcome, outcomes.interrupted)

@@ -6,10 +6,12 @@ its series ``experiments``, so that terminal, markdown and HTML show a stored ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.report import beside
+from trainrig.report.versus import Versus, against_first
 from trainrig.units import format_memory, format_quantity, format_time, one_line
 
 Summary = Mapping[str, Any]
@@ -23,7 +25,16 @@ _SHORT = {
     "optimizer": "opt",
     "other": "other",
 }
-_WORDS = ("layout as found", "verdict")
+_WORDS = (
+    "device",
+    "software",
+    "source",
+    "layout as found",
+    "verdict",
+    "against",
+    "what differs",
+    "says",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,10 @@ class Side:
     reasons: tuple[str, ...]
 
 
+_BESIDE = "published"
+"""The series of what others published."""
+
+
 def side_by_side(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Side | None:
     """What a run's series say of its experiments; None if it has none, or a stranger's."""
     summaries = stored(series)
@@ -63,10 +78,41 @@ def side_by_side(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Side | No
         return None
     return Side(
         unlike=tuple(unlike(summaries)),
-        tables=tables(summaries),
+        tables=(*tables(summaries), *beside_tables(series)),
         splits=tuple(_splits(summaries)),
-        reasons=tuple(reasons(summaries)),
+        reasons=(*reasons(summaries), *beside.notices(_published(series))),
     )
+
+
+def _published(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
+    """What others published, if it is what we write."""
+    rows = series.get(_BESIDE, ())
+    try:
+        beside.texts(rows)
+        list(beside.notices(rows))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return ()
+    return rows
+
+
+def beside_tables(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Table, ...]:
+    """The table of what others published, where there is something."""
+    rows = beside.texts(_published(series))
+    return (Table(columns=beside.COLUMNS, rows=rows),) if rows else ()
+
+
+def beside_lines(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """That table for a terminal, and what is odd in it."""
+    for table in beside_tables(series):
+        yield ""
+        yield "Published by others, for the same case:"
+        yield from _aligned(table)
+    yield from beside.notices(_published(series))
+
+
+def notices(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, ...]:
+    """What is odd in what others published."""
+    return tuple(beside.notices(_published(series)))
 
 
 def stored(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Summary]:
@@ -95,8 +141,8 @@ def _splits(summaries: Sequence[Summary]) -> Iterator[Split]:
         )
 
 
-def tables(summaries: Sequence[Summary]) -> tuple[Table, Table]:
-    """What came out, and what it took: columns and rows of texts, for every kind of output."""
+def tables(summaries: Sequence[Summary]) -> tuple[Table, ...]:
+    """How they compare, what came out, what it took: rows of texts for every kind of output."""
     steps = max((len(each["losses"]) for each in summaries), default=0)
     last = f"loss after {steps}"
     results = Table(
@@ -107,7 +153,19 @@ def tables(summaries: Sequence[Summary]) -> tuple[Table, Table]:
         columns=("experiment", "samples/s", "memory", "step", *(_SHORT[part] for part in PARTS)),
         rows=tuple(_cost(each) for each in summaries),
     )
-    return results, costs
+    ratios = tuple(_ratio(each) for each in against_first(summaries))
+    columns = ("experiment", "against", "what differs", "samples/s", "95 % interval", "says")
+    compared = (Table(columns=columns, rows=ratios),) if ratios else ()
+    return *compared, results, costs
+
+
+def _ratio(each: Versus) -> tuple[str, ...]:
+    says = each.says if each.why is None else f"{each.says}: {each.why}"
+    numbers = ("-", "-")
+    if each.ratio is not None:
+        numbers = (f"{each.ratio:.2f} ×", f"{each.low:.2f} to {each.high:.2f}")
+    differs = "; ".join(each.unlike) or "nothing"
+    return (one_line(each.name), one_line(each.base), one_line(differs), *numbers, one_line(says))
 
 
 def _result(each: Summary) -> tuple[str, ...]:
@@ -178,14 +236,19 @@ def reasons(summaries: Sequence[Summary]) -> list[str]:
     return lines
 
 
-def markdown(summaries: Sequence[Summary], escape: Callable[[str], str]) -> str:
-    """Both tables in markdown."""
+def markdown(
+    summaries: Sequence[Summary],
+    escape: Callable[[str], str],
+    more: Sequence[Table] = (),
+    said: Iterable[str] = (),
+) -> str:
+    """The tables in markdown, ``more`` of them, and a paragraph for each of what is ``said``."""
     blocks = []
-    for table in tables(summaries):
+    for table in (*tables(summaries), *more):
         rows = [tuple(map(escape, row)) for row in (table.columns, *table.rows)]
         rows.insert(1, ("---",) * len(table.columns))
         blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *(escape(text) for text in said)])
 
 
 def lines(summaries: Sequence[Summary]) -> Iterator[str]:

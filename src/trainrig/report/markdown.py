@@ -47,7 +47,10 @@ def markdown(view: RunView) -> str:
 
 def _experiments(view: RunView) -> str:
     summaries = experiments.stored(view.series)
-    return experiments.markdown(summaries, _escape) if summaries else ""
+    if not summaries:
+        return ""
+    more = experiments.beside_tables(view.series)
+    return experiments.markdown(summaries, _escape, more, experiments.notices(view.series))
 
 
 def _table(ladders: Sequence[Ladder]) -> str:

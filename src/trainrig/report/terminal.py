@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainrig.report import words
-from trainrig.report.experiments import lines
+from trainrig.report.experiments import beside_lines, lines
 from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
@@ -147,7 +147,8 @@ def _experiments(page: Page, console: Console) -> None:
         return
     console.print()
     console.print(_text("Experiments", "bold"))
-    for line in lines(page.view.series["experiments"]):
+    series = page.view.series
+    for line in (*lines(series["experiments"]), *beside_lines(series)):
         console.print(_text(line), soft_wrap=True)
 
 

@@ -45,6 +45,8 @@ class Trained:
     duration: float = 0.0
     load: float | None = None
     """The machine's load average when it began: what others did beside it."""
+    disturbed: str | None = None
+    """Why its speed must not be judged."""
 
     @property
     def asked(self) -> Layout:
@@ -134,6 +136,7 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         device_count=trained.experiment.nproc,
         environment=environment,
         duration=trained.duration,
+        disturbed=trained.disturbed if trained.status is Status.OK else None,
         conditions={} if trained.load is None else {"load_average": trained.load},
     )
     if trained.status is not Status.OK:
@@ -238,6 +241,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
         "step_time_s": trained.mean("time"),
+        "step_times_s": [row["time"] for row in counted(rows)],
         "samples_per_s": rates.get("sample_rate"),
         "tokens_per_s": rates.get("token_rate"),
         "model_flops_per_s_per_device": rates.get("flop_rate"),
@@ -252,6 +256,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
             "not_comparable": trained.apart,
         },
         "load_average": trained.load,
+        "disturbed": trained.disturbed,
         "status": trained.status.value,
         "reason": trained.reason,
         "row_verdict": trained.word,

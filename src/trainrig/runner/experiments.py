@@ -17,12 +17,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trainrig.catalog.published.training import baselines
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest, inspect, to_dict, value_or
 from trainrig.record import Finding, Status, Verdict
+from trainrig.report.beside import published_for, row_of
+from trainrig.report.versus import as_dicts
+from trainrig.runner import neighbours
 from trainrig.runner.batch_sizes import by_doubling, guess, smaller, state_bytes
-from trainrig.runner.experiment_records import Trained, findings_of, records_of, summary_of
+from trainrig.runner.experiment_records import (
+    Trained,
+    case_for,
+    findings_of,
+    records_of,
+    summary_of,
+)
 from trainrig.runner.experiment_verdict import verdict_of
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
@@ -103,6 +113,7 @@ def run_experiments(
         watch(Progress(text=f"{len(ready)} experiments on {hostname}", level="stage"))
         if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
+        session.stand_beside(ready)
         interrupted = None
         try:
             for experiment, error in zip(ready, lacking, strict=True):
@@ -170,6 +181,16 @@ class _Session:
     trained: list[Trained] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
+
+    def stand_beside(self, experiments: Sequence[Experiment]) -> None:
+        """Write down what others published of the same cases, before anything is measured."""
+        known, written = tuple(baselines()), set[str]()
+        for own in experiments:
+            for record in published_for(case_for(own, ""), known):
+                if record.id not in written:
+                    self.run.append(record)
+                written.add(record.id)
+                self.run.append_series("published", row_of(own.name, record))
 
     def take(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
         """Train one experiment, compare it, write it down."""
@@ -279,7 +300,9 @@ class _Session:
         backend = ALL[found.experiment.backend]
         command = backend.command(found.experiment, folder, probe=probe)
         found.load = os.getloadavg()[0]
-        ended = launch(command, folder, silence=self.silence, heard=heard)
+        with neighbours.watch() as watched:
+            ended = launch(command, folder, silence=self.silence, heard=heard)
+        found.disturbed = watched.disturbed
         found.status, found.reason = ended.status, ended.reason
         found.duration = ended.duration
         found.result = backend.collect(folder)
@@ -362,9 +385,10 @@ def summary(outcomes: Outcomes) -> dict[str, Any]:
         "verdict_reason": outcomes.verdict.reason,
         "run": str(outcomes.run),
         "report": str(outcomes.run / "report.html"),
+        "published": list(read_run(outcomes.run).series.get("published", ())),
         "findings": [
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
             for f in outcomes.verdict.findings
         ],
-        **({"experiments": each} if len(each) != 1 else {}),
+        **({"experiments": each, "comparisons": as_dicts(each)} if len(each) != 1 else {}),
     }

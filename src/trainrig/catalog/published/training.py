@@ -11,12 +11,65 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainrig.catalog.published.rows import Row, read_rows
+from trainrig.catalog.published.rows import Row, conditions, device_name, number, read_rows
+from trainrig.record import Case, Kind, Record
 
 PATH = Path(__file__).parent / "training.csv"
+
+
+_MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
+_DTYPES = {"tf32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link")
 
 
 def read() -> Iterator[Row]:
     """The rows, in the table's order.  Raises DataError."""
     for _, row in read_rows(PATH):
         yield row
+
+
+def baselines() -> Iterator[Record]:
+    """The steps that experiments stand beside: tokens a second of a GPU, as baseline records.
+
+    Rows of data-parallel training of models that the classic sequence trains; fp32 products of
+    these are TF32's, as torch's are.  Raises DataError.
+    """
+    for record_id, row in read_rows(PATH):
+        case = _case(row)
+        value = number(row["tokens_per_s_per_gpu"])
+        if case is None or value is None:
+            continue
+        yield Record(
+            id=record_id,
+            kind=Kind.BASELINE,
+            benchmark="training",
+            case=case,
+            metric="token_rate_per_device",
+            unit="token/s",
+            value=value,
+            device=device_name(row["hardware"]),
+            device_count=int(row["num_gpus"]),
+            source=row["source"],
+            conditions=conditions(row, *_AS_PRINTED, memory=number(row["memory_bytes_per_gpu"])),
+        )
+
+
+def _case(row: Row) -> Case | None:
+    """In an experiment's words; None for what no experiment of ours is."""
+    split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
+    sharded = split or row["zero_stage"] not in ("", "0")
+    dtype = _DTYPES.get(row["precision"])
+    sizes = [row[name] for name in ("micro_batch", "seq", "dp")]
+    if row["model"] not in _MODELS or dtype is None or sharded or not all(sizes):
+        return None
+    return {
+        "model": _MODELS[row["model"]],
+        "dtype": dtype,
+        "batch": int(row["micro_batch"]),
+        "seq": int(row["seq"]),
+        "grad_accum": int(row["grad_accum"] or 1),
+        "recompute": row["recompute"] or "none",
+        "nproc": int(row["dp"]),
+        "zero": 0,
+        "p2p": row["link"] != "pcie",
+    }

@@ -1,0 +1,185 @@
+"""Experiment against experiment, against what others published, and on a busy machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.catalog.published.training import baselines
+from trainrig.machine.telemetry import HostReading, between
+from trainrig.report import experiments as report
+from trainrig.report.beside import notices, published_for, row_of
+from trainrig.report.html import render_html
+from trainrig.report.markdown import markdown
+from trainrig.report.versus import against_first
+from trainrig.report.view import RunView
+from trainrig.runner.experiment_records import case_for
+from trainrig.runner.neighbours import judge
+from trainrig.train.files import read_file
+
+ROOT = Path(__file__).resolve().parent.parent
+JITTER = (1.0, 1.004, 0.997, 1.002, 0.999, 1.001, 0.998, 1.003)
+
+
+def summary(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
+    """As ``train --json`` prints one: 8 samples a step."""
+    return {
+        "name": name,
+        "backend": "native",
+        "model": "gpt2",
+        "batch_size": 4,
+        "layout_asked": {"ranks": 2, "zero": 0},
+        "layout_found": None,
+        "losses": [9.0, 8.0],
+        "grad_norms": [1.0, 1.0],
+        "step_time_s": seconds,
+        "step_times_s": [seconds * factor for factor in JITTER],
+        "samples_per_s": 8 / seconds,
+        "peak_memory_bytes": 1e6,
+        "breakdown": {},
+        "disturbed": None,
+        "reason": None,
+        "parity": {"not_comparable": None},
+        "row_verdict": "PASS",
+    } | changes
+
+
+def test_twice_as_fast_is_better_and_half_is_worse() -> None:
+    fast, slow = against_first([summary("a", 1.0), summary("b", 0.5), summary("c", 2.0)])
+    assert (fast.says, slow.says) == ("better", "worse")
+    assert fast.ratio == pytest.approx(2.0) and slow.ratio == pytest.approx(0.5)
+    assert fast.low is not None and fast.high is not None and fast.low < 2.0 < fast.high
+    assert fast.low < 2.0 / 1.05  # one process a side: what two differ by is in the interval
+
+
+@pytest.mark.parametrize("seconds", [1.0, 0.97])
+def test_what_two_processes_may_differ_by_is_no_difference(seconds: float) -> None:
+    (found,) = against_first([summary("a", 1.0), summary("b", seconds)])
+    assert (found.says, found.why) == ("cannot tell", "the intervals overlap")
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_on_a_busy_machine_nothing_is_said(busy: str) -> None:
+    rows = [summary("a", 1.0), summary("b", 0.5)]
+    for each in rows:
+        if each["name"] == busy:
+            each["disturbed"] = "other processes used 30 % of the processors"
+    (found,) = against_first(rows)
+    assert found.says == "cannot tell" and found.why is not None
+    assert found.why.startswith(f"{busy}: other processes") and found.ratio is not None
+
+
+def test_steps_that_drift_together_are_no_many_samples() -> None:
+    """A hundred steps, fast in one half and slow in the other, know little more than two."""
+    drift = summary("b", 0.9, step_times_s=[0.7] * 50 + [1.1] * 50)
+    (found,) = against_first([summary("a", 1.0), drift])
+    assert found.says == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"row_verdict": "NOT COMPARABLE"}, "NOT COMPARABLE"),
+        ({"step_times_s": [1.0, 1.0]}, "fewer than 4 steps"),
+        ({"step_times_s": [0.0] * 8}, "no times"),
+    ],
+)
+def test_what_cannot_be_compared_is_not(changes: dict[str, Any], why: str) -> None:
+    (found,) = against_first([summary("a", 1.0), summary("b", 0.5, **changes)])
+    assert found.ratio is None and found.says == "cannot tell"
+    assert found.why is not None and why in found.why
+
+
+def test_what_differs_is_listed_first() -> None:
+    other = summary("b", 0.5, batch_size=8, layout_asked={"ranks": 2, "zero": 3})
+    rows = [summary("a", 1.0), other]
+    (found,) = against_first(rows)
+    assert found.unlike == ("batch_size: 4 → 8", "zero: 0 → 3")
+    text = "\n".join(report.lines(rows))
+    assert text.index("batch_size: 4 → 8") < text.index("2.00 ×") < text.index("better")
+    assert against_first([summary("a", 1.0, row_verdict="FAIL")]) == ()
+
+
+# ---- others' figures
+
+
+def rows_beside() -> list[dict[str, Any]]:
+    known = tuple(baselines())
+    return [
+        row_of(own.name, record)
+        for path in sorted((ROOT / "experiments").glob("classic-*.toml"))
+        for own in read_file(path, {})
+        for record in published_for(case_for(own, ""), known)
+    ]
+
+
+def test_published_figures_stand_beside_the_classic_rows() -> None:
+    found = {(row["experiment"], round(row["tokens_per_s_per_device"])) for row in rows_beside()}
+    assert {("fp32", 8008), ("accumulation", 14077), ("checkpointing", 12823)} <= found
+    assert {("one device", 17403), ("data parallel", 15710), ("without P2P", 10947)} <= found
+    assert not any(name.startswith("sharded") for name, _ in found)
+    assert {row["device"] for row in rows_beside()} == {"RTX 3090 Ti"}
+
+
+def test_a_faster_card_below_a_slower_one_is_noticed() -> None:
+    rows = rows_beside()
+    assert list(notices(rows)) == []
+    one = next(row for row in rows if row["experiment"] == "one device")
+    odd = one | {"device": "RTX 4090", "tokens_per_s_per_device": 15000.0}
+    (said,) = notices([*rows, odd])
+    assert "RTX 4090 is published at 15.0 ktoken/s" in said and "slower RTX 3090 Ti" in said
+    assert list(notices([*rows, odd | {"tokens_per_s_per_device": 18000.0}])) == []
+    assert list(notices([*rows, odd | {"experiment": "another"}])) == []
+
+
+def test_every_page_shows_ratios_and_published_figures() -> None:
+    rows = rows_beside()
+    one = next(row for row in rows if row["experiment"] == "one device")
+    odd = one | {"device": "RTX 4090", "tokens_per_s_per_device": 15000.0}
+    series = {
+        "experiments": (summary("a", 1.0), summary("b", 0.5)),
+        "published": (*rows, odd),
+    }
+    view = RunView(name="r", series=series, records=tuple(baselines())[-12:])
+    for page in (render_html([view]), markdown(view)):
+        assert "2.00 ×" in page and "8008" in page and "published at 15.0 ktoken/s" in page
+    assert "8008" in "\n".join(report.beside_lines(series))
+    strange: Any = {"experiments": series["experiments"], "published": ({"device": 3},)}
+    assert "8008" not in render_html([RunView(name="r", series=strange)])
+
+
+# ---- neighbours
+
+
+@pytest.mark.parametrize(
+    ("own", "steal", "words"),
+    [
+        (19.0, 0.0, None),
+        (14.0, 0.0, "other processes used 25 % of the processors"),
+        (19.0, 1.0, "the hypervisor took 5 % of the processors"),
+    ],
+)
+def test_who_took_the_processors(own: float, steal: float, words: str | None) -> None:
+    before = reading(0.0, 0.0, 0.0, 0.0)
+    assert judge(between(before, reading(10.0, own, 19.0, steal))) == words
+
+
+def reading(at: float, own: float, busy: float, steal: float) -> HostReading:
+    """Two processors, at a time."""
+    from trainrig.machine.snapshot import Missing
+
+    gone = Missing("not read")
+    return HostReading(
+        time_s=at,
+        own_cpu_s=own,
+        threads=2,
+        busy_s=busy,
+        steal_s=steal,
+        waited_s=gone,
+        throttled_s=gone,
+        thermal_events=gone,
+        load_1m=gone,
+        clock_hz=gone,
+    )
