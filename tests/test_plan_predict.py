@@ -267,3 +267,12 @@ def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content
     assert (code, out) == (2, "")
     message, hint = err.splitlines()
     assert says in message and hint.startswith("  hint: ")
+
+
+def test_a_precision_that_a_chip_lacks_is_told() -> None:
+    def told(chip: str, precision: str) -> tuple[str, ...]:
+        return answer(question({"model": "gpt2", "on": chip, "precision": precision})).warnings
+
+    assert "no bf16 rate is claimed of V100" in told("V100 SXM2 32GB", "bf16")[0]
+    assert "no fp8 rate" in told("RTX 3090", "fp8")[0]
+    assert told("V100 SXM2 32GB", "fp16") == told("RTX 4090", "fp8") == ()

@@ -88,7 +88,11 @@ class Answer:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, and what will not run."""
-        return warnings(self.layout)
+        words, chip = self.layout.precision, self.asked.site.chip
+        if chip is None or not self.rates.peaks or self.rates.peak(words) is not None:
+            return warnings(self.layout)
+        absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
+        return (*warnings(self.layout), absent)
 
     def days(self, tokens: float) -> float:
         """Days that so many tokens take."""
