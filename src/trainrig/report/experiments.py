@@ -150,7 +150,15 @@ def tables(summaries: Sequence[Summary]) -> tuple[Table, ...]:
         rows=tuple(_result(each) for each in summaries),
     )
     costs = Table(
-        columns=("experiment", "samples/s", "memory", "step", *(_SHORT[part] for part in PARTS)),
+        columns=(
+            "experiment",
+            "samples/s",
+            "MFU",
+            "HFU",
+            "memory",
+            "step",
+            *(_SHORT[part] for part in PARTS),
+        ),
         rows=tuple(_cost(each) for each in summaries),
     )
     ratios = tuple(_ratio(each) for each in against_first(summaries))
@@ -183,6 +191,8 @@ def _cost(each: Summary) -> tuple[str, ...]:
     return (
         one_line(each["name"]),
         _number(each["samples_per_s"]),
+        _percent(each.get("mfu"), 1.0),
+        _percent(each.get("hfu"), 1.0),
         "-" if memory is None else format_memory(memory),
         "-" if not seconds else format_time(seconds),
         *("-" if not seconds else _percent(parts.get(part), seconds) for part in PARTS),

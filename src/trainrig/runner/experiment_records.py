@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainrig.record import Case, Finding, Kind, Record, Status
+from trainrig.record import Case, Finding, Kind, Limit, Record, Status
 from trainrig.runner.targets import Target
 from trainrig.train.backends import Result
 from trainrig.train.experiment import Experiment, case_of
@@ -45,6 +45,8 @@ class Trained:
     duration: float = 0.0
     load: float | None = None
     """The machine's load average when it began: what others did beside it."""
+    peak: Limit | None = None
+    """FLOP/s that are claimed for one of its devices in its precision, where they are."""
     disturbed: str | None = None
     """Why its speed must not be judged."""
 
@@ -118,6 +120,25 @@ def rates_of(trained: Trained) -> dict[str, float]:
     }
 
 
+def shares_of(trained: Trained) -> dict[str, float]:
+    """Model FLOPs utilisation, and what the hardware did, of the claimed peak."""
+    rates = rates_of(trained)
+    if trained.peak is None or not trained.peak.value or not rates:
+        return {}
+    return {
+        "mfu": rates["flop_rate"] / trained.peak.value,
+        "hfu": rates["hardware_flop_rate"] / trained.peak.value,
+    }
+
+
+def _why_no_share(trained: Trained) -> str | None:
+    if trained.status is not Status.OK:
+        return trained.reason
+    own = trained.experiment
+    where = "CPU" if own.device == "cpu" else "device"
+    return None if trained.peak else f"no {own.dtype} peak is claimed for this {where}"
+
+
 def records_of(trained: Trained, target: Target, data_hash: str, environment: str) -> list[Record]:
     """A point for each number; one without a value says why there is none."""
     times = tuple(float(row["time"]) for row in counted(trained.result.rows))
@@ -158,6 +179,8 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
     }
     for name, value in rates_of(trained).items():
         yield name, units[name], value
+    for name, value in shares_of(trained).items():
+        yield name, "1", value
     for part in BREAKDOWN:
         yield f"time.{part}", "s", trained.mean(part)
     yield "time.overlapped", "s", trained.mean("overlapped")
@@ -229,7 +252,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
     """One experiment as ``--json`` prints it; others script against it."""
     own, rows = trained.experiment, trained.result.rows
     rates = rates_of(trained)
-    probe = trained.result.probe
+    probe, shares = trained.result.probe, shares_of(trained)
     return {
         "name": own.name,
         "backend": own.backend,
@@ -246,6 +269,11 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "tokens_per_s": rates.get("token_rate"),
         "model_flops_per_s_per_device": rates.get("flop_rate"),
         "hardware_flops_per_s_per_device": rates.get("hardware_flop_rate"),
+        "mfu": shares.get("mfu"),
+        "hfu": shares.get("hfu"),
+        "peak_flops_per_s_claimed": trained.peak.value if trained.peak else None,
+        "peak_source": trained.peak.source if trained.peak else None,
+        "no_mfu_reason": _why_no_share(trained),
         "peak_memory_bytes": trained.result.memory,
         "breakdown": {part: trained.mean(part) for part in BREAKDOWN} if rows else {},
         "overlapped_communication_s": trained.mean("overlapped") if rows else None,

@@ -21,7 +21,8 @@ from trainrig.catalog.published.training import baselines
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest, inspect, to_dict, value_or
-from trainrig.record import Finding, Status, Verdict
+from trainrig.predict import ceiling, of_device
+from trainrig.record import Finding, Record, Status, Verdict
 from trainrig.report.beside import published_for, row_of
 from trainrig.report.versus import as_dicts
 from trainrig.runner import neighbours
@@ -33,18 +34,19 @@ from trainrig.runner.experiment_records import (
     records_of,
     summary_of,
 )
+from trainrig.runner.experiment_site import lacks, placed, with_data
 from trainrig.runner.experiment_verdict import verdict_of
 from trainrig.runner.interrupt import interrupted_once
+from trainrig.runner.prepare import claims_for
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.show import view_of
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.store import RunWriter, create_run, read_run
-from trainrig.train.backends import ALL, Result, Site, check_site
-from trainrig.train.experiment import Experiment, check_compiler
+from trainrig.train.backends import ALL, Result, Site
+from trainrig.train.experiment import Experiment
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.train.files import experiment_of, read_file
 from trainrig.train.launch import SILENCE, launch, master_port
-from trainrig.train.layouts import check_layout
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_memory, format_quantity
 
@@ -92,8 +94,8 @@ def run_experiments(
     targets = find_targets(snapshot)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     site = Site(gpus=sum(target.is_gpu for target in targets), cores=cores or 1)
-    ready = [_placed(experiment, site) for experiment in _with_data(experiments, watch)]
-    lacking = [_lacks(experiment, site) for experiment in ready]
+    ready = [placed(experiment, site) for experiment in with_data(experiments, watch)]
+    lacking = [lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
     if any(experiment.nproc > 1 for experiment in ready):
@@ -105,6 +107,7 @@ def run_experiments(
         session = _Session(
             run=run,
             targets=targets,
+            claims=claims_for(snapshot, targets),
             environment=environment_digest(snapshot),
             watch=watch,
             silence=silence,
@@ -121,40 +124,6 @@ def run_experiments(
         except KeyboardInterrupt:
             interrupted = "interrupted: the experiments that were done are in the run"
         return _close(session, interrupted)
-
-
-def _with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
-    """Each with the folder of its tokens; Python's standard library where none is named."""
-    if all(experiment.data for experiment in experiments):
-        return [e.replace(data=str(Path(e.data).resolve())) for e in experiments]
-    from trainrig.data.prepare import prepare
-
-    watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
-    folder = str(prepare().folder.resolve())
-    return [e.replace(data=str(Path(e.data).resolve()) if e.data else folder) for e in experiments]
-
-
-def _placed(experiment: Experiment, site: Site) -> Experiment:
-    """With the device it runs on."""
-    device = experiment.device or ("cuda" if site.gpus else "cpu")
-    if device not in ("cpu", "cuda"):
-        raise UsageError(
-            f"device {device!r}: experiments name cpu or cuda", "CUDA_VISIBLE_DEVICES says which"
-        )
-    placed = experiment.replace(device=device)
-    check_layout(placed)
-    read_manifest(Path(placed.data))
-    return placed
-
-
-def _lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
-    """What this machine lacks for it."""
-    try:
-        check_site(experiment, site)
-        check_compiler(experiment)
-    except UnavailableError as error:
-        return error
-    return None
 
 
 def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
@@ -174,6 +143,7 @@ class _Session:
 
     run: RunWriter
     targets: Sequence[Target]
+    claims: Sequence[Record]
     environment: str
     watch: Watcher
     silence: float
@@ -247,6 +217,8 @@ class _Session:
         """The records of a training, and what is wrong with it."""
         data_hash = read_manifest(Path(found.experiment.data)).corpus_sha256
         target = self._target(found.experiment)
+        own = of_device(self.claims, target.name, target.index)
+        found.peak = ceiling(own, "step", {"dtype": found.experiment.dtype})
         records = records_of(found, target, data_hash, self.environment)
         kept = [self.run.append(record) for record in records]
         self.findings += findings_of(found, kept, went_on)
