@@ -226,7 +226,9 @@ def test_what_is_not_in_the_catalog_cannot_be_upgraded() -> None:
 
 def test_words() -> None:
     layout = question(TWO | {"tp": 2, "sequence_parallel": 1}).layout
-    assert layout_words(layout) == "megatron, tp 2, sequence parallel, batch 5, bf16, flash"
+    assert layout_words(layout) == (
+        "megatron, tp 2, sequence parallel, batch 5, bf16 with fp32 masters, flash"
+    )
     assert where(layout, "RTX 3090 Ti") == "2 × RTX 3090 Ti"
     assert where(layout.replace(gpus=16, gpus_per_node=8), "H") == "16 × H in 2 nodes"
     assert [count(n) for n in (0.5, 12, 999.9, 2.7e9, 1.4e11)] == [

@@ -22,6 +22,7 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.ops import hardware_flops, model_flops
 from trainrig.workload.shapes import ModelShape
+from trainrig.workload.style import scheme_of
 
 DAY = 86400.0
 CONVENTION = (
@@ -194,4 +195,5 @@ _SHOWN = (
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
     found = {name: getattr(layout, name) for name in _SHOWN}
+    found |= {"states": scheme_of(layout)}
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}

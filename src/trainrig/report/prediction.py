@@ -9,6 +9,7 @@ from trainrig.predict.answer import DAY, Answer, memory_dict
 from trainrig.predict.step import PARTS
 from trainrig.units import format_memory, format_quantity, format_share, format_time
 from trainrig.workload.layout import Layout
+from trainrig.workload.style import scheme_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,7 +96,17 @@ def layout_words(layout: Layout, *, fixed: bool = True) -> str:
     words.append(f"batch {layout.micro_batch}" + _times(int(layout.grad_accum)))
     words += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     words += [f"offload {layout.offload}"] if layout.offload != "none" else []
-    return ", ".join([*words, *((layout.precision, layout.kernels) if fixed else ())])
+    return ", ".join([*words, *((_precision(layout), layout.kernels) if fixed else ())])
+
+
+_SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
+
+
+def _precision(layout: Layout) -> str:
+    """With the scheme of mixed precision: casts and bytes hang on it."""
+    if layout.precision in ("fp32", "tf32"):
+        return layout.precision
+    return layout.precision + _SCHEMES[scheme_of(layout)]
 
 
 def _shards(layout: Layout) -> str:
