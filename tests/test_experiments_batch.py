@@ -132,7 +132,15 @@ def test_where_memory_is_unknown_sizes_are_doubled_from_one(
     assert outcomes.verdict.outcome is Outcome.PASS
 
 
-@pytest.mark.parametrize(("key", "what"), [("tp", "tensor"), ("pp", "pipeline")])
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("tp", "tensor"),
+        ("pp", "pipeline"),
+        ("interleave", "pipeline"),
+        ("sequence_parallel", "sequence"),
+    ],
+)
 def test_layouts_that_come_later_are_refused_with_their_line(
     tmp_path: Path, key: str, what: str
 ) -> None:

@@ -62,7 +62,13 @@ SAME = (
     "seed",
 )
 KEYS = (*FIELDS, *SAME, "tokens", "scale")
-LATER = {"tp": "tensor parallelism", "pp": "pipeline parallelism"}
+LATER = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline parallelism",
+    "interleave": "pipeline parallelism",
+    "schedule": "pipeline parallelism",
+    "sequence_parallel": "sequence parallelism",
+}
 """Keys of layouts that are not trained yet."""
 AUTO = "auto"
 SCALES = ("full", "tiny")
