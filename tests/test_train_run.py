@@ -103,6 +103,8 @@ def test_a_training_becomes_a_run(data: Path, tmp_path: Path) -> None:
     assert set(summary["breakdown"]) == {"data_wait", "forward", "backward", "optimizer", "other"}
     assert summary["peak_memory_bytes"] > 0
     assert 0 < summary["heldout_loss"] < 10
+    assert summary["layout_asked"].items() <= summary["layout_found"].items()
+    assert summary["layout_found"]["wrapped"] == "Model"
     assert json.loads(json.dumps(summary)) == summary
     assert any("step 6 of 6" in event.text for event in seen)
     found = read_run(result.run)
@@ -120,6 +122,20 @@ def test_a_training_becomes_a_run(data: Path, tmp_path: Path) -> None:
     predicted = [r for r in found.records if r.kind == "predicted" and r.benchmark == "step"]
     measured = [r for r in found.records if r.kind == "measured" and r.benchmark == "step"]
     assert predicted and found.records.index(predicted[-1]) < found.records.index(measured[0])
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_layout_that_is_another_fails(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked for is changed behind the training's back: the objects say what ran."""
+    real = train_session.experiment_dict
+    other = {"dtype": "bf16"}
+    monkeypatch.setattr(train_session, "experiment_dict", lambda own: real(own) | other)
+    result, summary = run(experiment(data), tmp_path)
+    assert result.verdict.outcome is Outcome.FAIL
+    assert "precision: asked fp32, found bf16 (Model)" in result.verdict.reason
+    assert summary["layout_found"]["precision"] == "bf16"
 
 
 @pytest.mark.usefixtures("in_process")

@@ -25,7 +25,7 @@ from trainrig.record import Finding, Kind, Record, Status
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.qualify import Qualification, close_run
-from trainrig.runner.train_session import CHECKPOINT, Session, Trained
+from trainrig.runner.train_session import CHECKPOINT, LAYOUT, Session, Trained
 from trainrig.store import RunData, create_run, read_run, resume_run
 from trainrig.train.experiment import (
     Experiment,
@@ -35,6 +35,7 @@ from trainrig.train.experiment import (
     objective_of,
     to_dict,
 )
+from trainrig.train.layouts import Layout, asked_of, differences, found_of
 from trainrig.workload import ModelShape
 
 MARGIN_NATS = 1.0
@@ -163,6 +164,7 @@ def _config(plan: Plan) -> dict[str, Any]:
 def _findings(plan: Plan, trained: Trained) -> Iterator[Finding]:
     yield from _failed(trained)
     yield from _too_large(trained)
+    yield from _other_layout(trained)
     yield from _learning(plan, trained)
 
 
@@ -196,6 +198,26 @@ def _too_large(trained: Trained) -> Iterator[Finding]:
         )
 
 
+def _other_layout(trained: Trained) -> Iterator[Finding]:
+    """What was asked for and is not what the live objects say."""
+    if trained.facts is None:
+        return
+    record = trained.attempts[-1]
+    for words in differences(_asked(trained.experiment, record), found_of(trained.facts)):
+        yield Finding(
+            id="layout-not-as-asked",
+            severity="error",
+            evidence=words,
+            fix="nothing of this training is what its case says",
+            records=(record.id,),
+        )
+
+
+def _asked(experiment: Experiment, record: Record) -> Layout:
+    """The layout that was asked for, on the device that it ran on."""
+    return asked_of(experiment.replace(device="cpu" if record.device_index is None else "cuda"))
+
+
 def _learning(plan: Plan, trained: Trained) -> Iterator[Finding]:
     """Whether a long enough training beat what knows only how often each token occurs."""
     if trained.heldout_loss is None or trained.experiment.steps < LEARNING_STEPS:
@@ -227,6 +249,8 @@ def summary(result: Qualification) -> dict[str, Any]:
         return points[metric].value if metric in points else None
 
     headline = points.get("flop_rate")
+    facts = run.series.get(LAYOUT, ())
+    asked = from_dict(run.config["experiment"])
     return {
         "verdict": result.verdict.outcome.value,
         "reason": result.verdict.reason,
@@ -239,6 +263,8 @@ def summary(result: Qualification) -> dict[str, Any]:
         "case": dict(headline.case) if headline else None,
         "status": headline.status.value if headline else None,
         "disturbed": headline.disturbed if headline else None,
+        "layout_asked": _asked(asked, headline) if headline else None,
+        "layout_found": found_of(facts[-1]) if facts else None,
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
         "heldout_loss": value("heldout_loss"),

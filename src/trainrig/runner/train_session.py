@@ -34,6 +34,8 @@ from trainrig.units import format_memory
 
 CHECKPOINT = ".checkpoint.pt"
 """In the run's folder; hidden files are left out of bundles."""
+LAYOUT = "layout"
+"""The series of the facts of a layout."""
 CHECKED_STEPS = 13
 """Steps that the second worker trains: three of warm-up, and ten samples."""
 # Seconds without a word: the first step may compile, a slow machine's step take minutes.
@@ -53,6 +55,8 @@ class Trained:
     """As it was trained: the batch may be smaller than asked for."""
     attempts: list[Record] = field(default_factory=list)
     points: tuple[Record, ...] = ()
+    facts: Mapping[str, Any] | None = None
+    """Of its layout, read from live objects in the first step."""
 
     def point(self, metric: str) -> Record | None:
         """The point of a metric, if there is one with a value."""
@@ -79,6 +83,7 @@ class Session:
         self._resuming = resuming
         self._earlier = read_run(run.path).records
         self._last_tick = 0.0
+        self._facts: Mapping[str, Any] | None = None
 
     def train(self, experiment: Experiment, device: str | None) -> Trained:
         """Look at the machine, measure the ceiling, predict, train."""
@@ -142,6 +147,7 @@ class Session:
             self._bound(task, expected)
             self._foretell(task, expected)
             last = self._attempt(task, experiment, trained)
+            trained.facts = self._facts
             batch = smaller(experiment.batch)
             if last.status is not Status.OOM or batch is None or self._resuming:
                 break
@@ -239,6 +245,7 @@ class Session:
         if check:
             extra["stop"] = min(CHECKED_STEPS, experiment.steps)
         else:
+            extra["look"] = True
             extra["checkpoint"] = str(checkpoint)
             extra["resume"] = str(checkpoint) if self._resuming else None
         slow = 4.0 * step.flops(task.case) / _SLOWEST[self._target.is_gpu]
@@ -254,6 +261,9 @@ class Session:
         self, worker: Worker, request: Request, experiment: Experiment, series: str | None
     ) -> Reply:
         def heard(news: Mapping[str, Any]) -> None:
+            if "layout" in news:
+                self._facts = news["layout"]
+                self._run.append_series(LAYOUT, news["layout"])
             row = news.get("row")
             if row is None or series is None:
                 return

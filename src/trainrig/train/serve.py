@@ -2,9 +2,10 @@
 
 Started as ``python -m trainrig.train.serve DEVICE``; it speaks what `measure.serve` speaks.  A
 request's ``extra`` holds the whole experiment (``experiment``), where to save and to resume
-(``checkpoint``, ``resume``), and how many steps to train here (``stop``, for a worker that
-measures only); without ``stop`` it trains until ``steps`` are done, and with a ``max_time`` in
-the settings until that time is over.  ``must_learn``: a loss that does not fall is a wrong answer.
+(``checkpoint``, ``resume``), whether its layout is looked at (``look``), and how many steps to
+train here (``stop``, for a worker that measures only); without ``stop`` it trains until ``steps``
+are done, and with a ``max_time`` in the settings until that time is over.  ``must_learn``: a loss
+that does not fall is a wrong answer.
 
 Each step is told at once, so that a crash, a lack of memory or a NaN costs no step that was done.
 The reply's samples are the times of the steps behind the first ones, in which memory and kernels
@@ -71,6 +72,8 @@ class Job:
     """To the end: the held-out loss is taken and checkpoints are written."""
     must_learn: bool = False
     """The experiment is known to learn: where its loss does not fall, something is wrong."""
+    look: bool = False
+    """The layout is read from the live objects in the first step, and told."""
 
 
 def job_of(request: Mapping[str, Any]) -> Job:
@@ -86,6 +89,7 @@ def job_of(request: Mapping[str, Any]) -> Job:
         resume=_path(extra.get("resume")),
         whole=stop is None,
         must_learn=bool(extra.get("must_learn")),
+        look=bool(extra.get("look")),
     )
 
 
@@ -157,7 +161,7 @@ def not_falling(losses: Sequence[float]) -> str | None:
 
 def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
     """Steps until the job is done; checkpoints lie between steps and belong to none."""
-    from trainrig.train import checkpoint
+    from trainrig.train import checkpoint, look
 
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + job.seconds
@@ -170,6 +174,8 @@ def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
         enough = len(rows) > WARM_UP or job.seconds == math.inf
         return step >= job.stop or (enough and time.monotonic() >= until)
 
+    if job.look and job.stop - engine.next_step > 1:  # its row is told with the next step's
+        parent.tell({"layout": look.first_step(engine, None)})
     every = job.experiment.checkpoint_every if job.checkpoint and job.whole else 0
     while not is_over(engine.next_step):
         due = (engine.next_step // every + 1) * every if every else job.stop
