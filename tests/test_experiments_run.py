@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -92,6 +93,35 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert stored[0] == asked[0].replace(data=str(Path(data).resolve()))
     assert (outcomes.run / "report.html").exists()
     assert {f["id"] for f in found["findings"]} == {"training-failed"}
+
+
+def small_files() -> None:
+    """Let no file grow beyond 12 kB, as a full disk would."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+
+
+def test_a_full_disk_is_one_line_and_what_was_trained_stays(data: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainrig", "train", "--backend", "native", "--model", MODEL]
+        + ["--data", data, "--batch-size", "2", "--seq-len", "16", "--steps", "5"]
+        + ["--device", "cpu", "--precision", "fp32", "--out", str(tmp_path), "--json"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        preexec_fn=small_files,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("trainrig: ")]
+    assert len(said) == 1 and "cannot write" in said[0] and "File too large" in said[0]
+    (folder,) = tmp_path.iterdir()
+    run = read_run(folder)
+    assert len(run.series["01-native"]) == 5
+    assert any(r.metric == "time" and r.status is Status.OK for r in run.records)
+    assert ranks_of(folder) == []
 
 
 def ranks_of(folder: Path) -> list[psutil.Process]:
