@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from trainrig.cli.main import main
 from trainrig.errors import DataError
+from trainrig.measure import step
 from trainrig.predict.ledger import by_part, calibrate, entries_of, summarise
 from trainrig.record import Kind, Limit, Record, Status
 from trainrig.report.ledger import headline
@@ -244,6 +246,16 @@ def test_a_step_is_foretold_from_what_was_measured() -> None:
     faster = {one.metric: one for one in predict_training(TASK, EXPECTED, rates(8e11))}
     assert faster["time"].value < told["time"].value
     assert faster["peak_memory"].value == told["peak_memory"].value
+
+
+def test_a_step_of_an_encoder_decoder_is_foretold_with_the_work_that_is_counted() -> None:
+    """It writes fewer tokens than it reads: its rate times its time is the family's count."""
+    case = CASE | {"model": "t5:num_layers=2,hidden=128,vocab=8192", "seq": 128}
+    task = dataclasses.replace(TASK, case=case)
+    told = {one.metric: one for one in predict_training(task, EXPECTED, rates())}
+    rate, took = told["flop_rate"].value, told["time"].value
+    assert rate and took
+    assert rate * took == pytest.approx(step.flops(case))
 
 
 def test_a_correction_is_applied_and_said() -> None:

@@ -31,15 +31,26 @@ class Foretold:
 
 
 def layout_of(
-    *, batch: int, seq: int, accum: int, dtype: str, recompute: str, compiled: bool
+    *,
+    batch: int,
+    seq: int,
+    written: int = 0,
+    accum: int,
+    dtype: str,
+    recompute: str,
+    compiled: bool,
 ) -> Layout:
-    """One process of our training: autocast weights of its own, torch's fused attention."""
+    """One process of our training: narrow weights with fp32 masters, torch's fused attention.
+
+    ``written``: tokens that an encoder-decoder writes (`workload.spans`).
+    """
     return Layout(
         gpus=1,
         gpus_per_node=1,
         micro_batch=batch,
         grad_accum=accum,
         seq=seq,
+        target_seq=written,
         precision=dtype,
         recompute=recompute,
         kernels="compiled" if compiled else "flash",
@@ -52,7 +63,7 @@ def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold,
     step = predict_step(shape, layout, rates)
     low, high = (end / step.total for end in step.interval)
     moved = min(_head(shape, layout, rates) * 2.0 / 3.0, 0.9 * step.backward)
-    flops = model_flops(shape, int(layout.global_batch), layout.seq)
+    flops = model_flops(shape, int(layout.global_batch), layout.seq, target_seq=layout.target_seq)
     kept = memory(shape, layout)
     times = {
         "time": step.total,

@@ -20,6 +20,7 @@ from trainrig.record import Record, Status, new_id
 from trainrig.store import RunData, read_run
 from trainrig.workload.find import find
 from trainrig.workload.layout import Layout
+from trainrig.workload.spans import written_tokens
 
 if TYPE_CHECKING:  # a prediction does not wait for what plans measurements
     from trainrig.runner.plan import Task
@@ -85,9 +86,11 @@ def predict_training(
 
 def _layout(task: Task) -> Layout:
     case = task.case
+    seq = int(str(case["seq"]))
     return layout_of(
         batch=int(str(case["batch"])),
-        seq=int(str(case["seq"])),
+        seq=seq,
+        written=written_tokens(find(str(case["model"])), seq),
         accum=int(str(case["grad_accum"])),
         dtype=str(case["dtype"]),
         recompute=str(case["recompute"]),
