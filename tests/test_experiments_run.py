@@ -5,13 +5,15 @@ What takes minutes is marked `engines` and run by ``make test-engines``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from trainrig.data.prepare import prepare
 from trainrig.record import Outcome, Status
 from trainrig.runner import experiments as runner
+from trainrig.runner.experiment_records import BREAKDOWN, Trained
 from trainrig.store import read_run
 from trainrig.train.backends import ALL, Result
 from trainrig.train.experiment import Experiment, from_dict
@@ -221,6 +224,44 @@ def test_hybrid_sharding_on_four_ranks(data: str, tmp_path: Path) -> None:
     _, alone = train(reference_of(own).replace(steps=1), tmp_path / "alone")
     assert alone.probe is not None
     assert disagreement(hybrid.probe, alone.probe, "fp32") is None
+
+
+@pytest.fixture
+def slow_link() -> Iterator[tuple[str, ...]]:
+    """The start of a command line that runs where the loopback carries 5 Mbit/s."""
+    if os.geteuid() != 0 or not (shutil.which("tc") and shutil.which("ip")):
+        pytest.skip("needs root and tc")
+    name = f"trainrig-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True).returncode:
+        pytest.skip("needs root and tc in a place that allows network namespaces")
+    inside = ("ip", "netns", "exec", name)
+    slowed = "tc qdisc add dev lo root tbf rate 5mbit burst 128k latency 5s"
+    try:
+        for line in ("ip link set lo up", slowed):
+            if subprocess.run([*inside, *line.split()], check=False).returncode:
+                pytest.skip("needs root and tc with tbf in the kernel")
+        yield inside
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@engines
+def test_a_slow_link_is_communication_and_nothing_else(
+    data: str, tmp_path: Path, slow_link: tuple[str, ...]
+) -> None:
+    own = experiment(data, steps=7)
+    quick = Trained(experiment=own, result=train(own, tmp_path / "quick")[1])
+    command = ALL["native"].command(own, tmp_path / "slow")
+    slowed = dataclasses.replace(
+        command, argv=(*slow_link, *command.argv), env={**command.env, "GLOO_SOCKET_IFNAME": "lo"}
+    )
+    ended = launch(slowed, tmp_path / "slow")
+    assert ended.status is Status.OK, ended.reason
+    slow = Trained(experiment=own, result=ALL["native"].collect(tmp_path / "slow"))
+    rise = {part: (slow.mean(part) or 0.0) - (quick.mean(part) or 0.0) for part in BREAKDOWN}
+    whole = (slow.mean("time") or 0.0) - (quick.mean("time") or 0.0)
+    assert whole > 0.0
+    assert rise["communication"] > 0.8 * whole
 
 
 @engines
