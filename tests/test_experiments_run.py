@@ -95,7 +95,8 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert [e.name for e in stored] == ["fine", "wild", "wide"]
     assert stored[0] == asked[0].replace(data=str(Path(data).resolve()))
     assert (outcomes.run / "report.html").exists()
-    assert {f["id"] for f in found["findings"]} == {"training-failed"}
+    errors = {f["id"] for f in found["findings"] if f["severity"] == "error"}
+    assert errors == {"training-failed"}  # on a busy machine a part of the time may be in no part
 
 
 def small_files() -> None:
