@@ -258,6 +258,14 @@ def test_a_step_of_an_encoder_decoder_is_foretold_with_the_work_that_is_counted(
     assert rate * took == pytest.approx(step.flops(case))
 
 
+def test_another_dtypes_product_foretells_nothing() -> None:
+    """A processor emulates fp16 a hundred times slower than it computes bf16."""
+    slow = [r.replace(case={**r.case, "dtype": "fp16"}) for r in rates(3e9)[:1]]
+    (missing,) = predict_training(TASK, EXPECTED, [*slow, *rates()[1:]])
+    assert missing.status is Status.MISSING
+    assert "no rate of bf16 products" in (missing.reason or "")
+
+
 def test_a_correction_is_applied_and_said() -> None:
     plain = predict_training(TASK, EXPECTED, rates())
     told = predict_training(TASK, EXPECTED, rates(), {"EPYC step time": 1.5})

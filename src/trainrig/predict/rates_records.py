@@ -207,10 +207,8 @@ def _without_chip(points: list[Record]) -> Rates:
 
 
 def _best(points: list[Record]) -> Mapping[str, float]:
-    """The best rate of each dtype; those that nobody measured run as the nearest one that was."""
-    found = {d: max(_value(r) for r in some) for d in _DTYPES if (some := _products(points, d))}
-    nearest = next(found[d] for d in _DTYPES if d in found)
-    return dict.fromkeys(_DTYPES, nearest) | found
+    """The best rate of each measured dtype: one that is emulated tells nothing of the others."""
+    return {d: max(_value(r) for r in some) for d in _DTYPES if (some := _products(points, d))}
 
 
 def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) -> Rates:
