@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,20 @@ def captures() -> Path:
     if not folder.is_dir():
         pytest.skip("no captured outputs beside this checkout")
     return folder
+
+
+@pytest.fixture
+def trainrig(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: exit code, stdout and stderr of a command."""
+    from trainrig.cli.main import main
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["trainrig", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        told = capsys.readouterr()
+        return int(end.value.code or 0), told.out, told.err
+
+    return run

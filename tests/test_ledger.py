@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from trainrig.cli.main import main
 from trainrig.errors import DataError
 from trainrig.measure import step
 from trainrig.predict.ledger import by_part, calibrate, entries_of, summarise
@@ -329,20 +327,6 @@ def test_a_runs_measured_rates_predict_other_steps(trainrig, tmp_path: Path) -> 
     path = make_run(tmp_path, *rates(disturbed="busy"))
     code, _, err = trainrig(*asked, "--rates", str(path))
     assert code == 2 and "no measured rates" in err
-
-
-@pytest.fixture
-def trainrig(monkeypatch, capsys):
-    """The command line in this process: exit code, stdout and stderr of a command."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["trainrig", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        told = capsys.readouterr()
-        return int(end.value.code or 0), told.out, told.err
-
-    return run
 
 
 def test_the_verb_as_json(trainrig, slow_machine: Path) -> None:

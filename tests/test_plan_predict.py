@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from trainrig.catalog import require_chip
-from trainrig.cli.main import main
 from trainrig.errors import UsageError
 from trainrig.predict.answer import DAY, answer, answer_dict
 from trainrig.predict.ask import question
@@ -18,20 +16,6 @@ from trainrig.predict.upgrades import parse, rank
 from trainrig.report.prediction import count, layout_words, where
 
 TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
-
-
-@pytest.fixture
-def trainrig(monkeypatch, capsys):
-    """The command line in this process: exit code, stdout and stderr of a command."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["trainrig", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        told = capsys.readouterr()
-        return int(end.value.code or 0), told.out, told.err
-
-    return run
 
 
 def words_of(asked: dict[str, object]) -> list[str]:

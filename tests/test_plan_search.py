@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import tomllib
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.catalog import require_chip
-from trainrig.cli.main import main
 from trainrig.errors import UsageError
 from trainrig.predict.ask import space
 from trainrig.predict.budget import _between, _counts, gpus_needed
@@ -144,20 +142,6 @@ def test_what_no_number_of_gpus_does_is_refused() -> None:
     # Two samples keep two GPUs busy; more wait for them.
     with pytest.raises(UsageError, match=r"in 20 days with a global batch of 2; \d+ take \d+"):
         gpus_needed(asked, site, 2e12, days=20.0)
-
-
-@pytest.fixture
-def trainrig(monkeypatch, capsys):
-    """The command line in this process: exit code, stdout and stderr of a command."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["trainrig", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        told = capsys.readouterr()
-        return int(end.value.code or 0), told.out, told.err
-
-    return run
 
 
 PLAN = ("plan", "--model", "gpt2", "--on", "RTX 4090")

@@ -6,6 +6,7 @@ keeps as well.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def memory_before(device: str) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         return int(torch.cuda.memory_allocated(device))
     gc.collect()
+    _give_back()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
     except OSError:
@@ -32,6 +34,13 @@ def peak_memory(device: str, before: int) -> float:
     if device.startswith("cuda"):
         return float(torch.cuda.max_memory_allocated(device) - before)
     return float(max(0, _status_bytes("VmHWM") - before))
+
+
+def _give_back() -> None:
+    """Hand what an earlier training freed to the kernel: kept, it would hide this one's (glibc)."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _status_bytes(name: str) -> int:
