@@ -112,6 +112,40 @@ def test_what_differs_is_listed_first() -> None:
     assert against_first([summary("a", 1.0, row_verdict="FAIL")]) == ()
 
 
+def in_rounds(name: str, rates: list[float], busy: set[int] = frozenset(), **more: Any) -> Any:
+    """Trained in as many rounds, each of ten steps."""
+    rounds = [
+        {"step_times_s": [8 / rate] * 10, "disturbed": "busy" if n in busy else None}
+        for n, rate in enumerate(rates)
+    ]
+    return summary(name, 8 / rates[0], rounds=rounds, **more)
+
+
+def test_rounds_in_turns_tell_what_steps_of_one_process_cannot() -> None:
+    """The machine slows down by half from round to round; of the ratio that says nothing."""
+    moods = [1.0, 0.8, 0.6, 0.5]
+    base = in_rounds("a", [100 * mood for mood in moods])
+    own = in_rounds("b", [104 * mood * small for mood, small in zip(moods, JITTER, strict=False)])
+    (found,) = against_first([base, own])
+    assert found.says == "better" and found.ratio == pytest.approx(1.04, rel=0.005)
+    assert found.low is not None and 1.02 < found.low < found.ratio
+    for each in (base, own):
+        each["rounds"] = each["rounds"][:2]  # two rounds are none: steps are compared, and widened
+    (found,) = against_first([base, own])
+    assert found.says == "cannot tell"
+
+
+def test_busy_rounds_are_left_out_and_too_few_quiet_ones_say_nothing() -> None:
+    base = in_rounds("a", [100.0, 100.5, 99.5, 20.0], busy={3})
+    own = in_rounds("b", [150.0, 150.5, 149.5, 150.0])
+    (found,) = against_first([base, own])
+    assert found.says == "better" and found.ratio == pytest.approx(1.5, rel=0.01)
+    own["rounds"][0]["disturbed"] = "busy"
+    (found,) = against_first([base, own])
+    assert (found.ratio, found.says) == (None, "cannot tell")
+    assert found.why == "the machine was busy in all but 2 of 4 rounds"
+
+
 # ---- others' figures
 
 

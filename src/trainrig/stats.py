@@ -233,14 +233,32 @@ def compare(old: Sequence[float], new: Sequence[float], prior: Scatter = NO_PRIO
 
     Raises ValueError with fewer than two workers on a side or a value not above 0.
     """
-    from scipy.special import stdtr, stdtrit
-
     own = _pooled_variance(old, new)
     own_freedom = len(old) + len(new) - 2
     freedom = own_freedom + prior.freedom
     variance = (own_freedom * own + prior.freedom * prior.variance) / freedom
     error = math.sqrt(variance * (1.0 / len(old) + 1.0 / len(new)))
-    shift = _mean_log(new) - _mean_log(old)
+    return _by_t(_mean_log(new) - _mean_log(old), error, freedom)
+
+
+def compare_pairs(old: Sequence[float], new: Sequence[float]) -> Comparison:
+    """The ratio of two that took turns, by Student's t on the logarithms of each turn's ratio.
+
+    ``old`` and ``new`` hold a value a turn, in the same order, above 0: what the machine did to
+    both in one turn is in neither ratio.  Raises ValueError with fewer than two turns.
+    """
+    if len(old) != len(new) or len(old) < 2:
+        raise ValueError(f"{len(old)} and {len(new)} turns: as many of both, and two at least")
+    shifts = [math.log(after / before) for before, after in zip(old, new, strict=True)]
+    shift, freedom = statistics.fmean(shifts), len(shifts) - 1
+    scatter = max(statistics.stdev(shifts), _SMALLEST_SCATTER)
+    return _by_t(shift, scatter / math.sqrt(len(shifts)), freedom)
+
+
+def _by_t(shift: float, error: float, freedom: float) -> Comparison:
+    """A shift of logarithms, its standard error and degrees of freedom, by Student's t."""
+    from scipy.special import stdtr, stdtrit
+
     reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error
     beyond = abs(shift) - _LARGEST_SAME
     return Comparison(

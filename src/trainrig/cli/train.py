@@ -35,6 +35,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--offload", help="none, or host: sharded weights and states wait there.")
 @click.option("--optimizer", help="adamw (fused), adamw-plain, adamw-8bit or sgd.")
 @click.option("--p2p/--no-p2p", default=None, help="Whether GPUs copy to each other directly.")
+@click.option("--rounds", type=int, help="Train each so often, in turns: ratios rest on rounds.")
 @click.option(
     "--out",
     type=_PATH,
@@ -86,6 +87,7 @@ _LAYOUT = {
     "offload",
     "optimizer",
     "p2p",
+    "rounds",
 }
 """What one process that trains for itself knows nothing of."""
 _INSIDE = {

@@ -116,9 +116,12 @@ def notices(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, ...
 
 
 def stored(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Summary]:
-    """The summaries among a run's series: all of them, or none if one is not what we write."""
-    summaries = series.get("experiments", ())
+    """The summaries among a run's series: all of them, or none if one is not what we write.
+
+    Of several of one experiment the last one counts: it knows of more rounds.
+    """
     try:
+        summaries = tuple({each["name"]: each for each in series.get("experiments", ())}.values())
         list(lines(summaries))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError):
         return ()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainrig.report import words
-from trainrig.report.experiments import beside_lines, lines
+from trainrig.report.experiments import beside_lines, lines, stored
 from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
@@ -148,7 +148,7 @@ def _experiments(page: Page, console: Console) -> None:
     console.print()
     console.print(_text("Experiments", "bold"))
     series = page.view.series
-    for line in (*lines(series["experiments"]), *beside_lines(series)):
+    for line in (*lines(stored(series)), *beside_lines(series)):
         console.print(_text(line), soft_wrap=True)
 
 

@@ -1,10 +1,12 @@
 """Experiment against experiment: the ratio of their rates, its interval, and what can be said.
 
-Each row is held against the first one that trained as asked.  A row is one process or one team of
-ranks, so its steps are no independent samples: consecutive steps are taken together in a few
-blocks, and the interval is widened by what two fresh processes differ by anyway
-(`stats.AGREEMENT`).  Where the machine was busy beside either of them, nothing is said.  What
-differs between the two comes first: where it is more than one thing, the ratio is of all of them.
+Each row is held against the first one that trained as asked.  Where both were trained in turns, in
+three rounds or more, each round is one sample, by fresh processes, and the ratios of the rounds are
+judged; a round in which the machine was busy is left out.  Else a row is one process or one team of
+ranks, whose steps are no independent samples: consecutive steps are taken together in a few blocks,
+and the interval is widened by what two fresh processes differ by anyway (`stats.AGREEMENT`).  Where
+the machine was busy beside either of them, nothing is said.  What differs between the two comes
+first: where it is more than one thing, the ratio is of all of them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,21 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from trainrig.stats import AGREEMENT, Change, Comparison, adjust_for_many, compare, judge_change
+from trainrig.stats import (
+    AGREEMENT,
+    Change,
+    Comparison,
+    adjust_for_many,
+    compare,
+    compare_pairs,
+    judge_change,
+)
 
 Summary = Mapping[str, Any]
 BLOCKS = 4
 """Consecutive steps are taken together in so many blocks at the most."""
 _LEAST_STEPS = 4
+LEAST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +92,45 @@ def _why_not(base: Summary, own: Summary) -> str | None:
             return f"{each['name']}: fewer than {_LEAST_STEPS} steps that count"
         if min(each["step_times_s"]) <= 0.0 or not each["samples_per_s"]:
             return f"{each['name']}: its steps have no times"
+    turns = _turns(base, own)
+    if turns is not None and len(turns) < LEAST_ROUNDS:
+        return f"the machine was busy in all but {len(turns)} of {len(own['rounds'])} rounds"
     return None
 
 
 def _ratio(base: Summary, own: Summary) -> Comparison:
-    return compare(_block_rates(base), _block_rates(own))
+    turns = _turns(base, own)
+    if turns is None:
+        return compare(_block_rates(base), _block_rates(own))
+    return compare_pairs(*zip(*turns, strict=True))
+
+
+def _in_turns(base: Summary, own: Summary) -> bool:
+    return min(len(each.get("rounds", ())) for each in (base, own)) >= LEAST_ROUNDS
+
+
+def _turns(base: Summary, own: Summary) -> list[tuple[float, float]] | None:
+    """Samples a second of both in each quiet round; None where they were not trained in turns."""
+    if not _in_turns(base, own):
+        return None
+    rounds = zip(base["rounds"], own["rounds"], strict=False)
+    return [
+        (_rate(base, ours), _rate(own, theirs))
+        for ours, theirs in rounds
+        if not ours["disturbed"] and not theirs["disturbed"]
+    ]
+
+
+def _rate(each: Summary, one: Mapping[str, Any]) -> float:
+    """Samples a second of a round: over the steps that are not among its fastest or slowest."""
+    times = sorted(float(value) for value in one["step_times_s"])
+    quarter = len(times) // 4
+    return _samples(each) / fmean(times[quarter : len(times) - quarter])
+
+
+def _samples(each: Summary) -> float:
+    """Of a step, on all ranks."""
+    return float(each["samples_per_s"] * each["step_time_s"])
 
 
 def _block_rates(each: Summary) -> list[float]:
@@ -93,16 +138,16 @@ def _block_rates(each: Summary) -> list[float]:
     times = [float(value) for value in each["step_times_s"]]
     count = min(BLOCKS, len(times) // 2)
     edges = [round(n * len(times) / count) for n in range(count + 1)]
-    samples = each["samples_per_s"] * each["step_time_s"]
-    return [samples / fmean(times[a:b]) for a, b in pairwise(edges)]
+    return [_samples(each) / fmean(times[a:b]) for a, b in pairwise(edges)]
 
 
 def _said(base: Summary, own: Summary, found: Comparison | None, level: float) -> Versus:
     heads = {"name": own["name"], "base": base["name"], "unlike": unlike(base, own)}
     if found is None:
         return Versus(**heads, why=_why_not(base, own))
-    low = found.interval.low / (1.0 + AGREEMENT)
-    high = found.interval.high * (1.0 + AGREEMENT)
+    unknown = 0.0 if _in_turns(base, own) else AGREEMENT
+    low = found.interval.low / (1.0 + unknown)
+    high = found.interval.high * (1.0 + unknown)
     change, why = judge_change(found, level, higher_is_better=True), None
     if low <= 1.0 <= high and change is not Change.CANNOT_TELL:
         change = Change.CANNOT_TELL

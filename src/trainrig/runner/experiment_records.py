@@ -28,6 +28,16 @@ _MAX_OTHER = 0.05
 _CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One training of an experiment by fresh processes."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """Its steps that count."""
+    disturbed: str | None
+    """Why their speed must not be judged."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Trained:
     """An experiment and what became of it."""
@@ -47,8 +57,10 @@ class Trained:
     """The machine's load average when it began: what others did beside it."""
     peak: Limit | None = None
     """FLOP/s that are claimed for one of its devices in its precision, where they are."""
-    disturbed: str | None = None
-    """Why its speed must not be judged."""
+    busy: str | None = None
+    """Why the speed of its first training must not be judged."""
+    again: list[Round] = field(default_factory=list)
+    """What it was trained once more for: its speed alone."""
 
     @property
     def asked(self) -> Layout:
@@ -66,11 +78,25 @@ class Trained:
         return differences(self.asked, self.found) if self.found is not None else []
 
     @property
+    def rounds(self) -> list[Round]:
+        """All trainings of it, the first one first."""
+        return [Round(rows=counted(self.result.rows), disturbed=self.busy), *self.again]
+
+    @property
+    def disturbed(self) -> str | None:
+        """Why its speed must not be judged: no round of it was quiet."""
+        return self.busy if all(each.disturbed for each in self.rounds) else None
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The steps that count, of the quiet rounds; of all where none was quiet."""
+        quiet = [each for each in self.rounds if not each.disturbed]
+        return [row for each in quiet or self.rounds for row in each.rows]
+
+    @property
     def middle(self) -> list[Mapping[str, Any]]:
-        """The steps that count: behind the first ones, without the fastest and slowest quarters."""
-        rows = sorted(counted(self.result.rows), key=lambda row: float(row["time"]))
-        quarter = len(rows) // 4
-        return rows[quarter : len(rows) - quarter]
+        """Of the steps that count, those without the fastest and slowest quarters."""
+        return middle(self.rows)
 
     def mean(self, name: str) -> float | None:
         """Of a column over the steps that count."""
@@ -93,6 +119,13 @@ class Trained:
 def counted(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """All but the first steps, where there are enough."""
     return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
+
+
+def middle(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Steps by their time, without the fastest and slowest quarters."""
+    ordered = sorted(rows, key=lambda row: float(row["time"]))
+    quarter = len(ordered) // 4
+    return ordered[quarter : len(ordered) - quarter]
 
 
 def case_for(experiment: Experiment, data_hash: str) -> Case:
@@ -141,7 +174,7 @@ def _why_no_share(trained: Trained) -> str | None:
 
 def records_of(trained: Trained, target: Target, data_hash: str, environment: str) -> list[Record]:
     """A point for each number; one without a value says why there is none."""
-    times = tuple(float(row["time"]) for row in counted(trained.result.rows))
+    times = tuple(float(row["time"]) for row in trained.rows)
     base = Record(
         kind=Kind.MEASURED,
         benchmark=BENCHMARK,
@@ -264,7 +297,11 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
         "step_time_s": trained.mean("time"),
-        "step_times_s": [row["time"] for row in counted(rows)],
+        "step_times_s": [row["time"] for row in trained.rows],
+        "rounds": [
+            {"step_times_s": [row["time"] for row in each.rows], "disturbed": each.disturbed}
+            for each in trained.rounds
+        ],
         "samples_per_s": rates.get("sample_rate"),
         "tokens_per_s": rates.get("token_rate"),
         "model_flops_per_s_per_device": rates.get("flop_rate"),

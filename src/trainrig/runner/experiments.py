@@ -121,6 +121,8 @@ def run_experiments(
         try:
             for experiment, error in zip(ready, lacking, strict=True):
                 session.take(experiment, error)
+            for number in range(2, 1 + max(experiment.rounds for experiment in ready)):
+                session.take_again(number)
         except KeyboardInterrupt:
             interrupted = "interrupted: the experiments that were done are in the run"
         return _close(session, interrupted)
@@ -150,6 +152,9 @@ class _Session:
     total: int
     trained: list[Trained] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    """Those that stay, whatever a later round shows."""
+    latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    """Of each experiment, as it stands."""
     references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
 
     def stand_beside(self, experiments: Sequence[Experiment]) -> None:
@@ -181,6 +186,20 @@ class _Session:
             raise
         return self._keep(found)
 
+    def take_again(self, number: int) -> None:
+        """Round ``number`` of what trained well: only its speed is of interest now."""
+        for place, found in enumerate(self.trained, 1):
+            if found.status is not Status.OK or found.experiment.rounds < number:
+                continue
+            once = Trained(experiment=found.experiment)
+            self._train(once, f"{_slug(place, found)}-round-{number}", probe=False)
+            found.duration += once.duration
+            if once.status is Status.OK:
+                found.again.append(once.rounds[0])
+            else:
+                found.status, found.reason = once.status, f"round {number}: {once.reason}"
+            self._write(found)
+
     def _choose_batch(self, found: Trained) -> None:
         """The size that is trained first, by formula or by doubling."""
         own = found.experiment.replace(auto_batch=False)
@@ -196,10 +215,10 @@ class _Session:
         """Whether a few steps of it train; a size that does not is a record."""
         trial = Trained(experiment=own)
         self.watch(Progress(text=f"{own.name}: does a batch of {own.batch} fit?", level="running"))
-        folder = self.run.path / "logs" / f"{self._slug(own)}-fits-{own.batch}"
+        folder = self.run.path / "logs" / f"{self._next_slug(trial)}-fits-{own.batch}"
         self._launch(trial, folder, lambda _rank, _event: None, probe=False)
         if trial.status is Status.OOM and own.batch > 1:  # 1 is trained, and says it itself
-            self._record(trial, went_on=own.batch // 2)
+            self.findings += self._record(trial, went_on=own.batch // 2)
         return trial.status is Status.OK
 
     def _halve(self, found: Trained) -> bool:
@@ -207,25 +226,29 @@ class _Session:
         batch = smaller(found.experiment.batch)
         if batch is None or self._too_large(found.experiment) is not None:
             return False
-        self._record(found, went_on=batch)
+        self.findings += self._record(found, went_on=batch)
         self.watch(Progress(text=f"{found.reason}: trying a batch of {batch}"))
         found.experiment = found.experiment.replace(batch=batch)
         found.status, found.reason, found.result = Status.OK, None, Result()
         return True
 
-    def _record(self, found: Trained, went_on: int | None = None) -> None:
-        """The records of a training, and what is wrong with it."""
+    def _record(self, found: Trained, went_on: int | None = None) -> tuple[Finding, ...]:
+        """Write the records of a training; what is wrong with it."""
         data_hash = read_manifest(Path(found.experiment.data)).corpus_sha256
         target = self._target(found.experiment)
         own = of_device(self.claims, target.name, target.index)
         found.peak = ceiling(own, "step", {"dtype": found.experiment.dtype})
         records = records_of(found, target, data_hash, self.environment)
         kept = [self.run.append(record) for record in records]
-        self.findings += findings_of(found, kept, went_on)
+        return tuple(findings_of(found, kept, went_on))
 
     def _keep(self, found: Trained) -> None:
-        self._record(found)
         self.trained.append(found)
+        self._write(found)
+
+    def _write(self, found: Trained) -> None:
+        """What is known of it so far: of several points and summaries the last one counts."""
+        self.latest[found.experiment.name] = self._record(found)
         self.run.append_series("experiments", summary_of(found))
         self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
 
@@ -233,7 +256,10 @@ class _Session:
         """Train what may fit; what surely does not would take the machine down with it."""
         reason = self._too_large(found.experiment)
         if reason is None:
-            return self._train(found)
+            slug = self._next_slug(found)
+            return self._train(
+                found, f"{slug}-batch-{found.experiment.batch}" if found.auto_batch else slug
+            )
         found.status, found.reason = Status.OOM, reason
         return None
 
@@ -252,9 +278,8 @@ class _Session:
     def _target(self, experiment: Experiment) -> Target:
         return choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
 
-    def _train(self, found: Trained) -> None:
+    def _train(self, found: Trained, slug: str, *, probe: bool = True) -> None:
         own = found.experiment
-        slug = self._slug(own) + (f"-batch-{own.batch}" if found.auto_batch else "")
 
         def heard(rank: int, event: Mapping[str, Any]) -> None:
             if rank == 0 and event["event"] == "row":
@@ -263,10 +288,10 @@ class _Session:
                 text = f"{own.name}: step {row['step'] + 1} of {own.steps}: loss {row['loss']:.3f}"
                 self.watch(Progress(text=text, level="running"))
 
-        self._launch(found, self.run.path / "logs" / slug, heard)
+        self._launch(found, self.run.path / "logs" / slug, heard, probe=probe)
 
-    def _slug(self, own: Experiment) -> str:
-        return f"{len(self.trained) + 1:02d}-{slug_of(own.name)}"
+    def _next_slug(self, found: Trained) -> str:
+        return _slug(len(self.trained) + 1, found)
 
     def _launch(self, found: Trained, folder: Path, heard: Any, *, probe: bool = True) -> None:
         backend = ALL[found.experiment.backend]
@@ -274,7 +299,7 @@ class _Session:
         found.load = os.getloadavg()[0]
         with neighbours.watch() as watched:
             ended = launch(command, folder, silence=self.silence, heard=heard)
-        found.disturbed = watched.disturbed
+        found.busy = watched.disturbed
         found.status, found.reason = ended.status, ended.reason
         found.duration = ended.duration
         found.result = backend.collect(folder)
@@ -315,6 +340,10 @@ class _Session:
         return reference.result.probe
 
 
+def _slug(place: int, found: Trained) -> str:
+    return f"{place:02d}-{slug_of(found.experiment.name)}"
+
+
 def slug_of(name: str) -> str:
     """A name as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
@@ -336,7 +365,8 @@ def _close(session: _Session, interrupted: str | None) -> Outcomes:
     """Judge what is there and write the report."""
     from trainrig.report.html import render_html
 
-    verdict = verdict_of(session.trained, session.findings, interrupted)
+    findings = [*session.findings, *(f for each in session.latest.values() for f in each)]
+    verdict = verdict_of(session.trained, findings, interrupted)
     run = session.run
     run.write_verdict(verdict)
     run.write_report(render_html([view_of(read_run(run.path))]))

@@ -20,16 +20,21 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.train.schedule import Cosine
+from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 
 DTYPES = ("fp32", "bf16", "fp16")
 RECOMPUTE = ("none", "selective", "full")
 OPTIMIZERS = ("adamw", "adamw-plain", "adamw-8bit", "sgd")
 BACKENDS = ("native", "huggingface", "dataparallel")
+DRIVEN = ("huggingface",)
+"""Backends of another project, each in a Python that may be its own."""
 OFFLOAD = ("none", "host")
+CALLED = {"batch": "batch_size", "seq": "seq_len", "dtype": "precision", "learning_rate": "lr"}
+"""Fields that people know by another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,8 @@ class Experiment:
     """What a table calls it."""
     backend: str = "native"
     """Whose engine trains."""
+    python: str = ""
+    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
     device: str = ""
     """cpu or cuda; empty: a GPU where there is one."""
     nproc: int = 1
@@ -95,6 +102,8 @@ class Experiment:
     """Where sharded weights and optimizer states live: none (on the device) or host."""
     p2p: bool = True
     """Whether GPUs copy to each other directly."""
+    rounds: int = 1
+    """How often it is trained, by fresh processes, in turns with the others of its run."""
 
     @property
     def warmup_steps(self) -> int:
@@ -130,12 +139,26 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
 def from_dict(content: Mapping[str, Any]) -> Experiment:
     """The experiment in a mapping.  UsageError names the first key that is wrong."""
     try:
-        return _adapter().validate_json(json.dumps(dict(content)))
+        # What JSON has no word for, a date, becomes a list: no field takes one.
+        return _adapter().validate_json(json.dumps(dict(content), default=lambda odd: [str(odd)]))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(field.name for field in dataclasses.fields(Experiment))
-        raise UsageError(f"experiment: {name}: {first['msg']}", f"it has: {known}") from None
+        name = str(first["loc"][0]) if first["loc"] else ""
+        if name not in _NAMES:
+            raise UsageError(f"an experiment has no {one_line(name)!r}", _HINT) from None
+        raise UsageError(f"{said(name, content[name])}: {first['msg'].lower()}") from None
+
+
+_NAMES = {field.name: CALLED.get(field.name, field.name) for field in dataclasses.fields(Experiment)}
+_HINT = "it has: " + ", ".join(_NAMES.values())
+_MOST_SHOWN = 60
+
+
+def said(name: str, value: Any) -> str:
+    """A field and its value as a person wrote them, short enough for a line."""
+    text = one_line(repr(value) if isinstance(value, str) else str(value))
+    short = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
+    return f"{CALLED.get(name, name)} = {short}"
 
 
 @cache
@@ -167,13 +190,14 @@ def check(experiment: Experiment) -> ModelShape:
     """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
     for name in ("batch", "seq", "grad_accum", "steps"):
         _check_range(experiment, name, 1, 2**31)
-    for name in ("warmup_steps", "heldout_batches", "checkpoint_every", "seed"):
+    _check_range(experiment, "rounds", 1, 1001)
+    for name in ("heldout_batches", "checkpoint_every", "seed"):
         _check_range(experiment, name, 0, 2**63)
+    if experiment.warmup is not None:
+        _check_range(experiment, "warmup", 0, 2**63)
     for name, known in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("optimizer", OPTIMIZERS)):
         if getattr(experiment, name) not in known:
-            raise UsageError(
-                f"unknown {name} {getattr(experiment, name)!r}", "one of: " + ", ".join(known)
-            )
+            raise unknown(CALLED.get(name, name), getattr(experiment, name), known)
     _check_optimizer(experiment)
     shape = find(experiment.model)
     if experiment.seq > shape.max_positions and shape.positions == "learned":
@@ -187,19 +211,19 @@ def check(experiment: Experiment) -> ModelShape:
 def _check_range(experiment: Experiment, name: str, least: int, most: int) -> None:
     value = getattr(experiment, name)
     if not least <= value < most:
-        raise UsageError(f"{name} = {value}", f"a whole number from {least} to {most - 1}")
+        raise UsageError(said(name, value), f"a whole number from {least} to {most - 1}")
 
 
 def _check_optimizer(experiment: Experiment) -> None:
     for name in ("learning_rate", "eps"):
         if not 0.0 < getattr(experiment, name) < math.inf:
-            raise UsageError(f"{name} = {getattr(experiment, name)}", "a number above 0")
+            raise UsageError(said(name, getattr(experiment, name)), "a number above 0")
     for name in ("beta1", "beta2"):
         if not 0.0 <= getattr(experiment, name) < 1.0:
-            raise UsageError(f"{name} = {getattr(experiment, name)}", "a number from 0 to below 1")
+            raise UsageError(said(name, getattr(experiment, name)), "a number from 0 to below 1")
     for name in ("weight_decay", "clip"):
         if not 0.0 <= getattr(experiment, name) < math.inf:
-            raise UsageError(f"{name} = {getattr(experiment, name)}", "a number from 0")
+            raise UsageError(said(name, getattr(experiment, name)), "a number from 0")
 
 
 def check_compiler(experiment: Experiment) -> None:

@@ -43,6 +43,7 @@ FIELDS = {
 SAME = (
     "name",
     "backend",
+    "python",
     "model",
     "data",
     "device",
@@ -51,6 +52,7 @@ SAME = (
     "shard_size",
     "offload",
     "p2p",
+    "rounds",
     "grad_accum",
     "steps",
     "recompute",
