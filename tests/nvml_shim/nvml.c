@@ -4,6 +4,7 @@
  *   NVML_SHIM       number of GPUs, or: no-driver, mismatch, hang, crash, garbage, blanks, absurd, crowd
  *   NVML_SHIM_FAIL  names of functions that fail, each as name=code, separated by commas
  *   NVML_SHIM_LINKS how GPUs are linked: none (default), direct, switch
+ *   NVML_SHIM_ENERGY  mJ by which a GPU's energy counter rises at each reading (default 1000)
  * Only what the program asks for is here; signatures are those of the public nvml.h.
  */
 #include <stdlib.h>
@@ -135,6 +136,15 @@ int nvmlDeviceGetRemappedRows(dev d, u32 *corrected, u32 *uncorrected, u32 *pend
 }
 int nvmlDeviceGetMigMode(dev d, u32 *now, u32 *pending) { PLAN(); (void)d; (void)now; (void)pending; return UNSUPPORTED; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(dev d, u64 *out) { PLAN(); (void)d; *out = wide(0x1); return OK; }
+
+int nvmlDeviceGetTotalEnergyConsumption(dev d, u64 *out) {
+    PLAN();
+    static u64 readings[64];
+    const char *step = getenv("NVML_SHIM_ENERGY");
+    u64 count = readings[index_of(d) % 64]++;
+    *out = wide(7000000ull + count * (u64)(step ? atoi(step) : 1000)); /* since the driver was loaded */
+    return OK;
+}
 
 typedef struct { u32 gpu, memory; } utilization;
 int nvmlDeviceGetUtilizationRates(dev d, utilization *out) {

@@ -1,0 +1,162 @@
+"""Energy beside a training: meters are read by a thread of the parent, whatever engine trains.
+
+The window is that of the steps that count: it ends when rank 0 said that its last step was over,
+by the machine's monotonic clock, and reaches back over the times that it told of those steps.  The
+engine knows nothing of it, and nothing is read in its process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from trainrig.machine.energy import Energy, Meter, energy_between, gpu_meter, package_meters
+from trainrig.machine.host import ThisMachine
+from trainrig.machine.snapshot import Missing
+from trainrig.record import Derivation, Record, Status
+
+PERIOD = 0.1
+"""Seconds between readings; later a thousandth of what has passed, and at most a second."""
+_LONGEST = 1.0
+_PATIENCE = 2.0
+
+Meters = tuple[Meter, ...] | Missing
+
+
+def host_meters() -> Meters:
+    """Those of the processors."""
+    return package_meters(ThisMachine())
+
+
+def gpu_meters(gpus: Sequence[tuple[int, str | None]]) -> Meters:
+    """Those of GPUs, each by the driver's number and its UUID; Missing if one cannot be read."""
+    found = []
+    for index, uuid in gpus:
+        meter = gpu_meter(index, uuid)
+        if isinstance(meter, Missing):
+            return meter
+        found.append(meter)
+    return tuple(found) or Missing("none of the GPUs is known to NVML")
+
+
+@contextmanager
+def watch(meters: Meters) -> Iterator[None]:
+    """Read the meters while the body runs, and once before and behind it."""
+    if isinstance(meters, Missing):
+        yield
+        return
+    over = threading.Event()
+    _take(meters)
+    thread = threading.Thread(target=_read_on, args=(meters, over), name="energy", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_PATIENCE)  # a driver that hangs is left behind
+
+
+def _read_on(meters: Sequence[Meter], over: threading.Event) -> None:
+    began = time.monotonic()
+    while not over.wait(min(_LONGEST, max(PERIOD, (time.monotonic() - began) / 1000.0))):
+        _take(meters)
+    _take(meters)
+
+
+def _take(meters: Sequence[Meter]) -> None:
+    for meter in meters:
+        meter.take()
+
+
+def used(
+    meters: Meters, rows: Sequence[Mapping[str, Any]], ended: float | None
+) -> Energy | Missing:
+    """What the steps of ``rows`` used, of which the last was over at ``ended``."""
+    if isinstance(meters, Missing):
+        return meters
+    if ended is None or not rows:
+        return Missing("no step counts")
+    return energy_between(meters, ended - sum(float(row["time"]) for row in rows), ended)
+
+
+def of_devices(meters: Meters, uuids: Sequence[str]) -> Meters:
+    """Of the meters of GPUs those that the ranks had, by the UUIDs that they found."""
+    if isinstance(meters, Missing) or not uuids:
+        return meters
+    known = {meter.uuid: meter for meter in meters}
+    absent = [uuid for uuid in uuids if uuid not in known]
+    if absent:
+        return Missing(f"{absent[0]} trained, and another GPU's energy was read")
+    return tuple(known[uuid] for uuid in dict.fromkeys(uuids))
+
+
+def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) -> list[Record]:
+    """Joules, joules for each token and mean power of ``steps`` steps; or why there are none.
+
+    ``base`` is the record of the steps' time.
+    """
+    bare = base.replace(samples=None, interval=None, confidence=None, stop=None, limit=None)
+    if isinstance(energy, Missing):
+        lacking = bare.replace(
+            id=_id(base, 0),
+            metric="energy",
+            unit="J",
+            value=None,
+            status=Status.MISSING,
+            reason=energy.reason,
+            disturbed=None,
+        )
+        return [lacking]
+    low, high = energy.interval
+    each = {
+        "energy": ("J", 1.0, "of the steps that count, all devices"),
+        "energy_per_token": ("J/token", float(tokens), "energy / tokens"),
+        "power": ("W", energy.seconds, "energy / seconds"),
+    }
+    seen = {"energy_steps": steps, "energy_s": energy.seconds, "energy_source": energy.source}
+    return [
+        bare.replace(
+            id=_id(base, number),
+            metric=metric,
+            unit=unit,
+            value=energy.per(count),
+            interval=(low / count, high / count),
+            derived=Derivation(ids=(base.id,), formula=formula),
+            conditions={**base.conditions, **seen},
+        )
+        for number, (metric, (unit, count, formula)) in enumerate(each.items())
+    ]
+
+
+def _id(base: Record, number: int) -> str:
+    return f"{base.id[:8]}e{number:03x}"
+
+
+def summary_of(energy: Energy | Missing, tokens: int) -> dict[str, Any]:
+    """As ``train --json`` prints it."""
+    if isinstance(energy, Missing):
+        none = dict.fromkeys(("energy_j", "energy_interval_j", "energy_per_token_j"))
+        return {
+            **none,
+            "mean_power_w": None,
+            "energy_s": None,
+            "energy_source": None,
+            "energy_devices": [],
+            "no_energy_reason": energy.reason,
+        }
+    return {
+        "energy_j": energy.joules,
+        "energy_interval_j": list(energy.interval),
+        "energy_per_token_j": energy.per(tokens),
+        "mean_power_w": energy.watts,
+        "energy_s": energy.seconds,
+        "energy_source": energy.source,
+        "energy_devices": [
+            {"device": each.device, "uuid": each.uuid, "energy_j": each.joules}
+            for each in energy.devices
+        ],
+        "no_energy_reason": None,
+    }
