@@ -12,8 +12,10 @@ import pytest
 
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.report import experiments as report
+from trainrig.runner.batch_sizes import state_bytes
 from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
-from trainrig.runner.experiments import asked_for, slug_of, state_bytes
+from trainrig.runner.experiment_session import slug_of
+from trainrig.runner.experiments import asked_for
 from trainrig.train.backends import ALL, Result, Site, check_site
 from trainrig.train.experiment import Experiment
 from trainrig.train.files import experiment_of, read_file, tiny

@@ -13,7 +13,8 @@ import pytest
 from trainrig.data.prepare import prepare
 from trainrig.errors import UsageError
 from trainrig.record import Outcome, Status
-from trainrig.runner import batch_sizes
+from trainrig.report.experiments import stored
+from trainrig.runner import batch_sizes, experiment_session
 from trainrig.runner import experiments as runner
 from trainrig.runner.batch_sizes import by_doubling, guess, layout_of, smaller
 from trainrig.store import read_run
@@ -86,7 +87,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     """A machine on which no more than 4 samples fit, or ``param``; what was tried on it."""
     most = getattr(request, "param", 4)
     tried: list[int] = []
-    real = runner.launch
+    real = experiment_session.launch
 
     def launch(command: Any, folder: Path, **how: Any) -> Ended:
         asked = json.loads((folder / "experiment.json").read_text())["experiment"]
@@ -95,7 +96,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
             return Ended(status=Status.OOM, reason="rank 0: out of memory")
         return real(command, folder, **how)
 
-    monkeypatch.setattr(runner, "launch", launch)
+    monkeypatch.setattr(experiment_session, "launch", launch)
     return tried
 
 
@@ -150,3 +151,70 @@ def test_layouts_that_come_later_are_refused_with_their_line(
         read_file(path, {})
     with pytest.raises(UsageError, match="later version"):
         experiment_of({key: 2})
+
+
+# ---- rounds
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Trainings of six steps that are told, not trained; the folders in their order.
+
+    A round that is called ``broken`` ends badly.
+    """
+    folders: list[str] = []
+
+    def launch(command: Any, folder: Path, heard: Any, **how: Any) -> Ended:
+        folders.append(folder.name)
+        row = {"event": "row", "loss": 5.0, "grad_norm": 1.0, "time": 0.1 * len(folders)}
+        rows = [row | {"step": step} for step in range(6)]
+        (folder / "events-0.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        for told in rows:
+            heard(0, told)
+        if folder.name.startswith("02-broken-round"):
+            return Ended(status=Status.FAILED, reason="rank 0 was ended by SIGKILL")
+        return Ended(status=Status.OK, duration=1.0)
+
+    monkeypatch.setattr(experiment_session, "launch", launch)
+    monkeypatch.setattr(experiment_session.neighbours, "judge", lambda _: None)
+    return folders
+
+
+def test_rounds_are_trained_in_turns_and_say_only_how_fast(
+    data: str, tmp_path: Path, quick: list[str]
+) -> None:
+    own = experiment(data=data, batch_size=2, rounds=3)
+    once = own.replace(rounds=1)
+    asked = (own.replace(name="a"), own.replace(name="b"), once.replace(name="c"))
+    outcomes = runner.run_experiments(asked, out=tmp_path)
+    assert quick == [
+        *("01-a", "02-b", "03-c"),
+        *("01-a-round-2", "02-b-round-2"),
+        *("01-a-round-3", "02-b-round-3"),
+    ]
+    requests = [
+        json.loads((outcomes.run / "logs" / name / "experiment.json").read_text()) for name in quick
+    ]
+    assert [request["probe"] for request in requests] == [True] * 3 + [False] * 4
+    run = read_run(outcomes.run)
+    found = stored(run.series)
+    assert [each["name"] for each in found] == ["a", "b", "c"]
+    assert [round(each["step_times_s"][0], 9) for each in found[0]["rounds"]] == [0.1, 0.4, 0.6]
+    times = [r for r in run.records if r.metric == "time" and r.case["experiment"] == "a"]
+    assert [len(record.samples or ()) for record in times] == [3, 6, 9]
+    assert len(run.series["01-a-round-3"]) == 6
+    found = runner.summary(outcomes)["comparisons"]
+    assert [each["name"] for each in found] == ["b", "c"]
+
+
+def test_a_round_that_fails_fails_its_experiment_and_no_other(
+    data: str, tmp_path: Path, quick: list[str]
+) -> None:
+    own = experiment(data=data, batch_size=2, rounds=3)
+    asked = (own.replace(name="whole"), own.replace(name="broken"))
+    outcomes = runner.run_experiments(asked, out=tmp_path)
+    assert quick[-1] == "01-whole-round-3" and "02-broken-round-3" not in quick
+    assert outcomes.verdict.outcome is Outcome.FAIL
+    assert "broken: round 2: rank 0 was ended by SIGKILL" in outcomes.verdict.reason
+    whole, broken = outcomes.trained
+    assert (len(whole.rounds), len(broken.rounds)) == (3, 1)

@@ -1,0 +1,275 @@
+"""An open run of experiments: each is trained, compared with one process of ours, written down.
+
+A batch that is looked for is halved until it fits.  What trained well is trained again in further
+rounds, in turns with the others; these say something of its speed alone.  All that is known of an
+experiment is written after each of its rounds: of several points and summaries the last one counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainrig.catalog.published.training import baselines
+from trainrig.data.manifest import read_manifest
+from trainrig.errors import UnavailableError
+from trainrig.machine import environment_digest
+from trainrig.machine.snapshot import Snapshot
+from trainrig.predict import ceiling, of_device
+from trainrig.record import Finding, Record, Status
+from trainrig.report.beside import published_for, row_of
+from trainrig.runner import neighbours
+from trainrig.runner.batch_sizes import by_doubling, guess, smaller, state_bytes
+from trainrig.runner.experiment_records import (
+    Trained,
+    case_for,
+    findings_of,
+    records_of,
+    summary_of,
+)
+from trainrig.runner.experiment_site import environment_of
+from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.targets import Target, choose
+from trainrig.store import RunWriter
+from trainrig.train.backends import ALL, Result
+from trainrig.train.experiment import Experiment
+from trainrig.train.launch import launch
+from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
+from trainrig.units import format_memory, format_quantity
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """An open run and what has been trained in it."""
+
+    run: RunWriter
+    targets: Sequence[Target]
+    claims: Sequence[Record]
+    snapshot: Snapshot
+    watch: Watcher
+    silence: float
+    total: int
+    trained: list[Trained] = field(default_factory=list)
+    _staying: list[Finding] = field(default_factory=list)
+    """Findings that a later round does not change."""
+    _latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    """Those of each experiment, as it stands."""
+    _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> str:
+        """The digest of this machine and its software."""
+        return environment_digest(self.snapshot)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong, so far."""
+        return [*self._staying, *(found for each in self._latest.values() for found in each)]
+
+    def stand_beside(self, experiments: Sequence[Experiment]) -> None:
+        """Write down what others published of the same cases, before anything is measured."""
+        known, written = tuple(baselines()), set[str]()
+        for own in experiments:
+            for record in published_for(case_for(own, ""), known):
+                if record.id not in written:
+                    self.run.append(record)
+                written.add(record.id)
+                self.run.append_series("published", row_of(own.name, record))
+
+    def take(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
+        """Train one experiment, compare it, write it down."""
+        found = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
+        if lacking is not None:
+            found.status, found.reason = Status.SKIPPED, lacking.message
+            return self._keep(found)
+        try:
+            if experiment.auto_batch:
+                self._choose_batch(found)
+            self._fit_or_train(found)
+            while found.auto_batch and found.status is Status.OOM and self._halve(found):
+                self._fit_or_train(found)
+            self._compare(found)
+        except KeyboardInterrupt:
+            found.status, found.reason = Status.SKIPPED, "interrupted"
+            self._keep(found)
+            raise
+        return self._keep(found)
+
+    def take_again(self, number: int) -> None:
+        """Round ``number`` of what trained well: only its speed is of interest now."""
+        for place, found in enumerate(self.trained, 1):
+            if found.status is not Status.OK or found.experiment.rounds < number:
+                continue
+            once = Trained(experiment=found.experiment)
+            self._train(once, f"{_slug(place, found)}-round-{number}", probe=False)
+            found.duration += once.duration
+            if once.status is Status.OK:
+                found.again.append(once.rounds[0])
+            else:
+                found.status, found.reason = once.status, f"round {number}: {once.reason}"
+            self._write(found)
+
+    def _choose_batch(self, found: Trained) -> None:
+        """The size that is trained first, by formula or by doubling."""
+        own = found.experiment.replace(auto_batch=False)
+        free = self._target(own).memory_bytes
+        if free > 0:
+            batch, how = guess(own, free), "the largest that should fit, or the bound"
+        else:
+            batch, how = by_doubling(own, self._fits), "the last that did, doubled from 1"
+        found.experiment = own.replace(batch=batch)
+        self.watch(Progress(text=f"{own.name}: batch_size auto: {batch}, {how}"))
+
+    def _fits(self, own: Experiment) -> bool:
+        """Whether a few steps of it train; a size that does not is a record."""
+        trial = Trained(experiment=own)
+        self.watch(Progress(text=f"{own.name}: does a batch of {own.batch} fit?", level="running"))
+        folder = self.run.path / "logs" / f"{self._next_slug(trial)}-fits-{own.batch}"
+        self._launch(trial, folder, lambda _rank, _event: None, probe=False)
+        if trial.status is Status.OOM and own.batch > 1:  # 1 is trained, and says it itself
+            self._staying += self._record(trial, went_on=own.batch // 2)
+        return trial.status is Status.OK
+
+    def _halve(self, found: Trained) -> bool:
+        """Record that a size did not fit, and prepare half of it; False where none is left."""
+        batch = smaller(found.experiment.batch)
+        if batch is None or self._too_large(found.experiment) is not None:
+            return False
+        self._staying += self._record(found, went_on=batch)
+        self.watch(Progress(text=f"{found.reason}: trying a batch of {batch}"))
+        found.experiment = found.experiment.replace(batch=batch)
+        found.status, found.reason, found.result = Status.OK, None, Result()
+        return True
+
+    def _record(self, found: Trained, went_on: int | None = None) -> tuple[Finding, ...]:
+        """Write the records of a training; what is wrong with it."""
+        data_hash = read_manifest(Path(found.experiment.data)).corpus_sha256
+        target = self._target(found.experiment)
+        own = of_device(self.claims, target.name, target.index)
+        found.peak = ceiling(own, "step", {"dtype": found.experiment.dtype})
+        environment = environment_of(found.experiment, self.snapshot)
+        records = records_of(found, target, data_hash, environment)
+        kept = [self.run.append(record) for record in records]
+        return tuple(findings_of(found, kept, went_on))
+
+    def _keep(self, found: Trained) -> None:
+        self.trained.append(found)
+        self._write(found)
+
+    def _write(self, found: Trained) -> None:
+        """What is known of it so far: of several points and summaries the last one counts."""
+        self._latest[found.experiment.name] = self._record(found)
+        self.run.append_series("experiments", summary_of(found))
+        self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
+
+    def _fit_or_train(self, found: Trained) -> None:
+        """Train what may fit; what surely does not would take the machine down with it."""
+        reason = self._too_large(found.experiment)
+        if reason is None:
+            slug = self._next_slug(found)
+            return self._train(
+                found, f"{slug}-batch-{found.experiment.batch}" if found.auto_batch else slug
+            )
+        found.status, found.reason = Status.OOM, reason
+        return None
+
+    def _too_large(self, own: Experiment) -> str | None:
+        """Why not even what no batch size changes fits."""
+        needed, free = state_bytes(own), self._target(own).memory_bytes
+        if own.device == "cpu":
+            needed *= own.nproc
+        if needed <= free or not free:
+            return None
+        return (
+            f"weights, gradients and optimizer alone need {format_memory(needed)}, and "
+            f"{format_memory(free)} are free: not started"
+        )
+
+    def _target(self, experiment: Experiment) -> Target:
+        return choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
+
+    def _train(self, found: Trained, slug: str, *, probe: bool = True) -> None:
+        own = found.experiment
+
+        def heard(rank: int, event: Mapping[str, Any]) -> None:
+            if rank == 0 and event["event"] == "row":
+                row = {name: value for name, value in event.items() if name != "event"}
+                self.run.append_series(slug, row)
+                text = f"{own.name}: step {row['step'] + 1} of {own.steps}: loss {row['loss']:.3f}"
+                self.watch(Progress(text=text, level="running"))
+
+        self._launch(found, self.run.path / "logs" / slug, heard, probe=probe)
+
+    def _next_slug(self, found: Trained) -> str:
+        return _slug(len(self.trained) + 1, found)
+
+    def _launch(self, found: Trained, folder: Path, heard: Any, *, probe: bool = True) -> None:
+        backend = ALL[found.experiment.backend]
+        command = backend.command(found.experiment, folder, probe=probe)
+        found.load = os.getloadavg()[0]
+        with neighbours.watch() as watched:
+            ended = launch(command, folder, silence=self.silence, heard=heard)
+        found.busy = watched.disturbed
+        found.status, found.reason = ended.status, ended.reason
+        found.duration = ended.duration
+        found.result = backend.collect(folder)
+        (folder / "weights.pt").unlink(missing_ok=True)
+        if ended.status is Status.OK and not found.result.rows:
+            found.status, found.reason = Status.FAILED, "its ranks ended and told of no step"
+
+    def _compare(self, found: Trained) -> None:
+        """With one process on the same samples; a reference that failed compares with nothing."""
+        if found.status is not Status.OK or found.result.probe is None:
+            return
+        reference = self._reference(found)
+        if reference is not None:
+            found.compared = True
+            found.apart = disagreement(found.result.probe, reference, found.experiment.dtype)
+
+    def _reference(self, found: Trained) -> Probe | None:
+        own = found.experiment
+        if is_reference(own, own):
+            self._references.append((own, found.result.probe))
+        for experiment, probe in self._references:
+            if is_reference(experiment, own):
+                return probe
+        reference = Trained(experiment=reference_of(own).replace(steps=1))
+        self.watch(Progress(text=f"the one-process reference of {own.name}", level="running"))
+        folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
+        self._launch(reference, folder, lambda _rank, _event: None)
+        self._references.append((reference.experiment, reference.result.probe))
+        if reference.result.probe is None:
+            self._staying.append(
+                Finding(
+                    id="no-reference",
+                    severity="warning",
+                    evidence=f"{own.name} is compared with nothing: {reference.reason}",
+                    fix="an experiment of one process on the same samples shows what is wrong",
+                )
+            )
+        return reference.result.probe
+
+
+def _slug(place: int, found: Trained) -> str:
+    return f"{place:02d}-{slug_of(found.experiment.name)}"
+
+
+def slug_of(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
+
+
+def _line(found: Trained) -> str:
+    if found.status is not Status.OK:
+        return f"{found.experiment.name}: {found.status.value}: {found.reason}"
+    seconds, rows = found.mean("time") or 0.0, found.result.rows
+    rate = found.experiment.global_samples / seconds if seconds else 0.0
+    word = found.word if found.word != "PASS" else "as the reference"
+    return (
+        f"{found.experiment.name}: {format_quantity(rate, 'sample/s')}, loss "
+        f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}: {word}"
+    )
