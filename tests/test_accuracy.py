@@ -10,6 +10,7 @@ import pytest
 from trainrig.catalog.published import training
 from trainrig.predict import accuracy, fitting
 from trainrig.predict.accuracy import Outcome, line, lines, mean_of_medians, spearman
+from trainrig.predict.cases import case_of
 from trainrig.predict.step_constants import BELIEVED, fitted
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +73,28 @@ def test_published_steps_are_met() -> None:
     whole = line("all", everything)
     assert whole.p90 < 0.25 and whole.coverage > 0.75
     assert spearman([one for one in everything if one.group == "vtrain-multi"]) > 0.9
+
+
+def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
+    rows = list(training.read())
+    later = [row for row in rows if accuracy.is_unseen(row)]
+    assert len(later) == 16 and {row["chip"] for row in later} == {"RTX 4090"}
+    assert not [row for _, row, _, _ in PROFILED[0] if accuracy.is_unseen(row)]
+    assert accuracy.outcomes(later) == ([], {"added after the constants were settled": 16})
+    assert not accuracy.memory_outcomes(later)
+    found, refused = accuracy.unseen(rows)
+    assert len(found) == 16 and not refused
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert f"16 rows, median error {line('', found).median:.1%}" in page
+
+
+def test_attention_is_torchs_since_its_version_2_1() -> None:
+    row = next(row for row in training.read() if accuracy.is_unseen(row))
+    kernels = {
+        torch: case_of({**row, "framework": f"HF Transformers, torch {torch}"}).layout.kernels
+        for torch in ("1.13", "2.0.1", "2.1.1", "2.13")
+    }
+    assert kernels == {"1.13": "eager", "2.0.1": "eager", "2.1.1": "flash", "2.13": "flash"}
 
 
 def test_both_ways_to_the_same_prediction_agree() -> None:

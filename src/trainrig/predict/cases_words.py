@@ -25,7 +25,7 @@ _ENGINES = (
 )
 
 
-_TORCH_2 = re.compile(r"torch 2\.")
+_TORCH_2_1 = re.compile(r"torch 2\.[1-9]")
 
 _UNSURE = {
     "recompute": 0.15,
@@ -156,8 +156,9 @@ def kernels_of(row: Row, chip: Chip, precision: str, missing: Unstated) -> str:
         is_later = "transformer engine" in framework or (chip.year or 2020) >= 2022
         default = "flash+fused" if is_later else "fused"
     stack = _choice(row, "kernel_stack", KERNELS, default, missing)
-    # Since its version 2 torch has a fused attention, and libraries call it unless told not to.
-    return "flash" if stack == "eager" and _TORCH_2.search(framework) else stack
+    # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
+    # asks for 2.1.1).
+    return "flash" if stack == "eager" and _TORCH_2_1.search(framework) else stack
 
 
 def _choice(

@@ -3,7 +3,8 @@
 Each row is a whole training step as its source printed it: model, devices, layout, seconds of a
 step or tokens a second, memory.  ``grade`` A: every field that the layout needs is known; B: up to
 two are missing or presumed; C: weaker.  ``group`` names the source's family: its rows share what is
-not printed (software, clocks), so that a fair test leaves out whole groups.
+not printed (software, clocks), so that a fair test leaves out whole groups.  ``unseen_since`` is when a
+row came here, for rows that came after the predictor's constants had been settled.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ PATH = Path(__file__).parent / "training.csv"
 
 
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
-_DTYPES = {"tf32": "fp32", "bf16": "bf16", "fp16": "fp16"}
-_AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link")
+_DTYPES = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_OPTIMIZERS = {
+    "adamw_hf": "adamw-plain",
+    "adamw_apex_fused": "adamw",
+    "apex FusedAdam": "adamw",
+}
+"""As printed, or as the framework has it: ours is called adamw where one kernel does the update."""
+_AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link", "optimizer")
 
 
 def read() -> Iterator[Row]:
@@ -31,8 +38,9 @@ def read() -> Iterator[Row]:
 def baselines() -> Iterator[Record]:
     """The steps that experiments stand beside: tokens a second of a GPU, as baseline records.
 
-    Rows of data-parallel training of models that the classic sequence trains; fp32 products of
-    these are TF32's, as torch's are.  Raises DataError.
+    Rows of data-parallel training of models that the classic sequence trains.  An experiment's fp32
+    is the model's own dtype: its products may be TF32's, and the precision that is printed says so.
+    Raises DataError.
     """
     for record_id, row in read_rows(PATH):
         case = _case(row)
@@ -62,7 +70,9 @@ def _case(row: Row) -> Case | None:
     sizes = [row[name] for name in ("micro_batch", "seq", "dp")]
     if row["model"] not in _MODELS or dtype is None or sharded or not all(sizes):
         return None
+    optimizer = _OPTIMIZERS.get(row["optimizer"])
     return {
+        **({"optimizer": optimizer} if optimizer else {}),
         "model": _MODELS[row["model"]],
         "dtype": dtype,
         "batch": int(row["micro_batch"]),
@@ -71,5 +81,5 @@ def _case(row: Row) -> Case | None:
         "recompute": row["recompute"] or "none",
         "nproc": int(row["dp"]),
         "zero": 0,
-        "p2p": row["link"] != "pcie",
+        "p2p": row["p2p"] != "off",
     }
