@@ -15,6 +15,7 @@ import torch
 from trainrig import models
 from trainrig.data.batches import Batch
 from trainrig.errors import DataError, StoreError
+from trainrig.models import loss
 from trainrig.train import checkpoint
 from trainrig.train.engine import Diverged, Engine
 from trainrig.train.experiment import Experiment
@@ -356,6 +357,24 @@ def test_a_sleep_of_20_ms_appears_in_its_own_part(slow: str | None) -> None:
             expected[slow] += 0.020
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
         assert row["time"] == pytest.approx(sum(expected.values()))
+
+
+def test_the_heads_gradients_are_backwards_wherever_they_are_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loss computes them in the forward pass; another engine's autograd does not."""
+    clock, add = FakeClock(), loss._Sums.add
+
+    def slow(*given: Any) -> None:
+        clock.now += 0.005
+        add(*given)
+
+    monkeypatch.setattr(loss._Sums, "add", slow)
+    experiment = TINY.replace(batch=2, grad_accum=3)
+    batches = batches_of(experiment)
+    row = train(Engine(experiment, SHAPE, batches=batches, watch=clock.watch()), 1)[0]
+    assert row["backward"] == pytest.approx(0.015) == row["time"]
+    assert row["forward"] == pytest.approx(0.0)
 
 
 def test_parts_of_all_micro_batches_are_added() -> None:

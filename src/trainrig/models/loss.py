@@ -9,14 +9,17 @@ is dropped.  The gradients are exact: the same products in the same precision, s
 Memory: a chunk's logits (rows·V in fp32, and once more in the dtype of the products if that is
 narrower), the gradient of the hidden states (N·C) and that of the matrix (V·C, in fp32), which
 autograd would hold too.  Work: the same three products, 6·N·C·V FLOPs, all of them in the forward
-pass when gradients are wanted, so a timed "forward" includes the head's backward.
+pass when gradients are wanted; whoever times the passes is told which part of it is backward's
+(`ahead_of_backward`).
 
 The idea is that of Liger-Kernel's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989).
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -36,6 +39,19 @@ _CHUNK_ELSEWHERE = 2**26
 _FEWEST_ROWS = 256
 _TILE = 2**19
 """Of a chunk on the CPU, the numbers that are in fp32 at a time: 2 MiB."""
+
+Around = Callable[[], AbstractContextManager[None]]
+_around: ContextVar[Around] = ContextVar("around", default=nullcontext)
+
+
+@contextmanager
+def ahead_of_backward(around: Around) -> Iterator[None]:
+    """In the body, what losses compute for their backward pass happens within ``around()``."""
+    token = _around.set(around)
+    try:
+        yield
+    finally:
+        _around.reset(token)
 
 
 def plain_cross_entropy(
@@ -95,6 +111,7 @@ class _HeadLoss(torch.autograd.Function):
         sums = _Sums(hidden, weight, bias) if grads else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         buffer = narrow.new_empty(min(rows, len(hidden)), len(weight))
+        around = _around.get()
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
             x = hidden[part].to(dtype)
             chosen = targets[part].clamp(min=0)[:, None]
@@ -109,7 +126,8 @@ class _HeadLoss(torch.autograd.Function):
                     slope = log_p.exp_().scatter_add_(1, chosen, _ones(chosen, log_p).neg_())
             total += (losses * seen[part]).sum()
             if sums is not None:
-                sums.add(part, slope.to(dtype), x, narrow, seen[part, None])
+                with around():
+                    sums.add(part, slope.to(dtype), x, narrow, seen[part, None])
         ctx.sums, ctx.count = sums, count
         return total / count
 

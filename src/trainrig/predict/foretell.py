@@ -1,8 +1,6 @@
 """What a step of our own training should take on one device, by the parts that it marks itself.
 
-Answers the numbers that `measure.step` will measure: time and its parts, model FLOP/s, memory.  The
-training counts the head's backward pass among its forward (models.loss), so two thirds of what the
-head costs go there.
+Answers the numbers that `measure.step` will measure: time and its parts, model FLOP/s, memory.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from dataclasses import dataclass
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step import predict_step
-from trainrig.predict.step_loads import Setting, loads
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 from trainrig.workload.ops import model_flops
@@ -62,13 +59,12 @@ def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold,
     """What a step on one device will be measured as."""
     step = predict_step(shape, layout, rates)
     low, high = (end / step.total for end in step.interval)
-    moved = min(_head(shape, layout, rates) * 2.0 / 3.0, 0.9 * step.backward)
     flops = model_flops(shape, int(layout.global_batch), layout.seq, target_seq=layout.target_seq)
     kept = memory(shape, layout)
     times = {
         "time": step.total,
-        "time.forward": step.forward + moved + step.gaps / 3.0,
-        "time.backward": step.backward - moved + step.recompute + step.gaps * 2.0 / 3.0,
+        "time.forward": step.forward + step.gaps / 3.0,
+        "time.backward": step.backward + step.recompute + step.gaps * 2.0 / 3.0,
         "time.optimizer": step.optimizer,
     }
     found = [
@@ -88,11 +84,3 @@ def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold,
             interval=(bytes_low, bytes_high),
         ),
     )
-
-
-def _head(shape: ModelShape, layout: Layout, rates: Rates) -> float:
-    """Seconds of final norm, logits and loss in a step, both directions."""
-    setting = Setting(
-        tp=1, micro_batch=int(layout.micro_batch), sequence_parallel=False, layout=layout
-    )
-    return sum(loads(shape, setting, rates).last[:3]) * int(layout.grad_accum)

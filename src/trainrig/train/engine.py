@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from trainrig.data.batches import Shard
 from trainrig.data.loader import Loader
 from trainrig.data.objective import open_batches
 from trainrig.errors import TrainrigError
+from trainrig.models.loss import ahead_of_backward
 from trainrig.train.experiment import Experiment, objective_of
 from trainrig.train.feed import Make, Micro, split
 from trainrig.train.optimizers import make_optimizer
@@ -93,6 +95,7 @@ class Engine:
             torch.device(device).type, enabled=experiment.dtype == "fp16"
         )
         self.watch = watch or stopwatch_for(device)
+        self._backwards = partial(self.watch.within, "backward")
         self._make = batches or self._batches("train")
         self._pending: deque[_Pending] = deque()
         self._loader: Loader[tuple[Micro, ...]] | None = None
@@ -108,7 +111,7 @@ class Engine:
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
         for micro in micros:
             last = micro is micros[-1]
-            with self.part("forward"):
+            with self.part("forward"), ahead_of_backward(self._backwards):
                 part = self.weights.loss(micro.inputs, micro.labels, last=last)
                 part = part * (micro.share * weight)
             with self.part("backward"):

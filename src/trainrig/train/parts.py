@@ -3,7 +3,8 @@
 A part is what lies between its own start and end marks; a step lasts from its start to the next
 one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.  Where
 several ranks train, what lies within a part and is waiting for the others is taken out of it and
-makes up ``communication``.
+makes up ``communication``.  The head's gradients, which the loss computes in the forward pass
+(`models.loss`), belong to backward, as in an engine whose autograd computes them there.
 
 On the CPU a mark is the host's clock.  On a GPU it is an event in the stream, which costs the
 device nothing and is read two steps later, when it has long passed: nothing waits for it.  What the
@@ -73,6 +74,13 @@ class Stopwatch(Generic[M]):
         yield
         self._open.parts.append((name, start, self.mark()))
         self._part = ""
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """What the body takes is ``name``, and no more of the part that it lies in."""
+        start = self.mark()
+        yield
+        self.inner(name, start)
 
     def inner(self, name: str, start: M) -> None:
         """What has passed since ``start`` is ``name``, and no more of the part it lies in."""
