@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from trainrig.runner.experiment_session import slug_of
 from trainrig.runner.experiments import asked_for
 from trainrig.train.backends import ALL, Result, Site, check_site
 from trainrig.train.experiment import Experiment
-from trainrig.train.files import experiment_of, read_file, tiny
+from trainrig.train.files import KEYS, LATER, experiment_of, read_file, tiny
 from trainrig.train.layouts import asked_of, check_layout, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
 from trainrig.workload import find, model_flops, parameters
@@ -34,6 +35,10 @@ def write(folder: Path, text: str) -> Path:
 
 
 # ---- files
+
+SWEPT = ("seed", "steps", "batch_size")
+ODD = ("-1", "1.5", "nan", "1e30", "true", '""', '"a\\nb"', '"\\u0000"', "1979-05-27", "[1]", "{}")
+TABLES = ("# all\n{}\n", "# one\n[[experiment]]\n{}\n", "[tiny]\n{}\n")
 
 
 def test_a_file_is_shared_keys_own_keys_and_a_sweep(tmp_path: Path) -> None:
@@ -85,14 +90,24 @@ def test_every_family_has_a_tiny_shape(model: str) -> None:
         ('model = "gpt2"\nbatchsize = 3\n', 2, "no 'batchsize'"),
         ("[[experiment]]\nnproc = 2\n[[experiment]]\nzero = 1\n", 4, "there is one"),
         ("nproc = 2\nzero = 4\n", 2, "zero = 4"),
-        ('batch_size = "four"\n', 1, "valid integer"),
+        ('batch_size = "four"\n', 1, "batch_size = 'four'"),
         ("steps = 3\ntokens = 9\n", 1, "steps and tokens"),
         ("\n[sweep]\nzero = 3\n", 3, "swept over a list"),
         ("[sweep]\nzeal = [3]\n", 2, "no 'zeal'"),
         ("experiment = 3\n", 1, "experiments are tables"),
         ('[[experiment]]\nname = "a"\n[[experiment]]\nname = "a"\n', None, "two experiments"),
         ('\noffload = "host"\n', 2, "offload host"),
-        ('model = "gpt2"\nseq_len = 4096\n', 1, "1024 positions"),
+        ('model = "gpt2"\nseq_len = 4096\n', 2, "1024 positions"),
+        ('seed = 1\nmodel = "gpt2:num_layers=0"\n', 2, "model = .*needs num_layers"),
+        ('seed = 1\nmodel = "nosuch.json"\n', 2, "model = .*cannot read"),
+        ('seed = 1\nmodel = "' + "x" * 5000 + '"\n', 2, "unknown model"),
+        ("seed = 1\nshard_size = -1\n", 2, "no multiple of shard_size -1"),
+        ("seed = 1\ntokens = inf\n", 2, "tokens = inf"),
+        ("seed = 1\nexperiment = []\n", 2, "experiments is empty"),
+        ("seed = 1\nexperiment = [{zeal = 1}]\n", 2, "no 'zeal'"),
+        ("seed = 1\nsweep.zero = 3\n", 2, "swept over a list"),
+        ('seed = 1\nname = "a\\u001b[2J"\n', 2, "name = "),
+        ("steps = 1\n[sweep]\n" + "".join(f"{k} = [{'1, ' * 999}]\n" for k in SWEPT), 2, "at most"),
         ('[[experiment]]\nbackend = "megatrain"\n', 2, "unknown backend"),
     ],
 )
@@ -107,11 +122,60 @@ def test_what_is_wrong_is_refused_with_its_line(
         assert caught.value.message.startswith(f"{path}, line {line}: ")
 
 
+@pytest.mark.parametrize("key", [*KEYS, *LATER])
+def test_any_value_of_any_key_is_taken_or_refused_with_its_line(tmp_path: Path, key: str) -> None:
+    """Values of every type that TOML has, in every table."""
+    said = []
+    for table, value in itertools.product(TABLES, ODD):
+        text = table.format(f"{key} = {value}")
+        path = write(tmp_path, text)
+        line = 1 + text[: text.index(f"{key} = ")].count("\n")
+        try:
+            read_file(path, {"scale": "tiny"} if "[tiny]" in text else {})
+        except UsageError as error:
+            said.append((error.message, f"{path}, line {line}: "))
+    assert len(said) >= 2 * 6
+    for words, place in said:
+        assert words.startswith(place)
+        assert words.isprintable() and len(words) < 300 + len(place)
+
+
+def test_a_table_speaks_for_all_that_it_holds(tmp_path: Path) -> None:
+    """A scale of its own, a length in other words, and no sweep that is swept away."""
+    text = 'model = "gpt2"\nsteps = 9\n[[experiment]]\ntokens = 4096\nscale = "tiny"\n'
+    text += "[[experiment]]\n[tiny]\nseq_len = 64\nbatch_size = 4\n"
+    small, full = read_file(write(tmp_path, text), {})
+    assert (small.steps, small.seq, find(small.model).num_layers) == (16, 64, 2)
+    assert (full.steps, full.seq, full.model) == (9, 256, "gpt2")
+    (small, _) = read_file(write(tmp_path, text), {"steps": 3, "scale": "tiny"})
+    assert small.steps == 3
+    text = "[sweep]\nseed = [1, 2]\nseq_len = [16, 32]\n[tiny]\nseq_len = 8\n"
+    with pytest.raises(UsageError, match=r"line 2: seed is swept, and --seed"):
+        read_file(write(tmp_path, text), {"seed": 3})
+    with pytest.raises(UsageError, match=r"line 3: seq_len is swept, and \[tiny\]"):
+        read_file(write(tmp_path, text), {"scale": "tiny"})
+    assert [e.seq for e in read_file(write(tmp_path, text), {})] == [16, 32, 16, 32]
+
+
+def test_thousands_of_experiments_are_read_at_once(tmp_path: Path) -> None:
+    seeds = ", ".join(map(str, range(2000)))
+    found = read_file(write(tmp_path, f"[sweep]\nseed = [{seeds}]\n"), {})
+    assert len({e.name for e in found}) == 2000
+
+
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no TOML"):
         read_file(write(tmp_path, "a = = 1"), {})
+    for text in ("seed = " + "9" * 5000, "seed = " + "[" * 5000, "seed = 1\nseed = 2"):
+        with pytest.raises(DataError, match="no TOML") as caught:
+            read_file(write(tmp_path, text), {})
+        assert caught.value.message.isprintable()
+    with pytest.raises(DataError, match="larger than 16 MiB"):
+        read_file(Path("/dev/zero"), {})
     with pytest.raises(DataError, match="cannot read"):
         read_file(tmp_path / "absent.toml", {})
+    (found,) = read_file(write(tmp_path, "\ufeffseed = 3\r\n"), {})
+    assert found.seed == 3
 
 
 def test_the_command_line_beside_a_file_changes_little(tmp_path: Path) -> None:

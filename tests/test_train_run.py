@@ -266,8 +266,8 @@ def test_the_time_has_a_lower_bound_where_the_ceiling_is_known(
     ("change", "error", "words"),
     [
         ({"seq": 64}, UsageError, "32 positions"),
-        ({"batch": 0}, UsageError, "batch = 0"),
-        ({"dtype": "int8"}, UsageError, "unknown dtype"),
+        ({"batch": 0}, UsageError, "batch_size = 0"),
+        ({"dtype": "int8"}, UsageError, "unknown precision"),
         ({"model": MODEL.replace("vocab=512", "vocab=300")}, DataError, "vocabulary of 300"),
         ({"data": "/nowhere"}, DataError, "/nowhere"),
     ],

@@ -92,6 +92,8 @@ class Experiment:
     """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
     device: str = ""
     """cpu or cuda; empty: a GPU where there is one."""
+    devices: str = ""
+    """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
     nproc: int = 1
     """Ranks that share the data, each with a device of its own; each trains on ``samples``."""
     zero: int = 0
@@ -114,6 +116,14 @@ class Experiment:
     def schedule(self) -> Cosine:
         """Step → learning rate."""
         return Cosine(peak=self.learning_rate, steps=self.steps, warmup=self.warmup_steps)
+
+    @property
+    def device_numbers(self) -> tuple[int, ...]:
+        """The driver's number of each rank's GPU; UsageError for what is no list of numbers."""
+        words = self.devices.split(",") if self.devices else []
+        if not all(word.strip().isdecimal() and len(word) < 6 for word in words):
+            raise UsageError(f"{said('devices', self.devices)}", "numbers of GPUs, as 0,1")
+        return tuple(int(word) for word in words)
 
     @property
     def samples(self) -> int:
@@ -142,15 +152,15 @@ def from_dict(content: Mapping[str, Any]) -> Experiment:
         # What JSON has no word for, a date, becomes a list: no field takes one.
         return _adapter().validate_json(json.dumps(dict(content), default=lambda odd: [str(odd)]))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        if name not in _NAMES:
-            raise UsageError(f"an experiment has no {one_line(name)!r}", _HINT) from None
-        raise UsageError(f"{said(name, content[name])}: {first['msg'].lower()}") from None
+        name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        if name not in _KINDS:
+            known = ", ".join(CALLED.get(known, known) for known in _KINDS)
+            raise UsageError(f"an experiment has no {name!r}", f"it has: {known}") from None
+        raise UsageError(said(name, content[name]), _WORDS[_KINDS[name]]) from None
 
 
-_NAMES = {field.name: CALLED.get(field.name, field.name) for field in dataclasses.fields(Experiment)}
-_HINT = "it has: " + ", ".join(_NAMES.values())
+_KINDS = {f.name: str(f.type).removesuffix(" | None") for f in dataclasses.fields(Experiment)}
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _MOST_SHOWN = 60
 
 
@@ -202,7 +212,7 @@ def check(experiment: Experiment) -> ModelShape:
     shape = find(experiment.model)
     if experiment.seq > shape.max_positions and shape.positions == "learned":
         raise UsageError(
-            f"{shape.name} knows {shape.max_positions} positions, not {experiment.seq}",
+            f"{shape.name} knows {shape.max_positions} positions, not {experiment.seq}: seq_len",
             f"--seq-len {shape.max_positions} at most, or a shape with more max_positions",
         )
     return shape

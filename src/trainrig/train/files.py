@@ -14,7 +14,7 @@
     seq_len = 128
 
 Keys are those of the command line, with underscores.  A key that there is not, a value of another
-type and a combination that contradicts itself are refused with their line.  `plan_of` gives what
+type and a combination that contradicts itself are refused with their line.  What comes out is what
 the rest of the program reads: frozen experiments, every default filled in.
 """
 
@@ -22,23 +22,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import DataError, UsageError
-from trainrig.train.experiment import Experiment, check, from_dict
+from trainrig.errors import DataError, TrainrigError, UsageError, unknown
+from trainrig.train.experiment import CALLED, Experiment, check, from_dict, said
 from trainrig.train.layouts import check_layout
+from trainrig.train.lines import Lines
 from trainrig.workload import find
 
-FIELDS = {
-    "batch_size": "batch",
-    "seq_len": "seq",
-    "precision": "dtype",
-    "lr": "learning_rate",
-}
+FIELDS = {key: field for field, key in CALLED.items()}
 """Keys that are called otherwise inside."""
 SAME = (
     "name",
@@ -47,6 +42,7 @@ SAME = (
     "model",
     "data",
     "device",
+    "devices",
     "nproc",
     "zero",
     "shard_size",
@@ -74,7 +70,14 @@ LATER = {
 """Keys of layouts that are not trained yet."""
 AUTO = "auto"
 SCALES = ("full", "tiny")
+MOST = 10_000
+"""Experiments of one file: a sweep's product is counted before it is made."""
 _TABLES = ("experiment", "sweep", "tiny")
+_LENGTH = {"steps", "tokens"}
+"""Two words for one thing: the one in the nearer table holds."""
+_MOST_BYTES = 1 << 24
+_MOST_TOKENS = 1e18
+_MOST_SHOWN = 60
 
 _TINY = {
     "gpt2": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
@@ -93,47 +96,82 @@ def tiny(model: str) -> str:
     return f"{family}:{_TINY[family]}"
 
 
+def _check_model(model: str) -> None:
+    """What is no model is refused by its key."""
+    try:
+        find(model)
+    except TrainrigError as error:
+        raise UsageError(f"{said('model', model)}: {error.message}", error.hint) from None
+
+
 def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
     """The experiments of a file; ``changes`` of the command line come before its keys.
 
     Raises DataError for what cannot be read, UsageError with the line of what is wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{path} is no TOML: {error}") from None
-    lines = _Lines(path, text)
+    text, content = _content(path)
+    lines = Lines(path, text)
     _check_keys(content, lines)
+    _check_sweep(content, changes, lines)
     shared = {key: value for key, value in content.items() if key not in _TABLES}
-    scale = changes.get("scale", shared.get("scale", "full"))
-    smaller = content.get("tiny", {}) if scale == "tiny" else {}
-    found = []
+    found: dict[str, Experiment] = {}
     for number, own in enumerate(content.get("experiment", [{}])):
         for swept in _combinations(content.get("sweep", {})):
-            keys = {**shared, **own, **swept, **smaller, **changes}
+            keys = _together(shared, own, swept)
+            is_tiny = changes.get("scale", keys.get("scale")) == "tiny"
+            keys = _together(keys, content.get("tiny", {}) if is_tiny else {}, changes)
             if swept:
                 keys["name"] = _swept_name(keys.get("name"), swept)
-            with lines.blaming(number):
-                found.append(experiment_of(keys))
-    return _named(found)
+            with lines.blaming(number, FIELDS):
+                _add(experiment_of(keys), found)
+    return tuple(found.values())
+
+
+def _content(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file, and what it says."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise DataError(f"{path} is no experiment file: it is larger than 16 MiB")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no TOML: {error}") from None
+
+
+def _together(*tables: Keys) -> dict[str, Any]:
+    """Keys of several tables, a later one's before an earlier one's."""
+    keys: dict[str, Any] = {}
+    for table in tables:
+        if _LENGTH & table.keys():
+            keys = {key: value for key, value in keys.items() if key not in _LENGTH}
+        keys |= table
+    return keys
+
+
+def _add(experiment: Experiment, found: dict[str, Experiment]) -> None:
+    """Each has a name of its own."""
+    name = experiment.name or f"experiment {len(found) + 1}"
+    if name in found:
+        raise UsageError(
+            f"two experiments are called {name!r}", "give each a name of its own: name"
+        )
+    found[name] = experiment.replace(name=name)
 
 
 def experiment_of(keys: Keys) -> Experiment:
     """One experiment of keys as the command line has them.  Raises UsageError."""
-    _refuse_later(keys)
-    unknown = [key for key in keys if key not in KEYS]
-    if unknown:
-        raise UsageError(f"an experiment has no {unknown[0]!r}", "it has: " + ", ".join(KEYS))
+    _check_names(keys)
     keys = dict(keys)
     scale, tokens = keys.pop("scale", "full"), keys.pop("tokens", None)
     if scale not in SCALES:
-        raise UsageError(f"unknown scale {scale!r}", "one of: " + ", ".join(SCALES))
+        raise unknown("scale", str(scale), SCALES)
     if tokens is not None and "steps" in keys:
         raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
-    if isinstance(keys.get("optimizer"), str) and keys["optimizer"] == "adamw-fused":
+    if keys.get("optimizer") == "adamw-fused":
         keys["optimizer"] = "adamw"
     if keys.get("batch_size") == AUTO:
         if tokens is not None:
@@ -142,8 +180,12 @@ def experiment_of(keys: Keys) -> Experiment:
                 "steps instead of tokens",
             )
         keys |= {"batch_size": 1, "auto_batch": True}
+    if "devices" in keys:
+        keys["devices"] = _listed(keys["devices"])
+        keys.setdefault("nproc", keys["devices"].count(",") + 1)
     named = {FIELDS.get(key, key): value for key, value in keys.items()}
     found = from_dict({"heldout_batches": 0, "checkpoint_every": 0, **named})
+    _check_model(found.model)
     if scale == "tiny":
         found = found.replace(model=tiny(found.model))
     if tokens is not None:
@@ -153,20 +195,46 @@ def experiment_of(keys: Keys) -> Experiment:
     return found
 
 
+def _listed(devices: Any) -> str:
+    """``0,1``, of a list of numbers too."""
+    if isinstance(devices, list):
+        devices = ",".join(map(str, devices))
+    if not isinstance(devices, str) or not devices:
+        raise UsageError(said("devices", devices), 'numbers of GPUs: devices = "0,1"')
+    return devices
+
+
+def _check_names(keys: Keys) -> None:
+    """Every key is one that there is, and a name can be printed."""
+    _refuse_later(keys)
+    for key in keys:
+        if key not in KEYS:
+            raise _no_key(key)
+    name = keys.get("name", "")
+    if isinstance(name, str) and not name.isprintable():
+        raise UsageError(said("name", name), "letters without line breaks and control codes")
+
+
+def _no_key(key: str) -> UsageError:
+    short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
+    return UsageError(f"an experiment has no {short!r}", unknown("key", key, KEYS).hint)
+
+
 def _refuse_later(keys: Keys) -> None:
     for key, what in LATER.items():
         if key in keys:
             raise UsageError(
-                f"{key} = {keys[key]}: {what} comes in a later version",
+                f"{said(key, keys[key])}: {what} comes in a later version",
                 f"leave {key} out; nproc and zero spread a training over ranks",
             )
 
 
 def _steps_for(tokens: Any, found: Experiment) -> int:
-    if not isinstance(tokens, int | float) or isinstance(tokens, bool) or not tokens >= 1:
-        raise UsageError(f"tokens = {tokens}", "a number from 1")
+    is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
+    if not is_number or not 1 <= tokens <= _MOST_TOKENS:
+        raise UsageError(said("tokens", tokens), "a number from 1 to 1e18")
     per_step = max(1, found.global_samples * found.seq)
-    return max(1, math.ceil(min(tokens, 2.0**60) / per_step))
+    return max(1, math.ceil(tokens / per_step))
 
 
 def _combinations(sweep: Any) -> Iterator[dict[str, Any]]:
@@ -180,22 +248,13 @@ def _swept_name(name: Any, swept: Keys) -> str:
     return f"{name}, {words}" if name else words
 
 
-def _named(found: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """Every one with a name of its own."""
-    named: list[Experiment] = []
-    for number, experiment in enumerate(found, 1):
-        name = experiment.name or f"experiment {number}"
-        if any(other.name == name for other in named):
-            raise UsageError(f"two experiments are called {name!r}", "give each a name of its own")
-        named.append(experiment.replace(name=name))
-    return tuple(named)
-
-
-def _check_keys(content: Keys, lines: _Lines) -> None:
+def _check_keys(content: Keys, lines: Lines) -> None:
     """Every key is one that there is, every table of the right kind."""
     tables = content.get("experiment", [{}])
     if not isinstance(tables, list) or not all(isinstance(own, dict) for own in tables):
         raise lines.error("experiment", None, "experiments are tables", "[[experiment]]")
+    if not tables:
+        raise lines.error("experiment", None, "the list of experiments is empty", "[[experiment]]")
     for name in ("sweep", "tiny"):
         if not isinstance(content.get(name, {}), dict):
             raise lines.error(name, None, f"{name} is a table", f"[{name}]")
@@ -204,70 +263,22 @@ def _check_keys(content: Keys, lines: _Lines) -> None:
     rest = [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in [*shared, *own, *rest]:
         if key not in KEYS and key not in LATER:
-            hint = "it has: " + ", ".join(KEYS)
-            raise lines.error(key, place, f"an experiment has no {key!r}", hint)
-    for key, values in content.get("sweep", {}).items():
+            error = _no_key(key)
+            raise lines.error(key, place, error.message, error.hint)
+
+
+def _check_sweep(content: Keys, changes: Keys, lines: Lines) -> None:
+    """Lists of values, not too many, that nothing overrules: names are made of them."""
+    sweep, tables = content.get("sweep", {}), content.get("experiment", [{}])
+    for key, values in sweep.items():
         if not isinstance(values, list) or not values:
             raise lines.error(key, "sweep", f"{key} is swept over a list", f"{key} = [1, 2]")
-
-
-class _Lines:
-    """Where a key stands in a file: tomllib does not say."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self._path = path
-        self._at: dict[tuple[str, object], int] = {}
-        self._headers: dict[object, int] = {}
-        place: object = None
-        experiments = -1
-        for number, line in enumerate(text.splitlines(), 1):
-            header = re.match(r"\s*\[+\s*([A-Za-z_-]+)\s*\]", line)
-            if header:
-                experiments += header[1] == "experiment"
-                place = experiments if header[1] == "experiment" else header[1]
-                self._headers.setdefault(place, number)
-                continue
-            key = re.match(r"""\s*["']?([^\s=.'"]+)["']?\s*=""", line)
-            if key:
-                self._at.setdefault((key[1], place), number)
-
-    def error(self, key: str, place: object, words: str, hint: str | None) -> UsageError:
-        """An error with the line of ``key`` in its table, or of the table."""
-        line = self._at.get((key, place)) or self._headers.get(key) or self._headers.get(place, 1)
-        return UsageError(f"{self._path}, line {line}: {words}", hint)
-
-    def blaming(self, number: int) -> _Blame:
-        """What is refused inside is refused with a line of experiment ``number``."""
-        return _Blame(self, number)
-
-    def of_words(self, words: str, number: int) -> str | None:
-        """The key among the file's that a refusal speaks of, the experiment's own first."""
-        inside = {inner: key for key, inner in FIELDS.items()}
-        spoken = set(re.findall(r"[a-z_0-9]+", words))
-        spoken |= {inside[word] for word in spoken if word in inside}
-        keys = [key for key, place in self._at if place == number]
-        keys += [key for key, place in self._at if place in (None, "sweep", "tiny")]
-        return next((key for key in keys if key in spoken), None)
-
-    def place_of(self, key: str, number: int) -> object:
-        """The table in which a key is set for an experiment."""
-        for place in (number, "sweep", "tiny", None):
-            if (key, place) in self._at:
-                return place
-        return number
-
-
-class _Blame:
-    """Adds the line to a UsageError."""
-
-    def __init__(self, lines: _Lines, number: int) -> None:
-        self._lines, self._number = lines, number
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, UsageError):
-            key = self._lines.of_words(error.message, self._number) or ""
-            place = self._lines.place_of(key, self._number)
-            raise self._lines.error(key, place, error.message, error.hint) from None
+        is_tiny = "tiny" in (changes.get("scale"), content.get("scale"))
+        if key in changes or (is_tiny and key in content.get("tiny", {})):
+            other = f"--{key.replace('_', '-')}" if key in changes else "[tiny]"
+            words = f"{key} is swept, and {other} says one value for all"
+            raise lines.error(key, "sweep", words, f"leave {other} or the sweep of {key} out")
+    count = len(tables) * math.prod(len(values) for values in sweep.values())
+    if count > MOST:
+        words = f"{count:,} experiments, at most {MOST:,} in one file"
+        raise lines.error("sweep", None, words, "shorter lists, or several files")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainrig.errors import UsageError
-from trainrig.train.experiment import BACKENDS, OFFLOAD, Experiment
+from trainrig.errors import UsageError, unknown
+from trainrig.train.experiment import BACKENDS, DRIVEN, OFFLOAD, Experiment
 
 Layout = dict[str, Any]
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -100,11 +100,9 @@ def check_layout(experiment: Experiment) -> None:
     """Refuse what contradicts itself, in one line.  Raises UsageError."""
     for name, known in (("backend", BACKENDS), ("offload", OFFLOAD)):
         if getattr(experiment, name) not in known:
-            raise UsageError(
-                f"unknown {name} {getattr(experiment, name)!r}", "one of: " + ", ".join(known)
-            )
+            raise unknown(name, getattr(experiment, name), known)
     if not 1 <= experiment.nproc <= 4096:
-        raise UsageError(f"nproc = {experiment.nproc}", "a whole number from 1")
+        raise UsageError(f"nproc = {experiment.nproc}", "a whole number from 1 to 4096")
     if experiment.zero not in (0, 1, 2, 3):
         raise UsageError(f"zero = {experiment.zero}", "0, 1, 2 or 3")
     for words, hint in _contradictions(experiment):
@@ -115,7 +113,23 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
     """What cannot be had together: a sentence and what to do."""
     on_cpu, sharded = not own.device.startswith("cuda"), own.zero >= 2
     names = f"{own.backend} with zero {own.zero}"
+    given = own.device_numbers
     rules = [
+        (
+            bool(given) and own.device == "cpu",
+            f"devices {own.devices} are GPUs, and device is cpu",
+            "leave one of them out",
+        ),
+        (
+            bool(given) and len(given) != own.nproc,
+            f"devices {own.devices}: {len(given)} of them for nproc = {own.nproc}",
+            "a device for each rank",
+        ),
+        (
+            len(set(given)) != len(given),
+            f"devices {own.devices}: one of them twice",
+            "each rank needs one of its own",
+        ),
         (
             own.zero > 0 and own.nproc == 1,
             f"zero {own.zero} spreads over ranks, and there is one",
@@ -128,7 +142,7 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
         ),
         (
             own.shard_size < 0 or (own.shard_size > 0 and own.nproc % own.shard_size != 0),
-            f"{own.nproc} ranks are no multiple of a shard of {own.shard_size}",
+            f"nproc {own.nproc} is no multiple of shard_size {own.shard_size}",
             "a divisor of nproc",
         ),
         (
@@ -151,6 +165,11 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             own.backend == "huggingface" and own.zero > 0 and on_cpu,
             f"{names} on a CPU: accelerate would run DDP and not say so",
             "zero 0, or --backend native",
+        ),
+        (
+            own.python != "" and own.backend not in DRIVEN,
+            f"python names the interpreter of another project's engine, and {own.backend} is ours",
+            "leave it out, or name it in the experiments of " + " or ".join(DRIVEN),
         ),
         (
             own.backend == "huggingface" and own.zero == 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ def find(text: str) -> ModelShape:
     family, colon, numbers = text.partition(":")
     if colon and family in FAMILIES:
         return custom(family, name=text, **dict(map(_number, numbers.split(","))))
-    path = Path(text)
+    path, is_folder = Path(text), os.path.isdir(text)
     known = text == "" or text.lower() in map(str.lower, NAMED)
-    if not known and (text.endswith(".json") or path.is_dir()):
+    if not known and (text.endswith(".json") or is_folder):
         from trainrig.workload.config_json import read_config  # pydantic: formulas need none
 
-        return read_config(path / "config.json" if path.is_dir() else path)
+        return read_config(path / "config.json" if is_folder else path)
     return named(text)
 
 
