@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from trainrig.data.prepare import prepare
-from trainrig.errors import UsageError
+from trainrig.errors import DataError, UsageError
 from trainrig.record import Outcome, Status
 from trainrig.report.experiments import stored
 from trainrig.runner import batch_sizes, experiment_session
 from trainrig.runner import experiments as runner
 from trainrig.runner.batch_sizes import by_doubling, guess, layout_of, smaller
+from trainrig.runner.experiment_resume import experiments_of
 from trainrig.store import read_run
-from trainrig.train.experiment import Experiment
+from trainrig.train.experiment import Experiment, from_dict
 from trainrig.train.files import experiment_of, read_file
 from trainrig.train.launch import Ended
 from trainrig.workload import find
@@ -218,3 +219,55 @@ def test_a_round_that_fails_fails_its_experiment_and_no_other(
     assert "broken: round 2: rank 0 was ended by SIGKILL" in outcomes.verdict.reason
     whole, broken = outcomes.trained
     assert (len(whole.rounds), len(broken.rounds)) == (3, 1)
+
+
+# ---- going on with a run
+
+
+def test_a_run_is_resumed_with_what_is_not_done(
+    data: str, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = experiment(data=data, batch_size=2, rounds=2)
+    asked = tuple(own.replace(name=name, seed=seed) for seed, name in enumerate("abc"))
+    told = experiment_session.launch
+
+    def stopped(command: Any, folder: Path, **how: Any) -> Ended:
+        if folder.name == "02-b-round-2":
+            raise KeyboardInterrupt
+        return told(command, folder, **how)
+
+    monkeypatch.setattr(experiment_session, "launch", stopped)
+    first = runner.run_experiments(asked, out=tmp_path)
+    assert first.verdict.outcome is Outcome.INCOMPLETE and "--resume" in first.verdict.reason
+    monkeypatch.setattr(experiment_session, "launch", told)
+    del quick[:]
+    again = experiments_of(first.run, {})
+    assert again == tuple(runner_ready(first.run))
+    second = runner.run_experiments(again, out=tmp_path, resume=first.run)
+    assert second.run == first.run and quick == ["02-b", "03-c", "02-b-round-2", "03-c-round-2"]
+    found = runner.summary(second)["experiments"]
+    assert [(each["name"], len(each["rounds"])) for each in found] == [("a", 2), ("b", 2), ("c", 2)]
+    assert [len(each.result.rows) for each in second.trained] == [6, 6, 6]
+    with pytest.raises(UsageError, match=r"all 3 experiments of .* are done"):
+        experiments_of(first.run, {})
+    with pytest.raises(UsageError, match="its own experiments"):
+        experiments_of(first.run, {"seed": 3})
+
+
+def runner_ready(run: Path) -> list[Experiment]:
+    """The experiments as the run has them: with data and device filled in."""
+    return [from_dict(each) for each in read_run(run).config["experiments"]]
+
+
+def test_another_text_is_no_resume(data: str, tmp_path: Path, quick: list[str]) -> None:
+    own = experiment(data=data, batch_size=2).replace(name="a")
+    run = runner.run_experiments((own, own.replace(name="broken", rounds=2)), out=tmp_path).run
+    place = Path(data) / "manifest.json"
+    text = place.read_text()
+    try:
+        known = json.loads(text)
+        place.write_text(json.dumps(known | {"corpus_sha256": "0" * 64}))
+        with pytest.raises(DataError, match="another text"):
+            experiments_of(run, {})
+    finally:
+        place.write_text(text)

@@ -27,7 +27,9 @@ _PATH = click.Path(path_type=Path)
 @click.option("--seed", type=int, help="Of the first weights and the samples' order.")
 @click.option("--data", type=_PATH, help="A prepared folder; Python's standard library without.")
 @click.option("--device", help="cpu or cuda:1; a GPU where there is one.")
+@click.option("--devices", metavar="N,N", help="GPUs of the ranks, by the driver's numbers.")
 @click.option("--backend", help="native, huggingface or dataparallel.")
+@click.option("--python", type=_PATH, help="The interpreter of a backend that is not ours.")
 @click.option("--scale", help="tiny: the model's family at a size that trains in seconds.")
 @click.option("--nproc", type=int, help="Ranks that share the data, a device each.")
 @click.option("--zero", type=int, help="0 to 3: what is spread over the ranks (ZeRO).")
@@ -60,7 +62,7 @@ def command(
     trainrig train --model gpt2 --batch-size 2 --seq-len 256 --steps 50
     trainrig train --resume runs/20270101T000000Z-host-train-1a2b3c --steps 400
     trainrig train --scale tiny --model gpt2 --nproc 2 --zero 3
-    trainrig train experiments/parity.toml --scale tiny
+    trainrig train experiments/parity.toml --scale tiny --rounds 3
 
     Without options: GPT-2 of 4 layers on Python's standard library, 20 steps in bf16.  A batch
     that does not fit is recorded, and half of it tried.  With a FILE, a backend or a layout: each
@@ -72,14 +74,16 @@ def command(
     asked = {name: value for name, value in keys.items() if value is not None}
     asked |= _batch_size(asked.pop("batch_size", None))
     asked |= {"compile": True} if asked.pop("compiled") else {}
-    asked |= {"data": str(asked["data"])} if "data" in asked else {}
-    if file is not None or _LAYOUT & asked.keys() or asked.get("batch_size") == "auto":
+    asked |= {name: str(asked[name]) for name in ("data", "python") if name in asked}
+    if file is not None or _LAYOUT & asked.keys() or _of_experiments(asked, resume):
         return _experiments(file, asked | _known(device=device), out, resume, watch, as_json)
     return _alone(asked, device, out, resume, watch, as_json)
 
 
 _LAYOUT = {
     "backend",
+    "devices",
+    "python",
     "scale",
     "nproc",
     "zero",
@@ -96,6 +100,12 @@ _INSIDE = {
     "precision": "dtype",
     "lr": "learning_rate",
 }
+
+
+def _of_experiments(asked: dict[str, Any], resume: Path | None) -> bool:
+    from trainrig.runner.experiment_resume import is_of_experiments
+
+    return asked.get("batch_size") == "auto" or (resume is not None and is_of_experiments(resume))
 
 
 def _batch_size(said: str | None) -> dict[str, Any]:
@@ -144,12 +154,13 @@ def _experiments(
     """Experiments, compared."""
     from trainrig.cli import output, watching
     from trainrig.errors import UsageError
-    from trainrig.runner import experiments, qualify
+    from trainrig.runner import experiment_resume, experiments, qualify
 
-    if resume is not None:
-        raise UsageError("experiments are not resumed", "leave --resume out")
-    asked = experiments.asked_for(file, keys)
-    outcomes = experiments.run_experiments(asked, out=out, watch=watch)
+    if resume is not None and file is not None:
+        raise UsageError("a file and a run to resume: which?", "leave one of them out")
+    asked = experiment_resume.experiments_of(resume, keys) if resume else None
+    asked = asked or experiments.asked_for(file, keys)
+    outcomes = experiments.run_experiments(asked, out=out, watch=watch, resume=resume)
     found = experiments.summary(outcomes)
     if as_json:
         watching.print_json(found)

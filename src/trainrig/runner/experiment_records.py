@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainrig.machine.energy import Energy, together
+from trainrig.machine.snapshot import Missing
 from trainrig.record import Case, Finding, Kind, Limit, Record, Status
+from trainrig.runner import energy
+from trainrig.runner.experiment_devices import Device, memory_by_rank, words_of
+from trainrig.runner.experiment_devices import differences as other_devices
 from trainrig.runner.targets import Target
 from trainrig.train.backends import Result
 from trainrig.train.experiment import Experiment, case_of
@@ -36,6 +41,8 @@ class Round:
     """Its steps that count."""
     disturbed: str | None
     """Why their speed must not be judged."""
+    used: Energy | Missing = energy.NOT_READ
+    """The energy of these steps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +66,14 @@ class Trained:
     """FLOP/s that are claimed for one of its devices in its precision, where they are."""
     busy: str | None = None
     """Why the speed of its first training must not be judged."""
+    used: Energy | Missing = energy.NOT_READ
+    """The energy of the steps that count of its first training."""
+    devices: tuple[Device, ...] = ()
+    """That its ranks found to be theirs."""
     again: list[Round] = field(default_factory=list)
     """What it was trained once more for: its speed alone."""
+    recalled: bool = False
+    """It was trained by an earlier process, with all its rounds."""
 
     @property
     def asked(self) -> Layout:
@@ -73,14 +86,25 @@ class Trained:
         return found_of(self.result.facts) if self.result.facts is not None else None
 
     @property
+    def software(self) -> Mapping[str, str]:
+        """Versions that its ranks told: python, torch, their engine's, what carries."""
+        return dict((self.result.facts or {}).get("software", {}))
+
+    @property
     def wrong_layout(self) -> list[str]:
         """What was asked for and not found."""
-        return differences(self.asked, self.found) if self.found is not None else []
+        if self.found is None:
+            return []
+        return [
+            *differences(self.asked, self.found),
+            *other_devices(self.experiment, self.devices),
+        ]
 
     @property
     def rounds(self) -> list[Round]:
         """All trainings of it, the first one first."""
-        return [Round(rows=counted(self.result.rows), disturbed=self.busy), *self.again]
+        first = Round(rows=counted(self.result.rows), disturbed=self.busy, used=self.used)
+        return [first, *self.again]
 
     @property
     def disturbed(self) -> str | None:
@@ -88,10 +112,22 @@ class Trained:
         return self.busy if all(each.disturbed for each in self.rounds) else None
 
     @property
+    def quiet(self) -> list[Round]:
+        """The rounds that were not disturbed; all where none was quiet."""
+        return [each for each in self.rounds if not each.disturbed] or self.rounds
+
+    @property
     def rows(self) -> list[Mapping[str, Any]]:
-        """The steps that count, of the quiet rounds; of all where none was quiet."""
-        quiet = [each for each in self.rounds if not each.disturbed]
-        return [row for each in quiet or self.rounds for row in each.rows]
+        """The steps that count, of the quiet rounds."""
+        return [row for each in self.quiet for row in each.rows]
+
+    @property
+    def energy(self) -> tuple[Energy | Missing, int]:
+        """Of the steps that count of the quiet rounds, and how many steps these are."""
+        known = [(r.used, len(r.rows)) for r in self.quiet if not isinstance(r.used, Missing)]
+        if not known or self.status is not Status.OK:
+            return self.used if isinstance(self.used, Missing) else energy.NOT_READ, 0
+        return together([used for used, _ in known]), sum(steps for _, steps in known)
 
     @property
     def middle(self) -> list[Mapping[str, Any]]:
@@ -191,7 +227,7 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         environment=environment,
         duration=trained.duration,
         disturbed=trained.disturbed if trained.status is Status.OK else None,
-        conditions={} if trained.load is None else {"load_average": trained.load},
+        conditions=_conditions(trained),
     )
     if trained.status is not Status.OK:
         return [base]
@@ -200,7 +236,27 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         base.replace(id=f"{base.id[:8]}{number:04x}", metric=name, unit=unit, value=value)
         for number, (name, unit, value) in enumerate(values)
     ]
-    return [base, *(record.replace(samples=None) for record in more)]
+    return [base, *(record.replace(samples=None) for record in more), *_energy(trained, base)]
+
+
+def _energy(trained: Trained, base: Record) -> list[Record]:
+    used, steps = trained.energy
+    return energy.records_of(base, used, steps, steps * _tokens(trained.experiment))
+
+
+def _tokens(own: Experiment) -> int:
+    """Of one step, on all ranks."""
+    return own.global_samples * own.seq
+
+
+def _conditions(trained: Trained) -> Case:
+    """What it ran under: versions and devices as its ranks told them, the load when it began."""
+    known = {
+        "devices": words_of(trained.devices),
+        "cuda_visible_devices": trained.result.visible,
+        "load_average": trained.load,
+    }
+    return {**trained.software, **{name: v for name, v in known.items() if v is not None}}
 
 
 def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
@@ -284,6 +340,7 @@ def _fix(trained: Trained) -> str:
 def summary_of(trained: Trained) -> dict[str, Any]:
     """One experiment as ``--json`` prints it; others script against it."""
     own, rows = trained.experiment, trained.result.rows
+    used, steps = trained.energy
     rates = rates_of(trained)
     probe, shares = trained.result.probe, shares_of(trained)
     return {
@@ -294,6 +351,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "batch_size_asked": "auto" if trained.auto_batch else own.batch,
         "layout_asked": trained.asked,
         "layout_found": trained.found,
+        "software_found": trained.software,
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
         "step_time_s": trained.mean("time"),
@@ -312,6 +370,11 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "peak_source": trained.peak.source if trained.peak else None,
         "no_mfu_reason": _why_no_share(trained),
         "peak_memory_bytes": trained.result.memory,
+        "reserved_memory_bytes": trained.result.reserved,
+        "memory_by_rank": memory_by_rank(trained.result),
+        "devices": [dict(each) for each in trained.devices],
+        "cuda_visible_devices": trained.result.visible,
+        **energy.summary_of(used, steps * _tokens(own)),
         "breakdown": {part: trained.mean(part) for part in BREAKDOWN} if rows else {},
         "overlapped_communication_s": trained.mean("overlapped") if rows else None,
         "parity": {

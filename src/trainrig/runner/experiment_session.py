@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,20 +18,22 @@ from typing import Any
 from trainrig.catalog.published.training import baselines
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UnavailableError
-from trainrig.machine import environment_digest
 from trainrig.machine.snapshot import Snapshot
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
 from trainrig.report.beside import published_for, row_of
-from trainrig.runner import neighbours
+from trainrig.runner import energy, neighbours
 from trainrig.runner.batch_sizes import by_doubling, guess, smaller, state_bytes
+from trainrig.runner.experiment_devices import found_by, meters_of
 from trainrig.runner.experiment_records import (
     Trained,
     case_for,
+    counted,
     findings_of,
     records_of,
     summary_of,
 )
+from trainrig.runner.experiment_resume import recalled
 from trainrig.runner.experiment_site import environment_of
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, choose
@@ -61,11 +64,6 @@ class Session:
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
 
     @property
-    def environment(self) -> str:
-        """The digest of this machine and its software."""
-        return environment_digest(self.snapshot)
-
-    @property
     def findings(self) -> list[Finding]:
         """What is wrong, so far."""
         return [*self._staying, *(found for each in self._latest.values() for found in each)]
@@ -79,6 +77,19 @@ class Session:
                     self.run.append(record)
                 written.add(record.id)
                 self.run.append_series("published", row_of(own.name, record))
+
+    def recall(self, experiment: Experiment, summary: Mapping[str, Any]) -> None:
+        """Take what an earlier process trained in this run as it is."""
+        slug = self._next_slug(Trained(experiment=experiment))
+        logs = self.run.path / "logs"
+        found = recalled(
+            experiment, summary, (logs / slug, logs / _sized(slug, summary["batch_size"]))
+        )
+        if is_reference(found.experiment, found.experiment):
+            self._references.append((found.experiment, found.result.probe))
+        self.trained.append(found)
+        self._latest[experiment.name] = tuple(findings_of(found, ()))
+        self.watch(Progress(text=f"{experiment.name}: done before", done=len(self.trained)))
 
     def take(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
         """Train one experiment, compare it, write it down."""
@@ -102,7 +113,7 @@ class Session:
     def take_again(self, number: int) -> None:
         """Round ``number`` of what trained well: only its speed is of interest now."""
         for place, found in enumerate(self.trained, 1):
-            if found.status is not Status.OK or found.experiment.rounds < number:
+            if found.status is not Status.OK or found.experiment.rounds < number or found.recalled:
                 continue
             once = Trained(experiment=found.experiment)
             self._train(once, f"{_slug(place, found)}-round-{number}", probe=False)
@@ -171,9 +182,9 @@ class Session:
         reason = self._too_large(found.experiment)
         if reason is None:
             slug = self._next_slug(found)
-            return self._train(
-                found, f"{slug}-batch-{found.experiment.batch}" if found.auto_batch else slug
-            )
+            if found.auto_batch:
+                slug = _sized(slug, found.experiment.batch)
+            return self._train(found, slug)
         found.status, found.reason = Status.OOM, reason
         return None
 
@@ -190,14 +201,16 @@ class Session:
         )
 
     def _target(self, experiment: Experiment) -> Target:
-        return choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")[0]
+        found = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")
+        first = experiment.device_numbers[:1]
+        return next((target for target in found if target.index in first), found[0])
 
     def _train(self, found: Trained, slug: str, *, probe: bool = True) -> None:
         own = found.experiment
 
         def heard(rank: int, event: Mapping[str, Any]) -> None:
             if rank == 0 and event["event"] == "row":
-                row = {name: value for name, value in event.items() if name != "event"}
+                row = {name: value for name, value in event.items() if name not in _OF_EVENTS}
                 self.run.append_series(slug, row)
                 text = f"{own.name}: step {row['step'] + 1} of {own.steps}: loss {row['loss']:.3f}"
                 self.watch(Progress(text=text, level="running"))
@@ -209,17 +222,28 @@ class Session:
 
     def _launch(self, found: Trained, folder: Path, heard: Any, *, probe: bool = True) -> None:
         backend = ALL[found.experiment.backend]
+        shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
         command = backend.command(found.experiment, folder, probe=probe)
         found.load = os.getloadavg()[0]
-        with neighbours.watch() as watched:
+        meters = meters_of(found.experiment, self.snapshot)
+        with neighbours.watch() as watched, energy.watch(meters):
             ended = launch(command, folder, silence=self.silence, heard=heard)
         found.busy = watched.disturbed
         found.status, found.reason = ended.status, ended.reason
         found.duration = ended.duration
         found.result = backend.collect(folder)
+        self._look_at(found, meters)
         (folder / "weights.pt").unlink(missing_ok=True)
         if ended.status is Status.OK and not found.result.rows:
             found.status, found.reason = Status.FAILED, "its ranks ended and told of no step"
+
+    def _look_at(self, found: Trained, meters: energy.Meters) -> None:
+        """Which devices it had, and what they used."""
+        result = found.result
+        found.devices = found_by(result, self.snapshot)
+        uuids = [str(device["uuid"]) for device in found.devices if device.get("uuid")]
+        counters = energy.of_devices(meters, uuids)
+        found.used = energy.used(counters, counted(result.rows), result.ended)
 
     def _compare(self, found: Trained) -> None:
         """With one process on the same samples; a reference that failed compares with nothing."""
@@ -254,8 +278,15 @@ class Session:
         return reference.result.probe
 
 
+_OF_EVENTS = ("event", "at")
+
+
 def _slug(place: int, found: Trained) -> str:
     return f"{place:02d}-{slug_of(found.experiment.name)}"
+
+
+def _sized(slug: str, batch: int) -> str:
+    return f"{slug}-batch-{batch}"
 
 
 def slug_of(name: str) -> str:

@@ -19,11 +19,13 @@ from typing import Any
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.record import Verdict
+from trainrig.report.experiments import stored
 from trainrig.report.versus import as_dicts
+from trainrig.runner.experiment_devices import site_of
 from trainrig.runner.experiment_records import (
     Trained,
-    summary_of,
 )
+from trainrig.runner.experiment_resume import done_in
 from trainrig.runner.experiment_session import Session
 from trainrig.runner.experiment_site import lacks, placed, with_data
 from trainrig.runner.experiment_verdict import verdict_of
@@ -32,8 +34,7 @@ from trainrig.runner.prepare import claims_for
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.show import view_of
 from trainrig.runner.targets import find_targets
-from trainrig.store import create_run, read_run
-from trainrig.train.backends import Site
+from trainrig.store import create_run, read_run, resume_run
 from trainrig.train.experiment import Experiment
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.train.files import experiment_of, read_file
@@ -68,7 +69,7 @@ def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, .
     return read_file(file, named)
 
 
-_BESIDE_FILE = ("scale", "steps", "seed", "data", "device")
+_BESIDE_FILE = ("scale", "steps", "seed", "data", "device", "rounds")
 
 
 def run_experiments(
@@ -77,19 +78,23 @@ def run_experiments(
     out: Path = Path("runs"),
     watch: Watcher = nobody,
     silence: float = SILENCE,
+    resume: Path | None = None,
 ) -> Outcomes:
-    """Train them one after another in a new run, and judge what came out."""
+    """Train them one after another in a new run, and judge what came out.
+
+    ``resume`` goes on with a run, whose experiments these are (`experiment_resume`).
+    """
     snapshot = inspect()
     targets = find_targets(snapshot)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    site = Site(gpus=sum(target.is_gpu for target in targets), cores=cores or 1)
+    site = site_of(snapshot, targets)
     ready = [placed(experiment, site) for experiment in with_data(experiments, watch)]
     lacking = [lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
     if any(experiment.nproc > 1 for experiment in ready):
         master_port()  # one that is taken is refused before a run is made
-    with create_run(out, "train", _config(ready)) as run, interrupted_once():
+    run = resume_run(resume) if resume else create_run(out, "train", _config(ready))
+    with run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))
         run.write_machine(to_dict(snapshot))
         hostname = value_or(snapshot.host.hostname, "")
@@ -105,15 +110,22 @@ def run_experiments(
         watch(Progress(text=f"{len(ready)} experiments on {hostname}", level="stage"))
         if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
-        session.stand_beside(ready)
+        done = done_in(read_run(run.path), ready) if resume else {}
+        if resume:
+            run.reopen()
+        else:
+            session.stand_beside(ready)
         interrupted = None
         try:
             for experiment, error in zip(ready, lacking, strict=True):
-                session.take(experiment, error)
+                if experiment.name in done:
+                    session.recall(experiment, done[experiment.name])
+                else:
+                    session.take(experiment, error)
             for number in range(2, 1 + max(experiment.rounds for experiment in ready)):
                 session.take_again(number)
         except KeyboardInterrupt:
-            interrupted = "interrupted: the experiments that were done are in the run"
+            interrupted = "interrupted; trainrig train --resume trains those that are not done"
         return _close(session, interrupted)
 
 
@@ -146,14 +158,15 @@ def _close(session: Session, interrupted: str | None) -> Outcomes:
 
 def summary(outcomes: Outcomes) -> dict[str, Any]:
     """What ``train --json`` prints last: one experiment flat, several in a list."""
-    each = [summary_of(found) for found in outcomes.trained]
+    series = read_run(outcomes.run).series
+    each = list(stored(series))
     return {
         **(each[0] if len(each) == 1 else {}),
         "verdict": outcomes.verdict.outcome.value,
         "verdict_reason": outcomes.verdict.reason,
         "run": str(outcomes.run),
         "report": str(outcomes.run / "report.html"),
-        "published": list(read_run(outcomes.run).series.get("published", ())),
+        "published": list(series.get("published", ())),
         "findings": [
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
             for f in outcomes.verdict.findings
