@@ -215,10 +215,11 @@ def test_a_program_that_cannot_be_prepared_fails_alone(tmp_path: Path) -> None:
 
 
 def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
-    teller = Teller(tmp_path, 0)
+    teller, began = Teller(tmp_path, 0), time.monotonic()
     teller.tell("row", step=0)
     ((behind, event),) = read_events(tmp_path, 0)
-    assert event == {"event": "row", "step": 0}
+    assert event == {"event": "row", "at": event["at"], "step": 0}
+    assert began <= event["at"] <= time.monotonic()
     with (tmp_path / "events-0.jsonl").open("ab") as file:
         file.write(b'{"event": "ro')
     assert list(read_events(tmp_path, 0, behind)) == []

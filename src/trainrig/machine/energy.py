@@ -18,6 +18,7 @@ Sources: the kernel's Documentation/power/powercap/powercap.rst; nvml.h.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from bisect import bisect_left, bisect_right
@@ -144,6 +145,25 @@ def energy_between(meters: Iterable[Meter], start: float, end: float) -> Energy 
     if not found:
         return Missing("no device has an energy counter that can be read")
     return Energy(seconds=end - start, devices=tuple(found))
+
+
+def together(parts: Sequence[Energy]) -> Energy:
+    """Several windows of the same devices as one."""
+    of_device: dict[tuple[str, str | None], list[DeviceEnergy]] = {}
+    for each in (device for part in parts for device in part.devices):
+        of_device.setdefault((each.device, each.uuid), []).append(each)
+    return Energy(
+        seconds=sum(part.seconds for part in parts),
+        devices=tuple(
+            dataclasses.replace(
+                each[0],
+                joules=sum(one.joules for one in each),
+                low=sum(one.low for one in each),
+                high=sum(one.high for one in each),
+            )
+            for each in of_device.values()
+        ),
+    )
 
 
 def used_between(meter: Meter, start: float, end: float) -> DeviceEnergy | Missing:

@@ -23,6 +23,8 @@ PERIOD = 0.1
 _LONGEST = 1.0
 _PATIENCE = 2.0
 
+NOT_READ = Missing("nothing was trained")
+
 Meters = tuple[Meter, ...] | Missing
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainrig.train.collectives import Collectives
+from trainrig.train.drivers.common import devices_of, software
 from trainrig.train.engine import Engine
 
 Facts = dict[str, Any]
@@ -78,10 +79,12 @@ def _objects(engine: Engine) -> Facts:
     per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
     ranked = dist.is_initialized()
     wrapped = getattr(weights, "wrapped", engine.model)
-    devices = len(wrapped.device_ids) if isinstance(wrapped, torch.nn.DataParallel) else 1
+    places = [engine.device]
+    if isinstance(wrapped, torch.nn.DataParallel):
+        places = [f"cuda:{number}" for number in wrapped.device_ids]
     return {
         "wrapped": type(wrapped).__name__,
-        "ranks": dist.get_world_size() if ranked else devices,
+        "ranks": dist.get_world_size() if ranked else len(places),
         "transport": dist.get_backend() if ranked else None,
         "masters": local_elements(weights.master.values()),
         "master_dtype": _dtype(weights.master.values()),
@@ -94,7 +97,9 @@ def _objects(engine: Engine) -> Facts:
         "compiled": engine.model.blocks[0]._compiled_call_impl is not None,
         "offloaded": _offloaded(engine.model),
         "device": engine.device,
+        "placed": devices_of(places),
         "threads": torch.get_num_threads(),
+        "software": software(),
     }
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def memory_before(device: str) -> int:
@@ -34,6 +36,17 @@ def peak_memory(device: str, before: int) -> float:
     if device.startswith("cuda"):
         return float(torch.cuda.max_memory_allocated(device) - before)
     return float(max(0, _status_bytes("VmHWM") - before))
+
+
+def peaks(devices: Sequence[str], before: int) -> dict[str, Any]:
+    """What a rank tells of its memory: each device, and the most of them all."""
+    from trainrig.train.drivers.common import gpu_peak, memory_of
+
+    if devices[0].startswith("cuda"):  # before there was a model nothing lay on the others
+        first, *rest = devices
+        return memory_of([gpu_peak(first, before), *(gpu_peak(each, 0) for each in rest)])
+    held = peak_memory("cpu", before)
+    return memory_of([{"device": "cpu", "allocated": held, "reserved": None}])
 
 
 def _give_back() -> None:

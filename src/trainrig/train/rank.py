@@ -32,7 +32,7 @@ from trainrig.train import look
 from trainrig.train.collectives import Collectives, barrier
 from trainrig.train.engine import Engine, Row
 from trainrig.train.experiment import Experiment, check, from_dict, objective_of
-from trainrig.train.memory import memory_before, peak_memory
+from trainrig.train.memory import memory_before, peaks
 from trainrig.train.parity import probe_of
 from trainrig.train.parts import Stopwatch, stopwatch_for
 from trainrig.train.precision import Weights
@@ -81,8 +81,7 @@ def train(
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
     before = memory_before(device)
     _timed(experiment, shape, device, rank, size, teller)
-    reserved = torch.cuda.max_memory_reserved(device) if device.startswith("cuda") else None
-    teller.tell("memory", peak=peak_memory(device, before), reserved=reserved)
+    teller.tell("memory", **peaks(_devices(experiment, device), before))
     gc.collect()
     if probe:
         _probe(probe_of(experiment), shape, device, rank, size, teller)
@@ -94,6 +93,13 @@ def _device(experiment: Experiment) -> str:
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
     return device
+
+
+def _devices(experiment: Experiment, device: str) -> list[str]:
+    """All that this process trains on."""
+    if experiment.backend == "dataparallel":
+        return [f"cuda:{number}" for number in range(experiment.nproc)]
+    return [device]
 
 
 def _timed(
@@ -119,6 +125,7 @@ def _timed(
             teller.tell("row", **row, overlapped=overlapped.get(row["step"], 0.0))
 
         engine.run(tell, over)
+        teller.tell("trained")  # energy is counted up to here
 
 
 def _probe(

@@ -1,7 +1,8 @@
 """What a rank tells its parent: events as lines in a file, and where it is at this moment.
 
     events-<rank>.jsonl   one JSON object a line, written by one call: a step's row, the layout as
-                          found, the reason of a failure.  Nothing is read out of logs.
+                          found, the reason of a failure; and when, by the machine's monotonic clock
+                          (``at``).  Nothing is read out of logs.
     where-<rank>          256 bytes of shared memory: step, part, and the collective that it waits
                           in.  It costs no system call, and is still there when the rank is not.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +42,8 @@ class Teller:
 
     def tell(self, event: str, **content: Any) -> None:
         """One event, whole or not at all."""
-        line = json.dumps({"event": event, **content}, separators=(",", ":"))
+        told = {"event": event, "at": time.monotonic(), **content}
+        line = json.dumps(told, separators=(",", ":"))
         os.write(self._events, line.encode() + b"\n")
 
     def at(

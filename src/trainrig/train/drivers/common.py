@@ -9,10 +9,13 @@ import ctypes
 import gc
 import json
 import os
+import platform
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ def run(train: Callable[[Path, Callable[..., None]], None]) -> None:
     events = os.open(folder / f"events-{RANK}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def tell(event: str, **content: Any) -> None:
-        os.write(events, json.dumps({"event": event, **content}).encode() + b"\n")
+        told = {"event": event, "at": time.monotonic(), **content}
+        os.write(events, json.dumps(told).encode() + b"\n")
 
     try:
         train(folder, tell)
@@ -59,6 +63,29 @@ def failure_of(error: BaseException) -> dict[str, str]:
     return {"reason": f"{type(error).__name__}: {text}", "kind": kind}
 
 
+def software(*packages: str) -> dict[str, str]:
+    """What this rank runs on: versions of Python, torch and ``packages``, and what carries."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # a source folder on the path has no metadata
+            found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
+    if dist.is_initialized():
+        found["transport"] = _transport()
+    return found | {"interpreter": sys.executable}
+
+
+def _transport() -> str:
+    """``gloo``, which is a part of torch, or ``nccl 2.27.5``."""
+    name = str(dist.get_backend())
+    if name != "nccl":
+        return name
+    return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
+
+
 def elements(tensors: Any) -> int:
     """Elements on this rank."""
     return sum((t.to_local() if hasattr(t, "to_local") else t).numel() for t in tensors)
@@ -79,11 +106,52 @@ def resident() -> int:
     return _status("VmRSS")
 
 
-def peak(asked: dict[str, Any], before: int) -> float:
-    """The most memory beyond ``before``; a GPU's as torch's allocator has it."""
-    if asked["device"].startswith("cuda"):
-        return float(torch.cuda.max_memory_allocated())
-    return float(max(0, _status("VmHWM") - before))
+def peaks(asked: dict[str, Any], before: int) -> dict[str, Any]:
+    """The most memory beyond ``before``, of each device; a GPU's as torch's allocator has it."""
+    if not asked["device"].startswith("cuda"):
+        held = float(max(0, _status("VmHWM") - before))
+        return memory_of([{"device": "cpu", "allocated": held, "reserved": None}])
+    used = [d for d in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(d)]
+    return memory_of([gpu_peak(f"cuda:{number}", 0) for number in used])
+
+
+def gpu_peak(device: str, before: int) -> dict[str, Any]:
+    """The most that torch's allocator handed out on a GPU, beyond ``before``, and that it held."""
+    return {
+        "device": device,
+        "allocated": float(torch.cuda.max_memory_allocated(device) - before),
+        "reserved": float(torch.cuda.max_memory_reserved(device)),
+    }
+
+
+def memory_of(devices: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is told of a rank's memory: the most of all its devices, and each."""
+    held = [each["reserved"] for each in devices if each["reserved"] is not None]
+    return {
+        "peak": max((each["allocated"] for each in devices), default=None),
+        "reserved": max(held, default=None),
+        "devices": devices,
+    }
+
+
+def devices_of(devices: list[str]) -> dict[str, Any]:
+    """Which devices these are, whatever they are called here: UUIDs of GPUs, cores of a host."""
+    return {
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "devices": [_gpu(each) if each.startswith("cuda") else _host() for each in devices],
+    }
+
+
+def _gpu(device: str) -> dict[str, Any]:
+    found = torch.cuda.get_device_properties(device)
+    uuid = getattr(found, "uuid", None)  # torch prints it without its GPU-
+    named = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
+    return {"device": device, "name": str(found.name), "uuid": named}
+
+
+def _host() -> dict[str, Any]:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return {"device": "cpu", "name": None, "uuid": None, "cores": cores}
 
 
 def _status(name: str) -> int:
