@@ -6,6 +6,7 @@
     [[experiment]]              one of them; its keys come before the shared ones
     name = "DDP"
     nproc = 2
+    tiny = { batch_size = 2 }   what ``--scale tiny`` changes in this one
 
     [sweep]                     each experiment once for each combination of these
     precision = ["fp32", "bf16"]
@@ -115,11 +116,13 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
     _check_sweep(content, changes, lines)
     shared = {key: value for key, value in content.items() if key not in _TABLES}
     found: dict[str, Experiment] = {}
-    for number, own in enumerate(content.get("experiment", [{}])):
+    for number, table in enumerate(content.get("experiment", [{}])):
+        own = {key: value for key, value in table.items() if key != "tiny"}
+        smaller = [each.get("tiny", {}) for each in (content, table)]
         for swept in _combinations(content.get("sweep", {})):
             keys = _together(shared, own, swept)
             is_tiny = changes.get("scale", keys.get("scale")) == "tiny"
-            keys = _together(keys, content.get("tiny", {}) if is_tiny else {}, changes)
+            keys = _together(keys, *(smaller if is_tiny else ()), changes)
             if swept:
                 keys["name"] = _swept_name(keys.get("name"), swept)
             with lines.blaming(number, FIELDS):
@@ -259,7 +262,11 @@ def _check_keys(content: Keys, lines: Lines) -> None:
         if not isinstance(content.get(name, {}), dict):
             raise lines.error(name, None, f"{name} is a table", f"[{name}]")
     shared = [(key, None) for key in content if key not in _TABLES]
-    own = [(key, number) for number, table in enumerate(tables) for key in table]
+    own = [(key, number) for number, table in enumerate(tables) for key in table if key != "tiny"]
+    for number, table in enumerate(tables):
+        if not isinstance(table.get("tiny", {}), dict):
+            raise lines.error("tiny", number, "tiny is a table", "tiny = { batch_size = 2 }")
+        own += [(key, number) for key in table.get("tiny", {})]
     rest = [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in [*shared, *own, *rest]:
         if key not in KEYS and key not in LATER:
@@ -274,7 +281,8 @@ def _check_sweep(content: Keys, changes: Keys, lines: Lines) -> None:
         if not isinstance(values, list) or not values:
             raise lines.error(key, "sweep", f"{key} is swept over a list", f"{key} = [1, 2]")
         is_tiny = "tiny" in (changes.get("scale"), content.get("scale"))
-        if key in changes or (is_tiny and key in content.get("tiny", {})):
+        smaller = [each.get("tiny", {}) for each in (content, *tables)]
+        if key in changes or (is_tiny and any(key in each for each in smaller)):
             other = f"--{key.replace('_', '-')}" if key in changes else "[tiny]"
             words = f"{key} is swept, and {other} says one value for all"
             raise lines.error(key, "sweep", words, f"leave {other} or the sweep of {key} out")
