@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from trainrig.train import collectives
-from trainrig.train.collectives import Collectives
-from trainrig.train.parts import Stopwatch
+from trainrig.train.collectives import Collectives, covered, fsdp_hooks
+from trainrig.train.parts import Stopwatch, stopwatch_for
 
 
 class Clock:
@@ -122,3 +122,83 @@ def test_the_operation_is_named_while_it_is_waited_for(clock: Clock) -> None:
     watch: Stopwatch[float] = Stopwatch(clock, lambda start, end: end - start)
     Collectives(watch, told).all_reduce(torch.zeros(1))
     assert told.operations == ["all_reduce", ""]
+
+
+def test_buckets_that_are_on_their_way_at_once_count_once() -> None:
+    spans = [(0.0, 4.0), (1.0, 2.0), (3.0, 6.0), (8.0, 9.0)]
+    assert covered(spans) == covered(reversed(spans)) == 7.0
+    assert covered([]) == 0.0
+
+
+def test_on_a_gpu_what_runs_beside_computation_is_unknown(clock: Clock) -> None:
+    """The host only starts it; FSDP's own streams are no part of the one that computes."""
+    watch: Stopwatch[float] = Stopwatch(clock, lambda start, end: end - start)
+    told: Any = Told()
+    wire = Collectives(watch, told, on_host=False)
+    gather, _ = fsdp_hooks(wire)
+    marked = watch.begin()
+    with watch.part("forward"):
+        gather(torch.zeros(2), torch.zeros(1), None)
+    with watch.part("optimizer"):
+        wire.all_reduce(torch.zeros(1))
+    watch.end()
+    found = watch.read(marked)
+    assert (found["forward"], found["communication"], found["optimizer"]) == (5.0, 5.0, 0.0)
+    assert wire.take_overlapped() is None
+    assert told.operations == ["all_gather", "", "all_reduce", ""]
+
+
+def test_on_a_cpu_the_host_waits_for_shards(clock: Clock) -> None:
+    watch: Stopwatch[float] = Stopwatch(clock, lambda start, end: end - start)
+    gather, _ = fsdp_hooks(Collectives(watch))
+    marked = watch.begin()
+    with watch.part("forward"):
+        gather(torch.zeros(2), torch.zeros(1), None)
+    watch.end()
+    assert watch.read(marked)["communication"] == 5.0
+
+
+class Event:
+    """As torch.cuda.Event: passes when the device comes to it, not when it is recorded."""
+
+    device = 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at: float | None = None
+        self.waited = False
+
+    def record(self) -> None:
+        self.at = Event.device
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+    def elapsed_time(self, end: Event) -> float:
+        assert end.waited and self.at is not None and end.at is not None
+        return 1e3 * (end.at - self.at)
+
+
+def test_a_gpus_marks_are_events_read_when_they_have_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    watch = stopwatch_for("cuda:1")
+    marked = watch.begin()
+    with watch.part("forward"):
+        Event.device += 2.0
+    with watch.part("backward"):
+        Event.device += 3.0
+        start = watch.mark()
+        Event.device += 1.0
+        watch.inner("communication", start)
+    watch.end()
+    assert watch.read(marked) == {
+        "time": 6.0,
+        "data_wait": 0.0,
+        "forward": 2.0,
+        "backward": 3.0,
+        "optimizer": 0.0,
+        "communication": 1.0,
+        "other": 0.0,
+    }

@@ -24,6 +24,7 @@ from trainrig.train.layouts import Layout, asked_of, differences, found_of
 from trainrig.train.parts import COMMUNICATION, OTHER, PARTS
 from trainrig.units import format_share
 from trainrig.workload import find, hardware_flops, model_flops
+from trainrig.workload.spans import written_tokens
 
 BENCHMARK = "training"
 WARM_UP = 3
@@ -179,8 +180,10 @@ def rates_of(trained: Trained) -> dict[str, float]:
     if not seconds:
         return {}
     shape = find(own.model)
-    flops = own.grad_accum * model_flops(shape, own.batch, own.seq)
-    done = own.grad_accum * hardware_flops(shape, own.batch, own.seq, recompute=own.recompute)
+    each = (shape, own.batch, own.seq)
+    written = written_tokens(shape, own.seq)
+    flops = own.grad_accum * model_flops(*each, target_seq=written)
+    done = own.grad_accum * hardware_flops(*each, target_seq=written, recompute=own.recompute)
     return {
         "sample_rate": own.global_samples / seconds,
         "token_rate": own.global_samples * own.seq / seconds,

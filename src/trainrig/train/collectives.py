@@ -5,14 +5,15 @@ of the step that it happened in, and is a part of its own.  Overlapped communica
 computation and costs no time by itself; it is told apart and belongs to no sum.
 
 On the CPU (gloo) times are the host's.  On a GPU (NCCL) marks are events in the stream that
-computes, so what lies between them is what computation waited for; that path is unverified on
-hardware.
+computes, so what lies between them is what computation waited for.  There the host only starts
+what runs beside computation, and FSDP's collectives have streams of their own: the first is told as
+unknown, the second stays in the part that waits for it.  That path is unverified on hardware.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,17 +29,24 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+Span = tuple[float, float]
+"""Start and end by the host's clock."""
+
+
 class Collectives:
     """What the ranks of a group say to each other."""
 
-    def __init__(self, watch: Stopwatch[Any], teller: Teller | None = None) -> None:
-        self.watch, self._teller = watch, teller
+    def __init__(
+        self, watch: Stopwatch[Any], teller: Teller | None = None, *, on_host: bool = True
+    ) -> None:
+        """``on_host``: the host itself carries what is said, so its clock sees how long."""
+        self.watch, self._teller, self.on_host = watch, teller, on_host
         self.group: Any = None
         """The ranks with other samples; None: all."""
         self.reduced = 0
         """Collectives over gradients since the last look at it."""
-        self._busy = 0.0
-        self._exposed = 0.0
+        self._beside: list[Span] = []
+        self._waited: list[Span] = []
 
     @property
     def size(self) -> int:
@@ -53,15 +61,26 @@ class Collectives:
         self.name(operation)
         yield
         self.name("")
-        spent = time.perf_counter() - began
-        self._busy += spent
-        self._exposed += spent
-        self.watch.inner(COMMUNICATION, start)
+        self.waited_since(start, began)
 
     def waited_since(self, start: Any, began: float) -> None:
         """Communication has been all that went on since a mark, and the host's time of it."""
-        self._exposed += time.perf_counter() - began
+        self._waited.append((began, time.perf_counter()))
         self.watch.inner(COMMUNICATION, start)
+
+    @contextmanager
+    def of_shards(self, operation: str) -> Iterator[None]:
+        """FSDP says something: the host waits in it, or a GPU has a stream of its own for it.
+
+        Marks in that stream would count what is overlapped as exposed.
+        """
+        if self.on_host:
+            with self.waiting(operation):
+                yield
+            return
+        self.name(operation)
+        yield
+        self.name("")
 
     def name(self, operation: str) -> None:
         """What would be to blame, did the rank hang now."""
@@ -86,16 +105,27 @@ class Collectives:
         began = time.perf_counter()
         future = dist.all_reduce(tensor, group=self.group, async_op=True).get_future()
 
-        def done(_: Any) -> None:
-            self._busy += time.perf_counter() - began
+        def done(_: Any) -> None:  # in a thread of gloo's
+            self._beside.append((began, time.perf_counter()))
 
         future.add_done_callback(done)
         return future
 
-    def take_overlapped(self) -> float:
-        """Seconds of communication beside computation since the last call; 0 at least."""
-        overlapped, self._busy, self._exposed = self._busy - self._exposed, 0.0, 0.0
-        return max(0.0, overlapped)
+    def take_overlapped(self) -> float | None:
+        """Seconds of communication beside computation since the last call; None: unknown."""
+        beside, waited, self._beside, self._waited = self._beside, self._waited, [], []
+        if not self.on_host:
+            return None
+        return covered([*beside, *waited]) - covered(waited)
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """Seconds that lie in one span at least: several at once count once."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def barrier() -> None:
@@ -116,7 +146,7 @@ def fsdp_hooks(wire: Collectives) -> tuple[Any, Any]:
         def __call__(
             self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
         ) -> Any:
-            with wire.waiting("all_gather"):
+            with wire.of_shards("all_gather"):
                 return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
     class Scatter(_Allocating, ReduceScatter):
@@ -129,7 +159,7 @@ def fsdp_hooks(wire: Collectives) -> tuple[Any, Any]:
             async_op: bool = False,
         ) -> Any:
             wire.reduced += 1
-            with wire.waiting("reduce_scatter"):
+            with wire.of_shards("reduce_scatter"):
                 return _scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
     return Gather(), Scatter()

@@ -107,8 +107,8 @@ def _timed(
 ) -> None:
     """The experiment's steps, each told as a row; the layout is looked at in the first one."""
     watch = stopwatch_for(device)
-    wire = Collectives(watch, teller) if size > 1 else None
-    overlapped: dict[int, float] = {}
+    wire = _wire(device, size, watch, teller)
+    overlapped: dict[int, float | None] = {}
     with _engine(experiment, shape, device, rank, wire, watch) as engine:
         watch.entered = lambda part: teller.at(part=part)
         teller.at(step=0, part="first step")
@@ -133,13 +133,18 @@ def _probe(
 ) -> None:
     """Five steps of plain gradient descent: losses and gradient norms."""
     watch = stopwatch_for(device)
-    wire = Collectives(watch, teller) if size > 1 else None
+    wire = _wire(device, size, watch, teller)
     rows: list[Row] = []
     with _engine(experiment, shape, device, rank, wire, watch) as engine:
         teller.at(step=0, part="the comparison's steps")
         engine.run(rows.append, lambda step: step >= experiment.steps)
     losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
     teller.tell("parity", losses=losses, grad_norms=norms)
+
+
+def _wire(device: str, size: int, watch: Stopwatch[Any], teller: Teller) -> Collectives | None:
+    on_host = not device.startswith("cuda")
+    return Collectives(watch, teller, on_host=on_host) if size > 1 else None
 
 
 def _engine(

@@ -271,7 +271,7 @@ class Sharded(_Group):
         """Hybrid sharding: what one group has reduced and scattered, the groups average."""
 
         def reduce(share: Tensor) -> None:
-            with self.wire.waiting("all_reduce"):
+            with self.wire.of_shards("all_reduce"):
                 dist.all_reduce(share, group=replicas)
             share /= dist.get_world_size(replicas)
 
