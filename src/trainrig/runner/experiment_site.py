@@ -5,14 +5,19 @@ Nothing is written here: what cannot be is refused before there is a run.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UnavailableError, UsageError
+from trainrig.machine import Snapshot, environment_digest
+from trainrig.machine.host import ThisMachine
+from trainrig.machine.software import software
 from trainrig.runner.progress import Progress, Watcher
-from trainrig.train.backends import Site, check_site
+from trainrig.train.backends import Site, check_site, is_driven, python_of
 from trainrig.train.experiment import Experiment, check_compiler
+from trainrig.train.interpreters import ask, is_foreign
 from trainrig.train.layouts import check_layout
 
 
@@ -28,14 +33,19 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
 
 
 def placed(experiment: Experiment, site: Site) -> Experiment:
-    """With the device it runs on."""
-    device = experiment.device or ("cuda" if site.gpus else "cpu")
+    """With the device it runs on, and the interpreter where it is not ours."""
+    device = experiment.device or ("cuda" if site.gpus or experiment.devices else "cpu")
     if device not in ("cpu", "cuda"):
         raise UsageError(
-            f"device {device!r}: experiments name cpu or cuda", "CUDA_VISIBLE_DEVICES says which"
+            f"device {device!r}: experiments name cpu or cuda", "devices = 0,1 says which GPUs"
         )
     placed = experiment.replace(device=device)
+    if device == "cuda" and not placed.devices and placed.nproc <= len(site.numbers):
+        # A process that saw more GPUs than its own could use them: Trainer does.
+        placed = placed.replace(devices=",".join(map(str, site.numbers[: placed.nproc])))
     check_layout(placed)
+    if is_driven(placed):
+        placed = placed.replace(python=python_of(placed))
     read_manifest(Path(placed.data))
     return placed
 
@@ -48,3 +58,18 @@ def lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
     except UnavailableError as error:
         return error
     return None
+
+
+def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
+    """The digest of what it ran under: its engine's own packages where it has some."""
+    path = python_of(experiment)
+    if not is_foreign(path):
+        return environment_digest(snapshot)
+    theirs = ask(path)
+    found = software(ThisMachine(), list(theirs.folders))
+    found = dataclasses.replace(
+        found,
+        python=".".join(map(str, theirs.version)),
+        cuda_driver=snapshot.software.cuda_driver,
+    )
+    return environment_digest(dataclasses.replace(snapshot, software=found))

@@ -25,6 +25,7 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.record import Status
+from trainrig.train.interpreters import without_ours
 from trainrig.train.telling import read_events, where_is
 
 SILENCE = 600.0
@@ -45,7 +46,9 @@ class Command:
     ranks: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     prepare: tuple[str, ...] = ()
-    """A program that runs first, alone."""
+    """A program of ours that runs first, alone."""
+    foreign: bool = False
+    """The ranks' Python has packages of its own: no path of ours is handed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,7 @@ class _Ranks:
         with (self._folder / f"{self._log}-{rank}.log").open("wb") as log:
             return subprocess.Popen(
                 command.argv,
-                env=os.environ | _package_path() | env | dict(command.env),
+                env=_environment(command) | env | dict(command.env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -255,10 +258,13 @@ def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _package_path() -> dict[str, str]:
-    """Ranks import the package that this process runs."""
+def _environment(command: Command) -> dict[str, str]:
+    """Ranks in our Python import the package that this process runs."""
+    if command.foreign:
+        return without_ours(os.environ)
     own = str(Path(__file__).resolve().parent.parent.parent)
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH")]))}
+    path = os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path}
 
 
 def _signal(number: int) -> str:

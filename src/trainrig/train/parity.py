@@ -46,7 +46,9 @@ def reference_of(experiment: Experiment) -> Experiment:
     return experiment.replace(
         name="one-process reference",
         backend="native",
+        python="",
         nproc=1,
+        devices=experiment.devices.split(",")[0],
         zero=0,
         shard_size=0,
         offload="none",

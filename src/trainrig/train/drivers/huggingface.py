@@ -1,8 +1,8 @@
 """transformers.Trainer on our data and our first weights: one rank.
 
-Run as ``python huggingface.py FOLDER`` in an environment that has torch, transformers, accelerate
-and `trainrig.data`; FOLDER is laid out by `trainrig.train.weights`.  It tells the events that our
-own rank tells, from facts that it reads off Trainer's objects.
+Run as ``python start.py huggingface FOLDER`` (`start`) by a Python that has numpy, torch,
+transformers and accelerate; FOLDER is laid out by `trainrig.train.weights`.  It tells the events
+that our own rank tells, from facts that it reads off Trainer's objects.
 
 Trainer is used as its documentation has it.  Three things are given to it so that what it trains
 on can be compared: batches in our order, the learning rate of each step, and for masked and span
@@ -53,7 +53,7 @@ def train(folder: Path, tell: Any) -> None:
     trainer = trainer_for(folder, asked, theirs, tell, plain=request.get("plain_loss", False))
     trainer.train()
     trainer.tell_all()
-    tell("memory", peak=common.peak(asked, before), reserved=None)
+    tell("memory", **common.peaks(asked, before))
     del trainer
     gc.collect()
     if request["probe"]:
@@ -178,7 +178,7 @@ class Steps(TrainerCallback):
         self._trainer.step_ended()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        self._trainer.begun.append(self._trainer.mark())
+        self._trainer.ended()
 
 
 class Timed(Trainer):
@@ -269,6 +269,13 @@ class Timed(Trainer):
         self._part("optimizer", self._update_from)
         self.tell("alive", step=len(self.begun) - 1)
 
+    def ended(self) -> None:
+        """After the last step, which is waited for: energy is counted up to here."""
+        self.begun.append(self.mark())
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        self.tell("trained")
+
     def _hook(self) -> None:
         """Count a block's forwards; name the dtype it computes in; time the gradients' sums."""
         model = self.accelerator.unwrap_model(self.model_wrapped)
@@ -329,8 +336,17 @@ class Timed(Trainer):
             compiled=bool(self.args.torch_compile) and hasattr(self.model_wrapped, "_orig_mod"),
             offloaded=False,
             device=str(first.device),
+            placed=common.devices_of(self._places(first)),
             threads=torch.get_num_threads(),
+            software=common.software("transformers", "accelerate"),
         )
+
+    def _places(self, weight: Any) -> list[str]:
+        """Trainer spreads a single process over all GPUs that it sees."""
+        wrapped = self.model_wrapped
+        if isinstance(wrapped, torch.nn.DataParallel):
+            return [f"cuda:{number}" for number in wrapped.device_ids]
+        return [str(weight.device)]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a step: the loss as the mean over ranks, the parts in seconds."""
@@ -377,7 +393,3 @@ class Timed(Trainer):
         """The rows: losses are read once all is computed, so that no step waits for them."""
         for row in self.rows():
             self.tell("row", **row)
-
-
-if __name__ == "__main__":
-    main()

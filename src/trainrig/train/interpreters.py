@@ -1,0 +1,142 @@
+"""Which Python a backend's ranks run in, and what is installed there.
+
+A backend that drives another project's engine may live in an environment of its own, with a torch
+other than ours.  Its interpreter is, the first that is given:
+
+    python                        a key of the experiment, --python on the command line
+    TRAINRIG_<BACKEND>_PYTHON     for instance TRAINRIG_HUGGINGFACE_PYTHON
+    the interpreter that runs this program
+
+A name is made absolute, and links are left alone: a virtual environment is found by the place of
+its interpreter's link.  What is there is asked of the interpreter itself, once, in a process that
+imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from trainrig.errors import UsageError
+
+LEAST = (3, 10)
+"""The oldest Python that the drivers and `trainrig.data` run in."""
+_TIMEOUT = 60.0
+"""Seconds until it has to have answered: a first start from a network drive is slow."""
+# Read by whatever it is that was named, so in words that every Python since 2.6 knows.
+_QUESTION = """
+import json, sys
+sys.path[:] = [folder for folder in sys.path if folder]
+absent = []
+if sys.version_info >= (3, 4):
+    from importlib.util import find_spec
+    absent = [name for name in sys.argv[1:] if find_spec(name) is None]
+found = {"version": list(sys.version_info[:3]), "folders": sys.path, "absent": absent}
+print("")
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """What an interpreter said of itself."""
+
+    path: str
+    version: tuple[int, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Where it looks for packages."""
+    absent: tuple[str, ...] = ()
+    """Packages that were asked for and are not there."""
+    broken: str | None = None
+    """Why it said nothing, in one line."""
+
+
+def chosen(python: str, backend: str) -> str:
+    """The absolute path of a backend's interpreter.  UsageError for a name that is none."""
+    variable = variable_of(backend)
+    for said, name in (("python", python), (variable, os.environ.get(variable, ""))):
+        if name:
+            return _absolute(said, name)
+    return sys.executable
+
+
+def variable_of(backend: str) -> str:
+    """The environment variable that names a backend's interpreter."""
+    return f"TRAINRIG_{backend.upper()}_PYTHON"
+
+
+def is_foreign(path: str) -> bool:
+    """Whether an interpreter has packages of its own.  Two environments may link to one program."""
+    return os.path.abspath(path) != os.path.abspath(sys.executable)
+
+
+def _absolute(said: str, name: str) -> str:
+    name = os.path.expanduser(name)
+    path = os.path.abspath(name) if os.path.dirname(name) else shutil.which(name)
+    if path is None or not os.path.exists(path):
+        raise UsageError(f"{said} = {name}: there is no such interpreter", "the path of a python")
+    if os.path.isdir(path):
+        inside = os.path.join(path, "bin", "python")
+        hint = inside if os.path.exists(inside) else "the path of a python"
+        raise UsageError(f"{said} = {name}: that is a folder", hint)
+    if not os.access(path, os.X_OK):
+        raise UsageError(f"{said} = {name}: that is no program", "the path of a python")
+    return path
+
+
+def lacks(path: str, packages: Sequence[str]) -> str | None:
+    """Why a driver that needs ``packages`` cannot run there, in one line; None if it can."""
+    found = ask(path, tuple(packages))
+    where = f" in {path}" if is_foreign(path) else ""
+    if found.broken is not None:
+        return f"{path} {found.broken}"
+    if found.version < LEAST:
+        have, least = (".".join(map(str, version)) for version in (found.version, LEAST))
+        return f"{path} is Python {have}, older than {least}"
+    return f"{found.absent[0]} is not installed{where}" if found.absent else None
+
+
+@cache
+def ask(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
+    """What an interpreter says of itself."""
+    try:
+        done = subprocess.run(
+            [path, "-c", _QUESTION, *packages],
+            env=without_ours(os.environ) if is_foreign(path) else None,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT,
+        )
+    except OSError as error:
+        return Interpreter(path=path, broken=f"cannot be started: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Interpreter(path=path, broken=f"did not answer within {_TIMEOUT:.0f} s")
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+        return Interpreter(
+            path=path,
+            version=tuple(found["version"]),
+            folders=tuple(found["folders"]),
+            absent=tuple(found["absent"]),
+        )
+    except (ValueError, LookupError, TypeError):
+        return Interpreter(path=path, broken=f"answers as no Python does: {_said(done)}")
+
+
+def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (done.stderr or done.stdout).decode(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:200] if said else f"nothing, exit code {done.returncode}"
+
+
+def without_ours(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a Python with packages of its own: none that leads it to ours."""
+    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in inherited.items() if name not in ours}
