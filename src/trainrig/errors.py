@@ -5,6 +5,7 @@
     ├── DataError         2   a file is unreadable, foreign, truncated, older or newer
     ├── StoreError        3   the run cannot be written: disk full, no permission
     └── UnavailableError  3   a required step cannot run here: no torch, no device
+        └── MootError     3   it is about what only GPUs have, and there is none
 
 A TrainrigError is one line for the user and, where there is one, a hint that
 says what to do next.  Anything else that reaches the command line is our own
@@ -52,6 +53,10 @@ class UnavailableError(TrainrigError):
     """A required step cannot run on this machine."""
 
     exit_code = EXIT_INCOMPLETE
+
+
+class MootError(UnavailableError):
+    """What is asked for is about GPUs alone: where there is none, nothing is lacking."""
 
 
 def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:

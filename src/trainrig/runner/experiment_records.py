@@ -55,6 +55,8 @@ class Trained:
     """Its batch size was looked for: one that does not fit is not the end."""
     status: Status = Status.OK
     reason: str | None = None
+    moot: bool = False
+    """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
     result: Result = field(default_factory=Result)
     apart: str | None = None
     """Why it is not comparable with the one-process reference; None if it is."""

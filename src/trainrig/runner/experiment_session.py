@@ -17,7 +17,7 @@ from typing import Any
 
 from trainrig.catalog.published.training import baselines
 from trainrig.data.manifest import read_manifest
-from trainrig.errors import UnavailableError
+from trainrig.errors import MootError, UnavailableError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
@@ -96,6 +96,7 @@ class Session:
         found = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
         if lacking is not None:
             found.status, found.reason = Status.SKIPPED, lacking.message
+            found.moot = isinstance(lacking, MootError)
             return self._keep(found)
         try:
             if experiment.auto_batch:

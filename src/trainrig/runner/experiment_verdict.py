@@ -1,4 +1,7 @@
-"""The verdict on a run of experiments: what came out as asked, and as one process computes it."""
+"""The verdict on a run of experiments: what came out as asked, and as one process computes it.
+
+What is about GPUs alone has no say on a processor: it is named, and the run is complete without it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ def verdict_of(
     """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS."""
     findings = tuple(found)
     faults = [finding for finding in findings if finding.severity == "error"]
+    moot = [each.experiment.name for each in trained if each.moot]
+    trained = [each for each in trained if not each.moot]
     skipped = [each for each in trained if each.status is Status.SKIPPED]
     alone = [each for each in trained if not each.compared]
     if faults:
@@ -33,6 +38,10 @@ def verdict_of(
     what = "1 experiment" if count == 1 else f"{count} experiments"
     return Verdict(
         outcome=Outcome.PASS,
-        reason=f"{what}: layouts as asked, losses as in one process",
+        reason=f"{what}: layouts as asked, losses as in one process{_left_out(moot)}",
         findings=findings,
     )
+
+
+def _left_out(moot: Sequence[str]) -> str:
+    return f"; {len(moot)} of GPUs alone not trained here: {'; '.join(moot)}" if moot else ""

@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainrig.errors import UnavailableError
+from trainrig.errors import MootError, UnavailableError
 from trainrig.train.experiment import DRIVEN, Experiment, to_dict
 from trainrig.train.interpreters import chosen, is_foreign, lacks, variable_of
 from trainrig.train.launch import Command
@@ -189,6 +189,7 @@ ALL: Mapping[str, Backend] = {
 
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
+    _check_moot(experiment, site)
     lacking = ALL[experiment.backend].missing(replace(site, python=experiment.python))
     if lacking is not None:
         raise UnavailableError(f"{experiment.backend}: {lacking}", _elsewhere(experiment))
@@ -201,10 +202,16 @@ def check_site(experiment: Experiment, site: Site) -> None:
             f"--nproc {max(1, have)}" + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
     _check_devices(experiment, site)
-    if not experiment.p2p and not on_gpu:
-        raise UnavailableError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
     if experiment.optimizer == "adamw-8bit" and lacks(python_of(experiment), ("torchao",)):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+
+
+def _check_moot(experiment: Experiment, site: Site) -> None:
+    """Refuse on a processor what only GPUs have: the way between them, and sharing a process."""
+    if not experiment.p2p and not experiment.device.startswith("cuda"):
+        raise MootError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
+    if experiment.backend == "dataparallel" and not site.gpus:
+        raise MootError("torch.nn.DataParallel runs on GPUs, and there is none", "--backend native")
 
 
 def _check_devices(experiment: Experiment, site: Site) -> None:
