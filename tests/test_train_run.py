@@ -100,6 +100,7 @@ def test_a_training_becomes_a_run(data: Path, tmp_path: Path) -> None:
     assert summary["step_time_s"] > 0
     assert summary["samples_per_s"] == pytest.approx(4 / summary["step_time_s"])
     assert summary["tokens_per_s"] == pytest.approx(64 / summary["step_time_s"])
+    assert summary["backend"] == "native"
     assert set(summary["breakdown"]) == {"data_wait", "forward", "backward", "optimizer", "other"}
     assert summary["peak_memory_bytes"] > 0
     assert 0 < summary["heldout_loss"] < 10

@@ -260,6 +260,7 @@ def summary(result: Qualification) -> dict[str, Any]:
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
             for f in result.verdict.findings
         ],
+        "backend": asked.backend,
         "case": dict(headline.case) if headline else None,
         "status": headline.status.value if headline else None,
         "disturbed": headline.disturbed if headline else None,
