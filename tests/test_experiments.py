@@ -257,6 +257,7 @@ WHOLE = {
     "states": 1000,
     "moments": 2,
     "micro_batches": 1,
+    "micro_tokens": 1024,
     "block_forwards": 1,
     "weight_dtype": "float32",
     "master_dtype": "float32",
@@ -276,7 +277,7 @@ WHOLE = {
 
 def test_sharding_that_was_silently_left_out_is_seen() -> None:
     """Seen with transformers 5.23 and accelerate 1.15 on the CPU: FSDP was asked for, DDP ran."""
-    asked = asked_of(Experiment(backend="huggingface", nproc=2, zero=3, dtype="fp32"))
+    asked = asked_of(Experiment(backend="huggingface", nproc=2, zero=3, batch=4, dtype="fp32"))
     assert differences(asked, found_of(WHOLE)) == [
         "zero: asked 3, found 0 (DistributedDataParallel)",
         "shard_ranks: asked 2, found 1 (DistributedDataParallel)",
@@ -303,6 +304,10 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
     [
         ({"ranks": 1}, "ranks: asked 2, found 1"),
         ({"micro_batches": 2}, "grad_accum: asked 1, found 2"),
+        ({"micro_tokens": 512}, "micro_tokens: asked 1024, found 512"),
+        ({"optimizer": "SGD"}, "optimizer: asked AdamW, found SGD"),
+        ({"compiled": True}, "compile: asked False, found True"),
+        ({"offloaded": True}, "offload: asked False, found True"),
         ({"weight_dtype": "bfloat16"}, "precision: asked fp32, found bf16"),
         ({"master_dtype": "bfloat16"}, "master_precision: asked fp32, found bf16"),
         ({"block_forwards": 2}, "recompute: asked False, found True"),
@@ -311,7 +316,7 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
     ],
 )
 def test_a_difference_is_told_with_both_values(facts: dict[str, Any], word: str) -> None:
-    asked = asked_of(Experiment(nproc=2, dtype="fp32"))
+    asked = asked_of(Experiment(nproc=2, batch=4, dtype="fp32"))
     assert differences(asked, found_of(WHOLE)) == []
     (said,) = differences(asked, found_of({**WHOLE, **facts}))
     assert said.startswith(word)

@@ -2,7 +2,8 @@
 
 Nothing here looks at what was asked for: which class wraps the model, how many elements of the
 weights, gradients and optimizer states this rank holds and when, who is in the process group, in
-which dtype the states are, how often a block ran forward.  `layouts` makes words of them.
+which dtype the states are, how often a block ran forward and on how many tokens.  `layouts` makes
+words of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainrig.train.collectives import Collectives
-from trainrig.train.drivers.common import devices_of, software
+from trainrig.train.drivers.common import devices_of, has_compiled, software
 from trainrig.train.engine import Engine
 
 Facts = dict[str, Any]
@@ -44,7 +45,7 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
     hooks = [
         # When it begins: a second forward stops where backward has all that it needs.
         matrix.register_forward_pre_hook(lambda *_: calls.__setitem__(0, calls[0] + 1)),
-        matrix.register_forward_hook(lambda _, __, out: facts.update(weight_dtype=_dtype([out]))),
+        matrix.register_forward_hook(lambda _, __, out: facts.update(_of_result(out))),
     ]
     original = weights.backward
 
@@ -93,14 +94,19 @@ def _objects(engine: Engine) -> Facts:
         "state_dtype": _dtype(moments),
         "placements": _placements(engine.model),
         "optimizer": type(optimizer).__name__,
-        "fused": bool(optimizer.defaults.get("fused")),
-        "compiled": engine.model.blocks[0]._compiled_call_impl is not None,
+        "fused": all(group.get("fused") for group in optimizer.param_groups),
+        "compiled": engine.model.blocks[0]._compiled_call_impl is not None and has_compiled(),
         "offloaded": _offloaded(engine.model),
         "device": engine.device,
         "placed": devices_of(places),
         "threads": torch.get_num_threads(),
         "software": software(),
     }
+
+
+def _of_result(out: Tensor) -> Facts:
+    """What a product of (samples, tokens, width) says of the pass that it is part of."""
+    return {"weight_dtype": _dtype([out]), "micro_tokens": out.numel() // out.shape[-1]}
 
 
 def _dtype(tensors: Any) -> str | None:

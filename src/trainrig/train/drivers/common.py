@@ -86,6 +86,16 @@ def _transport() -> str:
     return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
 
 
+def has_compiled() -> bool:
+    """Whether torch.compile has made anything in this process.
+
+    Wrapping alone compiles nothing: TORCHDYNAMO_DISABLE, or a compiler whose errors are suppressed,
+    leaves the wrapper in its place and runs what is inside as it is.
+    """
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and dynamo.counters["frames"]["ok"] > 0
+
+
 def elements(tensors: Any) -> int:
     """Elements on this rank."""
     return sum((t.to_local() if hasattr(t, "to_local") else t).numel() for t in tensors)

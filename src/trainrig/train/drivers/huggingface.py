@@ -195,9 +195,11 @@ class Timed(Trainer):
         self.facts: dict[str, Any] = {"micro_batches": 0, "block_forwards": 0}
         self.reduced = 0
         self._launched: Any = None
-        self._waiting = False
+        self._fetches = False
         self._on_gpu = asked["device"].startswith("cuda")
         self.add_callback(Steps(self))
+        gather, self.accelerator.gather = self.accelerator.gather, self._gather
+        self._gather_as_it_is = gather
 
     def get_train_dataloader(self) -> Any:
         """Ours hands out whole micro-batches: nothing is collated or shuffled."""
@@ -223,12 +225,27 @@ class Timed(Trainer):
     def _part(self, name: str, start: Any) -> None:
         self.marks.append((len(self.begun) - 1, name, start, self.mark()))
 
+    def _out_of(self, part: str, start: Any) -> None:
+        """What has passed since ``start`` is exposed communication, and no more of ``part``."""
+        self._part("communication", start)
+        self.marks.append((len(self.begun) - 1, f"-{part}", *self.marks[-1][2:]))
+
+    def _gather(self, *args: Any, **kwargs: Any) -> Any:
+        """While it fetches samples, Trainer asks all ranks for the number of their targets."""
+        start = self.mark()
+        found = self._gather_as_it_is(*args, **kwargs)
+        if self._fetches:
+            self._out_of("data_wait", start)
+        return found
+
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """A step begins with waiting for its samples."""
         start = self.mark()
         self.begun.append(start)
         self.losses.append(torch.zeros((), device=self.args.device))
+        self._fetches = True
         found = super().get_batch_samples(*args, **kwargs)
+        self._fetches = False
         self._part("data_wait", start)
         return found
 
@@ -241,8 +258,7 @@ class Timed(Trainer):
         loss = super().training_step(*args, **kwargs)
         self._part("backward", self._backward_from)
         if self._launched is not None:
-            self._part("communication", self._launched)
-            self.marks.append((len(self.begun) - 1, "-backward", *self.marks[-1][2:]))
+            self._out_of("backward", self._launched)
             self._launched = None
         self.losses[-1] += loss.detach()
         self._update_from = self.mark()
@@ -289,6 +305,7 @@ class Timed(Trainer):
 
         def note(_: Any, __: Any, out: Any) -> None:
             self.facts["weight_dtype"] = str(out.dtype).removeprefix("torch.")
+            self.facts["micro_tokens"] = out.numel() // out.shape[-1]
 
         leaf.register_forward_pre_hook(count)  # a second forward may not come to its end
         leaf.register_forward_hook(note)
@@ -333,7 +350,7 @@ class Timed(Trainer):
             placements=str(getattr(first, "placements", None) or "") or None,
             optimizer=type(optimizer).__name__,
             fused=bool(optimizer.defaults.get("fused")),
-            compiled=bool(self.args.torch_compile) and hasattr(self.model_wrapped, "_orig_mod"),
+            compiled=hasattr(self.model_wrapped, "_orig_mod") and common.has_compiled(),
             offloaded=False,
             device=str(first.device),
             placed=common.devices_of(self._places(first)),
