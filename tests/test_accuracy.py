@@ -88,6 +88,15 @@ def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
     assert f"16 rows, median error {line('', found).median:.1%}" in page
 
 
+def test_published_memory_is_met() -> None:
+    rows = list(training.read())
+    kinds = {one.name: one for one in lines(accuracy.memory_outcomes(rows), lambda o: o.group)}
+    assert kinds["allocated"].median < 0.03 and kinds["allocated"].p90 < 0.12
+    assert 0.7 < kinds["reserved"].coverage < 0.95 and 0.7 < kinds["device"].coverage < 0.95
+    later = line("later", accuracy.memory_outcomes(rows, later=True))
+    assert later.num == 16 and later.median < 0.08
+
+
 def test_attention_is_torchs_since_its_version_2_1() -> None:
     row = next(row for row in training.read() if accuracy.is_unseen(row))
     kernels = {

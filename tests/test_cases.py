@@ -85,6 +85,19 @@ def test_only_the_declared_columns_are_read() -> None:
     assert not {"source", "group", "notes"} & set(READ)
 
 
+def test_an_offloaded_optimizer_takes_time_and_leaves_memory() -> None:
+    here, away = predict_row(ROW), predict_row(row(offload="host"))
+    assert away["memory_bytes_per_gpu"] < here["memory_bytes_per_gpu"]
+    assert away["step_time_s"] > here["step_time_s"]
+
+
+def test_kinds_of_memory_are_told_apart() -> None:
+    kinds = ("allocated", "reserved", "device")
+    found = [predict_row(row(memory_kind=kind))["memory_bytes_per_gpu"] for kind in kinds]
+    assert found[1] == pytest.approx(1.06 * found[0]), "what the allocator cannot use"
+    assert found[2] - found[1] > 1e9, "the context and communicators"
+
+
 def test_what_is_not_stated_widens_the_interval() -> None:
     stated, blank = predict_row(ROW), predict_row(row(kernel_stack="", recompute=""))
 
@@ -126,6 +139,7 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"precision": "int3"}, "precision"),
         ({"kernel_stack": "magic"}, "kernel_stack"),
         ({"recompute": "some"}, "recompute"),
+        ({"offload": "elsewhere"}, "offload"),
         ({"link": "string"}, "link"),
         ({"fabric_gbps_per_node": "-1"}, "fabric_gbps_per_node"),
         ({"fabric_gbps_per_node": "fast"}, "not a number"),

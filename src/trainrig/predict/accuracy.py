@@ -141,12 +141,19 @@ def _weak(row: Row) -> str:
     return ""
 
 
-def memory_outcomes(rows: Iterable[Row]) -> list[Outcome]:
-    """Bytes a GPU of all rows that state them; ``group`` is the kind of figure."""
+def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[Outcome]:
+    """Bytes a GPU of all rows that state them; ``group`` is the kind of figure.
+
+    ``later``: of the unseen rows alone.
+    """
     found = []
     for number, row in enumerate(rows):
         kind = row.get("memory_kind", "")
-        if left_out_by(row) or kind not in ("allocated", "reserved", "device"):
+        if (
+            is_unseen(row) is not later
+            or _weak(row)
+            or kind not in ("allocated", "reserved", "device")
+        ):
             continue
         try:
             case = case_of(row)

@@ -23,6 +23,7 @@ from typing import Any
 from trainrig.catalog import Chip, find_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.cases_chip import chip_of
+from trainrig.predict.cases_habits import offload_of, software_of
 from trainrig.predict.cases_model import head_share, shape_of
 from trainrig.predict.cases_sizes import sizes_of, whole
 from trainrig.predict.cases_words import (
@@ -55,6 +56,7 @@ READ = (
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     "memory_kind",
+    "offload",
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -100,6 +102,8 @@ def case_of(row: Row) -> Case:
         engine=engine,
         optimizer="adamw-fused",
         states=states_of(row, shape),
+        software=software_of(row),
+        offload=offload_of(row),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     check(*_evened(row, shape, layout))
@@ -254,7 +258,8 @@ def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
     low, high = found.interval(kind)
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
-    return low / wider, found.allocated if kind == "allocated" else found.total, high * wider
+    middle = {"allocated": found.allocated, "reserved": found.reserved, "device": found.total}
+    return low / wider, middle[kind], high * wider
 
 
 def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,8 @@ ddp         torch copies all gradients into its buckets, which stay (gradient_as
 fsdp        two blocks' weights gathered at a time, the one computed with and the next one, the
             embedding and head for the whole step, and one block's whole gradients; with ZeRO 2
             all weights stay gathered
-deepspeed   during backward a bucket of at most 2e8 gradients; with stage 3 the gathered weights
+deepspeed   during all of backward a bucket for 2e8 gradients, with stage 2 a second one, filled
+            while the first is on its way (`overlap_comm`); with stage 3 the gathered weights
 megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
 Sources: torch's and DeepSpeed's documentation of the options named here.
 """
@@ -52,12 +53,12 @@ def _gathered(shape: ModelShape, layout: Layout, grad: float) -> Any:
     return narrow * (2 * block + ends) + grad * block
 
 
-def buckets(layout: Layout, states: States, num_parameters: Any) -> Any:
-    """DeepSpeed's buckets of gradients, which exist during backward."""
+def buckets(layout: Layout, states: States) -> Any:
+    """DeepSpeed's buckets of gradients: full from the loss on, however small the model."""
     import numpy as np
 
     if layout.engine != "deepspeed":
         return 0.0
-    sharing = (np.asarray(layout.dp) > 1) & (np.asarray(layout.zero) > 0)
-    whole = np.minimum(_BUCKET, num_parameters) * (states.lasting_grad + states.passing_grad)
-    return np.where(sharing & (np.asarray(layout.zero) < 3), whole, 0.0)
+    zero = np.asarray(layout.zero)
+    many = np.where((np.asarray(layout.dp) > 1) & (zero < 3), np.minimum(zero, 2), 0)
+    return many * _BUCKET * (states.lasting_grad + states.passing_grad)

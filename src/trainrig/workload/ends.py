@@ -1,9 +1,13 @@
 """What the two ends of a model keep: embedding, final norm, logits and loss, in bytes.
 
-Loss in torch's own operations (`F.cross_entropy`): the softmax in fp32 waits for backward, where
-its gradient and that of the logits join it: three fp32 numbers for each logit, beside the narrow
-ones where the model has widened them itself (autocast does it inside the loss, and frees them).
-Compiled, the softmax is computed again from the narrow logits.
+Loss in torch's own operations (`F.cross_entropy` is a softmax of the logits' type and a sum), at
+the worst moment of its backward pass, for each logit:
+    widened by the model   softmax, its gradient, the logits' gradient in fp32; the narrow logits
+    autocast               the softmax is narrow (the call names its type, which autocast respects),
+                           a copy in fp32 for the sum, and that one's gradient
+    all narrow             softmax, its gradient, the logits' gradient in the narrow type
+    compiled               one kernel from the narrow logits to their narrow gradient (torch's
+                           compiler since 2.4; before, one fp32 number besides)
 Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit; the
 gradient of the head's matrix comes into being in fp32 beside the buffer that it is added to.
 `models.loss`, our own, holds some rows of logits at a time and the matrix's gradient in fp32.
@@ -49,9 +53,19 @@ def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> An
     if layout.engine == "megatron":
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
         return np.maximum((4 + c) * logits, c * logits + gradient)
+    return _loss_width(style) * logits
+
+
+def _loss_width(style: Style) -> int:
+    """Bytes for each logit where nothing is split or chunked: see the module's paragraph."""
+    c = style.compute
     if style.compiled:
-        return (2 * c + 4) * logits
-    return (12 + (c if c < 4 and not style.autocast else 0)) * logits
+        return 2 * c
+    if c == 4:
+        return 12
+    if style.wide_loss:
+        return 12 if style.autocast else 12 + c
+    return 8 + c if style.autocast else 3 * c
 
 
 def loss_rests(shape: ModelShape, style: Style, rows: Any) -> Any:

@@ -34,6 +34,7 @@ OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPOUT = ("auto", "no", "yes")
+SOFTWARE = ("current", "torch1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,9 @@ class Layout:
     it: everything in the narrow type.  auto = as the engine does (`style`)."""
     dropout: str = "auto"
     """auto: where it was usual (`style`)."""
+    software: str = "current"
+    """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
+    and took a language model's loss from narrow logits."""
 
     def __post_init__(self) -> None:
         _check_words(self)
@@ -147,6 +151,7 @@ _WORDS = {
     "offload": OFFLOAD,
     "states": STATES,
     "dropout": DROPOUT,
+    "software": SOFTWARE,
 }
 
 

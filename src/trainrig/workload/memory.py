@@ -64,6 +64,11 @@ class Memory:
         return sum(getattr(self, name) for name in PARTS if name != "framework")
 
     @property
+    def reserved(self) -> Bytes:
+        """What the framework's allocator holds: without the context and what libraries take."""
+        return surroundings.reserved(self.allocated)
+
+    @property
     def total(self) -> Bytes:
         """What the card must have."""
         return self.allocated + self.framework

@@ -33,6 +33,7 @@ def _at_loss(stage: Stage) -> Parts:
         copies=stage.states.weight_copies,
         activations=stage.waiting + stage.early + stage.late,
         logits=stage.has_loss * (logits + _held(stage)),
+        bucket=True,
     )
 
 
@@ -110,11 +111,17 @@ def _parts(
 
 
 def _weights(stage: Stage) -> Bytes:
-    """Those of FSDP are sharded as soon as gradients are; gathered ones are buffers."""
-    shards = stage.sharded(2 if stage.layout.engine == "fsdp" else 3)
+    """Those of FSDP are sharded as soon as gradients are; gathered ones are buffers.
+
+    Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`).
+    """
+    is_fsdp = stage.layout.engine == "fsdp"
+    shards = stage.sharded(2 if is_fsdp else 3)
     weights = stage.states.weight * stage.num_trained
     if stage.layout.lora_rank:
         weights = weights + stage.states.frozen * stage.num_parameters
+    if is_fsdp and stage.layout.offload != "none":
+        return weights / shards * (shards == 1)
     return weights / shards
 
 

@@ -132,7 +132,7 @@ class Stage:
     @cached_property
     def buckets(self) -> Bytes:
         """Those that exist during backward."""
-        return buffers.buckets(self.layout, self.states, self.num_trained)
+        return buffers.buckets(self.layout, self.states)
 
     # --- activations -----------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ to 18 bytes (fp32 gradients).
 
 Gradients are of two kinds: those that stay allocated from step to step, and those that come into
 being during backward and are gone after the update, so that they do not meet all activations.
+torch frees them since its version 2 (`zero_grad(set_to_none=True)` became the default, release
+notes of 2.0); before, they were filled with zeros and stayed.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def _gradients(layout: Layout, style: Style, own: float) -> tuple[float, float]:
         return wide or own, 0.0
     if layout.engine == "plain" and style.scheme == "masters" and style.compute < 4:
         return 4.0, own
-    return 0.0, wide or own
+    return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
 
 
 def _moments(optimizer: str, width: float) -> float:

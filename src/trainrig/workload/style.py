@@ -25,6 +25,9 @@ _WIDTH = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 
 _WITH_DROPOUT = ("gpt2", "bert", "t5")
 """Families whose published configurations train with dropout."""
+_WIDE_LOSS = {"current": ("gpt2", "gpt-neo", "llama"), "torch1": ("gpt-neo", "llama")}
+"""Families whose code widens the logits to fp32 before the loss (Hugging Face's models: all causal
+ones since its version 4.46, of the older ones those that were published later)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class Style:
     dropout: bool
     chunked_loss: bool
     """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
+    wide_loss: bool
+    """The model itself widens its logits to fp32 before the loss."""
 
 
 def style_of(shape: ModelShape, layout: Layout) -> Style:
@@ -79,6 +84,7 @@ def style_of(shape: ModelShape, layout: Layout) -> Style:
         repeats_keys=grouped and not kernels and not (ours and flash),
         dropout=has_dropout(shape, layout),
         chunked_loss=ours or (kernels and flash and layout.engine != "megatron"),
+        wide_loss=shape.family in _WIDE_LOSS[layout.software],
     )
 
 
