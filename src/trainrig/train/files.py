@@ -57,6 +57,9 @@ SAME = (
     "optimizer",
     "warmup",
     "weight_decay",
+    "beta1",
+    "beta2",
+    "eps",
     "clip",
     "seed",
 )
