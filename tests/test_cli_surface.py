@@ -59,7 +59,8 @@ def test_the_surface_is_as_promised() -> None:
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --batch-size --seq-len --steps --precision --recompute "
             "--grad-accum --compile --lr --seed --data --device --devices --backend --python --scale "
-            "--nproc --zero --shard-size --offload --optimizer --p2p --rounds --out --resume --json",
+            "--only --nproc --zero --shard-size --offload --optimizer --p2p --rounds --out "
+            "--resume --json",
             "predict": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
             "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "

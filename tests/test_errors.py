@@ -14,6 +14,7 @@ from trainrig import errors
         (errors.DataError, 2),
         (errors.StoreError, 3),
         (errors.UnavailableError, 3),
+        (errors.MootError, 3),
     ],
 )
 def test_each_error_ends_in_its_exit_code(kind: type[errors.TrainrigError], code: int) -> None:

@@ -213,7 +213,6 @@ def test_there_are_files() -> None:
         ({"nproc": 4, "zero": 3, "shard_size": 3}, "no multiple"),
         ({"nproc": 2, "zero": 1, "offload": "host"}, "offload host"),
         ({"nproc": 2, "zero": 1, "precision": "fp16"}, "fp16"),
-        ({"backend": "dataparallel", "nproc": 2}, "runs on GPUs"),
         ({"backend": "dataparallel", "nproc": 2, "zero": 3, "device": "cuda"}, "every weight"),
         # accelerate takes the request, trains with DDP and says nothing: see the next test.
         ({"backend": "huggingface", "nproc": 2, "zero": 3}, "accelerate would run DDP"),
@@ -234,6 +233,7 @@ def test_what_contradicts_itself_is_a_sentence(keys: dict[str, Any], words: str)
         ({"nproc": 4, "device": "cuda"}, Site(gpus=1, cores=8), "4 ranks, and 1 GPU:"),
         ({"p2p": False}, Site(gpus=0, cores=2), "p2p"),
         ({"backend": "dataparallel", "device": "cuda"}, Site(gpus=0, cores=2), "there is none"),
+        ({"backend": "dataparallel", "nproc": 2}, Site(gpus=2, cores=2), "a matter of GPUs"),
     ],
 )
 def test_what_the_machine_lacks_is_a_sentence(keys: dict[str, Any], site: Site, words: str) -> None:
@@ -260,6 +260,7 @@ WHOLE = {
     "micro_tokens": 1024,
     "block_forwards": 1,
     "weight_dtype": "float32",
+    "gradient_dtype": "float32",
     "master_dtype": "float32",
     "state_dtype": "float32",
     "wrapped": "DistributedDataParallel",
@@ -309,6 +310,8 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
         ({"compiled": True}, "compile: asked False, found True"),
         ({"offloaded": True}, "offload: asked False, found True"),
         ({"weight_dtype": "bfloat16"}, "precision: asked fp32, found bf16"),
+        ({"gradient_dtype": "bfloat16"}, "gradient_precision: asked fp32, found bf16"),
+        ({"reduce_dtype": "bfloat16"}, "gradient_precision: asked fp32, found bf16"),
         ({"master_dtype": "bfloat16"}, "master_precision: asked fp32, found bf16"),
         ({"block_forwards": 2}, "recompute: asked False, found True"),
         ({"fused": False}, "fused_optimizer: asked True, found False"),

@@ -31,6 +31,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--backend", help="native, huggingface or dataparallel.")
 @click.option("--python", type=_PATH, help="The interpreter of a backend that is not ours.")
 @click.option("--scale", help="tiny: the model's family at a size that trains in seconds.")
+@click.option("--only", metavar="WORDS", help="Of a file, the experiments so called.")
 @click.option("--nproc", type=int, help="Ranks that share the data, a device each.")
 @click.option("--zero", type=int, help="0 to 3: what is spread over the ranks (ZeRO).")
 @click.option("--shard-size", type=int, help="Ranks that share one copy (hybrid sharding).")
@@ -85,6 +86,7 @@ _LAYOUT = {
     "devices",
     "python",
     "scale",
+    "only",
     "nproc",
     "zero",
     "shard_size",
@@ -160,7 +162,13 @@ def _experiments(
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
     asked = experiment_resume.experiments_of(resume, keys) if resume else None
     asked = asked or experiments.asked_for(file, keys)
-    outcomes = experiments.run_experiments(asked, out=out, watch=watch, resume=resume)
+    outcomes = experiments.run_experiments(
+        asked,
+        out=out,
+        watch=watch,
+        resume=resume,
+        full_scale=experiments.at_full_scale(file, keys),
+    )
     found = experiments.summary(outcomes)
     if as_json:
         watching.print_json(found)

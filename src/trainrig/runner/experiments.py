@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.record import Verdict
@@ -34,11 +35,12 @@ from trainrig.runner.prepare import claims_for
 from trainrig.runner.progress import Progress, Watcher, nobody
 from trainrig.runner.show import view_of
 from trainrig.runner.targets import find_targets
-from trainrig.store import create_run, read_run, resume_run
+from trainrig.store import create_run, read_run, resume_run, write_atomic
 from trainrig.train.experiment import Experiment
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.train.files import experiment_of, read_file
 from trainrig.train.launch import SILENCE, master_port
+from trainrig.train.resolved import NAME, file_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,10 @@ def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, .
     Raises UsageError, DataError.
     """
     named = {key: value for key, value in keys.items() if value is not None}
+    words = named.pop("only", None)
     if file is None:
+        if words is not None:
+            raise UsageError("--only chooses among a file's experiments", "name a file")
         found = experiment_of(named)
         return (found.replace(name=found.name or found.backend),)
     for key in named:
@@ -66,10 +71,27 @@ def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, .
                 f"--{key.replace('_', '-')} beside a file: the file says what is trained",
                 "beside it: " + ", ".join(f"--{key}" for key in _BESIDE_FILE),
             )
-    return read_file(file, named)
+    return _chosen(read_file(file, named), words)
 
 
 _BESIDE_FILE = ("scale", "steps", "seed", "data", "device", "rounds")
+
+
+def _chosen(found: Sequence[Experiment], words: str | None) -> tuple[Experiment, ...]:
+    """Those whose name holds ``words``; all without any."""
+    chosen = tuple(own for own in found if words is None or words.lower() in own.name.lower())
+    if not chosen:
+        names = ", ".join(own.name for own in found)
+        raise UsageError(f"no experiment is called anything with {words!r}", f"it has: {names}")
+    return chosen
+
+
+def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
+    """A file's experiments as they are at full scale: what others published is of these."""
+    try:
+        return _chosen(read_file(file, {"scale": "full"}), keys.get("only")) if file else ()
+    except UsageError:  # what is wrong at full scale alone is no fault of a tiny run
+        return ()
 
 
 def run_experiments(
@@ -79,9 +101,11 @@ def run_experiments(
     watch: Watcher = nobody,
     silence: float = SILENCE,
     resume: Path | None = None,
+    full_scale: Sequence[Experiment] = (),
 ) -> Outcomes:
     """Train them one after another in a new run, and judge what came out.
 
+    ``full_scale`` are the same ones at the size of what others published, where they are tiny.
     ``resume`` goes on with a run, whose experiments these are (`experiment_resume`).
     """
     snapshot = inspect()
@@ -114,7 +138,8 @@ def run_experiments(
         if resume:
             run.reopen()
         else:
-            session.stand_beside(ready)
+            write_atomic(run.path / NAME, file_of(ready, _texts(ready)))
+            session.stand_beside(full_scale or ready)
         interrupted = None
         try:
             for experiment, error in zip(ready, lacking, strict=True):
@@ -127,6 +152,12 @@ def run_experiments(
         except KeyboardInterrupt:
             interrupted = "interrupted; trainrig train --resume trains those that are not done"
         return _close(session, interrupted)
+
+
+def _texts(experiments: Sequence[Experiment]) -> dict[str, str]:
+    """Which text each folder of data holds."""
+    folders = dict.fromkeys(experiment.data for experiment in experiments)
+    return {folder: read_manifest(Path(folder)).corpus_sha256 for folder in folders}
 
 
 def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:

@@ -189,7 +189,7 @@ ALL: Mapping[str, Backend] = {
 
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
-    _check_moot(experiment, site)
+    _check_moot(experiment)
     lacking = ALL[experiment.backend].missing(replace(site, python=experiment.python))
     if lacking is not None:
         raise UnavailableError(f"{experiment.backend}: {lacking}", _elsewhere(experiment))
@@ -206,12 +206,14 @@ def check_site(experiment: Experiment, site: Site) -> None:
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
 
 
-def _check_moot(experiment: Experiment, site: Site) -> None:
-    """Refuse on a processor what only GPUs have: the way between them, and sharing a process."""
-    if not experiment.p2p and not experiment.device.startswith("cuda"):
+def _check_moot(experiment: Experiment) -> None:
+    """Refuse on a processor what only GPUs have: the way between them, and one process for all."""
+    if experiment.device.startswith("cuda"):
+        return
+    if not experiment.p2p:
         raise MootError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
-    if experiment.backend == "dataparallel" and not site.gpus:
-        raise MootError("torch.nn.DataParallel runs on GPUs, and there is none", "--backend native")
+    if experiment.backend == "dataparallel":
+        raise MootError("torch.nn.DataParallel is a matter of GPUs", "--backend native")
 
 
 def _check_devices(experiment: Experiment, site: Site) -> None:

@@ -34,6 +34,7 @@ def asked_of(experiment: Experiment) -> Layout:
         "grad_accum": experiment.grad_accum,
         "micro_tokens": experiment.batch * experiment.seq,
         "precision": experiment.dtype,
+        "gradient_precision": "fp32",
         "master_precision": "fp32",
         "recompute": experiment.recompute != "none",
         "optimizer": optimizer,
@@ -46,6 +47,7 @@ def asked_of(experiment: Experiment) -> Layout:
 
 def found_of(facts: Mapping[str, Any]) -> Layout:
     """What the facts say, in the same words, and what they rest on."""
+    summed = facts.get("reduce_dtype") or facts.get("gradient_dtype")
     whole = facts["num_parameters"]
     held = facts["states"] if facts["moments"] else facts["masters"]
     return {
@@ -55,6 +57,7 @@ def found_of(facts: Mapping[str, Any]) -> Layout:
         "grad_accum": facts["micro_batches"],
         "micro_tokens": facts.get("micro_tokens"),
         "precision": _DTYPES.get(facts["weight_dtype"], facts["weight_dtype"]),
+        "gradient_precision": _DTYPES.get(str(summed), summed),
         "master_precision": _DTYPES.get(facts["master_dtype"], facts["master_dtype"]),
         "recompute": facts["block_forwards"] >= 2 * facts["micro_batches"],
         "optimizer": facts["optimizer"],
@@ -158,9 +161,8 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             "bf16, or zero 0",
         ),
         (
-            own.backend == "dataparallel" and (on_cpu or own.zero > 0),
-            "torch.nn.DataParallel "
-            + ("runs on GPUs" if on_cpu else "has every weight on every GPU"),
+            own.backend == "dataparallel" and own.zero > 0,
+            "torch.nn.DataParallel has every weight on every GPU",
             "--backend native",
         ),
         (
