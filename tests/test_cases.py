@@ -128,6 +128,7 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"num_gpus": "", "dp": ""}, "num_gpus"),
         ({"global_batch": "", "micro_batch": ""}, "neither global_batch nor micro_batch"),
         ({"zero_stage": "4"}, "0 to 3"),
+        ({"num_gpus": "8", "dp": "4"}, "dp = 4: 8 GPUs by tp 1 × pp 1 are 8"),
         ({"tp": "3", "num_gpus": "24"}, "16 heads cannot be split over 3"),
         ({"pp": "5", "num_gpus": "40", "zero_stage": "0"}, "24 layers cannot be divided over 5"),
         ({"pp": "2", "num_gpus": "16"}, "ZeRO 3 cannot shard"),

@@ -68,11 +68,11 @@ REFUSED = [
     (GPT, {"seq": 2048}, "gpt2-medium knows 1024 positions, not 2048", "--seq-len 1024"),
     (NARROW, {"tp": 2}, "widths of 64 and 101 cannot be split over 2", "one of: 1, 2, 4"),
     (GPT, {"tp": 0}, "tp = 0", "from 1"),
-    (GPT, {"micro_batch": -4}, "micro-batch = -4", "from 1"),
+    (GPT, {"micro_batch": -4}, "batch-size = -4", "from 1"),
     (GPT, {"gpus": 10**9}, "gpus = 1000000000", "to 1048576"),
     (GPT, {"gpus_per_node": 0}, "gpus-per-node = 0", "from 1"),
     (GPT, {"zero": 4}, "zero = 4", "0 to 3"),
-    (GPT, {"seq": 10**9}, "seq = 1000000000", "from 1"),
+    (GPT, {"seq": 10**9}, "seq-len = 1000000000", "from 1"),
     (GPT, {"grad_accum": True}, "grad-accum = True", "from 1"),
 ]
 

@@ -89,7 +89,7 @@ REFUSED = [
     (TWO | {"gpus": -1}, "gpus = -1", "from 1"),
     (TWO | {"gpus": 0}, "gpus = 0", "from 1"),
     (TWO | {"gpus": 10**15}, "gpus = 1000000000000000", "from 1"),
-    (TWO | {"micro_batch": 0}, "micro-batch = 0", "from 1"),
+    (TWO | {"micro_batch": 0}, "batch-size = 0", "from 1"),
     (TWO | {"zero": 7}, "zero = 7", "0 to 3"),
     (TWO | {"seq": 4096}, "knows 1024 positions, not 4096", "--seq-len 1024"),
     (TWO | {"fabric_gbps": -3}, "a fabric of -3 Gb/s", "400"),

@@ -134,6 +134,16 @@ def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
     assert fewer and all(days(n) > 30.0 for n in fewer)
 
 
+def test_just_fast_enough_is_fast_enough() -> None:
+    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=96)
+    for days in (30.0, 35.0):  # a power of two, and 3 between two of them
+        found = gpus_needed(asked, site, 2e12, days=days)
+        again = gpus_needed(asked, site, 2e12, days=found.days)
+        assert (again.site.gpus, again.days) == (found.site.gpus, found.days)
+        assert found.site.gpus == {30.0: 4, 35.0: 3}[days]
+
+
 def test_what_no_number_of_gpus_does_is_refused() -> None:
     site = Site(chip=require_chip("RTX 4090"), gpus=8)
     asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=2)

@@ -125,3 +125,10 @@ def test_the_command_prints_and_writes_what_it_finds(
     text = copy.read_text(encoding="utf-8")
     assert "cap = 0.778\n" in text
     assert "# s, shortest kernel" in text  # comments stay
+
+
+def test_an_error_has_no_sign() -> None:
+    figure = next(TABLES["stream"]())
+    low, high = (dataclasses.replace(figure, predicted=f * figure.measured) for f in (0.75, 1.25))
+    assert low.ratio == pytest.approx(0.75)
+    assert low.error == pytest.approx(0.25) and high.error == pytest.approx(0.25)

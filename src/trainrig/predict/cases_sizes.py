@@ -21,6 +21,8 @@ def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
         raise UsageError("num_gpus: not stated, nor does it follow from dp")
     if gpus % (tp * pp):
         raise UsageError(f"{gpus} GPUs are no multiple of tp {tp} × pp {pp}")
+    if dp not in (0, gpus // (tp * pp)):
+        raise UsageError(f"dp = {dp}: {gpus} GPUs by tp {tp} × pp {pp} are {gpus // (tp * pp)}")
     dp = gpus // (tp * pp)
     micro, accum = batch_of(row, dp, missing)
     if not cell(row, "zero_stage") and dp > 1:

@@ -119,6 +119,10 @@ def engine_for(tp: int, pp: int, zero: int, gpus: int = 2) -> str:
     return "ddp" if gpus > 1 else "plain"
 
 
+_FLAGS = {"micro_batch": "batch-size", "seq": "seq-len"}
+"""What the command line calls a field, where it has another name."""
+
+
 def _range(name: str, least: int, most: int) -> Rule:
     def broken(asked: Asked) -> bool:
         value = getattr(asked.x, name)
@@ -126,7 +130,7 @@ def _range(name: str, least: int, most: int) -> Rule:
 
     return Rule(
         broken,
-        lambda asked: f"{name.replace('_', '-')} = {getattr(asked.x, name)}",
+        lambda asked: f"{_FLAGS.get(name, name.replace('_', '-'))} = {getattr(asked.x, name)}",
         f"a whole number from {least} to {most}",
     )
 
