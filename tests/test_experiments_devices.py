@@ -310,3 +310,19 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     again = runner.summary(runner.run_experiments((stored,), out=tmp_path))
     assert again["losses"] == first["losses"] and again["grad_norms"] == first["grad_norms"]
     assert again["no_energy_reason"] == "no counter" and again["energy_j"] is None
+
+
+# ---- one process
+
+
+def test_the_longest_stretch_without_a_pause_counts() -> None:
+    now = iter(range(100, 200))
+    told = beside.Stretches(lambda: float(next(now)))
+    for step in range(8):
+        if step in (2, 7):
+            told.hear({"checkpoint": "x", "step": step})
+        told.hear({"row": {"step": step}})
+        told.hear({"layout": {}})
+    rows, ended = told.longest
+    assert ([row["step"] for row in rows], ended) == ([2, 3, 4, 5, 6], 106.0)
+    assert beside.Stretches().longest == ([], None)

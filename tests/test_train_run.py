@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import torch
 
 from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, UnavailableError, UsageError
+from trainrig.machine.energy import Meter
 from trainrig.measure.serve import Parent, run_case
 from trainrig.measure.worker import Heard, Reply, Request, parse_reply
 from trainrig.record import Outcome, Status
+from trainrig.runner import energy, train_session
 from trainrig.runner import train as runner
-from trainrig.runner import train_session
 from trainrig.runner.progress import Progress
 from trainrig.runner.qualify import exit_code
 from trainrig.store import read_run
@@ -91,7 +93,15 @@ def run(asked: Experiment, tmp_path: Path, **how: Any) -> tuple[Any, dict[str, A
     return result, runner.summary(result)
 
 
-def test_a_training_becomes_a_run(data: Path, tmp_path: Path) -> None:
+def fifty_watts() -> Meter:
+    """A device that takes as much all the time."""
+    return Meter(device="package-0", source="RAPL", read=lambda: 50.0 * time.monotonic())
+
+
+def test_a_training_becomes_a_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy, "host_meters", lambda: (fifty_watts(),))
     seen: list[Progress] = []
     result, summary = run(experiment(data), tmp_path, watch=seen.append)
     assert result.verdict.outcome is Outcome.PASS, result.verdict
@@ -103,6 +113,10 @@ def test_a_training_becomes_a_run(data: Path, tmp_path: Path) -> None:
     assert summary["backend"] == "native"
     assert set(summary["breakdown"]) == {"data_wait", "forward", "backward", "optimizer", "other"}
     assert summary["peak_memory_bytes"] > 0
+    assert summary["mean_power_w"] == pytest.approx(50.0, rel=1e-3)
+    tokens = summary["energy_j"] / summary["energy_per_token_j"]
+    assert tokens == pytest.approx(3 * 64)  # three of the six steps count
+    assert summary["energy_source"] == "RAPL: package-0" and summary["devices"][0]["cores"]
     assert 0 < summary["heldout_loss"] < 10
     assert summary["layout_asked"].items() <= summary["layout_found"].items()
     assert summary["layout_found"]["wrapped"] == "Model"

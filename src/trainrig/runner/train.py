@@ -248,7 +248,7 @@ def summary(result: Qualification) -> dict[str, Any]:
     def value(metric: str) -> float | None:
         return points[metric].value if metric in points else None
 
-    headline = points.get("flop_rate")
+    headline, used = points.get("flop_rate"), points.get("energy")
     facts = run.series.get(LAYOUT, ())
     asked = from_dict(run.config["experiment"])
     return {
@@ -276,6 +276,12 @@ def summary(result: Qualification) -> dict[str, Any]:
         "mfu_of_claim": value("mfu"),
         "mfu_of_measured_matmul": value("mfu_of_matmul"),
         "peak_memory_bytes": value("peak_memory"),
+        "devices": list(facts[-1].get("placed", {}).get("devices", ())) if facts else [],
+        "energy_j": value("energy"),
+        "energy_per_token_j": value("energy_per_token"),
+        "mean_power_w": value("power"),
+        "energy_source": used.conditions.get("energy_source") if used else None,
+        "no_energy_reason": used.reason if used else "nothing was trained",
         "breakdown": {
             name.removeprefix("time."): point.value
             for name, point in points.items()

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.data.manifest import Manifest
-from trainrig.machine import environment_digest, inspect, to_dict, value_or
+from trainrig.machine import Missing, environment_digest, inspect, to_dict, value_or
+from trainrig.machine.energy import Energy
 from trainrig.measure import sampler, step
 from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.worker import Reply, Request, Worker
 from trainrig.record import Derivation, Record, Status, new_id
+from trainrig.runner import energy
 from trainrig.runner.batch_sizes import smaller
 from trainrig.runner.execute import Executor
+from trainrig.runner.experiment_devices import meters_of
+from trainrig.runner.experiment_records import counted
 from trainrig.runner.ledger import corrections_of
 from trainrig.runner.plan import Block, Task, matmul_case
 from trainrig.runner.predict import predict_training
@@ -84,11 +88,12 @@ class Session:
         self._earlier = read_run(run.path).records
         self._last_tick = 0.0
         self._facts: Mapping[str, Any] | None = None
+        self._used: tuple[Energy | Missing, Sequence[Mapping[str, Any]]] = (energy.NOT_READ, ())
 
     def train(self, experiment: Experiment, device: str | None) -> Trained:
         """Look at the machine, measure the ceiling, predict, train."""
         self._run.reopen()
-        snapshot = inspect()
+        self._snapshot = snapshot = inspect()
         self._run.write_machine(to_dict(snapshot))
         targets = find_targets(snapshot)
         self._target = choose(targets, device)[0]  # GPUs come first
@@ -278,13 +283,30 @@ class Session:
 
         if series is None:
             self._tell("the first steps again, in a second process", level="running")
-        return worker.run(request, heard=heard)
+            return worker.run(request, heard=heard)
+        meters, stretches = self._meters(experiment), energy.Stretches()
+
+        def heard_and_timed(news: Mapping[str, Any]) -> None:
+            stretches.hear(news)
+            heard(news)
+
+        with energy.watch(meters):
+            reply = worker.run(request, heard=heard_and_timed)
+        rows, ended = stretches.longest
+        self._used = energy.used(meters, counted(rows), ended), counted(rows)
+        return reply
+
+    def _meters(self, experiment: Experiment) -> energy.Meters:
+        """What reads the energy of the device that it trains on."""
+        index = self._target.index
+        device = {"device": "cpu"} if index is None else {"device": "cuda", "devices": str(index)}
+        return meters_of(experiment.replace(**device), self._snapshot)
 
     def _settle(self, own: Sequence[Record]) -> list[Record]:
         kept = [self._run.append(self._with_limit(point)) for point in point_records(own)]
         headline = kept[0]
         self._tell(describe(headline, None), level="point")
-        more = [*self._mfu(headline), *_losses(own[0])]
+        more = [*self._mfu(headline), *_losses(own[0]), *self._energy(kept)]
         return [*kept, *(self._run.append(record) for record in more)]
 
     def _mfu(self, point: Record) -> list[Record]:
@@ -300,6 +322,13 @@ class Session:
             ids = (ceiling_record.id,)
             found.append(_share("mfu_of_matmul", point, ceiling_record.value, source, ids))
         return found
+
+    def _energy(self, points: Sequence[Record]) -> list[Record]:
+        """Of the first worker's longest stretch of steps that count."""
+        used, rows = self._used
+        times = [p for p in points if p.metric == "time" and p.status is Status.OK]
+        tokens = sum(int(row["tokens"]) for row in rows)
+        return energy.records_of(times[0], used, len(rows), tokens) if times else []
 
     def _with_limit(self, point: Record) -> Record:
         return point.replace(limit=limit_of_point(point, self._claims))
