@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainrig.errors import UsageError
-from trainrig.predict.rates_math import Number, Real, choose, larger, log2, smaller
+from trainrig.predict.rates_math import Number, Real, choose, is_any, larger, log2, smaller
 
 FACTORS = {
     "all_reduce": 2.0,
@@ -87,9 +87,11 @@ class Links:
         nodes = larger(ranks / local, 1)
         wire = FACTORS[kind] * num_bytes * (ranks - 1) / larger(ranks, 1)
         near = choose(local > 1, self._near(kind, num_bytes, wire, local, nodes), 0.0)
+        begin = choose(local > 1, self.inside.latency + self.inside.hop * (local - 1), 0.0)
+        if not is_any(nodes > 1):  # a search's tensor-parallel groups: nothing leaves a node
+            return choose(ranks > 1, begin + _moving(near, self.inside.ramp), 0.0)
         far = choose(nodes > 1, sharing * wire / self.between.bandwidth, 0.0)
         ramp = choose(nodes > 1, self.between.ramp, self.inside.ramp)
-        begin = choose(local > 1, self.inside.latency + self.inside.hop * (local - 1), 0.0)
         away = choose(nodes > 1, self.between.latency + self.between.hop * log2(nodes), 0.0)
         return choose(ranks > 1, begin + away + _moving(larger(near, far), ramp), 0.0)
 

@@ -47,6 +47,11 @@ def choose(condition: Any, a: Number, b: Number) -> Real:
     return np.where(condition, a, b)
 
 
+def is_any(condition: Any) -> bool:
+    """Whether it holds anywhere."""
+    return condition if isinstance(condition, bool) else bool(condition.any())
+
+
 def ceiling(value: Number) -> Real:
     """The next whole number."""
     if _is_plain(value):

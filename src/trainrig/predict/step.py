@@ -93,11 +93,22 @@ def predict_step(
     if num == 1 and not _has_arrays(layout):
         found = compose(profile(shape, layout, rates, head), constants)
         return dataclasses.replace(found, **{n: float(getattr(found, n)[0]) for n in _FIELDS})
-    pieces = [
-        compose(profile(shape, _slice(layout, at, num), rates, head), constants)
-        for at in range(0, num, CHUNK)
-    ]
-    return _joined(pieces)
+    return _in_pieces(shape, layout, rates, constants, head)
+
+
+def _in_pieces(
+    shape: ModelShape, layout: Layout, rates: Rates, constants: Constants, head: float
+) -> StepTime:
+    """Some layouts at a time, each piece written where it belongs while it is in the cache."""
+    import numpy as np
+
+    num = len(layout)
+    whole: dict[str, Any] = {name: np.empty(num) for name in _FIELDS}
+    for at in range(0, num, CHUNK):
+        piece = compose(profile(shape, _slice(layout, at, num), rates, head), constants)
+        for name, array in whole.items():
+            array[at : at + CHUNK] = getattr(piece, name)
+    return StepTime(**whole)
 
 
 _FIELDS = (*PARTS, "overlapped", "spread")
@@ -121,15 +132,6 @@ def _slice(layout: Layout, at: int, num: int) -> Layout:
         value = np.asarray(getattr(layout, name))
         cut[name] = np.broadcast_to(value, (end - at,)) if value.size == 1 else value[at:end]
     return layout.replace(**cut)
-
-
-def _joined(pieces: list[StepTime]) -> StepTime:
-    import numpy as np
-
-    joined: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in pieces]) for name in _FIELDS
-    }
-    return StepTime(**joined)
 
 
 def compose(found: Profile, c: Constants) -> StepTime:

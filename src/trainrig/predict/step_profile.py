@@ -144,7 +144,7 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
         for name in ("forward", "backward", "recompute", "first", "last")
     }
     where = np.broadcast_to(inverse.reshape(-1), (num,))
-    return {name: values[:, where] for name, values in table.items()}
+    return {name: values.take(where, axis=1) for name, values in table.items()}
 
 
 def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> Loads:
