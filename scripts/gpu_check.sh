@@ -4,6 +4,9 @@
 #   scripts/gpu_check.sh tests    the tests that are marked gpu
 #   scripts/gpu_check.sh qualify  inspect, a five-minute qualify, its bundle
 #   scripts/gpu_check.sh peak     the peak search for bf16 and fp16, and its bundle
+#   scripts/gpu_check.sh classic  BERT-large of experiments/classic.toml, on one GPU
+#   scripts/gpu_check.sh GPT-2 | BERT | GPT-Neo
+#                                 ours and Hugging Face's Trainer, experiments/one-gpu.toml
 #
 # Each stage can be run again by itself.  Results go to OUT (default: gpu_check/); nothing is
 # installed: it uses the Python and torch that are there (PYTHON=python3).
@@ -38,8 +41,20 @@ peak)
     rm -f "$out/peak.bundle"
     pack "$out/peak" peak
     ;;
+classic)
+    trainrig train experiments/classic.toml --only BERT --rounds "${ROUNDS:-3}" \
+        --out "$out/classic" | tee "$out/classic.txt"
+    rm -f "$out/classic.bundle"
+    pack "$out/classic" classic
+    ;;
+GPT-2 | BERT | GPT-Neo)
+    trainrig train experiments/one-gpu.toml --only "$1" --rounds "${ROUNDS:-3}" \
+        --out "$out/$1" | tee "$out/$1.txt"
+    rm -f "$out/$1.bundle"
+    pack "$out/$1" "$1"
+    ;;
 *)
-    sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//' >&2
+    sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//' >&2
     exit 2
     ;;
 esac
