@@ -91,8 +91,8 @@ class _Python:
     program: tuple[str, ...]
     driver: str = ""
     """The backend whose interpreter it runs in; empty: ours, which has all that we have."""
-    needs: tuple[str, ...] = ()
-    """Packages of a driver's interpreter."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Packages of a driver's interpreter, each with the oldest version that will do."""
     prepare: tuple[str, ...] = ()
     gpus_only: bool = False
     one_process: bool = False
@@ -179,7 +179,7 @@ ALL: Mapping[str, Backend] = {
     "huggingface": _Python(
         (_START, "huggingface"),
         driver="huggingface",
-        needs=("torch", "numpy", "transformers", "accelerate"),
+        needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
         prepare=("-m", "trainrig.train.weights"),
         settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
     ),
@@ -202,7 +202,7 @@ def check_site(experiment: Experiment, site: Site) -> None:
             f"--nproc {max(1, have)}" + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
     _check_devices(experiment, site)
-    if experiment.optimizer == "adamw-8bit" and lacks(python_of(experiment), ("torchao",)):
+    if experiment.optimizer == "adamw-8bit" and lacks(python_of(experiment), {"torchao": ""}):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
 
 

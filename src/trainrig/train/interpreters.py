@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 from trainrig.errors import UsageError
@@ -33,11 +34,16 @@ _TIMEOUT = 60.0
 _QUESTION = """
 import json, sys
 sys.path[:] = [folder for folder in sys.path if folder]
-absent = []
-if sys.version_info >= (3, 4):
-    from importlib.util import find_spec
-    absent = [name for name in sys.argv[1:] if find_spec(name) is None]
-found = {"version": list(sys.version_info[:3]), "folders": sys.path, "absent": absent}
+packages = {}
+if sys.version_info >= (3, 8):
+    from importlib import metadata, util
+    for name in sys.argv[1:]:
+        if util.find_spec(name) is not None:
+            try:
+                packages[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                packages[name] = ""
+found = {"version": list(sys.version_info[:3]), "folders": sys.path, "packages": packages}
 print("")
 print(json.dumps(found))
 """
@@ -51,8 +57,8 @@ class Interpreter:
     version: tuple[int, ...] = ()
     folders: tuple[str, ...] = ()
     """Where it looks for packages."""
-    absent: tuple[str, ...] = ()
-    """Packages that were asked for and are not there."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Those that were asked for and are there: name → version, empty for one that says none."""
     broken: str | None = None
     """Why it said nothing, in one line."""
 
@@ -90,16 +96,31 @@ def _absolute(said: str, name: str) -> str:
     return path
 
 
-def lacks(path: str, packages: Sequence[str]) -> str | None:
-    """Why a driver that needs ``packages`` cannot run there, in one line; None if it can."""
-    found = ask(path, tuple(packages))
+def lacks(path: str, needs: Mapping[str, str]) -> str | None:
+    """Why a driver cannot run there, in one line; None if it can.
+
+    ``needs``: its packages, each with the oldest version that will do, empty for any.
+    """
+    found = ask(path, tuple(needs))
     where = f" in {path}" if is_foreign(path) else ""
     if found.broken is not None:
         return f"{path} {found.broken}"
     if found.version < LEAST:
-        have, least = (".".join(map(str, version)) for version in (found.version, LEAST))
-        return f"{path} is Python {have}, older than {least}"
-    return f"{found.absent[0]} is not installed{where}" if found.absent else None
+        python, oldest = (".".join(map(str, version)) for version in (found.version, LEAST))
+        return f"{path} is Python {python}, older than {oldest}"
+    for name, least in needs.items():
+        if name not in found.packages:
+            return f"{name} is not installed{where}"
+        have = found.packages[name]
+        if have and _numbers(have) < _numbers(least):
+            return f"{name} is {have}{where}, older than {least}"
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``(4, 57, 6)`` of ``4.57.6.dev0``; the rest says nothing of age here."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 @cache
@@ -124,7 +145,7 @@ def ask(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
             path=path,
             version=tuple(found["version"]),
             folders=tuple(found["folders"]),
-            absent=tuple(found["absent"]),
+            packages=dict(found["packages"]),
         )
     except (ValueError, LookupError, TypeError):
         return Interpreter(path=path, broken=f"answers as no Python does: {_said(done)}")
