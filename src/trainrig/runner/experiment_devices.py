@@ -12,6 +12,7 @@ from typing import Any
 
 from trainrig.machine import Missing, Snapshot, value_or
 from trainrig.machine.snapshot import Gpu
+from trainrig.report.resources import ranges
 from trainrig.runner import energy
 from trainrig.runner.targets import Target, find_targets
 from trainrig.train.backends import Result, Site
@@ -87,21 +88,10 @@ def words_of(found: Sequence[Device]) -> str | None:
 
 def _words(device: Device) -> str:
     if not str(device["device"]).startswith("cuda"):
-        return f"cores {_ranges(device.get('cores') or ())}".strip()
+        return f"cores {ranges(device.get('cores') or ())}".strip()
     number = device.get("index")
     name = device["device"] if number is None else f"GPU {number}"
     return " ".join(str(word) for word in (name, device.get("name"), device.get("uuid")) if word)
-
-
-def _ranges(cores: Sequence[int]) -> str:
-    """``0-3,8``."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1].append(core)
-        else:
-            runs.append([core])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
