@@ -16,13 +16,12 @@ Real: TypeAlias = Any
 """What comes out: a float for numbers, an array of floats for arrays."""
 
 
-def _is_plain(*values: Number) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
+_PLAIN = (int, float)
 
 
 def larger(a: Number, b: Number) -> Real:
     """The larger of two, element by element."""
-    if _is_plain(a, b):
+    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
         return max(a, b)
     import numpy as np
 
@@ -31,7 +30,7 @@ def larger(a: Number, b: Number) -> Real:
 
 def smaller(a: Number, b: Number) -> Real:
     """The smaller of two, element by element."""
-    if _is_plain(a, b):
+    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
         return min(a, b)
     import numpy as np
 
@@ -40,7 +39,7 @@ def smaller(a: Number, b: Number) -> Real:
 
 def choose(condition: Any, a: Number, b: Number) -> Real:
     """``a`` where the condition holds, else ``b``."""
-    if isinstance(condition, bool) and _is_plain(a, b):
+    if isinstance(condition, bool) and isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
         return a if condition else b
     import numpy as np
 
@@ -54,7 +53,7 @@ def is_any(condition: Any) -> bool:
 
 def ceiling(value: Number) -> Real:
     """The next whole number."""
-    if _is_plain(value):
+    if isinstance(value, _PLAIN):
         return math.ceil(value)
     import numpy as np
 
@@ -63,7 +62,7 @@ def ceiling(value: Number) -> Real:
 
 def log2(value: Number) -> Real:
     """Logarithm to base 2 of what is positive."""
-    if _is_plain(value):
+    if isinstance(value, _PLAIN):
         return math.log2(value)
     import numpy as np
 
@@ -77,7 +76,7 @@ def ceil_div(a: Number, b: Number) -> Real:
 
 def interpolate(value: Number, points: tuple[tuple[float, float], ...]) -> Real:
     """Linear between ``(x, y)`` points of growing x, constant outside them."""
-    if _is_plain(value):
+    if isinstance(value, _PLAIN):
         return _between(float(value), points)
     import numpy as np
 
