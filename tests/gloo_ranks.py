@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ from trainrig.train.parts import stopwatch_for
 from trainrig.train.rank import die_with_parent, leave, spread_of
 from trainrig.train.telling import Teller
 from trainrig.workload import ModelShape, custom
+
+CLIPPED: dict[str, Any] = {
+    "steps": 3,
+    "optimizer": "sgd",
+    "learning_rate": 0.5,
+    "clip": 0.1,
+    "weight_decay": 0.5,
+}
+"""What the comparison's own steps leave out: gradients that are shortened, weights that decay."""
 
 SHAPE = custom("gpt2", num_layers=2, hidden=32, num_heads=2, vocab=128, max_positions=16)
 BERT = custom("bert", num_layers=1, hidden=32, num_heads=2, vocab=128, max_positions=16)
@@ -78,6 +88,27 @@ def probe(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, Any]:
     }
 
 
+def clipped(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, torch.Tensor]:
+    """The whole weights after a few steps with clipping and decay."""
+    watch = stopwatch_for("cpu")
+    wire = None if alone else Collectives(watch)
+    with engine_for(experiment.replace(**CLIPPED), rank, wire, watch) as engine:
+        engine.run(lambda _: None, lambda step: step >= CLIPPED["steps"])
+    found = {}
+    for name, weight in engine.weights.model.items():
+        whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        found[name.removeprefix("model.")] = whole.detach().float()
+    return found
+
+
+def digests(weights: dict[str, torch.Tensor]) -> list[int]:
+    """Of each rank's weights."""
+    own = zlib.crc32(b"".join(weight.numpy().tobytes() for weight in weights.values()))
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
+
+
 def main() -> None:
     die_with_parent()
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -88,6 +119,10 @@ def main() -> None:
     for name, content in json.loads((folder / "layouts.json").read_text()).items():
         teller.at(part=name)
         found[name] = probe(from_dict(content), rank, alone=False)
+        weights = clipped(from_dict(content), rank, alone=False)
+        found[name]["digests"] = digests(weights)
+        if rank == 0:
+            torch.save(weights, folder / f"{name}.pt")
         teller.tell("alive")
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))

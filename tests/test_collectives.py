@@ -114,7 +114,7 @@ def test_what_runs_beside_computation_is_told_apart(
     assert watch.read(marked)["backward"] == 3.0
     assert wire.take_overlapped() == 3.0
     assert wire.take_overlapped() == 0.0
-    assert wire.reduced == 1
+    assert wire.reduced == {torch.float32: 1}
 
 
 def test_the_operation_is_named_while_it_is_waited_for(clock: Clock) -> None:

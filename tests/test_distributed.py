@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import gloo_ranks
+from trainrig import models
 from trainrig.record import Status
 from trainrig.train.experiment import Experiment, to_dict
 from trainrig.train.launch import Command, launch
@@ -18,6 +19,7 @@ from trainrig.train.layouts import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference
 
 BASE = Experiment(model="gpt2", batch=4, seq=16, steps=2, dtype="fp32", warmup=0, nproc=2)
+Weights = Mapping[str, torch.Tensor]
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp-accum": {"batch": 2, "grad_accum": 2},
@@ -54,19 +56,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     )
     ended = launch(command, folder, silence=120.0)
     assert ended.status is Status.OK, ended.reason
-    return json.loads((folder / "found.json").read_text())
+    got = json.loads((folder / "found.json").read_text())
+    for name in LAYOUTS:
+        got[name]["weights"] = torch.load(folder / f"{name}.pt")
+    return got
 
 
 @pytest.fixture(scope="module")
-def references() -> list[tuple[Experiment, Probe]]:
-    """One process on the same samples, for each model and precision."""
+def references() -> list[tuple[Experiment, Probe, Weights]]:
+    """One process on the same samples, for each model and precision; its clipped weights."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     alone = []
     for change in ({}, {"dtype": "bf16"}, {"model": "bert"}):
         own = BASE.replace(batch=8, nproc=1, **change)
         got = gloo_ranks.probe(own, 0, alone=True)
-        alone.append((own, probe_in(got)))
+        alone.append((own, probe_in(got), gloo_ranks.clipped(own, 0, alone=True)))
     torch.set_num_threads(before)
     return alone
 
@@ -77,11 +82,33 @@ def probe_in(got: Mapping[str, Any]) -> Probe:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_computes_what_one_process_does(
-    name: str, found: Mapping[str, Any], references: list[tuple[Experiment, Probe]]
+    name: str, found: Mapping[str, Any], references: list[tuple[Experiment, Probe, Weights]]
 ) -> None:
     own = experiment(name)
-    (reference,) = (probe for alone, probe in references if is_reference(alone, own))
+    (reference,) = (probe for alone, probe, _ in references if is_reference(alone, own))
     assert disagreement(probe_in(found[name]), reference, own.dtype) is None
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_clipping_and_decay_move_weights_as_in_one_process(
+    name: str, found: Mapping[str, Any], references: list[tuple[Experiment, Probe, Weights]]
+) -> None:
+    """Clipping must know the norm of the mean, decay must spare biases and norms."""
+    own = experiment(name)
+    (expected,) = (weights for alone, _, weights in references if is_reference(alone, own))
+    first = models.build(gloo_ranks.SHAPES[own.model], seed=own.seed).state_dict()
+    assert found[name]["weights"].keys() == expected.keys()
+    for weight, got in found[name]["weights"].items():
+        moved = (expected[weight] - first[weight]).norm()
+        # A rounding of bf16 is 2^-9 of a weight at most; here one more, of the reference.
+        rounding = 2.0**-8 * expected[weight].norm() if own.dtype == "bf16" else 0.0
+        near = (5e-2 if own.dtype == "bf16" else 1e-3) * moved
+        assert (got - expected[weight]).norm() <= near + rounding + 1e-6, weight
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_all_ranks_have_the_same_weights(name: str, found: Mapping[str, Any]) -> None:
+    assert len(set(found[name]["digests"])) == 1
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -13,6 +13,7 @@ unknown, the second stays in the part that waits for it.  That path is unverifie
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,8 +44,8 @@ class Collectives:
         self.watch, self._teller, self.on_host = watch, teller, on_host
         self.group: Any = None
         """The ranks with other samples; None: all."""
-        self.reduced = 0
-        """Collectives over gradients since the last look at it."""
+        self.reduced: Counter[torch.dtype] = Counter()
+        """Collectives over gradients since the last look at it, by what they were in."""
         self._beside: list[Span] = []
         self._waited: list[Span] = []
 
@@ -100,7 +101,7 @@ class Collectives:
 
     def start_all_reduce(self, tensor: Tensor) -> Any:
         """A sum over the ranks that goes on beside what follows; a future."""
-        self.reduced += 1
+        self.reduced[tensor.dtype] += 1
         self.name("all_reduce")
         began = time.perf_counter()
         future = dist.all_reduce(tensor, group=self.group, async_op=True).get_future()
@@ -158,7 +159,7 @@ def fsdp_hooks(wire: Collectives) -> tuple[Any, Any]:
             op: Any,
             async_op: bool = False,
         ) -> Any:
-            wire.reduced += 1
+            wire.reduced[input_tensor.dtype] += 1
             with wire.of_shards("reduce_scatter"):
                 return _scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 

@@ -59,7 +59,7 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
 
     weights.backward = backward
     if wire is not None:
-        wire.reduced = 0
+        wire.reduced.clear()
     try:
         engine.step()
     finally:
@@ -68,7 +68,8 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
             hook.remove()
     facts["block_forwards"] = calls[0]
     if wire is not None:
-        facts["gradient_collectives"] = wire.reduced
+        facts["gradient_collectives"] = wire.reduced.total()
+        facts["reduce_dtype"] = _names(wire.reduced)
     return facts | _objects(engine)
 
 
@@ -110,8 +111,11 @@ def _of_result(out: Tensor) -> Facts:
 
 
 def _dtype(tensors: Any) -> str | None:
-    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
-    return ", ".join(kinds) or None
+    return _names(tensor.dtype for tensor in tensors)
+
+
+def _names(dtypes: Any) -> str | None:
+    return ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})) or None
 
 
 def _first_matrix(block: Any) -> Any:

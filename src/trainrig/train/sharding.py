@@ -249,8 +249,10 @@ class Sharded(_Group):
         offload: bool,
     ) -> None:
         self.wire, self.even, self.module = wire, even, model
-        device = next(model.parameters()).device.type
+        self._device = next(model.parameters()).device
+        device = self._device.type
         mesh, replicas = _mesh(device, wire.size, shard_size)
+        self._group = mesh.get_group()
         how = _policies(DTYPES[dtype], device, offload=offload)
         units = [*_blocks(model), model]
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -287,9 +289,12 @@ class Sharded(_Group):
 
     def norm(self) -> Tensor:
         """Of all gradients, of which this rank has a share."""
-        own = torch.nn.utils.get_total_norm(self.gradients())
+        shares: list[Any] = self.gradients()  # a DTensor's norm would be summed where none waits
+        own = torch.nn.utils.get_total_norm([share.to_local() for share in shares])
+        squared = own.square().to(self._device)  # offloaded shares are on the host
         with self.wire.waiting("all_reduce"):
-            return own.full_tensor()  # type: ignore[attr-defined, no-any-return, unused-ignore]
+            dist.all_reduce(squared, group=self._group)
+        return squared.sqrt()
 
     def gradients(self) -> list[Tensor]:
         """Those that are held before an update: shares."""
