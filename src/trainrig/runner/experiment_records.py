@@ -19,7 +19,7 @@ from trainrig.runner.experiment_devices import Device, memory_by_rank, words_of
 from trainrig.runner.experiment_devices import differences as other_devices
 from trainrig.runner.targets import Target
 from trainrig.train.backends import Result
-from trainrig.train.experiment import Experiment, case_of
+from trainrig.train.experiment import Experiment, case_of, settings_of
 from trainrig.train.layouts import Layout, asked_of, differences, found_of
 from trainrig.train.parts import COMMUNICATION, OTHER, PARTS
 from trainrig.units import format_share
@@ -354,6 +354,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "model": own.model,
         "batch_size": own.batch,
         "batch_size_asked": "auto" if trained.auto_batch else own.batch,
+        "settings": settings_of(own),
         "layout_asked": trained.asked,
         "layout_found": trained.found,
         "software_found": trained.software,

@@ -146,6 +146,19 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """What was resolved, by the keys of an experiment file; the text by its folder's name.
+
+    Left out is what tells one training from another and changes nothing in it.
+    """
+    found = {name: each for name, each in to_dict(experiment).items() if name not in _NO_SETTING}
+    named = {CALLED.get(name, name): value for name, value in found.items()}
+    return {**named, "data": os.path.basename(experiment.data)}
+
+
+_NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}
+
+
 def from_dict(content: Mapping[str, Any]) -> Experiment:
     """The experiment in a mapping.  UsageError names the first key that is wrong."""
     try:
