@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from trainrig.cli import compare as verb
-from trainrig.errors import DataError
+from trainrig.errors import DataError, UsageError
 from trainrig.record import Case, Derivation, Kind, Record, Status
 from trainrig.report.compare import Pair, RunComparison, compare_runs
 from trainrig.report.compare_show import (
@@ -536,8 +537,17 @@ def test_the_verb_ends_in_one_when_something_got_worse(tmp_path: Path) -> None:
     better = call(new, old, "--json")
     assert better.return_value == 0
     assert json.loads(better.stdout)["counts"]["better"] == 6
-    itself = call(old, tmp_path / "a")  # the folder that holds the one run
-    assert (itself.return_value, "worse" in itself.stdout.splitlines()[-1]) == (0, False)
+
+
+def test_a_run_and_its_copy_are_one_run(tmp_path: Path) -> None:
+    """A copy that was resumed holds more; what both hold is the same measurement."""
+    old = written(tmp_path / "a", 1.0, 1)
+    copy = shutil.copytree(old, tmp_path / "another name")
+    (copy / "verdict.json").unlink(missing_ok=True)
+    for other in (old, tmp_path / "a", copy):  # itself, the folder that holds it, a copy
+        found = call(old, other)
+        assert isinstance(found.exception, UsageError) and "are one run" in str(found.exception)
+        assert found.stdout == ""
 
 
 def test_the_verb_refuses_what_is_no_run(tmp_path: Path) -> None:

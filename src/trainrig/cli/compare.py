@@ -22,16 +22,25 @@ _PATH = click.Path(path_type=Path)
 def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
     """Compare run NEW with run OLD, point by point: better, worse, same or cannot tell.
 
+    Runs of experiments are compared experiment by experiment, by name and settings.
     OLD and NEW are run folders or bundles.  What was unlike about the machines and
     their software is listed first.  Exit code 1 when something got worse, else 0.
     """
-    from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
     from trainrig.report.compare import compare_runs
     from trainrig.report.compare_show import comparison_dict, comparison_markdown
+    from trainrig.report.unlike import is_same_run
     from trainrig.runner.show import view_of
     from trainrig.store import read_run, write_atomic
+    from trainrig.units import one_line
 
-    comparison = compare_runs(view_of(read_run(old)), view_of(read_run(new)))
+    views = view_of(read_run(old)), view_of(read_run(new))
+    if is_same_run(*views):
+        raise UsageError(
+            f"{old} and {new} are one run: {one_line(str(views[0].config['name']))}",
+            "compare two runs: a copy holds the same measurements, resumed or not",
+        )
+    comparison = compare_runs(*views)
     if md is not None:
         write_atomic(md, comparison_markdown(comparison))
     if as_json:
@@ -50,8 +59,9 @@ def _print(comparison: RunComparison) -> None:
     for side, name in (("old", comparison.old), ("new", comparison.new)):
         out.print(f"{side}  {one_line(name)}", markup=False, soft_wrap=True)
     out.print()
-    for table in comparison_tables(comparison):
-        out.print(table, markup=False)
+    is_ascii = not out.encoding.lower().startswith("utf")
+    for table in comparison_tables(comparison, out.width, ascii_only=is_ascii):
+        out.print(table, markup=False, overflow="ignore", crop=False)
     if comparison.judged:
         out.print(RULE, style="dim", markup=False)
     out.print(headline(comparison), style="bold", markup=False)

@@ -176,8 +176,9 @@ def _experiments(
         from trainrig.report.experiments import beside_lines, lines
 
         with output.unread():
-            click.echo("\n".join(lines(found.get("experiments") or [found])))
-            for line in beside_lines({"published": found["published"]}):
+            width = output.console().width
+            click.echo("\n".join(lines(found.get("experiments") or [found], width)))
+            for line in beside_lines({"published": found["published"]}, width):
                 click.echo(line)
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
             click.echo(f"report: {found['report']}")

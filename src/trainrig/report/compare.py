@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainrig.record import Record, Status
+from trainrig.report.across import BENCHMARK, Across, experiments_of_two
 from trainrig.report.answers import Answer, answers
 from trainrig.report.unlike import Difference, differences
 from trainrig.report.view import RunView, attempts, rows
@@ -112,19 +113,28 @@ class RunComparison:
     """The same case on different device models: shown, never judged."""
     said: tuple[tuple[str, Answer], ...] = ()
     """What the numbers of ``old``, ``new`` or ``both`` say by themselves."""
+    experiments: Across | None = None
+    """Where both are runs of experiments."""
 
     @property
     def is_worse(self) -> bool:
         """Whether anything got worse."""
-        return any(each.change is Change.WORSE for each in self.judged)
+        return self.count(Change.WORSE) > 0
 
     def count(self, change: Change) -> int:
-        """How many cases came out so."""
-        return sum(each.change is change for each in self.judged)
+        """How many cases and experiments came out so."""
+        trained = self.experiments.count(change) if self.experiments is not None else 0
+        return trained + sum(each.change is change for each in self.judged)
 
 
 def compare_runs(old: RunView, new: RunView) -> RunComparison:
-    """Judge ``new`` against ``old``, point by point."""
+    """Judge ``new`` against ``old``, point by point, and experiment by experiment.
+
+    Raises DataError for damaged experiments, and where only one run has any.
+    """
+    trained, unlike = experiments_of_two(old, new), differences(old, new)
+    if trained is not None:
+        old, new = _without_trainings(old), _without_trainings(new)
     pairs = _pairs(old, new)
     values = _WorkerValues(old), _WorkerValues(new)
     reasons = {id(pair): _why_not(pair, *values) for pair in pairs}
@@ -140,7 +150,7 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
     return RunComparison(
         old=old.name,
         new=new.name,
-        differences=differences(old, new),
+        differences=unlike,
         judged=tuple(sorted(_judge(fair, *values, scatters), key=_importance)),
         unjudged=tuple(
             Unjudged(pair=pair, reason=versions.get(id(pair)) or reasons[id(pair)] or "")
@@ -149,7 +159,14 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
         ),
         side_by_side=tuple(side_by_side),
         said=tuple(_said(answers(old), answers(new))),
+        experiments=trained,
     )
+
+
+def _without_trainings(view: RunView) -> RunView:
+    """Experiments are compared as such, not number by number."""
+    kept = tuple(record for record in view.records if record.benchmark != BENCHMARK)
+    return replace(view, records=kept)
 
 
 def _said(old: Sequence[Answer], new: Sequence[Answer]) -> Iterator[tuple[str, Answer]]:

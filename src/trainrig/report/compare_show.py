@@ -8,11 +8,14 @@ below the table; JSON has them all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.record import Record
+from trainrig.report.across import across_dict
+from trainrig.report.across_show import across_lines, across_markdown
+from trainrig.report.columns import plain
 from trainrig.report.compare import Judged, Pair, RunComparison, Unjudged
 from trainrig.report.labels import case_text, name_devices
 from trainrig.report.words import signed_share
@@ -58,9 +61,19 @@ def headline(comparison: RunComparison) -> str:
 
 def sheets(comparison: RunComparison) -> Iterator[Sheet]:
     """What is unlike, what was judged, what stands side by side, and what was not judged."""
+    yield from unlike_sheets(comparison)
+    yield from judged_sheets(comparison)
+
+
+def unlike_sheets(comparison: RunComparison) -> Iterator[Sheet]:
+    """What is unlike about machine, settings and software: to be read before anything else."""
     if comparison.differences:
         rows = tuple((d.what, d.old, d.new) for d in comparison.differences)
         yield Sheet(title="Unlike", headings=("", "old", "new"), rows=rows)
+
+
+def judged_sheets(comparison: RunComparison) -> Iterator[Sheet]:
+    """What was judged, what stands side by side, and what was not judged."""
     yield from _judged_sheets(comparison.judged)
     if comparison.side_by_side:
         yield Sheet(
@@ -172,11 +185,24 @@ def _value(record: Record | None) -> str:
     return format_quantity(record.value, record.unit)
 
 
-def comparison_tables(comparison: RunComparison) -> Iterator[Table | Text | str]:
+def comparison_tables(
+    comparison: RunComparison, width: int = 80, *, ascii_only: bool = False
+) -> Iterator[Table | Text | str]:
     """For the terminal: tables and the lines below them; readable at 80 columns."""
     from rich.text import Text
 
-    for sheet in sheets(comparison):
+    yield from _drawn(unlike_sheets(comparison))
+    if comparison.experiments is not None:
+        for line in across_lines(comparison.experiments, width):
+            yield Text(plain(line) if ascii_only else line, no_wrap=True)
+        yield ""
+    yield from _drawn(judged_sheets(comparison))
+
+
+def _drawn(sheets: Iterable[Sheet]) -> Iterator[Table | Text | str]:
+    from rich.text import Text
+
+    for sheet in sheets:
         yield _table(sheet) if sheet.rows else Text(one_line(sheet.title), style="bold")
         yield from sheet.notes
         yield ""
@@ -211,14 +237,25 @@ def comparison_markdown(comparison: RunComparison) -> str:
     """For a forum or an issue."""
     lines = [f"## {_plain(comparison.new)} against {_plain(comparison.old)}", ""]
     lines += [f"**{headline(comparison)}**", ""]
-    for sheet in sheets(comparison):
-        lines += [f"### {_plain(sheet.title)}", ""]
+    lines += _piped(unlike_sheets(comparison))
+    if comparison.experiments is not None:
+        lines += ["### Experiments", ""]
+        for block in across_markdown(comparison.experiments, _plain):
+            lines += [block, ""]
+    lines += _piped(judged_sheets(comparison))
+    if comparison.judged or comparison.experiments is None:
+        lines += [RULE, ""]
+    return "\n".join(lines)
+
+
+def _piped(sheets: Iterable[Sheet]) -> Iterator[str]:
+    for sheet in sheets:
+        yield from (f"### {_plain(sheet.title)}", "")
         if sheet.rows:
-            lines += [_cells(sheet.headings), _cells(["---"] * len(sheet.headings))]
-            lines += [*(_cells(row) for row in sheet.rows), ""]
-        lines += [f"- {note}" for note in sheet.notes]
-        lines += [""] * bool(sheet.notes)
-    return "\n".join([*lines, RULE, ""])
+            yield from (_cells(sheet.headings), _cells(["---"] * len(sheet.headings)))
+            yield from (*(_cells(row) for row in sheet.rows), "")
+        yield from (f"- {note}" for note in sheet.notes)
+        yield from [""] * bool(sheet.notes)
 
 
 def _cells(row: Sequence[str]) -> str:
@@ -245,6 +282,7 @@ def comparison_dict(comparison: RunComparison) -> dict[str, Any]:
         "side_by_side": [
             {**_pair_dict(pair), "ratio": pair.ratio} for pair in comparison.side_by_side
         ],
+        "experiments": across_dict(comparison.experiments) if comparison.experiments else None,
         "said": [{"run": where, **asdict(answer)} for where, answer in comparison.said],
         "unjudged": [
             {**_pair_dict(each.pair), "reason": each.reason} for each in comparison.unjudged

@@ -1,303 +1,307 @@
-"""Experiments side by side: what differs between them first, then tables and bars.
+"""Experiments side by side in a terminal of any width, and in markdown.
 
-It is handed the summaries that ``train --json`` prints (`runner.experiments`); a run stores them as
-its series ``experiments``, so that terminal, markdown and HTML show a stored run as a fresh one.
+What differs comes first, then the ratios, bars of what they reached, what a step's time is made of,
+and what came out.  `side` says what is shown, `columns` how it fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from textwrap import wrap
 
 from trainrig.report import beside
-from trainrig.report.versus import Versus, against_first
-from trainrig.units import format_memory, format_quantity, format_time, one_line
-
-Summary = Mapping[str, Any]
-
-PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
-_SHORT = {
-    "data_wait": "data",
-    "forward": "fwd",
-    "backward": "bwd",
-    "communication": "comm",
-    "optimizer": "opt",
-    "other": "other",
-}
-_WORDS = (
-    "device",
-    "software",
-    "source",
-    "layout as found",
-    "verdict",
-    "against",
-    "what differs",
-    "says",
+from trainrig.report.columns import bar, columns
+from trainrig.report.forest import Forest, Mark
+from trainrig.report.side import (
+    Panel,
+    Side,
+    Split,
+    Table,
+    beside_tables,
+    published,
+    side_of,
 )
+from trainrig.report.summaries import Series, Summary
+from trainrig.units import one_line
+
+WIDTH = 100
+"""Characters of a line where nothing says how many there are."""
+_LETTERS = {
+    "data": "d",
+    "forward": "f",
+    "backward": "b",
+    "communication": "c",
+    "optimizer": "o",
+    "other": ".",
+}
+_WORDS = {"experiment", "device", "software", "source", "layout as found", "verdict", "says"}
+_WORDS |= {"what differs", "devices", "why"}
+_MOST_NAME = 30
+_LESS_NAME = 18
+"""A name's characters, on wide terminals and on others, before it wraps."""
+_BARS = (4, 14)
+"""A bar's least and most characters."""
+_LEAST_WIDE = 76
+"""Narrower terminals get the ratios row by row instead of in columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Texts in columns."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """One experiment's bar: its rate as a share of the fastest, and its step as shares of parts."""
-
-    name: str
-    value: str
-    length: float
-    """Per cent of the fastest."""
-    parts: tuple[tuple[str, float], ...]
-    """Name and per cent of the step."""
+def lines(summaries: Sequence[Summary], width: int = WIDTH) -> Iterator[str]:
+    """Everything, in lines of at most ``width`` characters."""
+    side = side_of(summaries)
+    if side is not None:
+        yield from side_lines(side, width)
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Experiments beside each other, for the page."""
-
-    unlike: tuple[str, ...]
-    tables: tuple[Table, ...]
-    splits: tuple[Split, ...]
-    reasons: tuple[str, ...]
-
-
-_BESIDE = "published"
-"""The series of what others published."""
-
-
-def side_by_side(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Side | None:
-    """What a run's series say of its experiments; None if it has none, or a stranger's."""
-    summaries = stored(series)
-    if not summaries:
-        return None
-    return Side(
-        unlike=tuple(unlike(summaries)),
-        tables=(*tables(summaries), *beside_tables(series)),
-        splits=tuple(_splits(summaries)),
-        reasons=(*reasons(summaries), *beside.notices(_published(series))),
-    )
+def side_lines(side: Side, width: int = WIDTH) -> Iterator[str]:
+    """The same of what is arranged already."""
+    blocks = [
+        _unlike_lines(side, width),
+        forest_lines(side.forest, width) if side.forest else (),
+        _panel_lines(side.panels, width),
+        _split_lines(side.splits, width),
+        *(table_lines(table, width) for table in side.tables if table.columns != beside.COLUMNS),
+    ]
+    for block in blocks:
+        shown = list(block)
+        if shown:
+            yield from (*shown, "")
+    for why in side.reasons:
+        yield from wrap(why, width, subsequent_indent="  ")
 
 
-def _published(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
-    """What others published, if it is what we write."""
-    rows = series.get(_BESIDE, ())
-    try:
-        beside.texts(rows)
-        list(beside.notices(rows))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return ()
-    return rows
-
-
-def beside_tables(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Table, ...]:
-    """The table of what others published, where there is something."""
-    rows = beside.texts(_published(series))
-    return (Table(columns=beside.COLUMNS, rows=rows),) if rows else ()
-
-
-def beside_lines(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """That table for a terminal, and what is odd in it."""
+def beside_lines(series: Series, width: int = WIDTH) -> Iterator[str]:
+    """What others published, and what is odd in it."""
     for table in beside_tables(series):
         yield ""
-        yield "Published by others, for the same case:"
-        yield from _aligned(table)
-    yield from beside.notices(_published(series))
+        yield from table_lines(table, width)
+    for said in beside.notices(published(series)):
+        yield from wrap(said, width, subsequent_indent="  ")
 
 
-def notices(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[str, ...]:
+def notices(series: Series) -> tuple[str, ...]:
     """What is odd in what others published."""
-    return tuple(beside.notices(_published(series)))
+    return tuple(beside.notices(published(series)))
 
 
-def stored(series: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Summary]:
-    """The summaries among a run's series: all of them, or none if one is not what we write.
-
-    Of several of one experiment the last one counts: it knows of more rounds.
-    """
-    try:
-        summaries = tuple({each["name"]: each for each in series.get("experiments", ())}.values())
-        list(lines(summaries))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError):
-        return ()
-    return summaries
+def _unlike_lines(side: Side, width: int) -> Iterator[str]:
+    if not side.unlike:
+        return
+    yield "What differs:"
+    longest = max(len(name) for name, _ in side.unlike)
+    for name, values in side.unlike:
+        indent = " " * (longest + 4)
+        text = f"  {name:<{longest}}  {values}"
+        yield from wrap(text, width, subsequent_indent=indent, drop_whitespace=True)
 
 
-def _splits(summaries: Sequence[Summary]) -> Iterator[Split]:
-    known = [each for each in summaries if each["samples_per_s"] and each["step_time_s"]]
-    most = max((each["samples_per_s"] for each in known), default=1.0)
-    for each in known:
-        whole = each["step_time_s"]
-        shares = (
-            (_SHORT[part], 100.0 * (each["breakdown"].get(part) or 0.0) / whole) for part in PARTS
-        )
-        yield Split(
-            name=one_line(each["name"]),
-            value=format_quantity(each["samples_per_s"], "sample/s"),
-            length=100.0 * each["samples_per_s"] / most,
-            parts=tuple((name, max(0.0, share)) for name, share in shares),
-        )
+# ---- ratios
 
 
-def tables(summaries: Sequence[Summary]) -> tuple[Table, ...]:
-    """How they compare, what came out, what it took: rows of texts for every kind of output."""
-    steps = max((len(each["losses"]) for each in summaries), default=0)
-    last = f"loss after {steps}"
-    results = Table(
-        columns=("experiment", "layout as found", "first loss", "grad norm", last, "verdict"),
-        rows=tuple(_result(each) for each in summaries),
-    )
-    costs = Table(
-        columns=(
-            "experiment",
-            "samples/s",
-            "MFU",
-            "HFU",
-            "memory",
-            "step",
-            *(_SHORT[part] for part in PARTS),
-        ),
-        rows=tuple(_cost(each) for each in summaries),
-    )
-    ratios = tuple(_ratio(each) for each in against_first(summaries))
-    columns = ("experiment", "against", "what differs", "samples/s", "95 % interval", "says")
-    compared = (Table(columns=columns, rows=ratios),) if ratios else ()
-    return *compared, results, costs
+def forest_lines(forest: Forest, width: int, title: str = "") -> Iterator[str]:
+    """The ratios with what differs before them, and where there is room their intervals drawn."""
+    yield from wrap(title or f"Samples/s against {forest.base!r}, 95 % interval:", width)
+    if width < _LEAST_WIDE:
+        for mark in forest.marks:
+            yield from _stacked(mark, width)
+        yield from wrap(forest.hint, width)
+        return
+    drawn = [_plot(forest, mark, _PLOT) for mark in forest.marks]
+    heads = ["experiment", "what differs", "ratio", "interval", "says"]
+    rows = [[m.name, m.unlike, m.ratio, m.interval, _says(m)] for m in forest.marks]
+    left = {0, 1, 4}
+    if width >= _ROOMY:
+        heads.insert(4, "")
+        for row, plot in zip(rows, drawn, strict=True):
+            row.insert(4, plot)
+        left = {0, 1, 5}
+    yield from columns(heads, rows, width, left)
+    if forest.hint:
+        yield from wrap(f"  {forest.hint}", width, subsequent_indent="  ")
 
 
-def _ratio(each: Versus) -> tuple[str, ...]:
-    says = each.says if each.why is None else f"{each.says}: {each.why}"
-    numbers = ("-", "-")
-    if each.ratio is not None:
-        numbers = (f"{each.ratio:.2f} ×", f"{each.low:.2f} to {each.high:.2f}")
-    differs = "; ".join(each.unlike) or "nothing"
-    return (one_line(each.name), one_line(each.base), one_line(differs), *numbers, one_line(says))
+_PLOT = 21
+_ROOMY = 110
 
 
-def _result(each: Summary) -> tuple[str, ...]:
-    losses, norms = each["losses"], each["grad_norms"]
-    numbers = ("-", "-", "-")
-    if losses:
-        norm = "-" if norms[0] is None else f"{norms[0]:.4f}"
-        numbers = (f"{losses[0]:.4f}", norm, f"{losses[-1]:.4f}")
-    return (one_line(each["name"]), found_words(each), *numbers, each["row_verdict"])
+def _says(mark: Mark) -> str:
+    return f"{mark.says}: {mark.why}" if mark.why else mark.says
 
 
-def _cost(each: Summary) -> tuple[str, ...]:
-    memory, seconds = each["peak_memory_bytes"], each["step_time_s"]
-    parts = each["breakdown"]
-    return (
-        one_line(each["name"]),
-        _number(each["samples_per_s"]),
-        _percent(each.get("mfu"), 1.0),
-        _percent(each.get("hfu"), 1.0),
-        "-" if memory is None else format_memory(memory),
-        "-" if not seconds else format_time(seconds),
-        *("-" if not seconds else _percent(parts.get(part), seconds) for part in PARTS),
-    )
+def _stacked(mark: Mark, width: int) -> Iterator[str]:
+    yield from wrap(mark.name, width)
+    yield from wrap(mark.unlike, width, initial_indent="  ", subsequent_indent="  ")
+    numbers = f"{mark.ratio}, {mark.interval}: " if mark.at is not None else ""
+    yield from wrap(numbers + _says(mark), width, initial_indent="  ", subsequent_indent="  ")
 
 
-def _percent(part: float | None, whole: float) -> str:
-    return "-" if part is None else f"{100.0 * part / whole:.0f} %"
+def _plot(forest: Forest, mark: Mark, width: int) -> str:
+    """``   │  ├──●──┤``: the line is a ratio of 1."""
+    cells = [" "] * width
+
+    def cell(place: float) -> int:
+        return min(width - 1, round(place * (width - 1) / 100.0))
+
+    cells[cell(forest.one)] = "│"
+    if mark.at is not None:
+        low, middle, high = map(cell, mark.at)
+        for place in range(low, high + 1):
+            cells[place] = "─"
+        cells[low], cells[high] = "├", "┤"
+        cells[middle] = "●"
+    return "".join(cells)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+# ---- bars
 
 
-def found_words(each: Summary) -> str:
-    """The layout as found: ``2 × ZeRO-3 bf16, recomputed (FSDPModel)``."""
-    found = each["layout_found"]
-    if found is None:
-        return "-"
-    words = [f"{found['ranks']} ×"]
-    words += [f"ZeRO-{found['zero']}"] if found["zero"] else []
-    words += [found["precision"]]
-    words += [f"accum {found['grad_accum']}"] if found["grad_accum"] > 1 else []
-    words += ["recomputed"] if found["recompute"] else []
-    words += ["compiled"] if found["compile"] else []
-    words += ["offloaded"] if found["offload"] else []
-    return one_line(f"{' '.join(words)} ({found['wrapped']})")
-
-
-def unlike(summaries: Sequence[Summary]) -> list[str]:
-    """What differs between the experiments, as they were asked for: the first thing to read."""
-    asked = [
-        {"backend": each["backend"], "model": each["model"], **each["layout_asked"]}
-        for each in summaries
+def _panel_lines(panels: Sequence[Panel], width: int) -> Iterator[str]:
+    if not panels:
+        return
+    names = [bar.name for bar in panels[0].bars]
+    values = [max(len(each.value) for each in panel.bars) for panel in panels]
+    name = min(max(map(len, names)), _MOST_NAME if width >= WIDTH else _LESS_NAME)
+    room = width - name - sum(value + 3 for value in values)
+    length = max(_BARS[0], min(_BARS[1], room // len(panels)))
+    if room // len(panels) < _BARS[0]:  # below each other
+        length = max(_BARS[0], min(_BARS[1], width - name - max(values) - 3))
+    cells = [
+        [
+            f"{bar(each.length or 0.0, length):<{length}} {each.value:>{value}}"
+            for each in panel.bars
+        ]
+        for panel, value in zip(panels, values, strict=True)
     ]
-    found = []
-    for name in asked[0] if asked else ():
-        values = list(dict.fromkeys(str(each[name]) for each in asked))
-        if len(values) > 1:
-            found.append(f"{name}: {', '.join(values)}")
-    return found
+    heads = ["experiment", *(panel.title for panel in panels)]
+    size = length + 1
+    heads[1:] = [_head(text, size + value) for text, value in zip(heads[1:], values, strict=True)]
+    rows = list(zip(names, *cells, strict=True))
+    yield "Side by side, bars as shares of the largest:"
+    yield from columns(heads, rows, width, {0})
 
 
-def reasons(summaries: Sequence[Summary]) -> list[str]:
-    """Why rows are no PASS, a line each."""
-    lines = []
-    for each in summaries:
-        why = each["reason"] or each["parity"]["not_comparable"]
-        if why:
-            lines.append(one_line(f"{each['name']}: {each['row_verdict']}: {why}"))
-    return lines
+def _head(text: str, width: int) -> str:
+    """The panel's title, shortened to its column."""
+    short = {"model FLOP/s of a device": "FLOP/s a device", "peak memory of a device": "memory"}
+    return (text if len(text) <= width else short.get(text, text)).ljust(width)
+
+
+def _split_lines(splits: Sequence[Split], width: int) -> Iterator[str]:
+    """A letter for each part, as long as its share of the slowest experiment's time."""
+    if not splits:
+        return
+    yield "Time for a sample, by what it goes to:"
+    used = {name for split in splits for name, share, _ in split.parts if share > 0.0}
+    key = ", ".join(f"{_LETTERS[name]} {name}" for name in _LETTERS if name in used)
+    yield from wrap(f"  {key}", width, subsequent_indent="  ")
+    names = max(len(split.name) for split in splits)
+    names = min(names, _MOST_NAME if width >= WIDTH else _LESS_NAME)
+    room = max(10, min(60, width - names - 2 * 2 - 9))
+    rows = []
+    for split in splits:
+        rows.append((split.name, _letters(split, room).ljust(room), split.sample))
+        if split.hidden is not None:
+            share, words = split.hidden
+            text = f"{'~' * max(1, round(room * share / 100.0))} {words}"
+            rows.append(("", text[:room].ljust(room), ""))
+    yield from columns(("experiment", "".ljust(room), "a sample"), rows, width, {0})
+    if any(split.hidden for split in splits):
+        said = "  ~ communication behind other parts, and its share of a step: in none of them"
+        yield from wrap(said, width, subsequent_indent="  ")
+
+
+def _letters(split: Split, room: int) -> str:
+    """Parts at their places; each edge is rounded, so that the whole is as long as its sum."""
+    text, at = "", 0.0
+    for name, share, _ in split.parts:
+        at += share
+        text += _LETTERS[name] * (round(room * at / 100.0) - len(text))
+    return text[:room]
+
+
+def table_lines(table: Table, width: int) -> Iterator[str]:
+    """A table under its title."""
+    if table.title:
+        yield from wrap(f"{table.title}:", width)
+    left = {0, *(n for n, name in enumerate(table.columns) if name in _WORDS)}
+    yield from columns(table.columns, table.rows, width, left)
+
+
+# ---- markdown
 
 
 def markdown(
-    summaries: Sequence[Summary],
-    escape: Callable[[str], str],
-    more: Sequence[Table] = (),
-    said: Iterable[str] = (),
+    summaries: Sequence[Summary], escape: Callable[[str], str], series: Series | None = None
 ) -> str:
-    """The tables in markdown, ``more`` of them, and a paragraph for each of what is ``said``."""
-    blocks = []
-    for table in (*tables(summaries), *more):
-        rows = [tuple(map(escape, row)) for row in (table.columns, *table.rows)]
-        rows.insert(1, ("---",) * len(table.columns))
-        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    return "\n\n".join([*blocks, *(escape(text) for text in said)])
+    """What differs, then tables, then the drawn split: as a forge shows them."""
+    side = side_of(summaries, series)
+    if side is None:
+        return ""
+    blocks = ["#### Experiments"]
+    if side.unlike:
+        found = (f"- {escape(name)}: {escape(values)}" for name, values in side.unlike)
+        blocks += ["**What differs**", "\n".join(found)]
+    blocks += markdown_forest(side.forest, escape) if side.forest else []
+    blocks += _markdown_panels(side.panels, escape)
+    blocks += _markdown_splits(side.splits)
+    for table in side.tables:
+        blocks += markdown_table(table, escape)
+    return "\n\n".join([*blocks, *(f"- {escape(text)}" for text in side.reasons)])
 
 
-def lines(summaries: Sequence[Summary]) -> Iterator[str]:
-    """What differs, both tables, bars of samples a second, and why a row failed."""
-    if len(summaries) > 1:
-        yield "What differs: " + "; ".join(unlike(summaries))
-        yield ""
-    for table in tables(summaries):
-        yield from _aligned(table)
-        yield ""
-    yield from bars(summaries)
-    yield from reasons(summaries)
+def markdown_forest(
+    forest: Forest, escape: Callable[[str], str], title: str | None = None
+) -> list[str]:
+    """The ratios as a table."""
+    rows = [(m.name, m.unlike, m.ratio, m.interval, _says(m)) for m in forest.marks]
+    heads = ("experiment", "what differs", "ratio", "95 % interval", "says")
+    words = title or f"Samples/s against {forest.base}"
+    said = [escape(forest.hint)] if forest.hint else []
+    return [f"**{escape(words)}**", _pipes(heads, rows, escape), *said]
 
 
-def _aligned(table: Table) -> Iterator[str]:
-    """Columns side by side: words to the left, numbers to the right."""
-    rows = [table.columns, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    left = {0, *(n for n, name in enumerate(table.columns) if name in _WORDS)}
-    for row in rows:
-        cells = [
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+def markdown_table(table: Table, escape: Callable[[str], str]) -> list[str]:
+    """A table under its title."""
+    return [f"**{escape(table.title)}**", _pipes(table.columns, table.rows, escape)]
 
 
-def bars(summaries: Sequence[Summary], width: int = 30) -> list[str]:
-    """Samples a second side by side, each as a share of the fastest."""
-    values = [(one_line(each["name"]), each["samples_per_s"]) for each in summaries]
-    known = [(name, value) for name, value in values if value]
-    if len(known) < 2:
+_MARKDOWN_BAR = 10
+_MARKDOWN_WIDTH = 90
+
+
+def _markdown_panels(panels: Sequence[Panel], escape: Callable[[str], str]) -> list[str]:
+    """A number and its bar beside it, a pair of columns a panel."""
+    if not panels:
         return []
-    most, longest = max(value for _, value in known), max(len(name) for name, _ in known)
-    return [
-        f"{name:<{longest}}  {'█' * max(1, round(width * value / most)):<{width}} "
-        f"{format_quantity(value, 'sample/s')}"
-        for name, value in known
-    ]
+    heads = ["experiment"]
+    for panel in panels:
+        heads += [panel.title, panel.note]
+    lines = [_cells([escape(head) for head in heads])]
+    lines.append(_cells(["---", *(mark for _ in panels for mark in ("---:", ":---"))]))
+    for n, first in enumerate(panels[0].bars):
+        cells = [escape(first.name)]
+        for panel in panels:
+            own = panel.bars[n]
+            drawn = bar(own.length or 0.0, _MARKDOWN_BAR)
+            cells += [escape(own.value), f"`{drawn}`" if drawn else ""]
+        lines.append(_cells(cells))
+    return ["**Side by side**", "\n".join(lines)]
+
+
+def _markdown_splits(splits: Sequence[Split]) -> list[str]:
+    """Drawn in letters of one width; a name must not end the block."""
+    if not splits:
+        return []
+    drawn = (line.replace("`", "'") for line in _split_lines(splits, _MARKDOWN_WIDTH))
+    return ["```text\n" + "\n".join(drawn) + "\n```"]
+
+
+def _pipes(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], escape: Callable[[str], str]
+) -> str:
+    rule = ["---" if n == 0 or head in _WORDS else "---:" for n, head in enumerate(heads)]
+    texts = [_cells([escape(cell) for cell in row]) for row in (heads, *rows)]
+    return "\n".join([texts[0], _cells(rule), *texts[1:]])
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return one_line(f"| {' | '.join(cells)} |")

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from trainrig.errors import DataError
 from trainrig.report import plot
+from trainrig.report.across import experiments_of_two
+from trainrig.report.across_show import Crossed, crossed
 from trainrig.report.charts import Figure
 from trainrig.report.heat import LEVELS
 from trainrig.report.labels import capital
 from trainrig.report.page import build_page, count_findings
 from trainrig.report.peers import run_groups
+from trainrig.report.unlike import is_same_run
 from trainrig.report.view import RunView
 from trainrig.report.words import PUBLISHED, unverified
 
@@ -37,6 +41,7 @@ def render_html(views: Sequence[RunView]) -> str:
     return _template().render(
         pages=pages,
         beside=run_groups(views) if len(views) > 1 else (),
+        crossed=_crossed(views),
         draw=_draw,
         count_findings=count_findings,
         unverified=next(filter(None, map(unverified, views)), ""),
@@ -46,6 +51,17 @@ def render_html(views: Sequence[RunView]) -> str:
         levels=_levels(),
         title=", ".join(page.title for page in pages),
     )
+
+
+def _crossed(views: Sequence[RunView]) -> Crossed | None:
+    """Two runs of the same experiments, one against the other; a damaged one says so itself."""
+    if len(views) != 2 or is_same_run(*views):
+        return None
+    try:
+        found = experiments_of_two(*views)
+    except DataError:
+        return None
+    return crossed(found, views[0].name, views[1].name) if found is not None else None
 
 
 def _levels() -> list[str]:

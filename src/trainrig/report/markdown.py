@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainrig.report import experiments, words
+from trainrig.report import experiments, summaries, words
 from trainrig.report.answers import Answer, answers
 from trainrig.report.heat import heat_legend, heat_maps, heat_table
 from trainrig.report.labels import capital
@@ -46,11 +46,7 @@ def markdown(view: RunView) -> str:
 
 
 def _experiments(view: RunView) -> str:
-    summaries = experiments.stored(view.series)
-    if not summaries:
-        return ""
-    more = experiments.beside_tables(view.series)
-    return experiments.markdown(summaries, _escape, more, experiments.notices(view.series))
+    return experiments.markdown(summaries.stored(view.series), _escape, view.series)
 
 
 def _table(ladders: Sequence[Ladder]) -> str:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainrig.report import words
-from trainrig.report.experiments import beside_lines, lines, stored
+from trainrig.report.columns import plain
+from trainrig.report.experiments import beside_lines, lines
 from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
 from trainrig.report.page import Page, build_page
+from trainrig.report.summaries import stored
 from trainrig.report.view import RunView
 from trainrig.units import format_quantity, one_line
 
@@ -148,8 +150,9 @@ def _experiments(page: Page, console: Console) -> None:
     console.print()
     console.print(_text("Experiments", "bold"))
     series = page.view.series
-    for line in (*lines(stored(series)), *beside_lines(series)):
-        console.print(_text(line), soft_wrap=True)
+    width = console.width
+    for line in (*lines(stored(series), width), *beside_lines(series, width)):
+        console.print(_text(plain(line) if _is_ascii(console) else line), soft_wrap=True)
 
 
 def _answers(page: Page, console: Console) -> None:

@@ -68,6 +68,12 @@ def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
     return tuple(found)
 
 
+def is_same_run(old: RunView, new: RunView) -> bool:
+    """Whether both are one run, or copies of it: one of them may have been resumed since."""
+    names = [view.config.get("name") for view in (old, new)]
+    return names[0] is not None and names[0] == names[1]
+
+
 def _unequal(what: str, old: object, new: object) -> list[Difference]:
     if old == new or _is_unknown(old) or _is_unknown(new):
         return []

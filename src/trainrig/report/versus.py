@@ -1,24 +1,29 @@
 """Experiment against experiment: the ratio of their rates, its interval, and what can be said.
 
-Each row is held against the first one that trained as asked.  Where both were trained in turns, in
-three rounds or more, each round is one sample, by fresh processes, and the ratios of the rounds are
-judged; a round in which the machine was busy is left out.  Else a row is one process or one team of
-ranks, whose steps are no independent samples: consecutive steps are taken together in a few blocks,
-and the interval is widened by what two fresh processes differ by anyway (`stats.AGREEMENT`).  Where
-the machine was busy beside either of them, nothing is said.  What differs between the two comes
-first: where it is more than one thing, the ratio is of all of them.
+Of one run each row is held against the first one that trained as asked; of two runs (`across`) each
+against its own of the other run.  What the ratio rests on, the best first:
+
+- Both were trained in turns, in three rounds or more: each round is one sample, by fresh processes,
+  and the ratios of the rounds are judged.  A round in which the machine was busy is left out.
+- Both have three quiet rounds or more, of two runs: the rounds' rates, each side's by themselves.
+- Else the steps of a few processes (`stepwise`), which are no independent samples.
+
+Two that did not take turns met the machine in different moods: there the interval is widened by
+what trainings differ by anyway (`stepwise.DIFFER`).  Where the machine was busy beside either of
+them, nothing is said.  What differs between the two comes first: where it is more than one thing,
+the ratio is of all of them.  Samples of another model or length are other work, and have no ratio.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from trainrig.report.stepwise import LEAST, apart, by_t, compare_steps, middle
 from trainrig.stats import (
-    AGREEMENT,
     Change,
     Comparison,
     adjust_for_many,
@@ -28,10 +33,8 @@ from trainrig.stats import (
 )
 
 Summary = Mapping[str, Any]
-BLOCKS = 4
-"""Consecutive steps are taken together in so many blocks at the most."""
-_LEAST_STEPS = 4
 LEAST_ROUNDS = 3
+_PASS = "PASS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,91 +44,171 @@ class Versus:
     name: str
     base: str
     unlike: tuple[str, ...]
-    """What was asked for differently, ``name: base → own``."""
+    """What differs, ``name: base → own``."""
     ratio: float | None = None
     """Samples a second, over the base's."""
     low: float | None = None
     high: float | None = None
     says: str = Change.CANNOT_TELL.value
     why: str | None = None
-    """Why nothing can be told."""
+    """Why nothing can be told, or what is worse than being slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Two:
+    """What is held against what."""
+
+    base: Summary
+    own: Summary
+    base_name: str
+    unlike: tuple[str, ...]
+    of_two_runs: bool = False
+    """The same experiment at two times; else two of one run, which are trained in turns."""
+    not_judged: str | None = None
+    """Why their speeds may stand beside each other and no more."""
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a round of one and a round of the other met the machine together."""
+        return not self.of_two_runs and _has_rounds(self.base) and _has_rounds(self.own)
 
 
 def against_first(summaries: Sequence[Summary]) -> tuple[Versus, ...]:
     """Each experiment against the first that passed."""
-    base = next((each for each in summaries if each["row_verdict"] == "PASS"), None)
+    base = next((each for each in summaries if each["row_verdict"] == _PASS), None)
     if base is None:
         return ()
-    others = [each for each in summaries if each is not base]
-    known = {n: _ratio(base, each) for n, each in enumerate(others) if _why_not(base, each) is None}
-    levels = adjust_for_many([found.p_value for found in known.values()])
-    judged = dict(zip(known, levels, strict=True))
-    return tuple(
-        _said(base, each, known.get(n), judged.get(n, 1.0)) for n, each in enumerate(others)
+    return judge(
+        [
+            Two(
+                base=base,
+                own=each,
+                base_name=base["name"],
+                unlike=unlike(base, each),
+            )
+            for each in summaries
+            if each is not base
+        ]
     )
 
 
 def as_dicts(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """For ``--json``."""
-    return [{**asdict(each), "unlike": list(each.unlike)} for each in against_first(summaries)]
+    return [as_dict(each) for each in against_first(summaries)]
 
 
-def unlike(base: Summary, own: Summary) -> tuple[str, ...]:
-    """What two experiments asked for differently."""
-    old, new = _asked(base), _asked(own)
+def as_dict(each: Versus) -> dict[str, Any]:
+    """For ``--json``."""
+    return {**asdict(each), "unlike": list(each.unlike)}
+
+
+def judge(pairs: Sequence[Two]) -> tuple[Versus, ...]:
+    """All of them at once: of what is called, 5 % at the most are false."""
+    reasons = [_why_not(two) for two in pairs]
+    found = {n: _ratio(two) for n, two in enumerate(pairs) if reasons[n] is None}
+    levels = adjust_for_many([each.p_value for each in found.values()])
+    judged = dict(zip(found, levels, strict=True))
     return tuple(
-        f"{name}: {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)
+        _said(two, found[n], judged[n], len(found)) if n in found else _not_said(two, reasons[n])
+        for n, two in enumerate(pairs)
     )
 
 
-def _asked(each: Summary) -> dict[str, Any]:
+# ---- what differs
+
+
+def unlike(base: Summary, own: Summary) -> tuple[str, ...]:
+    """What two experiments asked for differently; a key that only one of them knows is none."""
+    whole = all(each.get("settings") for each in (base, own))
+    old, new = (asked(each, whole=whole) for each in (base, own))
+    return tuple(
+        f"{name}: {text(old[name])} → {text(new[name])}"
+        for name in old
+        if name in new and old[name] != new[name]
+    )
+
+
+def asked(each: Summary, *, whole: bool) -> dict[str, Any]:
+    """Every setting by its name in an experiment file, or what an older run kept of them."""
     own = {name: each[name] for name in ("backend", "model", "batch_size") if name in each}
-    return {**own, **each["layout_asked"]}
+    return {**own, **each["settings" if whole else "layout_asked"]}
 
 
-def _why_not(base: Summary, own: Summary) -> str | None:
-    """Why two experiments are not held against each other."""
-    if own["row_verdict"] != "PASS":
-        return str(own["row_verdict"])
-    for each in (base, own):
-        if len(each.get("step_times_s") or ()) < _LEAST_STEPS:
-            return f"{each['name']}: fewer than {_LEAST_STEPS} steps that count"
-        if min(each["step_times_s"]) <= 0.0 or not each["samples_per_s"]:
-            return f"{each['name']}: its steps have no times"
-    turns = _turns(base, own)
-    if turns is not None and len(turns) < LEAST_ROUNDS:
-        return f"the machine was busy in all but {len(turns)} of {len(own['rounds'])} rounds"
+def text(value: object) -> str:
+    """A setting's value as an experiment file spells it."""
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+# ---- what can be compared
+
+
+def _why_not(two: Two) -> str | None:
+    """Why two experiments have no ratio."""
+    base, own = two.base, two.own
+    for each in (own, base):
+        if each["row_verdict"] != _PASS:
+            return str(each["row_verdict"])
+    if base["model"] != own["model"] or _differ(base, own):
+        return "samples of another model or length are other work"
+    return _untimed(base) or _untimed(own) or _too_busy(two)
+
+
+def _differ(base: Summary, own: Summary) -> bool:
+    """In the length of their samples."""
+    known = [tokens for tokens in (_tokens(base), _tokens(own)) if tokens is not None]
+    return len(set(known)) > 1
+
+
+def _untimed(each: Summary) -> str | None:
+    times = each.get("step_times_s") or []
+    if len(times) < LEAST:
+        return f"{each['name']}: fewer than {LEAST} steps that count"
+    if min(times) <= 0.0 or not each["samples_per_s"] or not each["step_time_s"]:
+        return f"{each['name']}: its steps have no times"
     return None
 
 
-def _ratio(base: Summary, own: Summary) -> Comparison:
-    turns = _turns(base, own)
-    if turns is None:
-        return compare(_block_rates(base), _block_rates(own))
-    return compare_pairs(*zip(*turns, strict=True))
-
-
-def _in_turns(base: Summary, own: Summary) -> bool:
-    return min(len(each.get("rounds", ())) for each in (base, own)) >= LEAST_ROUNDS
-
-
-def _turns(base: Summary, own: Summary) -> list[tuple[float, float]] | None:
-    """Samples a second of both in each quiet round; None where they were not trained in turns."""
-    if not _in_turns(base, own):
+def _too_busy(two: Two) -> str | None:
+    turns = _turns(two) if two.in_turns else None
+    if turns is None or len(turns) >= LEAST_ROUNDS:
         return None
-    rounds = zip(base["rounds"], own["rounds"], strict=False)
+    return f"the machine was busy in all but {len(turns)} of {len(two.own['rounds'])} rounds"
+
+
+def _tokens(each: Summary) -> int | None:
+    """Tokens of a sample."""
+    rate, tokens = each["samples_per_s"], each.get("tokens_per_s")
+    return round(tokens / rate) if rate and tokens else None
+
+
+def _has_rounds(each: Summary) -> bool:
+    return len(each.get("rounds") or ()) >= LEAST_ROUNDS
+
+
+def _quiet(each: Summary) -> list[float]:
+    """Samples a second of each quiet round, where there are three or more."""
+    rounds = [one for one in each.get("rounds") or () if not one["disturbed"]]
+    rates = [_rate(each, one) for one in rounds if _is_timed(one)]
+    return rates if len(rates) >= LEAST_ROUNDS else []
+
+
+def _turns(two: Two) -> list[tuple[float, float]]:
+    """Samples a second of both in each round that was quiet for both."""
+    rounds = zip(two.base["rounds"], two.own["rounds"], strict=False)
     return [
-        (_rate(base, ours), _rate(own, theirs))
+        (_rate(two.base, ours), _rate(two.own, theirs))
         for ours, theirs in rounds
         if not ours["disturbed"] and not theirs["disturbed"]
+        if _is_timed(ours) and _is_timed(theirs)
     ]
 
 
+def _is_timed(one: Mapping[str, Any]) -> bool:
+    return min(one["step_times_s"], default=0.0) > 0.0
+
+
 def _rate(each: Summary, one: Mapping[str, Any]) -> float:
-    """Samples a second of a round: over the steps that are not among its fastest or slowest."""
-    times = sorted(float(value) for value in one["step_times_s"])
-    quarter = len(times) // 4
-    return _samples(each) / fmean(times[quarter : len(times) - quarter])
+    return _samples(each) / fmean(middle(one["step_times_s"]))
 
 
 def _samples(each: Summary) -> float:
@@ -133,27 +216,57 @@ def _samples(each: Summary) -> float:
     return float(each["samples_per_s"] * each["step_time_s"])
 
 
-def _block_rates(each: Summary) -> list[float]:
-    """Samples a second of each block of consecutive steps."""
-    times = [float(value) for value in each["step_times_s"]]
-    count = min(BLOCKS, len(times) // 2)
-    edges = [round(n * len(times) / count) for n in range(count + 1)]
-    return [_samples(each) / fmean(times[a:b]) for a, b in pairwise(edges)]
+# ---- the ratio, and what is said of it
 
 
-def _said(base: Summary, own: Summary, found: Comparison | None, level: float) -> Versus:
-    heads = {"name": own["name"], "base": base["name"], "unlike": unlike(base, own)}
-    if found is None:
-        return Versus(**heads, why=_why_not(base, own))
-    unknown = 0.0 if _in_turns(base, own) else AGREEMENT
-    low = found.interval.low / (1.0 + unknown)
-    high = found.interval.high * (1.0 + unknown)
-    change, why = judge_change(found, level, higher_is_better=True), None
-    if low <= 1.0 <= high and change is not Change.CANNOT_TELL:
-        change = Change.CANNOT_TELL
-    if change is Change.CANNOT_TELL:
-        why = "the intervals overlap"
-    for each in (base, own):
-        if each.get("disturbed"):
-            change, why = Change.CANNOT_TELL, f"{each['name']}: {each['disturbed']}"
-    return Versus(**heads, ratio=found.ratio, low=low, high=high, says=change.value, why=why)
+def _ratio(two: Two) -> Comparison:
+    if two.in_turns:
+        return compare_pairs(*zip(*_turns(two), strict=True))
+    old, new = _quiet(two.base), _quiet(two.own)
+    if old and new:
+        found = compare(old, new)
+    else:
+        amount = _samples(two.own) / _samples(two.base)
+        found = compare_steps(two.base["step_times_s"], two.own["step_times_s"], amount)
+    kinds = [each["layout_asked"].get("device") for each in (two.base, two.own)]
+    return by_t(math.log(found.ratio), found.error, found.freedom, max(map(apart, map(str, kinds))))
+
+
+def _said(two: Two, found: Comparison, level: float, count: int) -> Versus:
+    change, why = judge_change(found, level, higher_is_better=True), two.not_judged
+    if change is Change.CANNOT_TELL and why is None:
+        why = _too_wide(found, count)
+    if two.base.get("disturbed"):
+        why = f"{two.base_name}: {two.base['disturbed']}"
+    if two.own.get("disturbed"):
+        why = two.own["disturbed"]
+    return Versus(
+        **_heads(two),
+        ratio=found.ratio,
+        low=found.interval.low,
+        high=found.interval.high,
+        says=(change if why is None else Change.CANNOT_TELL).value,
+        why=why,
+    )
+
+
+def _too_wide(found: Comparison, count: int) -> str:
+    if found.interval.low <= 1.0 <= found.interval.high:
+        return "the interval holds 1"
+    return f"not clear enough for one of {count} comparisons"
+
+
+def _not_said(two: Two, why: str | None) -> Versus:
+    """Without a ratio; what trained in one run and fails in the other is worse all the same."""
+    says = Change.CANNOT_TELL
+    passes = [each["row_verdict"] == _PASS for each in (two.base, two.own)]
+    if two.of_two_runs and passes[0] != passes[1]:
+        says = Change.BETTER if passes[1] else Change.WORSE
+        why = f"{two.base['row_verdict']} → {two.own['row_verdict']}"
+        reason = two.own["reason"] or two.own["parity"]["not_comparable"]
+        why += f": {reason}" if reason and not passes[1] else ""
+    return Versus(**_heads(two), says=says.value, why=why)
+
+
+def _heads(two: Two) -> dict[str, Any]:
+    return {"name": two.own["name"], "base": two.base_name, "unlike": two.unlike}

@@ -11,6 +11,7 @@ from trainrig.record import Kind, Record, Status
 from trainrig.report.causes import CLOSE, TINY
 from trainrig.report.labels import amount_of, capital
 from trainrig.report.ladder import Gap, Ladder, Rung, ladder
+from trainrig.report.summaries import fault
 from trainrig.report.view import RunView, is_published, rows
 from trainrig.units import format_memory, format_quantity, format_share
 
@@ -209,6 +210,8 @@ def kind_word(kind: Kind) -> str:
 def gaps_in(view: RunView) -> tuple[str, ...]:
     """What is not there, said plainly."""
     said = list(view.problems)
+    if (strange := fault(view.series)) is not None:
+        said.append(f"the comparison of experiments: {strange}")
     if view.machine is None and not any("machine" in problem for problem in said):
         said.append("the machine was not described")
     everything = rows(view)
