@@ -293,7 +293,9 @@ class Session:
         with energy.watch(meters):
             reply = worker.run(request, heard=heard_and_timed)
         rows, ended = stretches.longest
-        self._used = energy.used(meters, counted(rows), ended), counted(rows)
+        placed = (self._facts or {}).get("placed", {}).get("devices", ())
+        own = energy.of_devices(meters, [str(gpu["uuid"]) for gpu in placed if gpu.get("uuid")])
+        self._used = energy.used(own, counted(rows), ended), counted(rows)
         return reply
 
     def _meters(self, experiment: Experiment) -> energy.Meters:
