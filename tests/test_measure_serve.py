@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,3 +78,21 @@ def test_a_family_that_there_is_not_fails_with_its_reason(worker: Worker) -> Non
     reply = run(worker, "matmull")
     assert reply.status is Status.FAILED
     assert "unknown family 'matmull'" in str(reply.reason)
+
+
+def test_process_one_is_a_parent_like_any_other() -> None:
+    """In a container the program is process 1, and its workers are not orphans."""
+    program = (
+        "import os; os.getppid = lambda: 1\n"
+        "from trainrig.measure import serve\n"
+        "serve._die_with_parent(); print('alive')\n"
+    )
+    source = str(Path(__file__).parent.parent / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "alive\n"
