@@ -88,6 +88,65 @@ def test_a_rank_that_ends_without_a_word_has_failed(tmp_path: Path) -> None:
     assert ended.reason == "rank 1 ended with exit code 0: last words"
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_rank_that_leaves_early_without_a_word_is_named(tmp_path: Path, code: int) -> None:
+    """The others would wait for it for long, or say that they lost it."""
+    body = f"""
+if rank == 1:
+    teller.at(part="joining the other ranks")
+    meet("a")
+    os._exit({code})
+meet("a")
+forever()
+"""
+    ended = run(tmp_path, body)
+    assert ended.status is Status.FAILED
+    words = f"rank 1 ended with exit code {code} in joining the other ranks of step 0: "
+    assert ended.reason == words + "it said nothing"
+
+
+def test_a_speechless_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
+    body = """
+meet("a")
+if rank == 0:
+    teller.tell("failed", reason="connection reset by peer", kind="peer")
+meet("b")
+os._exit(1 - rank)
+"""
+    ended = run(tmp_path, body)
+    assert ended.reason == "rank 1 ended with exit code 0: it said nothing"
+
+
+def test_going_on_is_a_sign_of_life(tmp_path: Path) -> None:
+    """Steps may be longer than the silence that is allowed: parts of them are shorter."""
+    body = """
+for step in range(40):
+    teller.at(step=step)
+    time.sleep(0.05)
+teller.tell("done")
+"""
+    assert run(tmp_path, body, ranks=1, silence=1.0).status is Status.OK
+
+
+def test_ranks_are_no_part_of_the_job_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun or MPI a single process would wait for ranks that do not exist."""
+    around = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_USE_AGENT_STORE", "PMI_SIZE")
+    for name in around:
+        monkeypatch.setenv(name, "3")
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    body = 'teller.tell("env", **os.environ); teller.tell("done")'
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        assert run(folder, body, ranks).status is Status.OK
+        (_, found), *_ = read_events(folder, 0)
+        there = {name: found[name] for name in (*around, "MASTER_ADDR") if name in found}
+        place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        assert there == (place if ranks == 2 else {})
+
+
 def test_a_killed_rank_is_named_with_its_place(tmp_path: Path) -> None:
     body = """
 if rank == 1:
@@ -188,6 +247,24 @@ def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
     assert not alive and len(gone) == 2
 
 
+def test_a_rank_whose_parent_went_before_it_could_ask_leaves(tmp_path: Path) -> None:
+    """The parent is gone while the rank still imports torch; and it may be process 1."""
+    program = (
+        "import os, sys; from pathlib import Path\n"
+        "from trainrig.train.drivers import parent as p\n"
+        "assert not p._is_gone(str(os.getppid())) and not p._is_gone('')\n"
+        "assert not p._is_gone(sys.argv[1])  # a script lies between\n"
+        "assert p._is_gone(sys.argv[2])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    subprocess.run(
+        [sys.executable, "-c", program, "1", str(gone.pid)],
+        env=os.environ | {"PYTHONPATH": str(SRC)},
+        check=True,
+    )
+
+
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -197,22 +274,30 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(UsageError, match=f"port {port} is not to be had") as caught:
             run(tmp_path, "")
     assert "\n" not in caught.value.message
-    monkeypatch.setenv("MASTER_PORT", "many")
+    monkeypatch.setenv("MASTER_PORT", "²")
     with pytest.raises(UsageError, match="no port"):
         run(tmp_path, "")
 
 
-def test_a_program_that_cannot_be_prepared_fails_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "status", "words"),
+    [
+        ("raise SystemExit('no weights')", Status.FAILED, "preparation failed: no weights"),
+        ("import os; os.kill(os.getpid(), 9)", Status.FAILED, "failed: ended by SIGKILL"),
+        ("import time; time.sleep(600)", Status.TIMEOUT, "the preparation took over 1 s"),
+    ],
+)
+def test_a_program_that_cannot_be_prepared_fails_alone(
+    tmp_path: Path, program: str, status: Status, words: str
+) -> None:
     command = Command(
         argv=(sys.executable, "-c", "raise SystemExit('started')"),
-        prepare=(sys.executable, "-c", "raise SystemExit('no weights')"),
+        prepare=(sys.executable, "-c", program),
         env={"TRAINRIG_TEST_RANKS": str(tmp_path)},
     )
-    ended = launch(command, tmp_path)
-    assert (ended.status, ended.reason) == (
-        Status.FAILED,
-        "the preparation failed: no weights",
-    )
+    ended = launch(command, tmp_path, silence=1.0)
+    assert ended.status is status
+    assert ended.reason is not None and words in ended.reason
 
 
 def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
@@ -224,6 +309,12 @@ def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
     with (tmp_path / "events-0.jsonl").open("ab") as file:
         file.write(b'{"event": "ro')
     assert list(read_events(tmp_path, 0, behind)) == []
+    odd = b'w", "st\n\n\xff\xfe\n[1]\n{}\n{"event": 3}\n' + b"[" * 9999 + b"\n"
+    with (tmp_path / "events-0.jsonl").open("ab") as file:
+        file.write(odd)
+    teller.tell("done")
+    ((_, event),) = read_events(tmp_path, 0, behind)
+    assert event["event"] == "done"
     assert list(read_events(tmp_path, 1)) == []
     teller.at(step=2, part="forward", operation="all_gather")
     assert str(where_is(tmp_path, 0)) == "all_gather in forward of step 2"

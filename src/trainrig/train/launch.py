@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,10 +27,12 @@ from typing import Any
 from trainrig.errors import UsageError
 from trainrig.record import Status
 from trainrig.train.interpreters import without_ours
-from trainrig.train.telling import read_events, where_is
+from trainrig.train.telling import Where, read_events, where_is
 
 SILENCE = 600.0
-"""Seconds without a word from any rank: the first step may compile."""
+"""Seconds in which no rank says a word or goes on to another part: the first step may compile."""
+PARENT = "TRAINRIG_PARENT"
+"""Whose end is a rank's end too: it may have come before a rank could ask to be told."""
 _POLL = 0.05
 _GRACE = 2.0
 """After the first death the others have so long to tell why they cannot go on."""
@@ -83,9 +86,15 @@ def _prepare(command: Command, folder: Path, silence: float) -> Ended | None:
     first = Command(argv=command.prepare, env=command.env)
     with _Ranks(first, folder, log="prepare") as ranks:
         code = ranks.wait(silence)
+        struck = code == -signal.SIGKILL and ranks.were_struck()
     if code == 0:
         return None
-    said = _last_line(folder / "prepare-0.log")
+    if code is None:
+        return Ended(status=Status.TIMEOUT, reason=f"the preparation took over {silence:.0f} s")
+    if struck:
+        words = "the kernel's out-of-memory killer ended the preparation"
+        return Ended(status=Status.OOM, reason=words)
+    said = f"ended by {_signal(-code)}" if code < 0 else _last_line(folder / "prepare-0.log")
     return Ended(status=Status.FAILED, reason=f"the preparation failed: {said}")
 
 
@@ -107,6 +116,7 @@ class _Ranks:
 
     def _start(self, command: Command, rank: int, port: int) -> subprocess.Popen[bytes]:
         env = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
+        env[PARENT] = str(os.getpid())
         with (self._folder / f"{self._log}-{rank}.log").open("wb") as log:
             return subprocess.Popen(
                 command.argv,
@@ -137,18 +147,23 @@ class _Ranks:
             return self._processes[0].wait(timeout)
         return None
 
+    def were_struck(self) -> bool:
+        """Whether the kernel's out-of-memory killer has struck since they were started."""
+        return _oom_kills() > self._kills_before
+
     def watch(self, silence: float, heard: Heard) -> tuple[Status, str | None]:
-        """Until all have ended well, one has not, or none has said a word for ``silence``."""
-        offsets, last = [0] * len(self._processes), time.monotonic()
+        """Until all have ended well, one has not, or none has gone on for ``silence``."""
+        offsets, last, places = [0] * len(self._processes), time.monotonic(), self._places()
         events: list[list[Mapping[str, Any]]] = [[] for _ in self._processes]
         while True:
             codes = [process.poll() for process in self._processes]
-            if self._hear(offsets, events, heard):
+            before, places = places, self._places()
+            if self._hear(offsets, events, heard) or places != before:
                 last = time.monotonic()
             self._died += [r for r, c in enumerate(codes) if c is not None and r not in self._died]
             if all(code is not None for code in codes):
                 break
-            if any(codes):
+            if any(code != 0 or not _is_done(events[r]) for r, code in _ended(codes)):
                 self._listen_on(offsets, events, heard)
                 break
             if time.monotonic() - last > silence:
@@ -188,12 +203,12 @@ class _Ranks:
         self, codes: Sequence[int | None], events: Sequence[Sequence[Mapping[str, Any]]]
     ) -> tuple[Status, str | None]:
         """What became of the training, and which rank is to blame for it."""
-        done = [bool(told) and told[-1]["event"] == "done" for told in events]
+        done = [_is_done(told) for told in events]
         if all(code == 0 for code in codes) and all(done):
             return Status.OK, None
         for rank in self._died:
             code = codes[rank]
-            if code == -signal.SIGKILL and _oom_kills() > self._kills_before:
+            if code == -signal.SIGKILL and self.were_struck():
                 where = self._at(rank)
                 return Status.OOM, f"the kernel's out-of-memory killer ended rank {rank}{where}"
             if code is not None and code < 0:
@@ -205,13 +220,18 @@ class _Ranks:
             if event["event"] == "failed"
         ]
         failed.sort(key=lambda found: found[1].get("kind") == "peer")
-        if failed:
+        speechless = [rank for rank in self._died if not events[rank]]
+        if failed and (failed[0][1].get("kind") != "peer" or not speechless):
             rank, event = failed[0]
             status = Status.OOM if event.get("kind") == "oom" else Status.FAILED
-            return status, f"rank {rank}: {event['reason']}"
-        rank = next(rank for rank, fine in enumerate(done) if not fine)
-        said = _last_line(self._folder / f"rank-{rank}.log")
-        return Status.FAILED, f"rank {rank} ended with exit code {codes[rank]}: {said}"
+            return status, f"rank {rank}: {event.get('reason')}"
+        rank = [*speechless, *(rank for rank in self._died if codes[rank]), *self._died][0]
+        said = _last_line(self._folder / f"{self._log}-{rank}.log")
+        where = self._at(rank)
+        return Status.FAILED, f"rank {rank} ended with exit code {codes[rank]}{where}: {said}"
+
+    def _places(self) -> dict[int, Where | None]:
+        return {rank: where_is(self._folder, rank) for rank in range(len(self._processes))}
 
     def _at(self, rank: int) -> str:
         where = where_is(self._folder, rank)
@@ -219,7 +239,7 @@ class _Ranks:
 
     def _who_waits(self, silence: float) -> str:
         """After a silence: who waits in which collective, and who did not come there."""
-        places = {rank: where_is(self._folder, rank) for rank in range(len(self._processes))}
+        places = self._places()
         waiting = [f"rank {r} waits in {p}" for r, p in places.items() if p and p.operation]
         absent = [
             f"rank {r} is in {p}" if p else f"rank {r} has not said where it is"
@@ -229,10 +249,20 @@ class _Ranks:
         return f"no word for {silence:.0f} s: " + "; ".join([*absent, *waiting])
 
 
+def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a rank's last word was that it is done."""
+    return bool(events) and events[-1]["event"] == "done"
+
+
+def _ended(codes: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Those that have ended, with their exit codes."""
+    return [(rank, code) for rank, code in enumerate(codes) if code is not None]
+
+
 def master_port() -> int:
     """MASTER_PORT where it is set, else a free one.  UsageError if it is taken."""
     given = os.environ.get("MASTER_PORT")
-    if given is not None and not (given.isdigit() and 0 < int(given) < 65536):
+    if given is not None and not (given.isdecimal() and 0 < int(given) < 65536):
         raise UsageError(f"MASTER_PORT = {given!r} is no port", "a number from 1 to 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -258,13 +288,21 @@ def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
+_PLACES = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT))$"
+    r"|(TORCHELASTIC|ACCELERATE|FSDP|PMI|OMPI_COMM|MV2_COMM)_"
+)
+"""Variables of a job that this process may be a part of; its ranks are not."""
+
+
 def _environment(command: Command) -> dict[str, str]:
     """Ranks in our Python import the package that this process runs."""
+    outside = {name: value for name, value in os.environ.items() if not _PLACES.match(name)}
     if command.foreign:
-        return without_ours(os.environ)
+        return without_ours(outside)
     own = str(Path(__file__).resolve().parent.parent.parent)
-    path = os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path}
+    path = os.pathsep.join(filter(None, [own, outside.get("PYTHONPATH")]))
+    return outside | {"PYTHONPATH": path}
 
 
 def _signal(number: int) -> str:

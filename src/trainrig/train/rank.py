@@ -11,11 +11,9 @@ interpreter shuts down aborts the process, and a training that went well would c
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 import traceback
 from datetime import timedelta
@@ -27,9 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainrig.errors import TrainrigError
+from trainrig.errors import TrainrigError, UsageError
 from trainrig.train import look
 from trainrig.train.collectives import Collectives, barrier
+from trainrig.train.drivers.parent import die_with_parent
 from trainrig.train.engine import Engine, Row
 from trainrig.train.experiment import Experiment, check, from_dict, objective_of
 from trainrig.train.memory import memory_before, peaks
@@ -41,7 +40,6 @@ from trainrig.train.sharding import ManyDevices, Replicated, Sharded, SplitState
 from trainrig.train.telling import Teller
 from trainrig.workload import ModelShape
 
-_PR_SET_PDEATHSIG = 1
 PATIENCE = timedelta(hours=2)
 """Of a collective.  The parent's is shorter: it sees all ranks, and says which one did not come."""
 
@@ -75,6 +73,7 @@ def train(
 ) -> None:
     """The timed training, and the probe behind it."""
     shape = check(experiment)
+    _check_ranks(experiment, size)
     device = _device(experiment)
     if size > 1:
         teller.at(part="joining the other ranks")
@@ -85,6 +84,16 @@ def train(
     gc.collect()
     if probe:
         _probe(probe_of(experiment), shape, device, rank, size, teller)
+
+
+def _check_ranks(experiment: Experiment, size: int) -> None:
+    """Whoever starts the ranks by hand may start more or fewer than the experiment has."""
+    asked = 1 if experiment.backend == "dataparallel" else experiment.nproc
+    if size != asked:
+        raise UsageError(
+            f"{size} ranks were started, and the experiment has nproc = {asked}",
+            "torchrun --nnodes N --nproc-per-node M with N · M = nproc",
+        )
 
 
 def _device(experiment: Experiment) -> str:
@@ -210,14 +219,6 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent goes, so that no rank is orphaned."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:  # it went before we asked
-            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,16 @@ def events_path(folder: Path, rank: int) -> Path:
     return folder / f"events-{rank}.jsonl"
 
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+"""A folder is of one training: a second one, started by hand, begins its events anew."""
+
+
 class Teller:
     """The rank's side."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
-        self._events = os.open(events_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._events = os.open(events_path(folder, rank), _NEW)
         with (folder / f"where-{rank}").open("wb+") as file:
             file.truncate(_SIZE)
             self._where = mmap.mmap(file.fileno(), _SIZE)
@@ -82,7 +86,10 @@ def where_is(folder: Path, rank: int) -> Where | None:
 
 
 def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Whole events from byte ``start`` on, each with the byte behind it."""
+    """Whole events from byte ``start`` on, each with the byte behind it.
+
+    A line that is none, of a rank that was torn off or of something foreign, is passed over.
+    """
     try:
         with events_path(folder, rank).open("rb") as file:
             file.seek(start)
@@ -90,6 +97,15 @@ def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, 
                 if not line.endswith(b"\n"):
                     return
                 start += len(line)
-                yield start, json.loads(line)
+                if (event := _event(line)) is not None:
+                    yield start, event
     except FileNotFoundError:
         return
+
+
+def _event(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None

@@ -18,6 +18,7 @@ import torch
 
 from trainrig import models
 from trainrig.models.exchange import to_hugging_face
+from trainrig.train.drivers.parent import die_with_parent
 from trainrig.train.experiment import Experiment, check, from_dict, objective_of
 from trainrig.train.parity import probe_of
 from trainrig.workload import ModelShape
@@ -33,6 +34,7 @@ _CLASSES = {
 
 def main() -> None:
     """Write both files."""
+    die_with_parent()
     folder = Path(sys.argv[1])
     experiment = from_dict(json.loads((folder / "experiment.json").read_text())["experiment"])
     shape = check(experiment)

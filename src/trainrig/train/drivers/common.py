@@ -5,12 +5,10 @@ Imports the standard library and torch alone: a driver runs in its engine's envi
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
 import platform
-import signal
 import sys
 import time
 import traceback
@@ -22,16 +20,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainrig.train.drivers.parent import die_with_parent
+
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-_PR_SET_PDEATHSIG = 1
 
 
 def run(train: Callable[[Path, Callable[..., None]], None]) -> None:
     """``train(folder, tell)`` for the folder on the command line; then the process ends at once."""
-    if sys.platform == "linux":  # no orphan, should the parent be killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     folder, code = Path(sys.argv[1]), 1
-    events = os.open(folder / f"events-{RANK}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    events = os.open(folder / f"events-{RANK}.jsonl", new)
 
     def tell(event: str, **content: Any) -> None:
         told = {"event": event, "at": time.monotonic(), **content}
