@@ -147,6 +147,26 @@ def test_busy_rounds_are_left_out_and_too_few_quiet_ones_say_nothing() -> None:
     assert found.why == "the machine was busy in all but 2 of 4 rounds"
 
 
+def test_each_model_has_a_first_of_its_own() -> None:
+    rows = [
+        summary("b1", 1.0, model="bert", row_verdict="FAIL"),
+        summary("b2", 1.0, model="bert"),
+        summary("b3", 0.5, model="bert"),
+        summary("g1", 1.0, model="gpt2"),
+        summary("g2", 0.25, model="gpt2"),
+        summary("t1", 1.0, model="t5", row_verdict="skipped"),
+    ]
+    found = {each.name: (each.base, each.ratio) for each in against_first(rows)}
+    assert found == {
+        "b1": ("b2", None),
+        "b3": ("b2", pytest.approx(2.0)),
+        "g2": ("g1", pytest.approx(4.0)),
+        "t1": ("b2", None),
+    }
+    text = "\n".join(report.lines(rows))
+    assert "Samples/s against 'b2'" in text and "Samples/s against 'g1'" in text
+
+
 # ---- others' figures
 
 
@@ -167,7 +187,7 @@ def test_published_figures_stand_beside_the_classic_rows() -> None:
         "BERT, fused optimizer": {12975, 21143},
         "BERT, accumulation": {14077, 22138},
         "BERT, checkpointing": {12823, 17395},
-        "BERT, Hugging Face": {12975, 21143},
+        "BERT, Hugging Face, fp32": {8008, 12530},
         "GPT-2, one device": {17403, 25234},
         "GPT-2, data parallel": {15710, 9379},
         "GPT-2, without P2P": {10947, 9382},

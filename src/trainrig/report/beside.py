@@ -9,6 +9,7 @@ that card, wants an explanation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any
@@ -21,16 +22,8 @@ from trainrig.units import format_memory, format_quantity, one_line
 Row = Mapping[str, Any]
 _FASTER = 1.1
 """A data sheet that says less is no reason to expect more."""
-COLUMNS = (
-    "experiment",
-    "published case",
-    "device",
-    "tokens/s a device",
-    "memory",
-    "between cards",
-    "software",
-    "source",
-)
+TITLE = "Published by others, for the same case: tokens/s of a device, and its memory"
+CASE = "published case"
 
 
 def published_for(case: Case, baselines: Sequence[Record]) -> list[Record]:
@@ -79,30 +72,58 @@ def _between(record: Record) -> str | None:
     return None if record.device_count == 1 or not printed else f"{printed}{off}"
 
 
+def columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Heads of the table: a column for each device."""
+    return ("experiment", CASE, *_devices(rows))
+
+
 def texts(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
-    """The rows of a table."""
+    """Its rows: an experiment and a case each."""
+    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        head = one_line(row["experiment"]), one_line(_case_words(row))
+        cells.setdefault(head, {}).setdefault(one_line(row["device"]), []).append(_figure(row))
+    devices = _devices(rows)
     return tuple(
-        (
-            one_line(row["experiment"]),
-            one_line(_case_words(row)),
-            one_line(row["device"]),
-            f"{row['tokens_per_s_per_device']:.0f}",
-            "-" if row["memory_bytes"] is None else format_memory(row["memory_bytes"]),
-            one_line(str(row.get("interconnect") or "-")),
-            one_line(", ".join(filter(None, (row["software"], row.get("optimizer"))))),
-            one_line(row["source"]),
-        )
-        for row in rows
+        (*head, *(" or ".join(own.get(device, ["-"])) for device in devices))
+        for head, own in cells.items()
     )
 
 
+def _devices(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(one_line(row["device"]) for row in rows))
+
+
 def _case_words(row: Row) -> str:
-    """``bert-large, bf16, 11 × 4 of 512``: samples at once × micro-batches of tokens."""
+    """``HF Transformers, bert-large, bf16, 11 × 4 of 512``: samples × micro-batches of tokens."""
+    engine = re.split(r"[,(]| \d", str(row["software"]))[0].strip()
     if "model" not in row:
-        return str(row["dtype"])
+        return f"{engine}, {row['dtype']}"
     times = f" × {row['grad_accum']}" if row["grad_accum"] > 1 else ""
-    words = f"{row['model']}, {row['precision']}, {row['batch']}{times} of {row['seq']}"
+    words = f"{engine}, {row['model']}, {row['dtype']}, {row['batch']}{times} of {row['seq']}"
     return words + (", recomputed" if row["recompute"] != "none" else "")
+
+
+def _figure(row: Row) -> str:
+    """``8008 (tf32), 20.3 GiB``: the printed precision where it is another than the model's."""
+    printed = row.get("precision") or row["dtype"]
+    words = f"{row['tokens_per_s_per_device']:.0f}"
+    words += f" ({one_line(printed)})" if printed != row["dtype"] else ""
+    memory = row["memory_bytes"]
+    return words if memory is None else f"{words}, {format_memory(memory)}"
+
+
+def notes(rows: Sequence[Row]) -> Iterator[str]:
+    """Where the figures come from and what ran there: a line for a device and a source."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        head = one_line(row["device"]), one_line(row["source"])
+        said = found.setdefault(head, {})
+        said[one_line(str(row["software"]))] = None
+        if row.get("interconnect"):
+            said[f"cards over {one_line(row['interconnect'])}"] = None
+    for (device, source), said in found.items():
+        yield f"{device}: {source}; {'; '.join(said)}"
 
 
 def notices(rows: Sequence[Row]) -> Iterator[str]:

@@ -34,7 +34,7 @@ _LETTERS = {
     "optimizer": "o",
     "other": ".",
 }
-_WORDS = {"experiment", "device", "software", "source", "layout as found", "verdict", "says"}
+_WORDS = {"experiment", beside.CASE, "layout as found", "verdict", "says"}
 _WORDS |= {"what differs", "devices", "why"}
 _MOST_NAME = 30
 _LESS_NAME = 18
@@ -56,10 +56,10 @@ def side_lines(side: Side, width: int = WIDTH) -> Iterator[str]:
     """The same of what is arranged already."""
     blocks = [
         _unlike_lines(side, width),
-        forest_lines(side.forest, width) if side.forest else (),
+        *(forest_lines(forest, width) for forest in side.forests),
         _panel_lines(side.panels, width),
         _split_lines(side.splits, width),
-        *(table_lines(table, width) for table in side.tables if table.columns != beside.COLUMNS),
+        *(table_lines(table, width) for table in side.tables if table.title != beside.TITLE),
     ]
     for block in blocks:
         shown = list(block)
@@ -74,7 +74,8 @@ def beside_lines(series: Series, width: int = WIDTH) -> Iterator[str]:
     for table in beside_tables(series):
         yield ""
         yield from table_lines(table, width)
-    for said in beside.notices(published(series)):
+    rows = published(series)
+    for said in (*beside.notes(rows), *beside.notices(rows)):
         yield from wrap(said, width, subsequent_indent="  ")
 
 
@@ -240,7 +241,8 @@ def markdown(
     if side.unlike:
         found = (f"- {escape(name)}: {escape(values)}" for name, values in side.unlike)
         blocks += ["**What differs**", "\n".join(found)]
-    blocks += markdown_forest(side.forest, escape) if side.forest else []
+    for forest in side.forests:
+        blocks += markdown_forest(forest, escape)
     blocks += _markdown_panels(side.panels, escape)
     blocks += _markdown_splits(side.splits)
     for table in side.tables:

@@ -58,6 +58,13 @@ leave no room for those that know much."""
 _MORE = "More would be told by rounds = 3 in the file: fresh processes, in turns."
 
 
+def forests(found: Sequence[Versus]) -> tuple[Forest, ...]:
+    """One for each that others are held against, in the order in which these come."""
+    bases = dict.fromkeys(each.base for each in found)
+    drawn = (forest([each for each in found if each.base == base]) for base in bases)
+    return tuple(each for each in drawn if each is not None)
+
+
 def forest(found: Sequence[Versus], base: str | None = None, hint: str = _MORE) -> Forest | None:
     """The ratios on one axis; None where there are none to show."""
     if not found:

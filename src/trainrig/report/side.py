@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.report import beside, resources
-from trainrig.report.forest import Forest, forest
+from trainrig.report.forest import Forest, forests
 from trainrig.report.summaries import Series, Summary, stored
 from trainrig.report.versus import against_first, asked, text
 from trainrig.units import format_memory, format_quantity, format_time, one_line
@@ -77,7 +77,8 @@ class Side:
 
     unlike: tuple[tuple[str, str], ...]
     """What differs between them: a setting and its values."""
-    forest: Forest | None
+    forests: tuple[Forest, ...]
+    """Ratios, for each model against its first."""
     panels: tuple[Panel, ...]
     splits: tuple[Split, ...]
     tables: tuple[Table, ...]
@@ -111,7 +112,7 @@ def side_of(summaries: Sequence[Summary], series: Series | None = None) -> Side 
     rows = published(series or {})
     return Side(
         unlike=unlike(summaries),
-        forest=forest(against_first(summaries)),
+        forests=forests(against_first(summaries)),
         panels=tuple(_panels(summaries)),
         splits=tuple(_splits(summaries)),
         tables=(
@@ -123,6 +124,7 @@ def side_of(summaries: Sequence[Summary], series: Series | None = None) -> Side 
         reasons=(
             *_reasons(summaries),
             *resources.notes_of(summaries),
+            *beside.notes(rows),
             *beside.notices(rows),
         ),
     )
@@ -141,9 +143,10 @@ def published(series: Series) -> Sequence[Mapping[str, Any]]:
 
 def beside_tables(series: Series) -> tuple[Table, ...]:
     """The table of what others published, where there is something."""
-    rows = beside.texts(published(series))
-    title = "Published by others, for the same case"
-    return (Table(columns=beside.COLUMNS, rows=rows, title=title),) if rows else ()
+    rows = published(series)
+    if not rows:
+        return ()
+    return (Table(columns=beside.columns(rows), rows=beside.texts(rows), title=beside.TITLE),)
 
 
 # ---- what differs

@@ -1,7 +1,7 @@
 """Experiment against experiment: the ratio of their rates, its interval, and what can be said.
 
-Of one run each row is held against the first one that trained as asked; of two runs (`across`) each
-against its own of the other run.  What the ratio rests on, the best first:
+Of one run each row is held against the first one of its model that trained as asked; of two runs
+(`across`) each against its own of the other run.  What the ratio rests on, the best first:
 
 - Both were trained in turns, in three rounds or more: each round is one sample, by fresh processes,
   and the ratios of the rounds are judged.  A round in which the machine was busy is left out.
@@ -74,20 +74,17 @@ class Two:
 
 
 def against_first(summaries: Sequence[Summary]) -> tuple[Versus, ...]:
-    """Each experiment against the first that passed."""
-    base = next((each for each in summaries if each["row_verdict"] == _PASS), None)
-    if base is None:
+    """Each experiment against the first of its model that passed, else against the first of all."""
+    passed = [each for each in summaries if each["row_verdict"] == _PASS]
+    if not passed:
         return ()
+    bases = {each["model"]: each for each in reversed(passed)}
+    pairs = [(bases.get(each["model"], passed[0]), each) for each in summaries]
     return judge(
         [
-            Two(
-                base=base,
-                own=each,
-                base_name=base["name"],
-                unlike=unlike(base, each),
-            )
-            for each in summaries
-            if each is not base
+            Two(base=base, own=own, base_name=base["name"], unlike=unlike(base, own))
+            for base, own in pairs
+            if own is not base
         ]
     )
 
