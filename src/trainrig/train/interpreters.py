@@ -84,8 +84,9 @@ def is_foreign(path: str) -> bool:
 
 def _absolute(said: str, name: str) -> str:
     name = os.path.expanduser(name)
-    path = os.path.abspath(name) if os.path.dirname(name) else shutil.which(name)
-    if path is None or not os.path.exists(path):
+    on_path = None if os.path.dirname(name) else shutil.which(name)
+    path = os.path.abspath(on_path or name)
+    if not os.path.exists(path):
         raise UsageError(f"{said} = {name}: there is no such interpreter", "the path of a python")
     if os.path.isdir(path):
         inside = os.path.join(path, "bin", "python")
