@@ -55,6 +55,8 @@ def train(folder: Path, tell: Any) -> None:
     request = json.loads((folder / "experiment.json").read_text())
     theirs = json.loads((folder / "theirs.json").read_text())
     asked = request["experiment"]
+    if asked["nproc"] != common.SIZE:
+        raise ValueError(f"{common.SIZE} ranks were started, and nproc is {asked['nproc']}")
     before = common.resident()
     trainer = trainer_for(folder, asked, theirs, tell, plain=request.get("plain_loss", False))
     trainer.train()
