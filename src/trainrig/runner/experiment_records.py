@@ -17,10 +17,11 @@ from trainrig.record import Case, Finding, Kind, Limit, Record, Status
 from trainrig.runner import energy
 from trainrig.runner.experiment_devices import Device, memory_by_rank, words_of
 from trainrig.runner.experiment_devices import differences as other_devices
+from trainrig.runner.experiment_ranks import uneven, wrong_on_ranks
 from trainrig.runner.targets import Target
 from trainrig.train.backends import Result
 from trainrig.train.experiment import Experiment, case_of, settings_of
-from trainrig.train.layouts import Layout, asked_of, differences, found_of
+from trainrig.train.layouts import Layout, asked_of, found_of
 from trainrig.train.parts import COMMUNICATION, OTHER, PARTS
 from trainrig.units import format_share
 from trainrig.workload import find, hardware_flops, model_flops
@@ -99,7 +100,7 @@ class Trained:
         if self.found is None:
             return []
         return [
-            *differences(self.asked, self.found),
+            *wrong_on_ranks(self.asked, self.result),
             *other_devices(self.experiment, self.devices),
         ]
 
@@ -322,6 +323,7 @@ def findings_of(
             fix="it computes something else than one process does on the same samples",
             records=ids,
         )
+    yield from uneven(name, [counted(rows) for rows in trained.result.rows_of_ranks], ids)
     seconds, other = trained.mean("time"), trained.mean(OTHER)
     if seconds and other and other > _MAX_OTHER * seconds:
         yield Finding(

@@ -50,6 +50,15 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What another rank than the first told."""
+
+    rank: int
+    rows: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a training told."""
 
@@ -57,6 +66,8 @@ class Result:
     """A step each, of rank 0."""
     facts: Mapping[str, Any] | None = None
     """Of the layout, of rank 0."""
+    peers: tuple[Peer, ...] = ()
+    """The other ranks."""
     memory: float | None = None
     """The peak of the rank that held most, in bytes."""
     reserved: float | None = None
@@ -69,6 +80,11 @@ class Result:
     ended: float | None = None
     """When rank 0 had trained its last step that is timed, by the monotonic clock."""
     probe: Probe | None = None
+
+    @property
+    def rows_of_ranks(self) -> list[tuple[Mapping[str, Any], ...]]:
+        """The steps of each rank."""
+        return [self.rows, *(peer.rows for peer in self.peers)]
 
 
 class Backend(Protocol):
@@ -129,7 +145,7 @@ class _Python:
         )
 
     def collect(self, run: Path) -> Result:
-        """Rows and facts of rank 0; devices and memory of all, and the most memory of a rank."""
+        """Rows and facts of each rank; devices and memory of all, and the most of a rank."""
         ranks = range(len(list(run.glob("events-*.jsonl"))))
         told = [[event for _, event in read_events(run, rank)] for rank in ranks]
         first = told[0] if told else []
@@ -139,6 +155,14 @@ class _Python:
         return Result(
             rows=tuple(_called("row", first)),
             facts=facts[-1] if facts else None,
+            peers=tuple(
+                Peer(
+                    rank=rank,
+                    rows=tuple(_called("row", events)),
+                    facts=next(reversed(_called("layout", events)), None),
+                )
+                for rank, events in enumerate(told[1:], 1)
+            ),
             memory=max((e["peak"] for e in memory if e["peak"] is not None), default=None),
             reserved=max((e["reserved"] for e in memory if e.get("reserved")), default=None),
             memories=_each(told, "memory", lambda event: event),

@@ -1,0 +1,192 @@
+"""Whether an experiment's numbers are true: FLOPs by hand, every rank looked at, lies found out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.runner.experiment_ranks import waited_for, wrong_on_ranks
+from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
+from trainrig.train.backends import ALL, Peer, Result
+from trainrig.train.experiment import Experiment
+from trainrig.train.layouts import asked_of
+
+PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
+
+
+def rows(number: int = 8, **parts: float) -> tuple[dict[str, Any], ...]:
+    """Steps whose parts are as said."""
+    each = dict.fromkeys(PARTS, 0.0) | parts
+    step = {"loss": 9.0, "grad_norm": 1.0, "time": sum(each.values()), **each}
+    return tuple({"step": n, **step} for n in range(number))
+
+
+# ---- FLOPs, by hand
+
+# b samples of s tokens, width h, vocabulary V.  A block's products are 24bsh² + 4bs²h, the head's
+# 2bshV; backward is twice forward.
+_SMALL = "num_layers=2,hidden=32,num_heads=2,vocab=128,max_positions=16"
+_LLAMA = "num_layers=1,hidden=32,num_heads=4,num_kv_heads=2,ffn=64,vocab=128,max_positions=16"
+_T5 = "num_layers=1,num_decoder_layers=1,hidden=32,num_heads=2,ffn=128,vocab=128"
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "seq", "flops"),
+    [
+        # 2 blocks of 1,572,864 + 131,072, and a head of 524,288
+        (f"gpt2:{_SMALL}", 4, 16, 3 * 3_932_160),
+        # and before BERT's head another product of 2bsh² = 131,072
+        (f"bert:{_SMALL}", 4, 16, 3 * (3_932_160 + 131_072)),
+        # q and out 131,072 each, k and v as much together, scores as much, 3 gated products
+        (f"llama:{_LLAMA}", 4, 16, 3 * (4 * 131_072 + 3 * 262_144 + 524_288)),
+        # 96 tokens are read and 22 are written.  Encoder: 1,572,864 + 2,359,296 + 3,145,728
+        (f"t5:{_T5}", 2, 96, 3 * (7_077_888 + 3_073_024)),
+    ],
+    ids=["gpt2", "bert", "llama", "t5"],
+)
+def test_model_flops_are_those_of_one_devices_samples(
+    model: str, batch: int, seq: int, flops: int
+) -> None:
+    """Accumulation multiplies them; other ranks and what is computed again do not."""
+    for accum, ranks, recompute in ((1, 1, "none"), (3, 1, "none"), (3, 2, "full")):
+        own = Experiment(
+            model=model, batch=batch, seq=seq, grad_accum=accum, nproc=ranks, recompute=recompute
+        )
+        rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
+        assert rates["flop_rate"] == accum * flops / 0.5
+        assert rates["sample_rate"] == batch * accum * ranks / 0.5
+        assert rates["token_rate"] == batch * accum * ranks * seq / 0.5
+
+
+@pytest.mark.parametrize(
+    ("recompute", "again"),
+    [
+        # A fused attention's backward computes the scores again: 2bs²h = 65,536 in each block.
+        ("none", 2 * 65_536),
+        ("selective", 2 * 65_536),
+        # The whole block but its last product, whose result backward does not need.
+        ("full", 2 * (65_536 + 16 * 65_536 + 131_072)),
+    ],
+)
+def test_hardware_flops_add_what_is_computed_again(recompute: str, again: int) -> None:
+    own = Experiment(model=f"gpt2:{_SMALL}", batch=4, seq=16, grad_accum=3, recompute=recompute)
+    rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
+    assert rates["hardware_flop_rate"] == 3 * (3 * 3_932_160 + again) / 0.5
+
+
+# ---- what counts of the steps
+
+
+def test_a_step_is_the_mean_of_the_middle_half_of_what_counts() -> None:
+    """The first three settle; of 1, 2, …, 8 then 3 to 6 are left."""
+    times = [50.0, 60.0, 70.0, *(float(n) for n in (8, 1, 7, 2, 6, 3, 5, 4))]
+    steps = tuple(
+        row | {"time": time, "forward": time}
+        for row, time in zip(rows(len(times)), times, strict=True)
+    )
+    found = Trained(experiment=Experiment(), result=Result(rows=steps))
+    assert found.mean("time") == found.mean("forward") == 4.5
+
+
+def test_what_is_unknown_in_one_step_is_unknown() -> None:
+    steps = tuple(row | {"overlapped": None} for row in rows(forward=1.0))
+    assert Trained(experiment=Experiment(), result=Result(rows=steps)).mean("overlapped") is None
+    mixed = ({**steps[5], "overlapped": 1.0}, *steps[:5], *steps[6:])
+    assert Trained(experiment=Experiment(), result=Result(rows=mixed)).mean("overlapped") is None
+
+
+# ---- the other ranks
+
+
+def test_the_rank_that_others_wait_for_is_named_with_what_it_is_longer_in() -> None:
+    """Rank 0 alone would show communication, as if a link were slow."""
+    quick = rows(forward=0.100, backward=0.200, communication=0.080)
+    slow = rows(forward=0.170, backward=0.200, communication=0.010)
+    said = waited_for([quick, slow])
+    assert said is not None
+    assert "70.0 ms is another rank's waiting for rank 1" in said
+    assert said.endswith("takes 70.0 ms longer in forward")
+    said = waited_for([rows(data_wait=0.3, communication=0.01), quick, quick])
+    assert said is not None and "waiting for rank 0" in said and "longer in data wait" in said
+
+
+def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
+    even = rows(forward=0.100, backward=0.200, communication=0.080)
+    near = rows(forward=0.110, backward=0.200, communication=0.070)
+    assert waited_for([even, near]) is None
+    assert waited_for([even]) is None
+    assert waited_for([even, ()]) is None
+
+
+def test_a_rank_that_is_waited_for_is_a_warning() -> None:
+    quick = rows(forward=0.1, communication=0.1)
+    peer = Peer(rank=1, rows=rows(forward=0.19, communication=0.01))
+    own = Experiment(name="two", nproc=2)
+    found = Trained(experiment=own, result=Result(rows=quick, peers=(peer,)))
+    (finding,) = findings_of(found, [])
+    assert (finding.id, finding.severity) == ("rank-waited-for", "warning")
+    assert finding.evidence.startswith("two: of a step of 200 ms, 90.0 ms")
+
+
+FACTS = {
+    "num_parameters": 1000,
+    "weights": 1000,
+    "weights_between": 1000,
+    "gradients": 1000,
+    "masters": 1000,
+    "states": 1000,
+    "moments": 2,
+    "micro_batches": 1,
+    "micro_tokens": 2048,
+    "block_forwards": 1,
+    "weight_dtype": "bfloat16",
+    "gradient_dtype": "float32",
+    "master_dtype": "float32",
+    "state_dtype": "float32",
+    "wrapped": "DistributedDataParallel",
+    "placements": None,
+    "transport": "gloo",
+    "ranks": 2,
+    "optimizer": "AdamW",
+    "fused": True,
+    "compiled": False,
+    "offloaded": False,
+    "device": "cpu",
+    "threads": 1,
+}
+
+
+def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
+    own = asked_of(Experiment(nproc=2))
+    assert wrong_on_ranks(own, Result(facts=FACTS, peers=(Peer(rank=1, facts=FACTS),))) == []
+    other = Peer(rank=1, facts=FACTS | {"micro_tokens": 1024})
+    assert wrong_on_ranks(own, Result(facts=FACTS, peers=(other,))) == [
+        "micro_tokens: asked 2048, found 1024 (DistributedDataParallel) on rank 1"
+    ]
+    everywhere = Result(facts=other.facts, peers=(other,))
+    assert wrong_on_ranks(own, everywhere) == [
+        "micro_tokens: asked 2048, found 1024 (DistributedDataParallel)"
+    ]
+    wrong = Trained(experiment=Experiment(nproc=2), result=Result(facts=FACTS, peers=(other,)))
+    assert wrong.word == "FAIL" == summary_of(wrong)["row_verdict"]
+
+
+def test_what_every_rank_told_is_collected(tmp_path: Path) -> None:
+    for rank, peak in enumerate((1.0, 3.0, 2.0)):
+        events = [
+            {"event": "layout", "wrapped": f"of {rank}"},
+            *({"event": "row", **row, "rank": rank} for row in rows(2)),
+            {"event": "memory", "peak": peak, "reserved": None},
+        ]
+        path = tmp_path / f"events-{rank}.jsonl"
+        path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    found = ALL["native"].collect(tmp_path)
+    assert found.memory == 3.0
+    assert [row["rank"] for row in found.rows] == [0, 0]
+    assert [(p.rank, len(p.rows), (p.facts or {})["wrapped"]) for p in found.peers] == [
+        (1, 2, "of 1"),
+        (2, 2, "of 2"),
+    ]
