@@ -22,6 +22,8 @@ from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
 from trainrig.record import Outcome, Status
 from trainrig.report import resources
+from trainrig.report.side import side_of
+from trainrig.report.summaries import stored
 from trainrig.runner import energy as beside
 from trainrig.runner import experiment_devices as devices
 from trainrig.runner import experiment_site
@@ -53,6 +55,17 @@ def machine(count: int = 4) -> Snapshot:
     first = snapshot.gpus[0]
     gpus = [dataclasses.replace(first, index=n, uuid=UUIDS[n]) for n in range(count)]
     return dataclasses.replace(snapshot, gpus=tuple(gpus))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small prepared corpus."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
+    for number in range(20):
+        (folder / f"{number}.txt").write_text(" ".join(random.choice(words, 400)))
+    return str(prepare((folder,), out=folder.parent / "ready", vocab_size=400).folder)
 
 
 # ---- what is asked for
@@ -104,14 +117,15 @@ def test_a_gpu_that_is_not_there_or_hidden_is_refused(monkeypatch: pytest.Monkey
         check_site(experiment(devices="0,2"), site)
 
 
-def test_ranks_see_their_gpus_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
     """Also where none are named: Trainer would spread one process over all that it sees."""
-    monkeypatch.setattr(experiment_site, "read_manifest", lambda _: None)
     site = Site(gpus=2, cores=8, numbers=(2, 3), present=(0, 1, 2, 3))
-    own = experiment_site.placed(experiment(nproc=1), site)
+    own = experiment_site.placed(experiment(data=data), site)
     assert own.devices == "2"
-    assert experiment_site.placed(experiment(nproc=2, device=""), site).devices == "2,3"
-    assert experiment_site.placed(experiment(nproc=3), site).devices == ""  # refused afterwards
+    assert experiment_site.placed(experiment(data=data, nproc=2, device=""), site).devices == "2,3"
+    assert (
+        experiment_site.placed(experiment(data=data, nproc=3), site).devices == ""
+    )  # refused afterwards
     env = ALL["native"].command(experiment(devices="3,2"), tmp_path).env
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
     on_cpu = ALL["native"].command(experiment(device="cpu"), tmp_path).env
@@ -272,17 +286,6 @@ def test_without_energy_there_is_a_reason_and_no_number() -> None:
 # ---- a run
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A small prepared corpus."""
-    folder = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
-    for number in range(20):
-        (folder / f"{number}.txt").write_text(" ".join(random.choice(words, 400)))
-    return str(prepare((folder,), out=folder.parent / "ready", vocab_size=400).folder)
-
-
 def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,3 +362,14 @@ def test_where_nothing_was_read_there_is_a_line_and_no_column() -> None:
     assert list(resources.notes_of([dry, dry])) == ["Energy was not read: needs root"]
     assert resources.columns_of([{"name": "a", "samples_per_s": 1.0}]) == ("experiment",)
     assert list(resources.notes_of([shown()])) == []
+
+
+def test_they_stand_in_every_report_and_a_stranger_s_are_none() -> None:
+    written = summary_of(Trained(experiment=experiment(), result=Result(rows=tuple(ROWS))))
+    own = written | shown(no_energy_reason="needs root")
+    (kept,) = stored({"experiments": [own]})
+    side = side_of([kept])
+    assert side is not None and resources.TITLE in [table.title for table in side.tables]
+    assert "Energy was not read: needs root" in side.reasons
+    for wrong in ({"devices": "two"}, {"memory_by_rank": [{"allocated_bytes": "much"}]}):
+        assert stored({"experiments": [own | wrong]}) == ()
