@@ -74,8 +74,7 @@ def beside_lines(series: Series, width: int = WIDTH) -> Iterator[str]:
     for table in beside_tables(series):
         yield ""
         yield from table_lines(table, width)
-    rows = published(series)
-    for said in (*beside.notes(rows), *beside.notices(rows)):
+    for said in beside.notices(published(series)):
         yield from wrap(said, width, subsequent_indent="  ")
 
 
@@ -225,6 +224,8 @@ def table_lines(table: Table, width: int) -> Iterator[str]:
         yield from wrap(f"{table.title}:", width)
     left = {0, *(n for n, name in enumerate(table.columns) if name in _WORDS)}
     yield from columns(table.columns, table.rows, width, left)
+    for note in table.notes:
+        yield from wrap(note, width, subsequent_indent="  ")
 
 
 # ---- markdown
@@ -263,7 +264,8 @@ def markdown_forest(
 
 def markdown_table(table: Table, escape: Callable[[str], str]) -> list[str]:
     """A table under its title."""
-    return [f"**{escape(table.title)}**", _pipes(table.columns, table.rows, escape)]
+    notes = map(escape, table.notes)
+    return [f"**{escape(table.title)}**", _pipes(table.columns, table.rows, escape), *notes]
 
 
 _MARKDOWN_BAR = 10

@@ -34,6 +34,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
+    notes: tuple[str, ...] = ()
+    """What is below it: where its figures come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,6 @@ def side_of(summaries: Sequence[Summary], series: Series | None = None) -> Side 
         reasons=(
             *_reasons(summaries),
             *resources.notes_of(summaries),
-            *beside.notes(rows),
             *beside.notices(rows),
         ),
     )
@@ -146,7 +147,14 @@ def beside_tables(series: Series) -> tuple[Table, ...]:
     rows = published(series)
     if not rows:
         return ()
-    return (Table(columns=beside.columns(rows), rows=beside.texts(rows), title=beside.TITLE),)
+    return (
+        Table(
+            columns=beside.columns(rows),
+            rows=beside.texts(rows),
+            title=beside.TITLE,
+            notes=tuple(beside.notes(rows)),
+        ),
+    )
 
 
 # ---- what differs
