@@ -79,7 +79,7 @@ def predict_training(
         missing = bare.replace(id=new_id(), metric="time", unit="s", conditions=FROM_RATES)
         return (missing.replace(status=Status.MISSING, reason=reason),)
     source = "; ".join(f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream"))
-    records = [_record(bare, one, source, corrections or {}) for one in found]
+    records = [corrected(bare, one, source, corrections or {}) for one in found]
     has_grounds = expected.value is not None
     return tuple(r for r in records if r.metric != "flop_rate" or not has_grounds)
 
@@ -103,7 +103,8 @@ def _newest(points: Iterable[Record]) -> list[Record]:
     return list({record.key: record for record in points}.values())
 
 
-def _record(bare: Record, one: Foretold, source: str, corrections: Corrections) -> Record:
+def corrected(bare: Record, one: Foretold, source: str, corrections: Corrections) -> Record:
+    """A prediction of the step's model as a record, with what the ledger taught."""
     # The plan's own record says what is required; those beside it require nothing.
     planned = bare.conditions if one.metric == bare.metric else {}
     conditions = {**planned, **FROM_RATES}

@@ -1,0 +1,212 @@
+"""What an experiment should take, said before it is trained: records in the key of its points.
+
+Answers seconds of a step and bytes of a device, by the rates that earlier runs in the same folder
+measured on this machine, or by its chip's claims; without either the record says that there is no
+target.  A rank computes what one process of its engine does; what several exchange is added.  On a
+processor a rank is one thread: it gets a core's part of what all of them reached together, its
+exchanges go through gloo and the loopback device, at a presumed rate, and nothing hides them where
+each core computes.  Corrections that `trainrig ledger --calibrate` stored are applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import TrainrigError, UnavailableError
+from trainrig.predict.foretell import Foretold
+from trainrig.predict.ledger import FROM_RATES
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates_links import Link, Links
+from trainrig.predict.rates_records import rates_of_records
+from trainrig.predict.step import predict_step
+from trainrig.predict.step_constants import fitted
+from trainrig.record import Case, Kind, Record, Status
+from trainrig.runner.batch_sizes import layout_of
+from trainrig.runner.ledger import corrections_of, host_of
+from trainrig.runner.predict import corrected
+from trainrig.runner.targets import Target
+from trainrig.store import find_runs, read_run
+from trainrig.train.experiment import Experiment
+from trainrig.workload.find import find
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory
+from trainrig.workload.spans import written_tokens
+
+BENCHMARK = "training"
+RUNS = 4
+"""The newest runs that are looked into for rates."""
+_VERBS = ("-qualify-", "-bench-")
+_RATES = ("matmul", "vector", "copy", "storage")
+_GLOO = Link(name="gloo over loopback", bandwidth=4e8, latency=2e-4, hop=1e-4, ramp=1e-3)
+"""Presumed: the bytes of a sum go through the kernel's sockets and are added by the same cores."""
+_UNSURE_CORE = 0.25
+"""What a core's part of all cores' rate adds to a step's uncertainty (natural logarithm)."""
+_RESIDENT = 100e6
+"""B that a process on the host holds besides its tensors from its first step on: libraries that are
+loaded then, what malloc keeps; seen were 50 to 150 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What a machine's predictions rest on; read once for a run of experiments."""
+
+    points: tuple[Record, ...] = ()
+    """Rates that were measured on it, the newest last."""
+    corrections: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    cores: int = 1
+
+
+def grounds_of(parent: Path, host: str, cores: int) -> Grounds:
+    """From the newest runs of ``host`` in a folder that measured rates; others are passed over."""
+    paths = [path for path in find_runs(parent) if any(verb in path.name for verb in _VERBS)]
+    points: list[Record] = []
+    for path in paths[-RUNS:]:
+        try:
+            run = read_run(path)
+        except TrainrigError:
+            continue
+        if host_of(run) == host:
+            points += [r for r in run.records if r.benchmark in _RATES and _is_rate(r)]
+    return Grounds(
+        points=tuple(points), corrections=corrections_of(parent, host), cores=max(1, cores)
+    )
+
+
+def _is_rate(record: Record) -> bool:
+    return record.is_point and record.kind is Kind.MEASURED and record.status is Status.OK
+
+
+def forecast(
+    own: Experiment, case: Case, target: Target, environment: str, grounds: Grounds
+) -> tuple[Record, ...]:
+    """What to write before ``own`` is trained; never raises: no grounds are a record."""
+    bare = Record(
+        kind=Kind.PREDICTED,
+        benchmark=BENCHMARK,
+        case=case,
+        metric="time",
+        unit="s",
+        value=None,
+        device=target.name,
+        device_index=target.index,
+        device_count=own.nproc,
+        environment=environment,
+        conditions=FROM_RATES,
+    )
+    try:
+        rates = _rates(own, target, grounds)
+        found = (_time(own, rates, target), _memory(own, target))
+    except TrainrigError as error:
+        reason = f"no target known: {error.message}"
+        return (bare.replace(status=Status.MISSING, reason=reason),)
+    words = [f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream")]
+    words += [f"collective: {rates.provenance['collective']}"] if own.nproc > 1 else []
+    return tuple(corrected(bare, one, "; ".join(words), grounds.corrections) for one in found)
+
+
+def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
+    """Seconds of a step; 80 % interval."""
+    shape, constants = find(own.model), fitted()
+    if not target.is_gpu:
+        constants = dataclasses.replace(constants, hidden=0.0)
+    spread = as_predicted(own)
+    step = predict_step(shape, spread, rates, constants=constants)
+    seconds = step.total
+    if own.backend == "native" and own.nproc > 1:
+        one = own.replace(nproc=1, zero=0, offload="none")
+        alone = predict_step(shape, as_predicted(one), rates)
+        seconds = alone.total - alone.optimizer + step.optimizer + step.offload + step.data_comm
+    wide = math.exp(math.hypot(step.spread, 0.0 if target.is_gpu else _UNSURE_CORE))
+    return Foretold(
+        metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
+    )
+
+
+def _memory(own: Experiment, target: Target) -> Foretold:
+    """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
+    found = memory(find(own.model), as_predicted(own))
+    low, high = (float(end) for end in found.interval("allocated"))
+    value = float(found.allocated)
+    if not target.is_gpu:
+        value, high = value + _RESIDENT, high + 2 * _RESIDENT
+    return Foretold(metric="peak_memory", unit="B", value=value, interval=(low, high))
+
+
+def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
+    """Of one rank's device.  UnavailableError where nothing is known of it."""
+    if own.backend == "dataparallel":
+        raise UnavailableError("DataParallel's scattering and gathering is not modelled")
+    newest: dict[object, Record] = {}
+    for point in grounds.points:
+        if point.device == target.name and (point.disturbed is None or point.key not in newest):
+            newest[point.key] = point
+    rates = rates_of_records(newest.values(), target.chip)
+    return rates if target.is_gpu else _of_a_core(rates, max(grounds.cores, own.nproc))
+
+
+def _of_a_core(rates: Rates, cores: int) -> Rates:
+    """One thread of a processor that was measured with all of its cores."""
+    products, streams = rates.matmuls, rates.streams
+    sustained = {dtype: rate / cores for dtype, rate in products.sustained.items()}
+    return rates.replace(
+        matmuls=dataclasses.replace(
+            products, sustained=sustained, bandwidth=products.bandwidth / cores
+        ),
+        streams=dataclasses.replace(streams, bandwidth=streams.bandwidth / cores),
+        links=Links(inside=_GLOO, between=_GLOO),
+        provenance={
+            **rates.provenance,
+            "matmul": f"{rates.provenance['matmul']}, 1/{cores} of it",
+            "stream": f"{rates.provenance['stream']}, 1/{cores} of it",
+            "collective": "presumed: gloo over the loopback device",
+        },
+    )
+
+
+def row_of(own: Experiment, records: Sequence[Record]) -> dict[str, Any]:
+    """What was foretold of an experiment, as its run's series ``foretold`` keeps it."""
+    told = {record.metric: record for record in records if record.value is not None}
+    time, peak = told.get("time"), told.get("peak_memory")
+    return {
+        "name": own.name,
+        "batch_size": own.batch,
+        "step_time_s": time and time.value,
+        "step_time_interval_s": time and list(time.interval or ()),
+        "peak_memory_bytes": peak and peak.value,
+        "peak_memory_interval_bytes": peak and list(peak.interval or ()),
+        "source": time and time.source,
+        "reason": next((record.reason for record in records if record.reason), None),
+    }
+
+
+def as_predicted(own: Experiment) -> Layout:
+    """The layout in the predictor's words.
+
+    Our engine computes with narrow weights of fp32 masters, in blocks whose norms and activations
+    are single kernels and with a loss in chunks, on several ranks as on one; Trainer trains by
+    autocast, what the model's family has as it is.
+    """
+    layout = layout_of(own).replace(
+        dropout="no",
+        kernels="compiled" if own.compile else "flash",
+        optimizer=_OPTIMIZERS[own.optimizer],
+        target_seq=written_tokens(find(own.model), own.seq),
+    )
+    if own.backend != "native":
+        return layout.replace(engine="ddp" if layout.engine == "plain" else layout.engine)
+    if own.nproc > 1 and not own.compile:
+        layout = layout.replace(kernels="flash+fused")
+    return layout if layout.engine == "fsdp" else layout.replace(states="masters")
+
+
+_OPTIMIZERS = {
+    "adamw": "adamw-fused",
+    "adamw-plain": "adamw",
+    "adamw-8bit": "adamw-8bit",
+    "sgd": "sgd",
+}
