@@ -15,7 +15,7 @@ from typing import Any
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Status
-from trainrig.report.experiments import stored
+from trainrig.report.summaries import stored
 from trainrig.runner.experiment_records import BENCHMARK, Trained
 from trainrig.store import RunData, read_run
 from trainrig.train.backends import ALL
@@ -58,7 +58,9 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Summar
     return {
         each["name"]: each
         for each in stored(run.series)
-        if each["status"] == Status.OK.value and len(each["rounds"]) >= rounds.get(each["name"], 0)
+        if each["status"] == Status.OK.value
+        and not each["reason"]  # a comparison that was broken off
+        and len(each["rounds"]) >= rounds.get(each["name"], 0)
     }
 
 

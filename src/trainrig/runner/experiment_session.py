@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.catalog.published.training import baselines
-from trainrig.data.manifest import read_manifest
-from trainrig.errors import MootError, UnavailableError
+from trainrig.errors import MootError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
@@ -37,10 +36,10 @@ from trainrig.runner.experiment_resume import recalled
 from trainrig.runner.experiment_site import environment_of
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, choose
-from trainrig.store import RunWriter
+from trainrig.store import RunWriter, store_errors
 from trainrig.train.backends import ALL, Result
 from trainrig.train.experiment import Experiment
-from trainrig.train.launch import launch
+from trainrig.train.launch import Command, Ended, Heard, launch
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_memory, format_quantity
 
@@ -55,6 +54,8 @@ class Session:
     snapshot: Snapshot
     watch: Watcher
     silence: float
+    texts: Mapping[str, str]
+    """Folder of data → hash of its text."""
     total: int
     trained: list[Trained] = field(default_factory=list)
     _staying: list[Finding] = field(default_factory=list)
@@ -106,7 +107,9 @@ class Session:
                 self._fit_or_train(found)
             self._compare(found)
         except KeyboardInterrupt:
-            found.status, found.reason = Status.SKIPPED, "interrupted"
+            found.reason = "interrupted"
+            if found.status is not Status.OK or not found.result.rows:  # else it has been trained
+                found.status = Status.SKIPPED
             self._keep(found)
             raise
         return self._keep(found)
@@ -159,7 +162,7 @@ class Session:
 
     def _record(self, found: Trained, went_on: int | None = None) -> tuple[Finding, ...]:
         """Write the records of a training; what is wrong with it."""
-        data_hash = read_manifest(Path(found.experiment.data)).corpus_sha256
+        data_hash = self.texts[found.experiment.data]
         target = self._target(found.experiment)
         own = of_device(self.claims, target.name, target.index)
         found.peak = ceiling(own, "step", {"dtype": found.experiment.dtype})
@@ -224,19 +227,29 @@ class Session:
     def _launch(self, found: Trained, folder: Path, heard: Any, *, probe: bool = True) -> None:
         backend = ALL[found.experiment.backend]
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
-        command = backend.command(found.experiment, folder, probe=probe)
+        with store_errors(folder):
+            command = backend.command(found.experiment, folder, probe=probe)
         found.load = os.getloadavg()[0]
         meters = meters_of(found.experiment, self.snapshot)
         with neighbours.watch() as watched, energy.watch(meters):
-            ended = launch(command, folder, silence=self.silence, heard=heard)
+            ended = self._launched(command, folder, heard)
         found.busy = watched.disturbed
         found.status, found.reason = ended.status, ended.reason
         found.duration = ended.duration
         found.result = backend.collect(folder)
         self._look_at(found, meters)
-        (folder / "weights.pt").unlink(missing_ok=True)
         if ended.status is Status.OK and not found.result.rows:
             found.status, found.reason = Status.FAILED, "its ranks ended and told of no step"
+
+    def _launched(self, command: Command, folder: Path, heard: Heard) -> Ended:
+        """How it ended; what it cannot be started for is a fault of this training alone."""
+        try:
+            with store_errors(folder):
+                return launch(command, folder, silence=self.silence, heard=heard)
+        except (UnavailableError, UsageError) as error:  # a port that another program took
+            return Ended(status=Status.FAILED, reason=error.message)
+        finally:
+            (folder / "weights.pt").unlink(missing_ok=True)
 
     def _look_at(self, found: Trained, meters: energy.Meters) -> None:
         """Which devices it had, and what they used."""
@@ -265,7 +278,9 @@ class Session:
         reference = Trained(experiment=reference_of(own).replace(steps=1))
         self.watch(Progress(text=f"the one-process reference of {own.name}", level="running"))
         folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
-        self._launch(reference, folder, lambda _rank, _event: None)
+        reference.reason = self._too_large(reference.experiment)
+        if reference.reason is None:
+            self._launch(reference, folder, lambda _rank, _event: None)
         self._references.append((reference.experiment, reference.result.probe))
         if reference.result.probe is None:
             self._staying.append(

@@ -9,24 +9,37 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainrig.data.batches import Shard
 from trainrig.data.manifest import read_manifest
+from trainrig.data.objective import open_batches
+from trainrig.data.prepare import MOST_VERIFIED, prepare, verify
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Snapshot, environment_digest
 from trainrig.machine.host import ThisMachine
 from trainrig.machine.software import software
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.train.backends import Site, check_site, is_driven, python_of
-from trainrig.train.experiment import Experiment, check_compiler
+from trainrig.train.experiment import Experiment, check_compiler, objective_of
 from trainrig.train.interpreters import ask, is_foreign
 from trainrig.train.layouts import check_layout
+from trainrig.workload import find
 
 
 def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
-    """Each with the folder of its tokens; Python's standard library where none is named."""
+    """Each with the folder of its tokens; Python's standard library where none is named.
+
+    Raises DataError for a folder that does not hold what its manifest says.
+    """
+    found = _with_folders(experiments, watch)
+    for folder in {Path(each.data) for each in found}:
+        if read_manifest(folder).train.num_tokens <= MOST_VERIFIED:
+            verify(folder)
+    return found
+
+
+def _with_folders(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
     if all(experiment.data for experiment in experiments):
         return [e.replace(data=str(Path(e.data).resolve())) for e in experiments]
-    from trainrig.data.prepare import prepare
-
     watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
     folder = str(prepare().folder.resolve())
     return [e.replace(data=str(Path(e.data).resolve()) if e.data else folder) for e in experiments]
@@ -46,7 +59,15 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
     check_layout(placed)
     if is_driven(placed):
         placed = placed.replace(python=python_of(placed))
-    read_manifest(Path(placed.data))
+    shape = find(placed.model)
+    open_batches(  # text that is too short, a vocabulary that is too small: refused by this
+        Path(placed.data),
+        "train",
+        objective_of(shape),
+        seq_len=placed.seq,
+        shard=Shard(batch=placed.samples, num_ranks=placed.nproc, seed=placed.seed),
+        vocab_size=shape.vocab,
+    )
     return placed
 
 

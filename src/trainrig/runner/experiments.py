@@ -20,7 +20,7 @@ from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.record import Verdict
-from trainrig.report.experiments import stored
+from trainrig.report.summaries import stored
 from trainrig.report.versus import as_dicts
 from trainrig.runner.experiment_devices import site_of
 from trainrig.runner.experiment_records import (
@@ -129,19 +129,20 @@ def run_experiments(
             snapshot=snapshot,
             watch=watch,
             silence=silence,
+            texts=_texts(ready),
             total=len(ready),
         )
         watch(Progress(text=f"{len(ready)} experiments on {hostname}", level="stage"))
         if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
         done = done_in(read_run(run.path), ready) if resume else {}
-        if resume:
-            run.reopen()
-        else:
-            write_atomic(run.path / NAME, file_of(ready, _texts(ready)))
-            session.stand_beside(full_scale or ready)
         interrupted = None
         try:
+            if resume:
+                run.reopen()
+            else:
+                write_atomic(run.path / NAME, file_of(ready, session.texts))
+                session.stand_beside(full_scale or ready)
             for experiment, error in zip(ready, lacking, strict=True):
                 if experiment.name in done:
                     session.recall(experiment, done[experiment.name])

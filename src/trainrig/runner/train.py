@@ -19,7 +19,7 @@ from typing import Any
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import Manifest, read_manifest
 from trainrig.data.objective import open_batches
-from trainrig.data.prepare import verify
+from trainrig.data.prepare import MOST_VERIFIED, verify
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Finding, Kind, Record, Status
 from trainrig.runner.interrupt import interrupted_once
@@ -41,8 +41,6 @@ from trainrig.workload import ModelShape
 MARGIN_NATS = 1.0
 """A model that learned lies this far below the unigram entropy of the held-out text."""
 LEARNING_STEPS = 200
-# Hashing as much takes a second; more text is trusted to be what its manifest says.
-_VERIFIED_TOKENS = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def plan_for(experiment: Experiment) -> Plan:
             vocab_size=shape.vocab,
         )
     manifest = read_manifest(folder)
-    if manifest.train.num_tokens <= _VERIFIED_TOKENS:
+    if manifest.train.num_tokens <= MOST_VERIFIED:
         verify(folder)
     return Plan(experiment=experiment, shape=shape, manifest=manifest)
 

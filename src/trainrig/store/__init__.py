@@ -15,7 +15,14 @@ its name, and a torn last line is dropped by the reader.
 
 from trainrig.store.bundle import is_bundle, pack, unpack
 from trainrig.store.reader import RunData, find_runs, read_run
-from trainrig.store.writer import RunWriter, create_run, log_in, resume_run, write_atomic
+from trainrig.store.writer import (
+    RunWriter,
+    create_run,
+    log_in,
+    resume_run,
+    store_errors,
+    write_atomic,
+)
 
 __all__ = [
     "RunData",
@@ -27,6 +34,7 @@ __all__ = [
     "pack",
     "read_run",
     "resume_run",
+    "store_errors",
     "unpack",
     "write_atomic",
 ]

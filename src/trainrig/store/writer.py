@@ -52,7 +52,7 @@ class RunWriter:
         """
         self.path = path
         self.name = path.name
-        with _store_errors(path):
+        with store_errors(path):
             (path / SERIES).mkdir(exist_ok=True)
             (path / LOGS).mkdir(exist_ok=True)
             self._records = _LineFile(path / RECORDS)
@@ -76,7 +76,7 @@ class RunWriter:
     def append_series(self, name: str, row: Mapping[str, Any]) -> None:
         """Add one sample to ``series/<name>.jsonl``; flushed, not synced."""
         if name not in self._series:
-            with _store_errors(self.path):
+            with store_errors(self.path):
                 self._series[name] = _LineFile(self.path / SERIES / f"{name}.jsonl")
         line = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
         self._series[name].append(line, sync=False)
@@ -91,7 +91,7 @@ class RunWriter:
 
     def reopen(self) -> None:
         """Take the verdict back: more is about to be measured."""
-        with _store_errors(self.path):
+        with store_errors(self.path):
             (self.path / VERDICT).unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -123,7 +123,7 @@ def create_run(parent: Path, verb: str, config: Mapping[str, Any]) -> RunWriter:
     """
     now = datetime.datetime.now(datetime.UTC)
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
-    with _store_errors(parent):
+    with store_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".run-", dir=parent))
         try:
@@ -158,7 +158,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     place.  Raises StoreError when it cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
-    with _store_errors(path):
+    with store_errors(path):
         if path.exists() and not path.is_file():
             path.write_bytes(data)
             return
@@ -184,7 +184,7 @@ def log_in(folder: Path, name: str) -> Path:
 
     Raises StoreError when it cannot be written.
     """
-    with _store_errors(folder):
+    with store_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     return folder / name
@@ -242,7 +242,8 @@ def _end_of_whole_lines(fd: int) -> int:
 
 
 @contextmanager
-def _store_errors(path: Path) -> Iterator[None]:
+def store_errors(path: Path) -> Iterator[None]:
+    """What cannot be written inside it is a StoreError."""
     try:
         yield
     except OSError as error:

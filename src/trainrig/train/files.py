@@ -211,14 +211,14 @@ def _listed(devices: Any) -> str:
 
 
 def _check_names(keys: Keys) -> None:
-    """Every key is one that there is, and a name can be printed."""
+    """Every key is one that there is, and what it says can be printed."""
     _refuse_later(keys)
     for key in keys:
         if key not in KEYS:
             raise _no_key(key)
-    name = keys.get("name", "")
-    if isinstance(name, str) and not name.isprintable():
-        raise UsageError(said("name", name), "letters without line breaks and control codes")
+    for key, value in keys.items():
+        if isinstance(value, str) and not value.isprintable():
+            raise UsageError(said(key, value), "text without line breaks and control codes")
 
 
 def _no_key(key: str) -> UsageError:

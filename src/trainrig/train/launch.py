@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import UsageError
+from trainrig.errors import UnavailableError, UsageError
 from trainrig.record import Status
 from trainrig.train.interpreters import without_ours
 from trainrig.train.telling import Where, read_events, where_is
@@ -118,14 +118,19 @@ class _Ranks:
         env = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
         env[PARENT] = str(os.getpid())
         with (self._folder / f"{self._log}-{rank}.log").open("wb") as log:
-            return subprocess.Popen(
-                command.argv,
-                env=_environment(command) | env | dict(command.env),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in the terminal reaches the parent alone
-            )
+            try:
+                return subprocess.Popen(
+                    command.argv,
+                    env=_environment(command) | env | dict(command.env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C in the terminal reaches the parent alone
+                )
+            except OSError as error:  # too many processes, no interpreter
+                raise UnavailableError(
+                    f"rank {rank} cannot be started: {error.strerror}: {command.argv[0]}"
+                ) from None
 
     def __enter__(self) -> _Ranks:
         return self

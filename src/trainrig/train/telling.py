@@ -40,7 +40,8 @@ class Teller:
         self.rank = rank
         self._events = os.open(events_path(folder, rank), _NEW)
         with (folder / f"where-{rank}").open("wb+") as file:
-            file.truncate(_SIZE)
+            file.write(bytes(_SIZE))  # a hole would be filled later, and on a full disk kill us
+            file.flush()
             self._where = mmap.mmap(file.fileno(), _SIZE)
         self._step, self._part, self._operation = 0, "start", ""
 
