@@ -128,19 +128,13 @@ def _two(name: str, sides: Sequence[RunView], found: Sequence[Mapping[str, Summa
 
 
 def _as_found(base: Summary, own: Summary) -> list[str]:
-    """What was found differently where the same was asked for: threads, transport, software."""
-    said = []
-    for what, part, names in (
-        ("found ", "layout_found", _MACHINE),
-        ("", "software_found", tuple(base.get("software_found") or ())),
-    ):
-        old, new = base.get(part) or {}, own.get(part) or {}
-        said += [
-            f"{what}{name}: {text(old[name])} → {text(new[name])}"
-            for name in names
-            if name in old and name in new and old[name] != new[name]
-        ]
-    return said
+    """What was found differently where the same was asked for: threads, transport."""
+    old, new = base.get("layout_found") or {}, own.get("layout_found") or {}
+    return [
+        f"found {name}: {text(old[name])} → {text(new[name])}"
+        for name in _MACHINE
+        if name in old and name in new and old[name] != new[name]
+    ]
 
 
 def _why_alone(view: RunView, which: str) -> str:

@@ -76,7 +76,8 @@ def across_lines(found: Across, width: int) -> Iterator[str]:
         yield from (*forest_lines(shown.forest, width, f"{_TITLE}:"), "")
     for table in shown.rest:
         yield from (*table_lines(table, width), "")
-    yield from wrap(RULE, width)
+    if found.rows:
+        yield from wrap(RULE, width)
 
 
 def across_markdown(found: Across, escape: Callable[[str], str]) -> Iterator[str]:
@@ -88,7 +89,8 @@ def across_markdown(found: Across, escape: Callable[[str], str]) -> Iterator[str
         yield from markdown_forest(shown.forest, escape, _TITLE)
     for table in shown.rest:
         yield from markdown_table(table, escape)
-    yield escape(RULE)
+    if found.rows:
+        yield escape(RULE)
 
 
 def _not_the_same(found: Across) -> Iterator[Table]:

@@ -213,7 +213,7 @@ def _letters(split: Split, room: int) -> str:
     """Parts at their places; each edge is rounded, so that the whole is as long as its sum."""
     text, at = "", 0.0
     for name, share, _ in split.parts:
-        at += share
+        at = min(100.0, at + share)
         text += _LETTERS[name] * (round(room * at / 100.0) - len(text))
     return text[:room]
 

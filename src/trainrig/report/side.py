@@ -165,7 +165,7 @@ def unlike(summaries: Sequence[Summary]) -> tuple[tuple[str, str], ...]:
     whole = all(each.get("settings") for each in summaries)
     each_asked = [asked(each, whole=whole) for each in summaries]
     found = []
-    for name in each_asked[0] if each_asked else ():
+    for name in dict.fromkeys(name for own in each_asked for name in own):
         values = list(dict.fromkeys(text(own[name]) for own in each_asked if name in own))
         if len(values) > 1:
             found.append((one_line(name), one_line(", ".join(values))))
@@ -220,11 +220,16 @@ def _splits(summaries: Sequence[Summary]) -> Iterator[Split]:
             sample=format_time(1.0 / each["samples_per_s"]),
             step=format_time(whole),
             parts=tuple(
-                (name, scale * max(0.0, parts.get(part) or 0.0), percent(parts.get(part), whole))
+                (name, _part(scale, parts.get(part)), percent(parts.get(part), whole))
                 for part, name in PARTS.items()
             ),
             hidden=(min(100.0, scale * hidden), percent(hidden, whole)) if hidden else None,
         )
+
+
+def _part(scale: float, seconds: float | None) -> float:
+    """A file may hold any number: no part is longer than the longest bar."""
+    return min(100.0, scale * max(0.0, seconds or 0.0))
 
 
 # ---- tables

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainrig.errors import DataError
 from trainrig.units import one_line
@@ -25,9 +25,19 @@ Series = Mapping[str, Sequence[Mapping[str, Any]]]
 SERIES = "experiments"
 
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
-_LARGEST = 1e30
+_LARGEST = 1e25
+_SMALLEST = 1e-15
+
+
+def _plausible(value: float) -> float:
+    """A file may hold any number, and quotients have ends."""
+    if value != 0.0 and abs(value) < _SMALLEST:
+        raise ValueError(f"nearer to 0 than {_SMALLEST:g}")
+    return value
+
+
 _Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-_Amount = Annotated[float, Field(ge=0.0, le=_LARGEST)]
+_Amount = Annotated[float, Field(ge=0.0, le=_LARGEST), AfterValidator(_plausible)]
 _Value = str | int | float | bool | None
 
 

@@ -72,6 +72,11 @@ class Two:
         """Whether a round of one and a round of the other met the machine together."""
         return not self.of_two_runs and _has_rounds(self.base) and _has_rounds(self.own)
 
+    @property
+    def is_other_work(self) -> bool:
+        """Whether a sample of one is another amount of work than a sample of the other."""
+        return self.base["model"] != self.own["model"] or _differ(self.base, self.own)
+
 
 def against_first(summaries: Sequence[Summary]) -> tuple[Versus, ...]:
     """Each experiment against the first of its model that passed, else against the first of all."""
@@ -115,7 +120,7 @@ def judge(pairs: Sequence[Two]) -> tuple[Versus, ...]:
 
 
 def unlike(base: Summary, own: Summary) -> tuple[str, ...]:
-    """What two experiments asked for differently; a key that only one of them knows is none."""
+    """What they ran on and asked for differently; a key that only one of them knows is none."""
     whole = all(each.get("settings") for each in (base, own))
     old, new = (asked(each, whole=whole) for each in (base, own))
     return tuple(
@@ -128,7 +133,13 @@ def unlike(base: Summary, own: Summary) -> tuple[str, ...]:
 def asked(each: Summary, *, whole: bool) -> dict[str, Any]:
     """Every setting by its name in an experiment file, or what an older run kept of them."""
     own = {name: each[name] for name in ("backend", "model", "batch_size") if name in each}
-    return {**own, **each["settings" if whole else "layout_asked"]}
+    return {**software(each), **own, **each["settings" if whole else "layout_asked"]}
+
+
+def software(each: Summary) -> dict[str, Any]:
+    """Versions that its ranks told: what differs in them differs beyond all that was asked for."""
+    found = each.get("software_found") or {}
+    return {name: version for name, version in found.items() if name != "interpreter"}
 
 
 def text(value: object) -> str:
@@ -142,12 +153,13 @@ def text(value: object) -> str:
 def _why_not(two: Two) -> str | None:
     """Why two experiments have no ratio."""
     base, own = two.base, two.own
+    if two.is_other_work:
+        return "samples of another model or length are other work"
     for each in (own, base):
         if each["row_verdict"] != _PASS:
             return str(each["row_verdict"])
-    if base["model"] != own["model"] or _differ(base, own):
-        return "samples of another model or length are other work"
-    return _untimed(base) or _untimed(own) or _too_busy(two)
+    own_name = "new run" if two.of_two_runs else own["name"]
+    return _untimed(base, two.base_name) or _untimed(own, own_name) or _too_busy(two)
 
 
 def _differ(base: Summary, own: Summary) -> bool:
@@ -156,12 +168,12 @@ def _differ(base: Summary, own: Summary) -> bool:
     return len(set(known)) > 1
 
 
-def _untimed(each: Summary) -> str | None:
+def _untimed(each: Summary, name: str) -> str | None:
     times = each.get("step_times_s") or []
     if len(times) < LEAST:
-        return f"{each['name']}: fewer than {LEAST} steps that count"
+        return f"{name}: fewer than {LEAST} steps that count"
     if min(times) <= 0.0 or not each["samples_per_s"] or not each["step_time_s"]:
-        return f"{each['name']}: its steps have no times"
+        return f"{name}: its steps have no times"
     return None
 
 
@@ -257,7 +269,7 @@ def _not_said(two: Two, why: str | None) -> Versus:
     """Without a ratio; what trained in one run and fails in the other is worse all the same."""
     says = Change.CANNOT_TELL
     passes = [each["row_verdict"] == _PASS for each in (two.base, two.own)]
-    if two.of_two_runs and passes[0] != passes[1]:
+    if two.of_two_runs and passes[0] != passes[1] and not two.is_other_work:
         says = Change.BETTER if passes[1] else Change.WORSE
         why = f"{two.base['row_verdict']} → {two.own['row_verdict']}"
         reason = two.own["reason"] or two.own["parity"]["not_comparable"]
