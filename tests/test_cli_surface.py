@@ -57,10 +57,10 @@ def test_the_surface_is_as_promised() -> None:
             "catalog": "NAME... --compare --json",
             "bench": "FAMILY --dtype --size --op --path --device --peak --budget --out --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
-            "train": "FILE --model --batch-size --seq-len --steps --precision --recompute "
-            "--grad-accum --compile --lr --seed --data --device --devices --backend --python --scale "
-            "--only --nproc --zero --shard-size --offload --optimizer --p2p --rounds --out "
-            "--resume --json",
+            "train": "FILE --model --batch-size --seq-len --steps --tokens --precision "
+            "--recompute --grad-accum --compile --lr --seed --data --device --devices --backend "
+            "--python --scale --only --nproc --zero --shard-size --offload --optimizer --p2p "
+            "--rounds --timeout --out --resume --json",
             "predict": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
             "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "

@@ -16,10 +16,11 @@ from trainrig.report import experiments as report
 from trainrig.runner.batch_sizes import state_bytes
 from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
 from trainrig.runner.experiment_session import slug_of
-from trainrig.runner.experiments import asked_for
+from trainrig.runner.experiments import asked_for, silence_of
 from trainrig.train.backends import ALL, Result, Site, check_site
 from trainrig.train.experiment import Experiment
 from trainrig.train.files import KEYS, LATER, experiment_of, read_file, tiny
+from trainrig.train.launch import SILENCE
 from trainrig.train.layouts import asked_of, check_layout, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
 from trainrig.workload import find, model_flops, parameters
@@ -184,8 +185,17 @@ def test_the_command_line_beside_a_file_changes_little(tmp_path: Path) -> None:
     assert found.steps == 3
     with pytest.raises(UsageError, match="--zero beside a file"):
         asked_for(path, {"zero": 3})
+    (found,) = asked_for(path, {"tokens": 4096.0})
+    assert found.steps == 2  # of 8 samples of 256
     (found,) = asked_for(None, {"model": "gpt2", "scale": "tiny", "nproc": 2, "zero": None})
     assert (found.name, found.nproc, found.zero) == ("native", 2, 0)
+
+
+def test_how_long_a_silence_is_borne_can_be_said() -> None:
+    assert (silence_of(None), silence_of("90"), silence_of("1h")) == (SILENCE, 90.0, 3600.0)
+    for words in ("0s", "2h", "soon"):
+        with pytest.raises(UsageError):
+            silence_of(words)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

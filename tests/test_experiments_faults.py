@@ -17,7 +17,7 @@ import pytest
 
 from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, StoreError, UsageError
-from trainrig.record import Outcome, Status
+from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import experiment_session as session
 from trainrig.runner import experiments as runner
 from trainrig.runner.experiment_resume import experiments_of
@@ -80,7 +80,8 @@ def test_an_interrupted_comparison_costs_no_training(
     found = runner.summary(outcomes)
     assert (found["status"], found["reason"]) == ("ok", "interrupted")
     assert found["losses"] == [6.0] * 4 and not found["parity"]["compared"]
-    times = [r for r in read_run(outcomes.run).records if r.metric == "time"]
+    measured = [r for r in read_run(outcomes.run).records if r.kind is Kind.MEASURED]
+    times = [r for r in measured if r.metric == "time"]
     assert [(r.status, r.value) for r in times] == [(Status.OK, pytest.approx(0.6))]
     (again,) = experiments_of(outcomes.run, {})  # it is compared when the run is resumed
     assert again.name == "two"

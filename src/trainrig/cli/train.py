@@ -19,6 +19,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--batch-size", metavar="N|auto", help="Samples at once; auto: what fits.")
 @click.option("--seq-len", type=int, help="Tokens of a sample.")
 @click.option("--steps", type=int, help="Updates of the weights.")
+@click.option("--tokens", type=float, help="In all, instead of steps.")
 @click.option("--precision", help="bf16, fp32 or fp16.")
 @click.option("--recompute", help="Activation checkpointing: none, selective or full.")
 @click.option("--grad-accum", type=int, help="Micro-batches of one step.")
@@ -39,6 +40,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--optimizer", help="adamw (fused), adamw-plain, adamw-8bit or sgd.")
 @click.option("--p2p/--no-p2p", default=None, help="Whether GPUs copy to each other directly.")
 @click.option("--rounds", type=int, help="Train each so often, in turns: ratios rest on rounds.")
+@click.option("--timeout", metavar="TIME", help="Give up when no rank moves for so long: 10m.")
 @click.option(
     "--out",
     type=_PATH,
@@ -51,6 +53,7 @@ _PATH = click.Path(path_type=Path)
 def command(
     file: Path | None,
     device: str | None,
+    timeout: str | None,
     out: Path,
     resume: Path | None,
     as_json: bool,
@@ -76,8 +79,9 @@ def command(
     asked |= _batch_size(asked.pop("batch_size", None))
     asked |= {"compile": True} if asked.pop("compiled") else {}
     asked |= {name: str(asked[name]) for name in ("data", "python") if name in asked}
-    if file is not None or _LAYOUT & asked.keys() or _of_experiments(asked, resume):
-        return _experiments(file, asked | _known(device=device), out, resume, watch, as_json)
+    if timeout or file or _LAYOUT & asked.keys() or _of_experiments(asked, resume):
+        asked |= _known(device=device)
+        return _experiments(file, asked, timeout, out, resume, watch, as_json)
     return _alone(asked, device, out, resume, watch, as_json)
 
 
@@ -87,6 +91,7 @@ _LAYOUT = {
     "python",
     "scale",
     "only",
+    "tokens",
     "nproc",
     "zero",
     "shard_size",
@@ -148,6 +153,7 @@ def _alone(
 def _experiments(
     file: Path | None,
     keys: dict[str, Any],
+    timeout: str | None,
     out: Path,
     resume: Path | None,
     watch: Watcher,
@@ -166,6 +172,7 @@ def _experiments(
         asked,
         out=out,
         watch=watch,
+        silence=experiments.silence_of(timeout),
         resume=resume,
         full_scale=experiments.at_full_scale(file, keys),
     )

@@ -341,7 +341,8 @@ def _fix(trained: Trained) -> str:
         return "a smaller batch_size with grad_accum, recompute full, or zero 3"
     if "training stopped" in (trained.reason or ""):
         return "a lower lr, or fp32; the run's series has the steps before"
-    return "its ranks' logs are in the run's logs folder"
+    more = "a longer --timeout; " if trained.status is Status.TIMEOUT else ""
+    return f"{more}its ranks' logs are in the run's logs folder"
 
 
 def summary_of(trained: Trained) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.record import Verdict
+from trainrig.report import foretold
 from trainrig.report.summaries import stored
 from trainrig.report.versus import as_dicts
 from trainrig.runner.experiment_devices import site_of
+from trainrig.runner.experiment_forecast import grounds_of
 from trainrig.runner.experiment_records import (
     Trained,
 )
@@ -39,8 +41,9 @@ from trainrig.store import create_run, read_run, resume_run, write_atomic
 from trainrig.train.experiment import Experiment
 from trainrig.train.experiment import to_dict as experiment_dict
 from trainrig.train.files import experiment_of, read_file
-from trainrig.train.launch import SILENCE, master_port
+from trainrig.train.launch import LONGEST, SILENCE, master_port
 from trainrig.train.resolved import NAME, file_of
+from trainrig.units import parse_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, .
     return _chosen(read_file(file, named), words)
 
 
-_BESIDE_FILE = ("scale", "steps", "seed", "data", "device", "rounds")
+_BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "device", "rounds")
 
 
 def _chosen(found: Sequence[Experiment], words: str | None) -> tuple[Experiment, ...]:
@@ -84,6 +87,16 @@ def _chosen(found: Sequence[Experiment], words: str | None) -> tuple[Experiment,
         names = ", ".join(own.name for own in found)
         raise UsageError(f"no experiment is called anything with {words!r}", f"it has: {names}")
     return chosen
+
+
+def silence_of(timeout: str | None) -> float:
+    """Seconds in which no rank moves until a training is given up.  Raises UsageError."""
+    if timeout is None:
+        return SILENCE
+    seconds = parse_duration(timeout)
+    if not 1.0 <= seconds <= LONGEST:
+        raise UsageError(f"a timeout of {seconds:g} s", "from 1s to 1h; without it 10m")
+    return seconds
 
 
 def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
@@ -131,6 +144,7 @@ def run_experiments(
             silence=silence,
             texts=_texts(ready),
             total=len(ready),
+            grounds=grounds_of(run.path.parent, hostname, site.cores),
         )
         watch(Progress(text=f"{len(ready)} experiments on {hostname}", level="stage"))
         if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
@@ -199,6 +213,7 @@ def summary(outcomes: Outcomes) -> dict[str, Any]:
         "run": str(outcomes.run),
         "report": str(outcomes.run / "report.html"),
         "published": list(series.get("published", ())),
+        "foretold": list(series.get(foretold.SERIES, ())),
         "findings": [
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
             for f in outcomes.verdict.findings

@@ -31,6 +31,8 @@ from trainrig.train.telling import Where, read_events, where_is
 
 SILENCE = 600.0
 """Seconds in which no rank says a word or goes on to another part: the first step may compile."""
+LONGEST = 3600.0
+"""The most that it may be: a collective that waits longer is given up by the rank itself."""
 PARENT = "TRAINRIG_PARENT"
 """Whose end is a rank's end too: it may have come before a rank could ask to be told."""
 _POLL = 0.05
