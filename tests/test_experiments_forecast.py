@@ -18,8 +18,8 @@ from trainrig.runner.experiment_forecast import (
     Grounds,
     as_predicted,
     forecast,
+    forecast_row,
     grounds_of,
-    row_of,
 )
 from trainrig.runner.experiment_records import case_for
 from trainrig.runner.ledger import CALIBRATION
@@ -100,7 +100,7 @@ def test_without_grounds_it_says_so() -> None:
         assert (missing.status, missing.value, missing.metric) == (Status.MISSING, None, "time")
         assert (missing.reason or "").startswith("no target known: ")
         assert words in (missing.reason or "")
-        assert row_of(own, (missing,))["step_time_s"] is None
+        assert forecast_row(own, (missing,))["step_time_s"] is None
 
 
 def test_a_card_of_the_catalog_needs_no_measurement() -> None:
@@ -177,14 +177,14 @@ SUMMARY = {"name": "own", "batch_size": 4, "step_time_s": 0.1, "peak_memory_byte
 
 
 def test_foretold_and_measured_stand_in_one_row() -> None:
-    row = row_of(OWN, tuple(told(OWN).values()))
+    row = forecast_row(OWN, tuple(told(OWN).values()))
     (texts,) = foretold.rows_of([SUMMARY], [row])
     assert len(texts) == len(foretold.COLUMNS) and texts[0] == "own"
     assert texts[4] == f"{row['step_time_s'] / 0.1 - 1:+.0%}"
     assert foretold.rows_of([SUMMARY | {"batch_size": 2}], [row]) == (), "it trained another batch"
     (failed,) = foretold.rows_of([SUMMARY | {"step_time_s": None}], [row])
     assert failed[3] == failed[4] == "-"
-    missing = row_of(OWN, tuple(told(OWN, grounds=Grounds()).values()))
+    missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
     assert foretold.rows_of([SUMMARY], [missing]) == ()
     (note,) = foretold.notes_of([SUMMARY], [missing, missing])
     assert note.startswith("own: not foretold: no measured product")

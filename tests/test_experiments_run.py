@@ -22,10 +22,12 @@ import psutil
 import pytest
 
 from trainrig.data.prepare import prepare
-from trainrig.record import Outcome, Status
+from trainrig.machine import inspect, to_dict
+from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import experiments as runner
 from trainrig.runner.experiment_records import BREAKDOWN, Trained
-from trainrig.store import read_run
+from trainrig.runner.targets import find_targets
+from trainrig.store import create_run, read_run
 from trainrig.train.backends import ALL, Result
 from trainrig.train.experiment import Experiment, from_dict
 from trainrig.train.files import experiment_of, tiny
@@ -69,6 +71,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
         experiment(data, name="wild", lr=1e30),
         experiment(data, name="wide", nproc=4096),
     )
+    measure_rates(tmp_path)
     outcomes = runner.run_experiments(asked, out=tmp_path)
     found = runner.summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.FAIL
@@ -85,10 +88,17 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert fine["samples_per_s"] == pytest.approx(8 / fine["step_time_s"])
     assert fine["peak_memory_bytes"] > 0
     run = read_run(outcomes.run)
-    points = {r.metric: r for r in run.records if r.case["experiment"] == "fine"}
+    told = [r for r in run.records if r.kind is Kind.PREDICTED and r.case["experiment"] == "fine"]
+    assert [r.metric for r in told] == ["time", "peak_memory"] and told[0].value
+    assert run.records.index(told[0]) == 0, "written before anything was measured"
+    assert [row["name"] for row in found["foretold"]] == ["fine", "wild"], "no training, no telling"
+    assert found["foretold"][0]["step_time_s"] == told[0].value
+    measured = [r for r in run.records if r.kind is Kind.MEASURED]
+    points = {r.metric: r for r in measured if r.case["experiment"] == "fine"}
+    assert points["time"].key == told[0].key
     assert points["time"].value == pytest.approx(fine["step_time_s"])
     assert points["time"].device_count == 2 and points["sample_rate"].status is Status.OK
-    statuses = {r.case["experiment"]: r.status for r in run.records if r.metric == "time"}
+    statuses = {r.case["experiment"]: r.status for r in measured if r.metric == "time"}
     assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
     assert [row["step"] for row in run.series["01-fine"]] == list(range(6))
     stored = [from_dict(content) for content in run.config["experiments"]]
@@ -97,6 +107,23 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert (outcomes.run / "report.html").exists()
     errors = {f["id"] for f in found["findings"] if f["severity"] == "error"}
     assert errors == {"training-failed"}  # on a busy machine a part of the time may be in no part
+
+
+def measure_rates(folder: Path) -> None:
+    """A run of this machine with what a prediction rests on."""
+    snapshot = inspect()
+    device = find_targets(snapshot)[-1].name
+    matmul = {"dtype": "fp32", "m": 512, "k": 512, "n": 512, "cache": "hot"}
+    copy = {"direction": "triad", "bytes": 1 << 28, "memory": "host", "cache": "cold"}
+    rates = (("matmul", matmul, "flop_rate", "FLOP/s"), ("copy", copy, "byte_rate", "B/s"))
+    with create_run(folder, "qualify", {}) as run:
+        run.write_machine(to_dict(snapshot))
+        for benchmark, case, metric, unit in rates:
+            point = Record(
+                kind=Kind.MEASURED, benchmark=benchmark, case=case, metric=metric, unit=unit,
+                value=1e11, device=device,
+            )  # fmt: skip
+            run.append(point)
 
 
 def small_files() -> None:

@@ -168,7 +168,7 @@ def _of_a_core(rates: Rates, cores: int) -> Rates:
     )
 
 
-def row_of(own: Experiment, records: Sequence[Record]) -> dict[str, Any]:
+def forecast_row(own: Experiment, records: Sequence[Record]) -> dict[str, Any]:
     """What was foretold of an experiment, as its run's series ``foretold`` keeps it."""
     told = {record.metric: record for record in records if record.value is not None}
     time, peak = told.get("time"), told.get("peak_memory")

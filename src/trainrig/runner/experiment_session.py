@@ -20,10 +20,12 @@ from trainrig.errors import MootError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
+from trainrig.report import foretold
 from trainrig.report.beside import published_for, row_of
 from trainrig.runner import energy, neighbours
 from trainrig.runner.batch_sizes import by_doubling, guess, smaller, state_bytes
 from trainrig.runner.experiment_devices import found_by, meters_of
+from trainrig.runner.experiment_forecast import Grounds, forecast, forecast_row
 from trainrig.runner.experiment_records import (
     Trained,
     case_for,
@@ -57,6 +59,8 @@ class Session:
     texts: Mapping[str, str]
     """Folder of data → hash of its text."""
     total: int
+    grounds: Grounds = field(default_factory=Grounds)
+    """What predictions rest on."""
     trained: list[Trained] = field(default_factory=list)
     _staying: list[Finding] = field(default_factory=list)
     """Findings that a later round does not change."""
@@ -185,12 +189,20 @@ class Session:
         """Train what may fit; what surely does not would take the machine down with it."""
         reason = self._too_large(found.experiment)
         if reason is None:
+            self._foretell(found.experiment)
             slug = self._next_slug(found)
             if found.auto_batch:
                 slug = _sized(slug, found.experiment.batch)
             return self._train(found, slug)
         found.status, found.reason = Status.OOM, reason
         return None
+
+    def _foretell(self, own: Experiment) -> None:
+        """Write down what it should take, before it is trained."""
+        case, environment = case_for(own, self.texts[own.data]), environment_of(own, self.snapshot)
+        found = forecast(own, case, self._target(own), environment, self.grounds)
+        told = [self.run.append(record) for record in found]
+        self.run.append_series(foretold.SERIES, forecast_row(own, told))
 
     def _too_large(self, own: Experiment) -> str | None:
         """Why not even what no batch size changes fits."""
