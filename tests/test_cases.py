@@ -91,6 +91,19 @@ def test_an_offloaded_optimizer_takes_time_and_leaves_memory() -> None:
     assert away["step_time_s"] > here["step_time_s"]
 
 
+def test_deepspeed_that_does_not_say_where_its_optimizer_was_may_have_had_it_on_the_host() -> None:
+    blank, here, away = (
+        predict_row(row(framework="DeepSpeed", zero_stage="2", offload=word))
+        for word in ("", "none", "host")
+    )
+    assert blank["memory_bytes_per_gpu"] == here["memory_bytes_per_gpu"]
+    lows, highs = zip(
+        *(one["interval"]["memory_bytes_per_gpu"] for one in (blank, here, away)), strict=True
+    )
+    assert lows[0] == lows[2] < lows[1] and highs[0] == highs[1]
+    assert case_of(row()).unstated == (), "FSDP says nothing, and did nothing"
+
+
 def test_kinds_of_memory_are_told_apart() -> None:
     kinds = ("allocated", "reserved", "device")
     found = [predict_row(row(memory_kind=kind))["memory_bytes_per_gpu"] for kind in kinds]

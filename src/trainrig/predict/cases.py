@@ -103,7 +103,7 @@ def case_of(row: Row) -> Case:
         optimizer="adamw-fused",
         states=states_of(row, shape),
         software=software_of(row),
-        offload=offload_of(row),
+        offload=offload_of(row, engine, sizes["zero"], missing),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     check(*_evened(row, shape, layout))
@@ -257,6 +257,9 @@ def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     kind = cell(row, "memory_kind")
     kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
     low, high = found.interval(kind)
+    if "offload" in case.unstated:
+        away = memory(case.shape, case.layout.replace(offload="host"), head=case.head)
+        low = min(low, away.interval(kind)[0])
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
     middle = {"allocated": found.allocated, "reserved": found.reserved, "device": found.total}
     return low / wider, middle[kind], high * wider

@@ -38,6 +38,7 @@ _UNSURE = {
     "link": 0.05,
     "chip": 0.25,
     "zero_stage": 0.1,
+    "offload": 0.15,
     "heads": 0.05,
     "ffn": 0.1,
     "vocab": 0.05,
@@ -63,7 +64,7 @@ class Unstated:
 def cell(row: Row, name: str) -> str:
     """What stands there; what tables write where nothing does is nothing."""
     text = (row.get(name) or "").strip()
-    if text.lower() == "none" and name in ("link", "recompute"):
+    if text.lower() == "none" and name in ("link", "recompute", "offload"):
         return text  # a word of theirs
     return "" if text.lower() in _BLANK else text
 
