@@ -14,6 +14,7 @@ from trainrig.catalog.find import require_chip
 from trainrig.predict.ledger import entries_of
 from trainrig.record import Kind, Record, Status
 from trainrig.report import foretold
+from trainrig.report.side import side_of
 from trainrig.runner.experiment_forecast import (
     Grounds,
     as_predicted,
@@ -204,3 +205,28 @@ def test_foretelling_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_page_of_experiments_shows_it() -> None:
+    each = SUMMARY | {
+        "backend": "native",
+        "model": "gpt2-small-cpu",
+        "row_verdict": "PASS",
+        "mfu": None,
+        "layout_asked": {},
+        "layout_found": None,
+        "losses": [9.0],
+        "grad_norms": [1.0],
+        "samples_per_s": 40.0,
+        "breakdown": {},
+        "reason": None,
+        "parity": {"not_comparable": None},
+    }
+    row = forecast_row(OWN, tuple(told(OWN).values()))
+    for series, titles in (({"foretold": (row,)}, 1), ({}, 0)):
+        found = side_of([each], series)
+        assert found is not None
+        assert sum(table.title == foretold.TITLE for table in found.tables) == titles
+    missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
+    found = side_of([each], {"foretold": (missing,)})
+    assert found is not None and any("not foretold" in text for text in found.reasons)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.report import beside, resources
+from trainrig.report import beside, foretold, resources
 from trainrig.report.forest import Forest, forests
 from trainrig.report.summaries import Series, Summary, stored
 from trainrig.report.versus import against_first, asked, text
@@ -121,12 +121,14 @@ def side_of(summaries: Sequence[Summary], series: Series | None = None) -> Side 
             _times(summaries),
             *_resources(summaries),
             _results(summaries),
+            *_foretold(summaries, series or {}),
             *beside_tables(series or {}),
         ),
         reasons=(
             *_reasons(summaries),
             *resources.notes_of(summaries),
             *beside.notices(rows),
+            *foretold.notes_of(summaries, (series or {}).get(foretold.SERIES, ())),
         ),
     )
 
@@ -266,6 +268,12 @@ def _resources(summaries: Sequence[Summary]) -> tuple[Table, ...]:
     """Devices, memory and energy, where something is known of them."""
     heads, rows = resources.columns_of(summaries), resources.rows_of(summaries)
     return (Table(title=resources.TITLE, columns=heads, rows=rows),) if len(heads) > 1 else ()
+
+
+def _foretold(summaries: Sequence[Summary], series: Series) -> tuple[Table, ...]:
+    """What they should have taken, where something was foretold."""
+    rows = foretold.rows_of(summaries, series.get(foretold.SERIES, ()))
+    return (Table(title=foretold.TITLE, columns=foretold.COLUMNS, rows=rows),) if rows else ()
 
 
 def _results(summaries: Sequence[Summary]) -> Table:
