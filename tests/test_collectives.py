@@ -202,3 +202,14 @@ def test_a_gpus_marks_are_events_read_when_they_have_passed(
         "communication": 1.0,
         "other": 0.0,
     }
+
+
+def test_parts_that_overlap_are_not_hidden_in_the_rest() -> None:
+    """What is counted twice is a rest below nothing, which a finding tells of."""
+    clock = Clock()
+    watch: Stopwatch[float] = Stopwatch(clock, lambda start, end: end - start)
+    marked = watch.begin()
+    marked.parts = [("forward", 0.0, 2.0), ("backward", 1.0, 3.0)]
+    clock.passes(3.0)
+    watch.end()
+    assert watch.read(marked)["other"] == -1.0

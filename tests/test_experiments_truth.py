@@ -98,6 +98,14 @@ def test_what_is_unknown_in_one_step_is_unknown() -> None:
     assert Trained(experiment=Experiment(), result=Result(rows=mixed)).mean("overlapped") is None
 
 
+@pytest.mark.parametrize(("other", "ids"), [(0.04, []), (0.06, ["time-in-no-part"])])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_time_in_no_part_or_in_two_is_a_finding(other: float, ids: list[str], sign: int) -> None:
+    steps = rows(forward=1.0 - sign * other, other=sign * other)
+    found = Trained(experiment=Experiment(), result=Result(rows=steps))
+    assert [finding.id for finding in findings_of(found, [])] == ids
+
+
 # ---- the other ranks
 
 

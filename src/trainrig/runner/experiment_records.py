@@ -325,7 +325,7 @@ def findings_of(
         )
     yield from uneven(name, [counted(rows) for rows in trained.result.rows_of_ranks], ids)
     seconds, other = trained.mean("time"), trained.mean(OTHER)
-    if seconds and other and other > _MAX_OTHER * seconds:
+    if seconds and other and abs(other) > _MAX_OTHER * seconds:
         yield Finding(
             id="time-in-no-part",
             severity="warning",
