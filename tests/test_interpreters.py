@@ -23,6 +23,8 @@ from machine_fakes import healthy
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
 from trainrig.record import Status
+from trainrig.report import side
+from trainrig.report.versus import unlike
 from trainrig.runner.experiment_records import Trained, records_of, summary_of
 from trainrig.runner.experiment_site import environment_of
 from trainrig.runner.targets import Target
@@ -403,3 +405,15 @@ def test_the_digest_is_that_of_the_engines_packages(tmp_path: Path) -> None:
     assert environment_of(own, snapshot) != first
     for ours in (own.replace(python=""), Experiment()):
         assert environment_of(ours, snapshot) == environment_digest(snapshot)
+
+
+def test_another_torch_is_the_first_of_what_differs() -> None:
+    def row(name: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "backend": "native", "layout_asked": {"zero": 0}, **more}
+
+    ours = row("ours", software_found={**SOFTWARE, "torch": "2.13.0", "interpreter": "/ours"})
+    theirs = row("theirs", backend="huggingface", software_found=SOFTWARE | {"accelerate": "1.1"})
+    assert unlike(ours, theirs) == ("torch: 2.13.0 → 2.6.0", "backend: native → huggingface")
+    assert side.unlike([ours, theirs])[0] == ("torch", "2.13.0, 2.6.0")
+    failed = row("failed", software_found={})
+    assert side.unlike([failed, ours, theirs])[-1] == ("torch", "2.13.0, 2.6.0")
