@@ -2,8 +2,9 @@
 
 Started as ``python -m trainrig.train.rank FOLDER`` with RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT in its environment, by `launch` or by torchrun (docs/experiments.md says how).
-FOLDER/experiment.json says what to train.  First it trains the steps that are timed, then, from the same first weights on the same
-samples, the five steps of plain gradient descent that `parity` compares.
+FOLDER/experiment.json says what to train.  First it trains the steps that are timed, then, from the
+same first weights on the same samples, the five steps of plain gradient descent that `parity`
+compares.
 
 It leaves by barrier, destroy, flush and os._exit: a thread of gloo that frees a tensor while the
 interpreter shuts down aborts the process, and a training that went well would count as failed.
