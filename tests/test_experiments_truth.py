@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import gloo_ranks
 from trainrig.runner.experiment_ranks import waited_for, wrong_on_ranks
 from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
+from trainrig.train import engine
 from trainrig.train.backends import ALL, Peer, Result
+from trainrig.train.drivers.common import has_compiled
+from trainrig.train.engine import Engine
 from trainrig.train.experiment import Experiment
-from trainrig.train.layouts import asked_of
+from trainrig.train.layouts import asked_of, differences, found_of
+from trainrig.train.look import first_step
+from trainrig.train.precision import Weights
 
 PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
 
@@ -94,7 +103,7 @@ def test_a_step_is_the_mean_of_the_middle_half_of_what_counts() -> None:
 def test_what_is_unknown_in_one_step_is_unknown() -> None:
     steps = tuple(row | {"overlapped": None} for row in rows(forward=1.0))
     assert Trained(experiment=Experiment(), result=Result(rows=steps)).mean("overlapped") is None
-    mixed = ({**steps[5], "overlapped": 1.0}, *steps[:5], *steps[6:])
+    mixed = tuple(row | {"overlapped": 1.0 if row["step"] % 2 else None} for row in steps)
     assert Trained(experiment=Experiment(), result=Result(rows=mixed)).mean("overlapped") is None
 
 
@@ -180,6 +189,117 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
     ]
     wrong = Trained(experiment=Experiment(nproc=2), result=Result(facts=FACTS, peers=(other,)))
     assert wrong.word == "FAIL" == summary_of(wrong)["row_verdict"]
+
+
+def test_the_ranks_that_share_one_copy_are_counted_by_what_each_holds() -> None:
+    hybrid = FACTS | {"ranks": 8, "states": 250, "gradients": 250}
+    assert found_of(hybrid)["shard_ranks"] == 4
+    assert found_of(FACTS)["shard_ranks"] == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "ranks"),
+    [
+        ({"gradient_collectives": 0}, 1),
+        ({"gradient_collectives": 3}, 2),
+        ({"gradient_collectives": 0, "states": 500}, 2),  # shards: something sums them
+        ({"gradient_collectives": 0, "transport": None}, 2),  # one process on two devices
+        ({}, 2),
+    ],
+)
+def test_ranks_that_sum_no_gradients_train_alone(facts: dict[str, Any], ranks: int) -> None:
+    assert found_of(FACTS | facts)["ranks"] == ranks
+
+
+# ---- lies to one process
+
+
+def found_in(own: Experiment, **lie: Any) -> list[str]:
+    """What the first step of an engine that was lied to shows, against what was asked for."""
+    shape = gloo_ranks.SHAPES["gpt2"]
+    batches = gloo_ranks.batches_for(lie.pop("fed", own), shape, 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with Engine(lie.pop("built", own), shape, batches=batches, **lie) as trained:
+        facts = first_step(trained, None)
+    torch.set_num_threads(before)
+    return [said.rpartition(" (")[0] for said in differences(asked_of(own), found_of(facts))]
+
+
+OWN = Experiment(model="gpt2", batch=2, grad_accum=2, seq=16, warmup=0, device="cpu")
+LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (
+        {"recompute": "full"},
+        {"built": OWN.replace(recompute="none")},
+        "recompute: asked True, found False",
+    ),
+    (
+        {"recompute": "selective"},
+        {"built": OWN.replace(recompute="none")},
+        "recompute: asked True, found False",
+    ),
+    (
+        {},
+        {"built": OWN.replace(optimizer="adamw-plain")},
+        "fused_optimizer: asked True, found False",
+    ),
+    ({}, {"built": OWN.replace(grad_accum=1)}, "grad_accum: asked 2, found 1"),
+    ({}, {"fed": OWN.replace(batch=1)}, "micro_tokens: asked 32, found 16"),
+    ({}, {"fed": OWN.replace(seq=8)}, "micro_tokens: asked 32, found 16"),
+    (
+        {},
+        {"spread": lambda model, _: Weights(model, "fp32")},
+        "precision: asked bf16, found fp32",
+    ),
+    (
+        {"dtype": "fp32"},
+        {"spread": lambda model, _: Weights(model, "bf16")},
+        "precision: asked fp32, found bf16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "lie", "said"), LIES)
+def test_what_an_engine_does_not_do_is_found(
+    asked: dict[str, Any], lie: dict[str, Any], said: str
+) -> None:
+    assert found_in(OWN) == []
+    own = OWN.replace(**asked)
+    assert said in found_in(own, **lie)
+
+
+def test_an_optimizer_that_is_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "make_optimizer", lambda _, groups: torch.optim.SGD(groups, lr=0.1))
+    assert "optimizer: asked AdamW, found SGD" in found_in(OWN)
+
+
+def test_weights_without_masters_are_found() -> None:
+    class Narrow(Weights):
+        def __init__(self, model: torch.nn.Module, _: str) -> None:
+            super().__init__(model.bfloat16(), "bf16")
+            self.narrow, self.master = False, self.model
+
+    said = found_in(OWN, spread=Narrow)
+    assert "master_precision: asked fp32, found bf16" in said
+    assert "gradient_precision: asked fp32, found bf16" in said
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_wrapper_that_compiled_nothing_is_not_compiled(
+    compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with TORCHDYNAMO_DISABLE=1, or after a compiler whose errors are suppressed."""
+
+    def wrap(block: Any, **_: Any) -> None:
+        block._compiled_call_impl = block._call_impl
+
+    monkeypatch.setattr(torch.nn.Module, "compile", wrap)
+    counted = types.SimpleNamespace(counters={"frames": {"total": 1, "ok": int(compiles)}})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", counted)
+    said = found_in(OWN.replace(compile=True))
+    assert said == ([] if compiles else ["compile: asked True, found False"])
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils")
+    assert not has_compiled()
 
 
 def test_what_every_rank_told_is_collected(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def found_of(facts: Mapping[str, Any]) -> Layout:
     whole = facts["num_parameters"]
     held = facts["states"] if facts["moments"] else facts["masters"]
     return {
-        "ranks": facts["ranks"],
+        "ranks": _ranks(facts, held),
         "zero": _zero(facts, held),
         "shard_ranks": round(whole / held) if held else 1,
         "grad_accum": facts["micro_batches"],
@@ -77,6 +77,13 @@ def found_of(facts: Mapping[str, Any]) -> Layout:
         "state_precision": _DTYPES.get(facts["state_dtype"], facts["state_dtype"]),
         "gradient_collectives": facts.get("gradient_collectives"),
     }
+
+
+def _ranks(facts: Mapping[str, Any], held: int) -> int:
+    """Ranks that train one model: those that neither sum gradients nor share states are alone."""
+    whole = held >= _SHARE * facts["num_parameters"]
+    silent = facts["transport"] is not None and facts.get("gradient_collectives") == 0
+    return 1 if silent and whole else int(facts["ranks"])
 
 
 def _zero(facts: Mapping[str, Any], held: int) -> int:
