@@ -375,6 +375,14 @@ def test_later_losses_have_the_tolerance_of_their_precision(
     assert (disagreement(own, REFERENCE, dtype) is None) == fine
 
 
+def test_what_is_no_number_is_not_comparable() -> None:
+    """No value is taken for 0: a reference may have no number either."""
+    odd = Probe(losses=(6.928, None, 6.8, 6.7, 6.6), grad_norms=REFERENCE.grad_norms)
+    for own, reference in ((odd, REFERENCE), (REFERENCE, odd), (odd, odd)):
+        said = disagreement(own, reference, "fp32")
+        assert said is not None and said.startswith("loss of step 1: ") and "nan" in said
+
+
 def test_fewer_steps_are_no_comparison() -> None:
     short = Probe(losses=REFERENCE.losses[:2], grad_norms=REFERENCE.grad_norms[:2])
     assert disagreement(short, REFERENCE, "fp32") == "2 of 5 steps were trained"

@@ -117,6 +117,27 @@ def test_what_one_training_lacks_is_its_own_fault(
     assert (outcomes.run / "report.html").exists()
 
 
+def test_a_loss_that_is_no_number_is_a_fault_and_the_steps_before_stay(
+    data: Path, tmp_path: Path, ranks: dict[str, Act]
+) -> None:
+    """Trainer trains on, and tells NaN."""
+
+    def lost(folder: Path) -> None:
+        tell(folder)
+        path = folder / "events-0.jsonl"
+        first, second, *rest = path.read_text().splitlines()
+        second = second.replace('"loss": 6.0', '"loss": NaN').replace("1.0", "Infinity")
+        path.write_text("\n".join([first, second, *rest, ""]))
+
+    ranks["01-one"] = lost
+    outcomes = runner.run_experiments((experiment(data, name="one"),), out=tmp_path)
+    found = runner.summary(outcomes)
+    assert (found["status"], found["losses"]) == ("failed", [6.0])
+    assert found["reason"] == "the loss is no number at step 1"
+    assert "a lower lr" in found["findings"][0]["fix"]
+    json.dumps(found, allow_nan=False)
+
+
 def test_data_that_go_while_a_run_trains_end_no_run(
     data: Path, tmp_path: Path, ranks: dict[str, Act]
 ) -> None:

@@ -339,7 +339,7 @@ def findings_of(
 def _fix(trained: Trained) -> str:
     if trained.status is Status.OOM:
         return "a smaller batch_size with grad_accum, recompute full, or zero 3"
-    if "training stopped" in (trained.reason or ""):
+    if " at step " in (trained.reason or ""):
         return "a lower lr, or fp32; the run's series has the steps before"
     more = "a longer --timeout; " if trained.status is Status.TIMEOUT else ""
     return f"{more}its ranks' logs are in the run's logs folder"

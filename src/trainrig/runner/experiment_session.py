@@ -7,6 +7,8 @@ experiment is written after each of its rounds: of several points and summaries 
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -228,7 +230,8 @@ class Session:
             if rank == 0 and event["event"] == "row":
                 row = {name: value for name, value in event.items() if name not in _OF_EVENTS}
                 self.run.append_series(slug, row)
-                text = f"{own.name}: step {row['step'] + 1} of {own.steps}: loss {row['loss']:.3f}"
+                loss = "no number" if row["loss"] is None else f"{row['loss']:.3f}"
+                text = f"{own.name}: step {row['step'] + 1} of {own.steps}: loss {loss}"
                 self.watch(Progress(text=text, level="running"))
 
         self._launch(found, self.run.path / "logs" / slug, heard, probe=probe)
@@ -250,7 +253,13 @@ class Session:
         found.duration = ended.duration
         found.result = backend.collect(folder)
         self._look_at(found, meters)
-        if ended.status is Status.OK and not found.result.rows:
+        rows = found.result.rows
+        fine = tuple(itertools.takewhile(lambda row: row["loss"] is not None, rows))
+        if fine != rows:
+            found.status = Status.FAILED
+            found.reason = f"the loss is no number at step {len(fine)}"
+            found.result = dataclasses.replace(found.result, rows=fine)
+        elif ended.status is Status.OK and not rows:
             found.status, found.reason = Status.FAILED, "its ranks ended and told of no step"
 
     def _launched(self, command: Command, folder: Path, heard: Heard) -> Ended:

@@ -35,6 +35,7 @@ LONGEST = 3600.0
 """The most that it may be: a collective that waits longer is given up by the rank itself."""
 PARENT = "TRAINRIG_PARENT"
 """Whose end is a rank's end too: it may have come before a rank could ask to be told."""
+_CHANCES = 3
 _POLL = 0.05
 _GRACE = 2.0
 """After the first death the others have so long to tell why they cannot go on."""
@@ -72,14 +73,23 @@ def launch(
     silence: float = SILENCE,
     heard: Heard = lambda _rank, _event: None,
 ) -> Ended:
-    """Run a command's ranks to their end.  UsageError for a port that is taken."""
+    """Run a command's ranks to their end.  UsageError for a port that is taken.
+
+    A free port that another program takes before the first rank does is another one's turn.
+    """
     began = time.monotonic()
     if command.prepare:
         ended = _prepare(command, folder, silence)
         if ended is not None:
             return ended
-    with _Ranks(command, folder) as ranks:
-        status, reason = ranks.watch(silence, heard)
+    status, reason = Status.FAILED, None
+    for _ in range(_CHANCES):
+        with _Ranks(command, folder) as ranks:
+            status, reason = ranks.watch(silence, heard)
+        if not ranks.lost_port or "MASTER_PORT" in os.environ:
+            break
+        for path in folder.glob("events-*.jsonl"):
+            path.unlink()
     return Ended(status=status, reason=reason, duration=time.monotonic() - began)
 
 
@@ -109,6 +119,8 @@ class _Ranks:
         self._kills_before = _oom_kills()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._died: list[int] = []
+        self.lost_port = False
+        """Whether another program took the ranks' port."""
         try:
             for rank in range(command.ranks):
                 self._processes.append(self._start(command, rank, port))
@@ -188,6 +200,7 @@ class _Ranks:
                 offsets[rank], any_new = behind, True
                 if event["event"] in ("failed", "done"):
                     events[rank].append(event)
+                    self.lost_port |= event.get("kind") == "port"
                 heard(rank, event)
         return any_new
 

@@ -32,8 +32,9 @@ RATE = 0.05
 class Probe:
     """What came of the five steps."""
 
-    losses: tuple[float, ...]
-    grad_norms: tuple[float, ...]
+    losses: tuple[float | None, ...]
+    """None: no number."""
+    grad_norms: tuple[float | None, ...]
 
 
 def probe_of(experiment: Experiment) -> Experiment:
@@ -85,9 +86,13 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
 
 
 def _apart(
-    what: str, step: int, own: Sequence[float], reference: Sequence[float], tolerance: float
+    what: str,
+    step: int,
+    own: Sequence[float | None],
+    reference: Sequence[float | None],
+    tolerance: float,
 ) -> str | None:
-    a, b = own[step], reference[step]
+    a, b = (math.nan if (x := each[step]) is None else x for each in (own, reference))
     gap = abs(a - b) / abs(b) if b else math.inf
     if gap <= tolerance:  # no NaN is
         return None

@@ -105,8 +105,9 @@ def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, 
 
 
 def _event(line: bytes) -> Mapping[str, Any] | None:
+    """What a line tells, with None for NaN and infinity: no file of ours may hold one."""
     try:
-        found = json.loads(line)
+        found = json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None

@@ -59,6 +59,7 @@ def failure_of(error: BaseException) -> dict[str, str]:
     oom = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in text
     lost = "gloo" in text or isinstance(error, dist.DistError)
     kind = "oom" if oom else "peer" if lost else "error"
+    kind = "port" if "EADDRINUSE" in str(error) else kind
     return {"reason": f"{type(error).__name__}: {text}", "kind": kind}
 
 
