@@ -14,6 +14,7 @@ from trainrig.catalog.find import require_chip
 from trainrig.predict.ledger import entries_of
 from trainrig.record import Kind, Record, Status
 from trainrig.report import foretold
+from trainrig.report.experiments import lines
 from trainrig.report.side import side_of
 from trainrig.runner.experiment_forecast import (
     Grounds,
@@ -207,26 +208,36 @@ def test_foretelling_loads_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
+WHOLE: dict[str, Any] = SUMMARY | {
+    "backend": "native",
+    "model": "gpt2-small-cpu",
+    "row_verdict": "PASS",
+    "mfu": None,
+    "layout_asked": {},
+    "layout_found": None,
+    "losses": [9.0],
+    "grad_norms": [1.0],
+    "samples_per_s": 40.0,
+    "breakdown": {},
+    "reason": None,
+    "parity": {"not_comparable": None},
+}
+
+
 def test_a_page_of_experiments_shows_it() -> None:
-    each = SUMMARY | {
-        "backend": "native",
-        "model": "gpt2-small-cpu",
-        "row_verdict": "PASS",
-        "mfu": None,
-        "layout_asked": {},
-        "layout_found": None,
-        "losses": [9.0],
-        "grad_norms": [1.0],
-        "samples_per_s": 40.0,
-        "breakdown": {},
-        "reason": None,
-        "parity": {"not_comparable": None},
-    }
     row = forecast_row(OWN, tuple(told(OWN).values()))
     for series, titles in (({"foretold": (row,)}, 1), ({}, 0)):
-        found = side_of([each], series)
+        found = side_of([WHOLE], series)
         assert found is not None
         assert sum(table.title == foretold.TITLE for table in found.tables) == titles
     missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
-    found = side_of([each], {"foretold": (missing,)})
+    found = side_of([WHOLE], {"foretold": (missing,)})
     assert found is not None and any("not foretold" in text for text in found.reasons)
+
+
+def test_a_terminal_shows_it_in_any_width() -> None:
+    row = forecast_row(OWN, tuple(told(OWN).values()))
+    for width in (60, 120):
+        shown = list(lines([WHOLE], width, [row]))
+        assert any("Foretold" in line for line in shown) and all(len(x) <= width for x in shown)
+    assert not any("Foretold" in line for line in lines([WHOLE], 120))

@@ -184,7 +184,8 @@ def _experiments(
 
         with output.unread():
             width = output.console().width
-            click.echo("\n".join(lines(found.get("experiments") or [found], width)))
+            rows = found.get("experiments") or [found]
+            click.echo("\n".join(lines(rows, width, found["foretold"])))
             for line in beside_lines({"published": found["published"]}, width):
                 click.echo(line)
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")

@@ -6,10 +6,11 @@ and what came out.  `side` says what is shown, `columns` how it fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
+from typing import Any
 
-from trainrig.report import beside
+from trainrig.report import beside, foretold
 from trainrig.report.columns import bar, columns
 from trainrig.report.forest import Forest, Mark
 from trainrig.report.side import (
@@ -45,9 +46,11 @@ _LEAST_WIDE = 76
 """Narrower terminals get the ratios row by row instead of in columns."""
 
 
-def lines(summaries: Sequence[Summary], width: int = WIDTH) -> Iterator[str]:
-    """Everything, in lines of at most ``width`` characters."""
-    side = side_of(summaries)
+def lines(
+    summaries: Sequence[Summary], width: int = WIDTH, told: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[str]:
+    """Everything, in lines of at most ``width`` characters; ``told``: what was foretold of them."""
+    side = side_of(summaries, {foretold.SERIES: told})
     if side is not None:
         yield from side_lines(side, width)
 

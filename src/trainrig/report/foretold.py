@@ -14,10 +14,7 @@ from trainrig.units import format_memory, format_time, one_line
 
 SERIES = "foretold"
 TITLE = "Foretold before it was trained, 80 % interval, and how far off"
-COLUMNS = (
-    *("experiment", "step foretold", "interval", "measured", "apart"),
-    *("memory foretold", "memory measured"),
-)
+COLUMNS = ("experiment", "foretold", "interval", "measured", "apart", "memory, and measured")
 
 Row = Mapping[str, Any]
 
@@ -57,6 +54,5 @@ def _rows(summaries: Sequence[Row], told: Sequence[Row]) -> Iterator[tuple[str, 
             f"{format_time(low)} to {format_time(high)}",
             format_time(took) if took else "-",
             f"{seconds / took - 1.0:+.0%}" if took else "-",
-            format_memory(round(memory)),
-            format_memory(round(held)) if held else "-",
+            f"{format_memory(memory)}, {format_memory(held) if held else '-'}",
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainrig.report import words
+from trainrig.report import foretold, words
 from trainrig.report.columns import plain
 from trainrig.report.experiments import beside_lines, lines
 from trainrig.report.heat import heat_legend, heat_table
@@ -151,7 +151,8 @@ def _experiments(page: Page, console: Console) -> None:
     console.print(_text("Experiments", "bold"))
     series = page.view.series
     width = console.width
-    for line in (*lines(stored(series), width), *beside_lines(series, width)):
+    told = series.get(foretold.SERIES, ())
+    for line in (*lines(stored(series), width, told), *beside_lines(series, width)):
         console.print(_text(plain(line) if _is_ascii(console) else line), soft_wrap=True)
 
 
