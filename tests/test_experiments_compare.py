@@ -11,7 +11,7 @@ from trainrig.catalog.published.training import baselines
 from trainrig.machine.telemetry import HostReading, between
 from trainrig.record import Limit
 from trainrig.report import experiments as report
-from trainrig.report.beside import notices, published_for, row_of
+from trainrig.report.beside import columns, notes, notices, published_for, row_of, texts
 from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
 from trainrig.report.versus import against_first
@@ -232,6 +232,30 @@ def test_every_page_shows_ratios_and_published_figures() -> None:
     assert "8008" in "\n".join(report.beside_lines(series))
     strange: Any = {"experiments": series["experiments"], "published": ({"device": 3},)}
     assert "8008" not in render_html([RunView(name="r", series=strange)])
+    known = ("experiment", "device", "dtype", "tokens_per_s_per_device", "memory_bytes")
+    older = [{key: row[key] for key in (*known, "software", "source")} for row in rows_beside()]
+    text = "\n".join(report.beside_lines({"published": older}))
+    assert "8008" in text and "HF Transformers, fp32" in text and "@4a8daeb" in text
+    unsourced = [{key: row[key] for key in (*known, "software")} for row in rows_beside()]
+    assert list(report.beside_lines({"published": unsourced})) == []
+
+
+def test_the_published_table_has_a_column_for_each_card() -> None:
+    rows = rows_beside()
+    assert columns(rows) == ("experiment", "published case", "RTX 3090 Ti", "RTX 4090")
+    found = {cells[0]: cells[1:] for cells in texts(rows)}
+    assert found["BERT, fp32"] == (
+        "HF Transformers, bert-large, fp32, 8 of 512",
+        "8008 (tf32), 20.3 GiB",
+        "12530, 19.4 GiB",
+    )
+    assert found["GPT-2, accumulation"][0] == "Megatron-LM, gpt2-medium, bf16, 5 × 4 of 1024"
+    assert found["BERT, checkpointing"][0].endswith("66 × 4 of 512, recomputed")
+    older, newer = notes(rows)
+    assert older.startswith("RTX 3090 Ti: mli/") and "cards over PCIe only, P2P off" in older
+    assert newer.startswith("RTX 4090: qhduan/") and "no peer access" in newer
+    one = [row for row in rows if row["device"] == "RTX 4090" or "BERT" in row["experiment"]]
+    assert {cells[0]: cells[2:] for cells in texts(one)}["GPT-2, without P2P"][0] == "-"
 
 
 # ---- neighbours

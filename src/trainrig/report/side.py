@@ -138,7 +138,7 @@ def published(series: Series) -> Sequence[Mapping[str, Any]]:
     rows = series.get(_BESIDE, ())
     try:
         beside.texts(rows)
-        list(beside.notices(rows))
+        list((*beside.notes(rows), *beside.notices(rows)))
     except (KeyError, TypeError, ValueError, AttributeError):
         return ()
     return rows
