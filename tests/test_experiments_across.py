@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,7 @@ def test_rounds_of_two_runs_took_no_turns() -> None:
     old = rounds([100.0, 101.0, 99.0])
     assert compared(old, rounds([112.0, 113.0, 111.0])).says == "cannot tell"
     row = compared(old, rounds([130.0, 131.0, 129.0]))
+    assert row.rests_on == "rounds" and compared(own("x", 1.0), own("x", 1.0)).rests_on == "steps"
     assert row.says == "better" and row.low < 1.3 / 1.15 < row.ratio < row.high
 
 
@@ -262,6 +264,10 @@ def test_the_page_of_two_runs_holds_one_against_the_other() -> None:
     old, new = view(own("x", 1.0), name="a"), view(own("x", 0.5), name="b")
     page = render_html([old, new])
     assert "Old run against new run" in page and "1 better" in page
+    unlike = [{"cpu": {"model": model}} for model in ("EPYC 7763", "EPYC 9655")]
+    sides = [replace(each, machine=said) for each, said in zip((old, new), unlike, strict=True)]
+    page = render_html(sides)
+    assert page.index("Unlike machines") < page.index("2.00 ×")
     assert "Old run against new run" not in render_html([old, old])
     assert "Old run against new run" not in render_html([old, RunView(name="c")])
 

@@ -136,6 +136,17 @@ def test_rounds_in_turns_tell_what_steps_of_one_process_cannot() -> None:
     assert found.says == "cannot tell"
 
 
+def test_what_would_tell_more_is_said_where_nothing_can_be_told() -> None:
+    alike = [summary("a", 1.0), summary("b", 1.01)]
+    assert "rounds = 3 in the file" in "\n".join(report.lines(alike))
+    rates = [100.0, 104.0, 96.0]
+    turns = [in_rounds("a", rates), in_rounds("b", rates[::-1])]
+    said = "\n".join(report.lines(turns))
+    assert "More rounds would tell more." in said and "in the file" not in said
+    clear = [summary("a", 1.0), summary("b", 0.5)]
+    assert "would tell more" not in "\n".join(report.lines(clear))
+
+
 def test_busy_rounds_are_left_out_and_too_few_quiet_ones_say_nothing() -> None:
     base = in_rounds("a", [100.0, 100.5, 99.5, 20.0], busy={3})
     own = in_rounds("b", [150.0, 150.5, 149.5, 150.0])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import report_views as made
+from experiment_views import experiments_view
 from trainrig.report import RunView
 from trainrig.report.html import commands, render_html
 
@@ -23,6 +24,7 @@ VIEWS = {
     "no GPU": made.cpu_view,
     "cut off": made.cut_off_view,
     "hostile": made.hostile_view,
+    "experiments": experiments_view,
     "ten thousand records": made.large_view,
 }
 VOID = {"meta", "br", "hr", "img", "input", "link", "wbr"}

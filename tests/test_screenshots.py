@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import experiment_views
 import report_views
 from trainrig.report import RunView
 from trainrig.report.html import render_html
@@ -44,6 +45,8 @@ VIEWS: dict[str, Callable[[], list[RunView]]] = {
     "no GPU": lambda: [report_views.cpu_view()],
     "cut off": lambda: [report_views.cut_off_view()],
     "hostile": lambda: [report_views.hostile_view()],
+    "experiments": lambda: [experiment_views.experiments_view()],
+    "experiments of two runs": experiment_views.two_views,
     "two runs": lambda: [report_views.gpu_view(2, slow_card=1), report_views.cpu_view()],
 }
 

@@ -6,7 +6,7 @@ both runs, then those that only one of them has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -22,6 +22,7 @@ from trainrig.report.forest import Forest, forest
 from trainrig.report.side import Table
 from trainrig.report.stepwise import DIFFER
 from trainrig.report.summaries import Summary
+from trainrig.report.unlike import Difference
 from trainrig.stats import AGREEMENT, Change
 from trainrig.units import format_memory, format_quantity, format_share, one_line
 
@@ -31,7 +32,6 @@ RULE = (
     f"{format_share(AGREEMENT)}, on processors {format_share(DIFFER['cpu'])}."
 )
 _TITLE = "Samples/s, new over old, 95 % interval"
-_HINT = "More would be told by rounds = 3 in the file of both runs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,16 @@ class Crossed:
     rest: tuple[Table, ...]
 
 
-def crossed(found: Across, old: str, new: str) -> Crossed:
-    """Arranged for every output."""
+def crossed(found: Across, old: str, new: str, differences: Sequence[Difference] = ()) -> Crossed:
+    """Arranged for every output; what is unlike about the machines comes first, where given."""
+    machines = tuple((each.what, each.old, each.new) for each in differences)
+    before = (Table(("what", "old", "new"), machines, "Unlike machines"),) if machines else ()
     return Crossed(
         old=one_line(old),
         new=one_line(new),
         headline=headline(found),
-        first=tuple(_not_the_same(found)),
-        forest=forest(found.rows, "the old run", _HINT),
+        first=(*before, *_not_the_same(found)),
+        forest=forest(found.rows, "the old run"),
         rest=tuple(_numbers(found)),
     )
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainrig.report.versus import Versus
+from trainrig.report.versus import STEPS, Versus
 from trainrig.units import one_line
 
 
@@ -55,7 +55,8 @@ _MOST_BEYOND = 1.6
 leave no room for those that know much."""
 
 
-_MORE = "More would be told by rounds = 3 in the file: fresh processes, in turns."
+_ROUNDS = "More would be told by rounds = 3 in the file: fresh processes, in turns."
+_MORE_ROUNDS = "More rounds would tell more."
 
 
 def forests(found: Sequence[Versus]) -> tuple[Forest, ...]:
@@ -65,7 +66,7 @@ def forests(found: Sequence[Versus]) -> tuple[Forest, ...]:
     return tuple(each for each in drawn if each is not None)
 
 
-def forest(found: Sequence[Versus], base: str | None = None, hint: str = _MORE) -> Forest | None:
+def forest(found: Sequence[Versus], base: str | None = None) -> Forest | None:
     """The ratios on one axis; None where there are none to show."""
     if not found:
         return None
@@ -86,8 +87,15 @@ def forest(found: Sequence[Versus], base: str | None = None, hint: str = _MORE) 
         marks=tuple(_mark(each, place) for each in found),
         ticks=tuple((place(tick), f"{tick:g} ×") for tick in sorted(inside)),
         one=place(1.0),
-        hint=hint if any(_is_open(each) for each in found) else "",
+        hint=_hint([each for each in found if _is_open(each)]),
     )
+
+
+def _hint(undecided: Sequence[Versus]) -> str:
+    """What would tell more."""
+    if any(each.rests_on == STEPS for each in undecided):
+        return _ROUNDS
+    return _MORE_ROUNDS if undecided else ""
 
 
 def _is_open(each: Versus) -> bool:

@@ -21,7 +21,7 @@ from trainrig.report.heat import LEVELS
 from trainrig.report.labels import capital
 from trainrig.report.page import build_page, count_findings
 from trainrig.report.peers import run_groups
-from trainrig.report.unlike import is_same_run
+from trainrig.report.unlike import differences, is_same_run
 from trainrig.report.view import RunView
 from trainrig.report.words import PUBLISHED, unverified
 
@@ -61,7 +61,9 @@ def _crossed(views: Sequence[RunView]) -> Crossed | None:
         found = experiments_of_two(*views)
     except DataError:
         return None
-    return crossed(found, views[0].name, views[1].name) if found is not None else None
+    if found is None:
+        return None
+    return crossed(found, views[0].name, views[1].name, differences(*views))
 
 
 def _levels() -> list[str]:

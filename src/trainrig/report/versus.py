@@ -35,6 +35,7 @@ from trainrig.stats import (
 Summary = Mapping[str, Any]
 LEAST_ROUNDS = 3
 _PASS = "PASS"
+TURNS, ROUNDS, STEPS = "turns", "rounds", "steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Versus:
     says: str = Change.CANNOT_TELL.value
     why: str | None = None
     """Why nothing can be told, or what is worse than being slow."""
+    rests_on: str | None = None
+    """``turns``, ``rounds`` or ``steps``, as above; None without a ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,8 @@ def _too_busy(two: Two) -> str | None:
     turns = _turns(two) if two.in_turns else None
     if turns is None or len(turns) >= LEAST_ROUNDS:
         return None
-    return f"the machine was busy in all but {len(turns)} of {len(two.own['rounds'])} rounds"
+    count, left = len(two.own["rounds"]), f"all but {len(turns)} of" if turns else "all"
+    return f"the machine was busy in {left} {count} rounds"
 
 
 def _tokens(each: Summary) -> int | None:
@@ -229,16 +233,22 @@ def _samples(each: Summary) -> float:
 
 
 def _ratio(two: Two) -> Comparison:
-    if two.in_turns:
+    kind = _rests_on(two)
+    if kind == TURNS:
         return compare_pairs(*zip(*_turns(two), strict=True))
-    old, new = _quiet(two.base), _quiet(two.own)
-    if old and new:
-        found = compare(old, new)
+    if kind == ROUNDS:
+        found = compare(_quiet(two.base), _quiet(two.own))
     else:
         amount = _samples(two.own) / _samples(two.base)
         found = compare_steps(two.base["step_times_s"], two.own["step_times_s"], amount)
     kinds = [each["layout_asked"].get("device") for each in (two.base, two.own)]
     return by_t(math.log(found.ratio), found.error, found.freedom, max(map(apart, map(str, kinds))))
+
+
+def _rests_on(two: Two) -> str:
+    if two.in_turns:
+        return TURNS
+    return ROUNDS if _quiet(two.base) and _quiet(two.own) else STEPS
 
 
 def _said(two: Two, found: Comparison, level: float, count: int) -> Versus:
@@ -256,6 +266,7 @@ def _said(two: Two, found: Comparison, level: float, count: int) -> Versus:
         high=found.interval.high,
         says=(change if why is None else Change.CANNOT_TELL).value,
         why=why,
+        rests_on=_rests_on(two),
     )
 
 
