@@ -12,7 +12,7 @@ import pytest
 
 from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, UsageError
-from trainrig.record import Outcome, Status
+from trainrig.record import Kind, Outcome, Status
 from trainrig.report.summaries import stored
 from trainrig.runner import batch_sizes, experiment_session
 from trainrig.runner import experiments as runner
@@ -113,7 +113,10 @@ def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
     refused = [f for f in found["findings"] if f["id"] == "batch-too-large"]
     assert len(refused) == 2 and "went on with 4" in refused[1]["evidence"]
     assert "recompute full" in refused[1]["fix"]
-    times = [r for r in read_run(outcomes.run).records if r.metric == "time"]
+    records = read_run(outcomes.run).records
+    times = [r for r in records if r.metric == "time" and r.kind is Kind.MEASURED]
+    told = [r.case["batch"] for r in records if r.kind is Kind.PREDICTED and r.metric == "time"]
+    assert told == [16, 8, 4], "each size was foretold before it was tried"
     assert [(r.case["batch"], r.status) for r in times] == [
         (16, Status.OOM),
         (8, Status.OOM),
@@ -201,7 +204,8 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     found = stored(run.series)
     assert [each["name"] for each in found] == ["a", "b", "c"]
     assert [round(each["step_times_s"][0], 9) for each in found[0]["rounds"]] == [0.1, 0.4, 0.6]
-    times = [r for r in run.records if r.metric == "time" and r.case["experiment"] == "a"]
+    measured = [r for r in run.records if r.kind is Kind.MEASURED]
+    times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
     assert [len(record.samples or ()) for record in times] == [3, 6, 9]
     assert len(run.series["01-a-round-3"]) == 6
     found = runner.summary(outcomes)["comparisons"]
