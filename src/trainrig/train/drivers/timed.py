@@ -218,7 +218,7 @@ class Timed(Trainer):
             state_dtype=common.kind(moments),
             placements=str(getattr(first, "placements", None) or "") or None,
             optimizer=type(optimizer).__name__,
-            fused=bool(optimizer.defaults.get("fused")),
+            fused=all(group.get("fused") for group in optimizer.param_groups),
             compiled=hasattr(self.model_wrapped, "_orig_mod") and common.has_compiled(),
             offloaded=False,
             device=str(first.device),
