@@ -8,10 +8,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import gloo_ranks
+from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
+from trainrig.data.objective import OBJECTIVES
 from trainrig.runner.experiment_ranks import waited_for, wrong_on_ranks
 from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
 from trainrig.train import engine
@@ -19,6 +22,7 @@ from trainrig.train.backends import ALL, Peer, Result
 from trainrig.train.drivers.common import has_compiled
 from trainrig.train.engine import Engine
 from trainrig.train.experiment import Experiment
+from trainrig.train.feed import split
 from trainrig.train.layouts import asked_of, differences, found_of
 from trainrig.train.look import first_step
 from trainrig.train.precision import Weights
@@ -84,6 +88,35 @@ def test_hardware_flops_add_what_is_computed_again(recompute: str, again: int) -
     own = Experiment(model=f"gpt2:{_SMALL}", batch=4, seq=16, grad_accum=3, recompute=recompute)
     rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
     assert rates["hardware_flop_rate"] == 3 * (3 * 3_932_160 + again) / 0.5
+
+
+# ---- the samples
+
+TOKENS = np.arange(1000, 1481, dtype=np.uint16)
+
+
+def batches(objective: str, shard: Shard) -> Any:
+    common: dict[str, Any] = {"tokens": TOKENS, "seq_len": 20, "shard": shard}
+    if objective == "causal":
+        return CausalBatches(**common)
+    if objective == "masked":
+        return MaskedBatches(**common, mask=4, vocab_size=2000, around=(2, 3))
+    return SpanBatches(**common, sentinels=tuple(range(50, 90)), end=1, pad=0)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_ranks_and_micro_batches_read_what_one_large_batch_holds(objective: str) -> None:
+    """Masks and spans too belong to a sample, not to the rank or the micro-batch."""
+    for seed in (0, 1):
+        whole = batches(objective, Shard(batch=8, seed=seed))(3)
+        shards = [Shard(batch=4, rank=rank, num_ranks=2, seed=seed) for rank in range(2)]
+        ranks = [batches(objective, shard)(3) for shard in shards]
+        for name in ("inputs", "labels"):
+            expected = getattr(whole, name)
+            assert (np.concatenate([getattr(rank, name) for rank in ranks]) == expected).all()
+            micros = [getattr(micro, name).numpy() for micro in split(whole, 4, pinned=False)]
+            assert (np.concatenate(micros) == expected).all()
+    assert (whole.inputs != batches(objective, Shard(batch=8, seed=0))(3).inputs).any()
 
 
 # ---- what counts of the steps
