@@ -8,6 +8,7 @@ words of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,14 +40,9 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
         "num_parameters": sum(weight.numel() for weight in weights.model.values()),
         "weights": local_elements(module.parameters()),
         "micro_batches": 0,
+        "block_forwards": 0,
     }
-    calls = [0]
-    matrix = _first_matrix(module.blocks[0])
-    hooks = [
-        # When it begins: a second forward stops where backward has all that it needs.
-        matrix.register_forward_pre_hook(lambda *_: calls.__setitem__(0, calls[0] + 1)),
-        matrix.register_forward_hook(lambda _, __, out: facts.update(_of_result(out))),
-    ]
+    leave = _watch(module.blocks[0], facts)
     original = weights.backward
 
     def backward(loss: Tensor, *, last: bool) -> None:
@@ -64,13 +60,44 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
         engine.step()
     finally:
         del weights.backward
-        for hook in hooks:
-            hook.remove()
-    facts["block_forwards"] = calls[0]
+        leave()
     if wire is not None:
         facts["gradient_collectives"] = wire.reduced.total()
         facts["reduce_dtype"] = _names(wire.reduced)
     return facts | _objects(engine)
+
+
+def _watch(block: Any, facts: Facts) -> Callable[[], None]:
+    """Count a block's forwards and look at what comes out, until what is returned is called.
+
+    Counted is where one begins: a second forward stops where backward has all that it needs.  A
+    compiled block is watched from outside: a hook would be compiled with it, its counting moved
+    behind the end of the graph, which a second forward does not reach.
+    """
+
+    def began(*_: Any) -> None:
+        facts["block_forwards"] += 1
+
+    compiled = block._compiled_call_impl
+    if compiled is None:
+        matrix = _first_matrix(block)
+        before = matrix.register_forward_pre_hook(began)
+        after = matrix.register_forward_hook(lambda _, __, out: facts.update(_of_result(out)))
+
+        def leave() -> None:
+            before.remove()
+            after.remove()
+
+        return leave
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        began()
+        out = compiled(*args, **kwargs)
+        facts.update(_of_result(out))
+        return out
+
+    block._compiled_call_impl = call
+    return lambda: setattr(block, "_compiled_call_impl", compiled)
 
 
 def _objects(engine: Engine) -> Facts:
@@ -106,7 +133,7 @@ def _objects(engine: Engine) -> Facts:
 
 
 def _of_result(out: Tensor) -> Facts:
-    """What a product of (samples, tokens, width) says of the pass that it is part of."""
+    """What a result of (samples, tokens, width) says of the pass that it is part of."""
     return {"weight_dtype": _dtype([out]), "micro_tokens": out.numel() // out.shape[-1]}
 
 
