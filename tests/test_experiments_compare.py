@@ -12,6 +12,7 @@ from trainrig.machine.telemetry import HostReading, between
 from trainrig.record import Limit
 from trainrig.report import experiments as report
 from trainrig.report.beside import columns, notes, notices, published_for, row_of, texts
+from trainrig.report.columns import plain
 from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
 from trainrig.report.versus import against_first
@@ -267,6 +268,20 @@ def test_the_published_table_has_a_column_for_each_card() -> None:
     assert newer.startswith("RTX 4090: qhduan/") and "no peer access" in newer
     one = [row for row in rows if row["device"] == "RTX 4090" or "BERT" in row["experiment"]]
     assert {cells[0]: cells[2:] for cells in texts(one)}["GPT-2, without P2P"][0] == "-"
+
+
+def test_a_name_ends_neither_a_cell_nor_the_drawing() -> None:
+    rows = [summary("a", 1.0), summary("b|```\n| c |", 0.5, breakdown={"forward": 0.4})]
+    text = markdown(RunView(name="r", series={"experiments": tuple(rows)}))
+    fence = "`" * 3
+    inside = text.split(fence)[1::2]
+    assert len(inside) == 1 and "ffff" in inside[0] and text.count(fence) == 2
+    assert all(line.count("|") >= 2 for line in text.splitlines() if line.startswith("|"))
+
+
+def test_a_plain_terminal_gets_plain_letters() -> None:
+    rows = [summary("a", 1.0), summary("b", 0.5)]
+    assert "".join(map(plain, report.lines(rows, 120))).isascii()
 
 
 # ---- neighbours

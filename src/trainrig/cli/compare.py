@@ -51,7 +51,7 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
 
 
 def _print(comparison: RunComparison) -> None:
-    from trainrig.cli.output import console
+    from trainrig.cli.output import console, is_ascii
     from trainrig.report.compare_show import RULE, comparison_tables, headline
     from trainrig.units import one_line
 
@@ -59,8 +59,7 @@ def _print(comparison: RunComparison) -> None:
     for side, name in (("old", comparison.old), ("new", comparison.new)):
         out.print(f"{side}  {one_line(name)}", markup=False, soft_wrap=True)
     out.print()
-    is_ascii = not out.encoding.lower().startswith("utf")
-    for table in comparison_tables(comparison, out.width, ascii_only=is_ascii):
+    for table in comparison_tables(comparison, out.width, ascii_only=is_ascii()):
         out.print(table, markup=False, overflow="ignore", crop=False)
     if comparison.judged:
         out.print(RULE, style="dim", markup=False)

@@ -36,6 +36,11 @@ def console() -> Console:
     return _Console(highlight=False, emoji=False)
 
 
+def is_ascii() -> bool:
+    """Whether stdout has no letters but the plain ones."""
+    return not (sys.stdout.encoding or "").lower().startswith("utf")
+
+
 def is_of_a_stream(error: OSError) -> bool:
     """Whether it comes from writing to an open stream; an error about a file names the file."""
     return error.filename is None

@@ -180,14 +180,14 @@ def _experiments(
     if as_json:
         watching.print_json(found)
     else:
+        from trainrig.report.columns import plain
         from trainrig.report.experiments import beside_lines, lines
 
         with output.unread():
-            width = output.console().width
-            rows = found.get("experiments") or [found]
-            click.echo("\n".join(lines(rows, width, found["foretold"])))
-            for line in beside_lines({"published": found["published"]}, width):
-                click.echo(line)
+            width, rows = output.console().width, found.get("experiments") or [found]
+            beside = beside_lines({"published": found["published"]}, width)
+            for line in (*lines(rows, width, found["foretold"]), *beside):
+                click.echo(plain(line) if output.is_ascii() else line)
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
             click.echo(f"report: {found['report']}")
     return qualify.exit_code(outcomes.verdict.outcome, outcomes.interrupted)

@@ -272,7 +272,7 @@ def markdown_table(table: Table, escape: Callable[[str], str]) -> list[str]:
 
 
 _MARKDOWN_BAR = 10
-_MARKDOWN_WIDTH = 90
+_MARKDOWN_WIDTH = 100
 
 
 def _markdown_panels(panels: Sequence[Panel], escape: Callable[[str], str]) -> list[str]:
