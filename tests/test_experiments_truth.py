@@ -169,6 +169,11 @@ def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
     assert waited_for([even, near]) is None
     assert waited_for([even]) is None
     assert waited_for([even, ()]) is None
+    slow = rows(forward=0.170, backward=0.200, communication=0.010)
+    assert waited_for([even, slow]) is not None
+    assert waited_for([even[:3], slow[:3]]) is None
+    # In two of eight steps it was the other one: what others did on the machine.
+    assert waited_for([(*even[:6], *slow[6:]), (*slow[:6], *even[6:])]) is None
 
 
 def test_a_rank_that_is_waited_for_is_a_warning() -> None:

@@ -20,6 +20,10 @@ from trainrig.units import format_time
 MAX_UNEVEN = 0.1
 """Of a step: so much longer in collectives than another rank is worth a word."""
 
+STEADY = 0.9
+"""In so many of the steps it must be the same rank: what others do on the machine comes and goes."""
+_LEAST_STEPS = 4
+
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -28,12 +32,12 @@ def waited_for(ranks: Sequence[Rows]) -> str | None:
 
     ``ranks``: the steps that count, of each rank.
     """
-    if len(ranks) < 2 or not all(ranks):
+    if len(ranks) < 2 or min(map(len, ranks)) < _LEAST_STEPS:
         return None
     waits = [_usual(rows, COMMUNICATION) for rows in ranks]
     step = _usual(ranks[0], "time")
     slow, gap = waits.index(min(waits)), max(waits) - min(waits)
-    if not gap > MAX_UNEVEN * step:
+    if not gap > MAX_UNEVEN * step or _steadiness(ranks, slow) < STEADY:
         return None
     longer = {part: _longer(ranks, slow, part) for part in PARTS}
     part = max(longer, key=longer.__getitem__)
@@ -68,6 +72,15 @@ def wrong_on_ranks(asked: Layout, result: Result) -> list[str]:
         words if len(ranks) == len(known) else f"{words} on rank {', '.join(map(str, ranks))}"
         for words, ranks in everywhere.items()
     ]
+
+
+def _steadiness(ranks: Sequence[Rows], slow: int) -> float:
+    """The share of steps in which no rank waits less than ``slow``."""
+    steps = [
+        [float(row.get(COMMUNICATION) or 0.0) for row in together]
+        for together in zip(*ranks, strict=False)
+    ]
+    return sum(waits[slow] <= min(waits) for waits in steps) / len(steps)
 
 
 def _usual(rows: Rows, name: str) -> float:
