@@ -21,7 +21,7 @@ MAX_UNEVEN = 0.1
 """Of a step: so much longer in collectives than another rank is worth a word."""
 
 STEADY = 0.9
-"""In so many of the steps it must be the same rank: what others do on the machine comes and goes."""
+"""In so many of the steps it must be the same rank: what others do on a machine comes and goes."""
 _LEAST_STEPS = 4
 
 Rows = Sequence[Mapping[str, Any]]
