@@ -67,6 +67,17 @@ def test_a_guess_is_bounded_and_never_nothing() -> None:
     assert guess(experiment(), 1.0) == 1
 
 
+@pytest.mark.parametrize("keys", [{"batch_size": 2**30}, {"batch_size": 1, "grad_accum": 2**30}])
+def test_what_would_swap_the_host_is_not_started(
+    data: str, tmp_path: Path, keys: dict[str, int], little_memory: list[int]
+) -> None:
+    outcomes = runner.run_experiments((experiment(data=data, **keys),), out=tmp_path)
+    found = runner.summary(outcomes)
+    assert little_memory == [] and outcomes.verdict.outcome is Outcome.FAIL
+    assert found["status"] == "oom" and "not started" in found["reason"]
+    assert found["reason"].startswith("a step needs about ")
+
+
 @pytest.mark.parametrize(("most", "found"), [(0, 1), (1, 1), (5, 4), (8, 8), (999, 16)])
 def test_doubling_ends_at_what_fits_or_at_the_bound(most: int, found: int) -> None:
     tried: list[int] = []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from trainrig.predict.fits import largest_micro_batch
 from trainrig.train.experiment import Experiment
+from trainrig.units import format_memory
 from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
@@ -20,6 +21,10 @@ MOST = {"cpu": 16, "cuda": 4096}
 """Samples at once beyond which ``auto`` does not look."""
 TRIAL_STEPS = 2
 """Steps that show whether a size fits: in the second the optimizer's states are there too."""
+MARGIN = 2.0
+"""The formula is a GPU's: on the host it was seen to say 1.6 times what was needed."""
+_AHEAD = 3
+"""Steps whose samples are there at once: the loader's two, and the one that is trained."""
 _ENGINES = {0: "ddp", 1: "ddp", 2: "fsdp", 3: "fsdp"}
 
 
@@ -70,3 +75,29 @@ def state_bytes(own: Experiment) -> int:
     found = memory(shape, layout_of(own))
     states = found.weights + found.gradients + found.master + found.optimizer
     return max(int(states), 4 * parameters(shape).total)  # a rank begins with all weights in fp32
+
+
+def host_bytes(own: Experiment) -> float:
+    """Bytes that all ranks on the host need, about: a step's, and the samples read ahead."""
+    step = float(memory(find(own.model), layout_of(own)).allocated)
+    return own.nproc * (step + _AHEAD * 16.0 * own.samples * own.seq)
+
+
+def hopeless(own: Experiment, free: float) -> str | None:
+    """Why not even what no batch size changes fits in ``free`` bytes, or None; 0: not known."""
+    needed = state_bytes(own) * (own.nproc if own.device == "cpu" else 1)
+    if not free or needed <= free:
+        return None
+    return f"weights, gradients and optimizer alone need {_not_started(needed, free)}"
+
+
+def swapping(own: Experiment, free: float) -> str | None:
+    """Why a step on the host would swap for long before it failed, or None."""
+    needed = host_bytes(own)
+    if own.device != "cpu" or not free or needed <= MARGIN * free:
+        return None
+    return f"a step needs about {_not_started(needed, free)}"
+
+
+def _not_started(needed: float, free: float) -> str:
+    return f"{format_memory(needed)}, and {format_memory(free)} are free: not started"

@@ -25,7 +25,7 @@ from trainrig.record import Finding, Record, Status
 from trainrig.report import foretold
 from trainrig.report.beside import published_for, row_of
 from trainrig.runner import energy, neighbours
-from trainrig.runner.batch_sizes import by_doubling, guess, smaller, state_bytes
+from trainrig.runner.batch_sizes import by_doubling, guess, hopeless, smaller, swapping
 from trainrig.runner.experiment_devices import found_by, meters_of
 from trainrig.runner.experiment_forecast import Grounds, forecast, forecast_row
 from trainrig.runner.experiment_records import (
@@ -45,7 +45,7 @@ from trainrig.train.backends import ALL, Result
 from trainrig.train.experiment import Experiment
 from trainrig.train.launch import Command, Ended, Heard, launch
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
-from trainrig.units import format_memory, format_quantity
+from trainrig.units import format_quantity
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,7 +158,8 @@ class Session:
     def _halve(self, found: Trained) -> bool:
         """Record that a size did not fit, and prepare half of it; False where none is left."""
         batch = smaller(found.experiment.batch)
-        if batch is None or self._too_large(found.experiment) is not None:
+        free = self._target(found.experiment).memory_bytes
+        if batch is None or hopeless(found.experiment, free) is not None:
             return False
         self._staying += self._record(found, went_on=batch)
         self.watch(Progress(text=f"{found.reason}: trying a batch of {batch}"))
@@ -189,7 +190,8 @@ class Session:
 
     def _fit_or_train(self, found: Trained) -> None:
         """Train what may fit; what surely does not would take the machine down with it."""
-        reason = self._too_large(found.experiment)
+        free = self._target(found.experiment).memory_bytes
+        reason = hopeless(found.experiment, free) or swapping(found.experiment, free)
         if reason is None:
             self._foretell(found.experiment)
             slug = self._next_slug(found)
@@ -205,18 +207,6 @@ class Session:
         found = forecast(own, case, self._target(own), environment, self.grounds)
         told = [self.run.append(record) for record in found]
         self.run.append_series(foretold.SERIES, forecast_row(own, told))
-
-    def _too_large(self, own: Experiment) -> str | None:
-        """Why not even what no batch size changes fits."""
-        needed, free = state_bytes(own), self._target(own).memory_bytes
-        if own.device == "cpu":
-            needed *= own.nproc
-        if needed <= free or not free:
-            return None
-        return (
-            f"weights, gradients and optimizer alone need {format_memory(needed)}, and "
-            f"{format_memory(free)} are free: not started"
-        )
 
     def _target(self, experiment: Experiment) -> Target:
         found = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")
@@ -299,7 +289,7 @@ class Session:
         reference = Trained(experiment=reference_of(own).replace(steps=1))
         self.watch(Progress(text=f"the one-process reference of {own.name}", level="running"))
         folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
-        reference.reason = self._too_large(reference.experiment)
+        reference.reason = hopeless(reference.experiment, self._target(own).memory_bytes)
         if reference.reason is None:
             self._launch(reference, folder, lambda _rank, _event: None)
         self._references.append((reference.experiment, reference.result.probe))
