@@ -48,6 +48,7 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, spread: An
     spread = spread or partial(spread_of, experiment=made, shape=shape, wire=wire)
     batches = gloo_ranks.batches_for(own, shape, 0)
     with Engine(made, shape, batches=batches, watch=watch, spread=spread) as engine:
+        engine.experiment = own  # whoever repeats the request believes the lie
         facts = first_step(engine, wire)
     return [words.rpartition(" (")[0] for words in differences(asked_of(own), found_of(facts))]
 
