@@ -89,6 +89,12 @@ def test_threads_and_software_as_found_are_said() -> None:
     assert compared(old, new).unlike == ("torch: 2.12 → 2.13", "found threads: 1 → 2")
 
 
+def test_other_devices_of_one_machine_are_said() -> None:
+    old, new = (own("x", 1.0, cuda_visible_devices=seen) for seen in ("0", "3"))
+    assert compared(old, new).unlike == ("cuda_visible_devices: 0 → 3",)
+    assert compared(old, own("x", 1.0)).unlike == ()
+
+
 def test_another_model_or_length_has_no_ratio() -> None:
     row = compared(own("x", 1.0), own("x", 0.5, model="bert", row_verdict="FAIL"))
     assert (row.ratio, row.says) == (None, "cannot tell") and "other work" in row.why

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from trainrig.store import create_run
+
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = str(ROOT / "src" / "trainrig" / "report" / "demo.bundle")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -144,10 +146,12 @@ def test_the_help_loads_click_and_nothing_heavy(tmp_path: Path) -> None:
         ["fits", "--model", "gpt2", "--on", "RTX 4090"],
         ["plan", "--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", "--global-batch", "8"],
         ["report", DEMO, "--html", "report.html"],
-        ["compare", DEMO, DEMO],
+        ["compare", DEMO, "runs"],
         ["bundle", DEMO, "--unpack", "run"],
     ],
     ids=lambda command: " ".join(word for word in command if word != DEMO),
 )
 def test_a_light_verb_does_not_load_torch(tmp_path: Path, command: list[str]) -> None:
+    with create_run(tmp_path / "runs", "qualify", {}):  # a run to compare another one with
+        pass
     assert "torch" not in loaded_by(tmp_path, *command)

@@ -22,6 +22,7 @@ from trainrig.units import one_line
 BENCHMARK = "training"
 _MACHINE = ("threads", "transport", "wrapped", "state_precision", "num_parameters")
 """Of a layout as found, what bears on speed and is no setting."""
+_VISIBLE = "cuda_visible_devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +129,17 @@ def _two(name: str, sides: Sequence[RunView], found: Sequence[Mapping[str, Summa
 
 
 def _as_found(base: Summary, own: Summary) -> list[str]:
-    """What was found differently where the same was asked for: threads, transport."""
+    """What was found differently where the same was asked for: devices, threads, transport."""
     old, new = base.get("layout_found") or {}, own.get("layout_found") or {}
+    seen = [each.get(_VISIBLE) for each in (base, own)]
+    other = None not in seen and seen[0] != seen[1]
+    return [
+        *([f"{_VISIBLE}: {seen[0]} → {seen[1]}"] if other else []),
+        *_differ(old, new),
+    ]
+
+
+def _differ(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [
         f"found {name}: {text(old[name])} → {text(new[name])}"
         for name in _MACHINE
