@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from trainrig.data.prepare import prepare
 from trainrig.record import Kind, Outcome, Record, Status
@@ -73,8 +74,6 @@ def facts_of(result: Result) -> Any:
 
 def requirements(names: tuple[str, ...]) -> dict[str, Any]:
     """These packages and all that they need, as far as it is installed here."""
-    from packaging.requirements import Requirement
-
     found: dict[str, Any] = {}
     waiting = list(names)
     while waiting:
@@ -94,7 +93,6 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment that has what Hugging Face's engine needs, and no more."""
     pytest.importorskip("transformers", reason="needs transformers")
     pytest.importorskip("accelerate", reason="needs accelerate")
-    pytest.importorskip("packaging", reason="needs packaging")
     home = tmp_path_factory.mktemp("elsewhere")
     made = [sys.executable, "-m", "venv", "--without-pip", str(home)]
     subprocess.run(made, check=True, capture_output=True)

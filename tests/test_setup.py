@@ -91,7 +91,7 @@ def test_every_import_is_declared_and_every_dependency_imported() -> None:
     imported = third_party_imports(SOURCES)
     declared = modules("torch", "huggingface")
     assert imported - declared == set()
-    assert declared - imported == set()
+    assert declared - imported == {"accelerate"}  # transformers' Trainer imports it
 
 
 def test_every_import_of_the_tests_is_declared() -> None:
