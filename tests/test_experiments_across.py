@@ -327,3 +327,41 @@ def test_whatever_a_summary_holds_is_shown_or_refused(
         with contextlib.suppress(TrainrigError):
             read(strange.series)
             experiments_of_two(*pair)
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [GOOD, GOOD | {"name": "y"}]
+    return written(folder / "a", rows), written(folder / "b", rows)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.integers(0, 2000),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),
+)
+def test_a_truncated_or_damaged_file_is_compared_or_one_line(
+    two_runs: tuple[Path, Path], end: int, changes: list[tuple[int, int]]
+) -> None:
+    file = two_runs[1] / "series" / "experiments.jsonl"
+    whole = file.read_bytes()
+    data = bytearray(whole)
+    for place, byte in changes:
+        data[place % len(data)] = byte
+    file.write_bytes(bytes(data[: len(data) - end]))
+    try:
+        found = call(*two_runs)
+    finally:
+        file.write_bytes(whole)
+    if found.exception is not None:
+        assert isinstance(found.exception, DataError), found.exception
+        assert "\n" not in found.exception.message and found.stdout == ""
+    else:
+        assert found.return_value in (0, 1)

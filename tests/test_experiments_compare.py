@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from experiment_views import experiments_view
 from trainrig.catalog.published.training import baselines
 from trainrig.machine.telemetry import HostReading, between
 from trainrig.record import Limit
@@ -277,6 +278,17 @@ def test_a_name_ends_neither_a_cell_nor_the_drawing() -> None:
     inside = text.split(fence)[1::2]
     assert len(inside) == 1 and "ffff" in inside[0] and text.count(fence) == 2
     assert all(line.count("|") >= 2 for line in text.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_every_line_fits_the_terminal_and_nothing_is_cut(width: int) -> None:
+    view = experiments_view()
+    shown = list(report.lines(view.series["experiments"], width))
+    shown += report.beside_lines({"published": tuple(rows_beside())}, width)
+    assert max(map(len, shown)) <= width
+    together = "\n".join(shown)
+    for word in ("2.22 ×", "88.9 TFLOPS", "15.8 GiB", "450 ms", "9.0000", "out of memory", "133 %"):
+        assert word in together, word
 
 
 def test_a_plain_terminal_gets_plain_letters() -> None:
