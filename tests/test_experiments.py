@@ -228,6 +228,7 @@ def test_there_are_files() -> None:
         ({"backend": "huggingface", "nproc": 2, "zero": 3}, "accelerate would run DDP"),
         ({"backend": "huggingface", "nproc": 2, "zero": 1, "device": "cuda"}, "no such stage"),
         ({"backend": "huggingface", "recompute": "selective"}, "no selective"),
+        ({"backend": "huggingface", "steps": 2**31 - 1}, "learning rate of each"),
     ],
 )
 def test_what_contradicts_itself_is_a_sentence(keys: dict[str, Any], words: str) -> None:
@@ -241,6 +242,7 @@ def test_what_contradicts_itself_is_a_sentence(keys: dict[str, Any], words: str)
     [
         ({"nproc": 3}, Site(gpus=0, cores=2), "3 ranks, and 2 cores"),
         ({"nproc": 4, "device": "cuda"}, Site(gpus=1, cores=8), "4 ranks, and 1 GPU:"),
+        ({"device": "cuda"}, Site(gpus=0, cores=8), "^1 rank, and 0 GPUs:"),
         ({"p2p": False}, Site(gpus=0, cores=2), "p2p"),
         ({"backend": "dataparallel", "device": "cuda"}, Site(gpus=0, cores=2), "there is none"),
         ({"backend": "dataparallel", "nproc": 2}, Site(gpus=2, cores=2), "a matter of GPUs"),

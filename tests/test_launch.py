@@ -147,6 +147,20 @@ def test_ranks_are_no_part_of_the_job_around_them(
         assert there == (place if ranks == 2 else {})
 
 
+def test_a_folder_with_files_like_pythons_own_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    command = Command(
+        argv=(sys.executable, "-m", "trainrig.train.drivers.parent"),
+        env={"TRAINRIG_TEST_RANKS": str(tmp_path)},
+        prepare=(sys.executable, "-m", "trainrig.train.telling"),
+    )
+    ended = launch(command, tmp_path)
+    assert ended.reason == "rank 0 ended with exit code 0: it said nothing"
+
+
 def test_a_killed_rank_is_named_with_its_place(tmp_path: Path) -> None:
     body = """
 if rank == 1:

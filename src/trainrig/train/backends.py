@@ -220,10 +220,11 @@ def check_site(experiment: Experiment, site: Site) -> None:
     on_gpu = experiment.device.startswith("cuda")
     have, what = (site.gpus, "GPU") if on_gpu else (site.cores, "core")
     if experiment.nproc > have:
+        ranks = "1 rank" if experiment.nproc == 1 else f"{experiment.nproc} ranks"
+        fewer = f"--nproc {have}" if have else "--device cpu"
         raise UnavailableError(
-            f"{experiment.nproc} ranks, and {have} {what}{'' if have == 1 else 's'}: "
-            "each rank needs one of its own",
-            f"--nproc {max(1, have)}" + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
+            f"{ranks}, and {have} {what}{'' if have == 1 else 's'}: each rank needs one of its own",
+            fewer + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
     _check_devices(experiment, site)
     if experiment.optimizer == "adamw-8bit" and lacks(python_of(experiment), {"torchao": ""}):

@@ -316,13 +316,13 @@ _PLACES = re.compile(
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """Ranks in our Python import the package that this process runs."""
+    """Ranks in our Python import the package that this process runs; the working folder is none."""
     outside = {name: value for name, value in os.environ.items() if not _PLACES.match(name)}
     if command.foreign:
         return without_ours(outside)
     own = str(Path(__file__).resolve().parent.parent.parent)
     path = os.pathsep.join(filter(None, [own, outside.get("PYTHONPATH")]))
-    return outside | {"PYTHONPATH": path}
+    return outside | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def _signal(number: int) -> str:

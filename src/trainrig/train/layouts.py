@@ -14,6 +14,8 @@ from trainrig.train.experiment import BACKENDS, DRIVEN, OFFLOAD, Experiment
 
 Layout = dict[str, Any]
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+MOST_STEPS = 1_000_000
+"""Of another project's engine: their learning rates are a list."""
 _SHARE = 0.75
 """A rank that holds less than this share of something does not hold it all."""
 _OPTIMIZERS = {
@@ -191,6 +193,11 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             own.backend == "huggingface" and (own.offload != "none" or own.shard_size > 0),
             "offload and shard_size are the native engine's",
             "--backend native",
+        ),
+        (
+            own.backend == "huggingface" and own.steps > MOST_STEPS,
+            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
+            "fewer steps, or --backend native",
         ),
         (
             own.backend == "huggingface" and own.recompute == "selective",

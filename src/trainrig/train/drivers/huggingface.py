@@ -82,7 +82,7 @@ def trainer_for(
     folder: Path, asked: dict[str, Any], theirs: dict[str, Any], tell: Any, *, plain: bool
 ) -> Timed:
     """A Trainer with a new model of the first weights."""
-    transformers.set_seed(asked["seed"])
+    transformers.set_seed(asked["seed"] % 2**32)  # numpy takes no more
     config = getattr(transformers, theirs["config_class"])(**theirs["config"])
     model = getattr(transformers, theirs["model_class"])(config)
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
