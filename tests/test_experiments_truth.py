@@ -15,8 +15,9 @@ import torch
 import gloo_ranks
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.objective import OBJECTIVES
+from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_ranks import waited_for, wrong_on_ranks
-from trainrig.runner.experiment_records import Trained, findings_of, rates_of, summary_of
+from trainrig.runner.experiment_records import Trained, rates_of, summary_of
 from trainrig.train import engine
 from trainrig.train.backends import ALL, Peer, Result
 from trainrig.train.drivers.common import has_compiled
@@ -145,7 +146,10 @@ def test_what_is_unknown_in_one_step_is_unknown() -> None:
 def test_time_in_no_part_or_in_two_is_a_finding(other: float, ids: list[str], sign: int) -> None:
     steps = rows(forward=1.0 - sign * other, other=sign * other)
     found = Trained(experiment=Experiment(), result=Result(rows=steps))
-    assert [finding.id for finding in findings_of(found, [])] == ids
+    said = list(findings_of(found, []))
+    assert [finding.id for finding in said] == ids
+    where = "none of its parts" if sign > 0 else "two of its parts at once"
+    assert all(finding.evidence.endswith(f" of a step belongs to {where}") for finding in said)
 
 
 # ---- the other ranks

@@ -11,7 +11,15 @@ import torch
 import gloo_ranks
 from trainrig.train.engine import Engine
 from trainrig.train.experiment import Experiment
-from trainrig.train.parity import STEPS, Probe, disagreement, is_reference, probe_of, reference_of
+from trainrig.train.parity import (
+    STEPS,
+    Probe,
+    disagreement,
+    hint_of,
+    is_reference,
+    probe_of,
+    reference_of,
+)
 from trainrig.train.rank import spread_of
 
 REFERENCE = Probe(losses=(9.0, 8.5, 8.0, 7.5, 7.0), grad_norms=(2.0, 1.9, 1.8, 1.7, 1.6))
@@ -91,6 +99,22 @@ def test_a_reference_trains_the_same_in_one_plain_process(name: str) -> None:
     reference = reference_of(own)
     assert is_reference(reference, own)
     assert not is_reference(reference.replace(**{name: OTHER[name]}), own)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "known"),
+    [("huggingface", "bf16", True), ("huggingface", "fp32", False), ("native", "bf16", False)],
+)
+def test_the_hint_names_the_rounding_that_autocast_brings(
+    backend: str, dtype: str, known: bool
+) -> None:
+    assert ("1/N" in hint_of(Experiment(backend=backend, dtype=dtype))) == known
+
+
+def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
+    rounded = [abs(float(torch.tensor(1 / n).bfloat16()) * n - 1) for n in range(1, 5000)]
+    assert 3.5e-3 < max(rounded) < 4e-3
+    assert all(rounded[2**k - 1] == 0.0 for k in range(12))
 
 
 # ---- what it must see

@@ -1,4 +1,4 @@
-"""From what a training told to records, findings and one JSON object.
+"""From what a training told to records and one JSON object.
 
 The benchmark is ``training``: whole steps of a model by some engine on some layout.  The numbers
 of a step are means over the middle half of the steps behind the first ones, so that the parts add
@@ -13,17 +13,16 @@ from typing import Any
 
 from trainrig.machine.energy import Energy, together
 from trainrig.machine.snapshot import Missing
-from trainrig.record import Case, Finding, Kind, Limit, Record, Status
+from trainrig.record import Case, Kind, Limit, Record, Status
 from trainrig.runner import energy
 from trainrig.runner.experiment_devices import Device, memory_by_rank, words_of
 from trainrig.runner.experiment_devices import differences as other_devices
-from trainrig.runner.experiment_ranks import uneven, wrong_on_ranks
+from trainrig.runner.experiment_ranks import wrong_on_ranks
 from trainrig.runner.targets import Target
 from trainrig.train.backends import Result
 from trainrig.train.experiment import Experiment, case_of, settings_of
 from trainrig.train.layouts import Layout, asked_of, found_of
 from trainrig.train.parts import COMMUNICATION, OTHER, PARTS
-from trainrig.units import format_share
 from trainrig.workload import find, hardware_flops, model_flops
 from trainrig.workload.spans import written_tokens
 
@@ -31,7 +30,6 @@ BENCHMARK = "training"
 WARM_UP = 3
 """Steps at the beginning that are trained and not counted."""
 BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
-_MAX_OTHER = 0.05
 _CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 
 
@@ -283,66 +281,6 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
     yield "reserved_memory", "B", trained.result.reserved
     for name, row in (("first_loss", 0), ("train_loss", -1)):
         yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
-
-
-def findings_of(
-    trained: Trained, records: Sequence[Record], went_on: int | None = None
-) -> Iterator[Finding]:
-    """What is wrong with a training, and what to do; ``went_on``: the batch that was tried next."""
-    ids, name = (records[0].id,) if records else (), trained.experiment.name
-    if went_on is not None:
-        yield Finding(
-            id="batch-too-large",
-            severity="warning",
-            evidence=f"{name}: a batch of {trained.experiment.batch} does not fit: "
-            f"{trained.reason}; went on with {went_on}",
-            fix=_fix(trained),
-            records=ids,
-        )
-    elif trained.status not in (Status.OK, Status.SKIPPED):
-        yield Finding(
-            id="training-failed",
-            severity="error",
-            evidence=f"{name}: {trained.reason}",
-            fix=_fix(trained),
-            records=ids,
-        )
-    for words in trained.wrong_layout:
-        yield Finding(
-            id="layout-not-as-asked",
-            severity="error",
-            evidence=f"{name}: {words}",
-            fix="nothing of this row is what its name says; another backend or another layout",
-            records=ids,
-        )
-    if trained.apart is not None:
-        yield Finding(
-            id="not-comparable",
-            severity="error",
-            evidence=f"{name}: NOT COMPARABLE: {trained.apart}",
-            fix="it computes something else than one process does on the same samples",
-            records=ids,
-        )
-    yield from uneven(name, [counted(rows) for rows in trained.result.rows_of_ranks], ids)
-    seconds, other = trained.mean("time"), trained.mean(OTHER)
-    if seconds and other and abs(other) > _MAX_OTHER * seconds:
-        yield Finding(
-            id="time-in-no-part",
-            severity="warning",
-            evidence=f"{name}: {format_share(other / seconds)} of a step belongs to none of its "
-            "parts",
-            fix="profile one step: torch.profiler shows what runs between the parts",
-            records=ids,
-        )
-
-
-def _fix(trained: Trained) -> str:
-    if trained.status is Status.OOM:
-        return "a smaller batch_size with grad_accum, recompute full, or zero 3"
-    if " at step " in (trained.reason or ""):
-        return "a lower lr, or fp32; the run's series has the steps before"
-    more = "a longer --timeout; " if trained.status is Status.TIMEOUT else ""
-    return f"{more}its ranks' logs are in the run's logs folder"
 
 
 def summary_of(trained: Trained) -> dict[str, Any]:

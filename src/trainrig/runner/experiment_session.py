@@ -27,12 +27,12 @@ from trainrig.report.beside import published_for, row_of
 from trainrig.runner import energy, neighbours
 from trainrig.runner.batch_sizes import by_doubling, guess, hopeless, smaller, swapping
 from trainrig.runner.experiment_devices import found_by, meters_of
+from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_forecast import Grounds, forecast, forecast_row
 from trainrig.runner.experiment_records import (
     Trained,
     case_for,
     counted,
-    findings_of,
     records_of,
     summary_of,
 )

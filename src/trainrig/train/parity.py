@@ -74,6 +74,16 @@ def is_reference(own: Experiment, other: Experiment) -> bool:
 _SAME = ("model", "data", "seq", "dtype", "seed", "device")
 
 
+def hint_of(own: Experiment) -> str:
+    """What to look at where ``own`` is not comparable."""
+    if own.backend == "huggingface" and own.dtype != "fp32":
+        return (
+            "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
+            "that alone; fp32, or an N that is a power of two, shows whether it is more"
+        )
+    return "it computes something else than one process does on the same samples"
+
+
 def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
     """Why the two are not comparable; None if they are."""
     if len(own.losses) != STEPS or len(reference.losses) != STEPS:
