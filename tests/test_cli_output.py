@@ -72,3 +72,10 @@ def test_a_detached_resume_of_nothing_is_refused_here(tmp_path):
     done = shell(f"{TRAINRIG} qualify --detach --out {tmp_path} --resume {tmp_path}/none")
     assert done.returncode == 2
     assert done.stderr.startswith("trainrig: no such run")
+
+
+def test_a_files_name_commands_no_terminal(trainrig, tmp_path):
+    code, out, err = trainrig("train", str(tmp_path / "a\x1b[2J\nb.toml"))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.endswith("a?[2J?b.toml: No such file or directory")

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from trainrig.errors import UsageError
+from trainrig.errors import UnavailableError, UsageError
 from trainrig.record import Status
 from trainrig.train.launch import Command, Ended, launch
 from trainrig.train.telling import Teller, read_events, where_is
@@ -291,6 +291,21 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MASTER_PORT", "²")
     with pytest.raises(UsageError, match="no port"):
         run(tmp_path, "")
+
+
+def test_ranks_that_could_not_hear_each_other_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a network namespace whose loopback is down they would wait for minutes."""
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    with pytest.raises(UnavailableError, match=r"127.0.0.1: Network is unreachable") as caught:
+        run(tmp_path, "")
+    assert caught.value.hint is not None and "lo up" in caught.value.hint
+    assert run(tmp_path, 'teller.tell("done")', ranks=1).status is Status.OK
 
 
 def test_another_port_is_taken_where_one_is_lost(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ def main() -> None:
         code = cli.main(prog_name="trainrig", standalone_mode=False)
         sys.stdout.flush()
     except TrainrigError as error:
-        code = _complain(error.message, error.hint, error.exit_code)
+        from trainrig.units import one_line  # a file's name may hold a terminal's commands
+
+        hint = one_line(error.hint) if error.hint else None
+        code = _complain(one_line(error.message), hint, error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         code = EXIT_USAGE
         click.echo(error.format_message(), err=True)

@@ -280,7 +280,10 @@ def _ended(codes: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def master_port() -> int:
-    """MASTER_PORT where it is set, else a free one.  UsageError if it is taken."""
+    """MASTER_PORT where it is set, else a free one.
+
+    UsageError if it is taken, UnavailableError where nobody would be heard on it.
+    """
     given = os.environ.get("MASTER_PORT")
     if given is not None and not (given.isdecimal() and 0 < int(given) < 65536):
         raise UsageError(f"MASTER_PORT = {given!r} is no port", "a number from 1 to 65535")
@@ -293,7 +296,23 @@ def master_port() -> int:
                 f"port {given} is not to be had: {error.strerror}",
                 "unset MASTER_PORT, and a free one is taken",
             ) from None
-        return int(probe.getsockname()[1])
+        port = int(probe.getsockname()[1])
+    _check_loopback()
+    return port
+
+
+def _check_loopback() -> None:
+    """Raise UnavailableError where ranks would wait for each other in vain."""
+    with socket.socket() as listening:
+        try:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            socket.create_connection(listening.getsockname(), timeout=10.0).close()
+        except OSError as error:
+            raise UnavailableError(
+                f"ranks cannot reach each other by 127.0.0.1: {error.strerror or error}",
+                "ip link set lo up, or see what the firewall says",
+            ) from None
 
 
 def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
