@@ -121,6 +121,8 @@ def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     import numpy as np
 
     layout, shape = mesh.layout, mesh.shape
+    if not (mesh.tp > 1).any():
+        return dict.fromkeys(("tensor", "tensor_beside", "tensor_ends"), 0.0)
     size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
     seq = layout.seq
     num_bytes = mesh.micro_batch * seq * shape.hidden * size
@@ -146,6 +148,8 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     import numpy as np
 
     layout, shape = mesh.layout, mesh.shape
+    if not (mesh.pp > 1).any():
+        return {"send": 0.0}
     size = dtype_bytes(layout.precision)
     shared = mesh.split | (layout.engine == "megatron")
     tokens = mesh.micro_batch * layout.seq / np.where(shared, mesh.tp, 1)
@@ -182,28 +186,31 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
             "all_reduce", num_bytes, copies, copy_near, sharing=mesh.groups(copy_near)
         )
 
+    shares, repeats = (mesh.shards > 1).any(), (copies > 1).any()
+
     def reduced(num: Array) -> Array:
         """All-reduce, or reduce-scatter and an all-reduce of shards over the copies."""
         num_bytes = num * mesh.gradient_bytes * trained
-        return over_shards("reduce_scatter", num_bytes) + over_copies(num_bytes / mesh.shards)
+        scattered = over_shards("reduce_scatter", num_bytes) if shares else 0.0
+        return scattered + (over_copies(num_bytes / mesh.shards) if repeats else 0.0)
 
-    def gathered(num: Array) -> Array:
-        return over_shards("all_gather", num * mesh.weight_bytes)
+    def gathered(num: Array, where: Array) -> Array:
+        """Of those layouts; no other is asked for."""
+        return over_shards("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
 
     is_many = mesh.dp > 1
     streams = (engine == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     each = streams | ((engine == "deepspeed") & (mesh.zero == 2))
     hides = each | (engine in ("ddp", "fsdp", "plain"))
-    block, ends = gathered(mesh.block), gathered(mesh.ends)
+    block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
+    kept = (mesh.zero > 0) & ~streams
     found = {
         "gather_forward": np.where(streams, block, 0.0),
         "gather_backward": np.where(is_full, block, 0.0),
         "scatter": reduced(mesh.block),
         "ends": reduced(mesh.ends) + np.where(streams, ends, 0.0),
-        "after": np.where(
-            (mesh.zero > 0) & ~streams, gathered(mesh.stage_parameters * trained), 0.0
-        ),
+        "after": np.where(kept, gathered(mesh.stage_parameters * trained, kept), 0.0),
     }
     found = {name: np.where(is_many, value, 0.0) for name, value in found.items()}
     return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}

@@ -122,9 +122,10 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
     }
+    arrays = {name: np.asarray(value, dtype=float) for name, value in parts.items()}
     spread = {
-        name: np.broadcast_to(np.asarray(value, dtype=float), (num,))
-        for name, value in parts.items()
+        name: array if array.shape == (num,) else np.broadcast_to(array, (num,))
+        for name, array in arrays.items()
     }
     return Profile(**found, **spread)
 

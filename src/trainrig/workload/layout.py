@@ -110,10 +110,12 @@ class Layout:
 
     def __len__(self) -> int:
         """How many layouts this is."""
+        sizes = [getattr(self, name) for name in SIZES]
+        if all(type(size) is int for size in sizes):
+            return 1
         import numpy as np
 
-        shapes = (np.shape(getattr(self, name)) for name in SIZES)
-        return math.prod(np.broadcast_shapes(*shapes))
+        return math.prod(np.broadcast_shapes(*(np.shape(size) for size in sizes)))
 
     def replace(self, **changes: Any) -> Layout:
         """The same with other numbers or words."""
