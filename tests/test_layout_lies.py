@@ -78,6 +78,7 @@ def test_what_is_done_is_found(asked: dict[str, Any]) -> None:
         ),
         ({"zero": 3}, {"zero": 2}, ["zero: asked 3, found 2"]),
         ({"zero": 2}, {"zero": 3}, ["zero: asked 2, found 3"]),
+        ({"nproc": 4}, {"nproc": 2}, ["ranks: asked 4, found 2"]),
         (
             {"zero": 3},
             {"zero": 0},
