@@ -28,6 +28,7 @@ from trainrig.runner.ledger import CALIBRATION
 from trainrig.runner.targets import Target
 from trainrig.store import create_run
 from trainrig.train.experiment import Experiment
+from trainrig.workload import find, parameters
 
 HOST = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 34, chip=None)
 CARD = Target(
@@ -88,6 +89,13 @@ def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
     assert "gloo" in (both.source or "") and "gloo" not in (alone.source or "")
     sums = told(OWN.replace(nproc=2, grad_accum=4))["time"].value - 4 * alone.value
     assert 0 < sums < 2 * (both.value - alone.value), "exchanged once a step"
+
+
+def test_nothing_hides_an_exchange_where_every_core_computes() -> None:
+    """The gradients' bytes go through the loopback device, whatever is computed beside them."""
+    alone, both = (told(OWN.replace(nproc=n, batch=64))["time"].value for n in (1, 2))
+    least = 4 * parameters(find(OWN.model)).total / 4e8
+    assert least < both - alone < 2 * least
 
 
 def test_without_grounds_it_says_so() -> None:
