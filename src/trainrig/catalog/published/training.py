@@ -3,8 +3,8 @@
 Each row is a whole training step as its source printed it: model, devices, layout, seconds of a
 step or tokens a second, memory.  ``grade`` A: every field that the layout needs is known; B: up to
 two are missing or presumed; C: weaker.  ``group`` names the source's family: its rows share what is
-not printed (software, clocks), so that a fair test leaves out whole groups.  ``unseen_since`` is when a
-row came here, for rows that came after the predictor's constants had been settled.
+not printed (software, clocks), so that a fair test leaves out whole groups.  ``unseen_since`` is
+when a row came here, for rows that came after the predictor's constants had been settled.
 """
 
 from __future__ import annotations
