@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from experiment_views import experiments_view
 from trainrig.catalog.published.training import baselines
 from trainrig.machine.telemetry import HostReading, between
-from trainrig.record import Limit
+from trainrig.record import Kind, Limit, Record
 from trainrig.report import experiments as report
 from trainrig.report.beside import columns, notes, notices, published_for, row_of, texts
 from trainrig.report.columns import plain
 from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
+from trainrig.report.terminal import print_report
 from trainrig.report.versus import against_first
 from trainrig.report.view import RunView
 from trainrig.runner.experiment_records import (
@@ -294,6 +298,27 @@ def test_every_line_fits_the_terminal_and_nothing_is_cut(width: int) -> None:
 def test_a_plain_terminal_gets_plain_letters() -> None:
     rows = [summary("a", 1.0), summary("b", 0.5)]
     assert "".join(map(plain, report.lines(rows, 120))).isascii()
+
+
+def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> None:
+    busy = Record(
+        kind=Kind.MEASURED,
+        benchmark="training",
+        case=case_for(Experiment(name="our DDP", backend="native"), "a5027ba6"),
+        metric="time",
+        unit="s",
+        value=1.0,
+        disturbed="others used 82 %",
+    )
+    view = RunView(name="r", series={"experiments": (summary("our DDP", 1.0),)}, records=(busy,))
+    stream = io.StringIO()
+    print_report(view, Console(file=stream, width=100))
+    assert "Experiments: They are compared with each other" in stream.getvalue()
+    assert "training: 1 point, 1 disturbed" in stream.getvalue()
+    assert "others used" not in stream.getvalue() and "Worst rung" not in stream.getvalue()
+    assert ">our DDP time<" in render_html([view]) and "a5027ba6" not in markdown(view)
+    print_report(dataclasses.replace(view, series={}), Console(file=stream, width=100))
+    assert "our DDP time, unknown device: disturbed: others used 82 %" in stream.getvalue()
 
 
 # ---- neighbours

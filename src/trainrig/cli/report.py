@@ -82,14 +82,14 @@ def as_dict(view: RunView) -> dict[str, Any]:
 
     from trainrig.report import ladder
     from trainrig.report.answers import answers
-    from trainrig.report.words import gaps_in, verdict_reason, verdict_word, worst_sentence
+    from trainrig.report.words import gaps_in, headline, verdict_reason, verdict_word
 
     ladders = ladder(view)
     return {
         "run": view.name,
         "verdict": verdict_word(view),
         "reason": verdict_reason(view),
-        "worst": worst_sentence(view, ladders),
+        "worst": headline(view, ladders)[1],
         "findings": [dataclasses.asdict(f) for f in view.verdict.findings] if view.verdict else [],
         "answers": [dataclasses.asdict(answer) for answer in answers(view)],
         "missing": list(gaps_in(view)),

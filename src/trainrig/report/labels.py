@@ -21,6 +21,7 @@ def case_text(benchmark: str, case: Case) -> str:
         "storage": _storage,
         "layer": _layer,
         "step": _step,
+        "training": _training,
     }.get(benchmark)
     return (writer(case) if writer else None) or case_label(case)
 
@@ -82,6 +83,11 @@ def _layer(case: Case) -> str | None:
 def _step(case: Case) -> str:
     words = [f"{case.get('dtype')} {case.get('model')}"]
     return ", ".join(words + [f"{name} {case[name]}" for name in ("batch", "seq") if name in case])
+
+
+def _training(case: Case) -> str:
+    """An experiment by its name; what others published has none."""
+    return str(case["experiment"]) if case.get("experiment") else _step(case)
 
 
 def family_text(benchmark: str, case: Case) -> str:

@@ -28,10 +28,11 @@ _SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
 def markdown(view: RunView) -> str:
     """One run as markdown, ending in a newline."""
     ladders, said = ladder(view), answers(view)
+    heading, sentence = words.headline(view, ladders)
     parts = [
         f"### {_escape(words.device_names(view))}: {words.verdict_word(view)}",
         _escape(words.verdict_reason(view)),
-        f"**Worst rung.** {_escape(words.worst_sentence(view, ladders))}",
+        f"**{heading}.** {_escape(sentence)}",
         words.PUBLISHED if is_published(view) else "",
         *[f"**Missing.** {_escape(gap)}" for gap in words.gaps_in(view)],
         _table(ladders),

@@ -95,7 +95,8 @@ class Page:
     tone: str
     """``pass``, ``fail``, ``incomplete`` or ``none``: the verdict's colour."""
     reason: str
-    worst: str
+    headline: tuple[str, str]
+    """A heading, and a sentence under it: the worst rung."""
     next: str
     published: bool
     machine: tuple[tuple[str, str], ...]
@@ -132,7 +133,7 @@ def build_page(view: RunView) -> Page:
         word=words.verdict_word(view),
         tone=_TONES.get(words.verdict_word(view), "none"),
         reason=words.verdict_reason(view),
-        worst=words.worst_sentence(view, ladders),
+        headline=words.headline(view, ladders),
         next=worst.rung.gap.next if worst and worst.rung.gap else "",
         published=is_published(view),
         machine=words.machine_facts(view),

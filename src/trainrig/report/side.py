@@ -6,6 +6,7 @@ It is handed the summaries that ``train --json`` prints; a run stores them as it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,7 +139,7 @@ def published(series: Series) -> Sequence[Mapping[str, Any]]:
     rows = series.get(_BESIDE, ())
     try:
         beside.texts(rows)
-        list((*beside.notes(rows), *beside.notices(rows)))
+        list(itertools.chain(beside.notes(rows), beside.notices(rows)))
     except (KeyError, TypeError, ValueError, AttributeError):
         return ()
     return rows

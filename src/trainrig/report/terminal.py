@@ -73,7 +73,7 @@ def _head(page: Page, console: Console) -> None:
     console.print(verdict)
     if page.published:
         console.print(_text(words.PUBLISHED, "yellow"))
-    console.print(_text(f"Worst rung: {page.worst}"))
+    console.print(_text(": ".join(page.headline)))
     if page.next:
         console.print(_text(f"Next: {page.next}", "cyan"), soft_wrap=True)
     for gap in page.gaps:
@@ -189,13 +189,18 @@ def _heat(page: Page, console: Console) -> None:
 
 
 def _states(page: Page, console: Console) -> None:
-    """How many points, and which of them are not what they should be."""
+    """How many points, and which of them are not what they should be.
+
+    Of experiments their own part has said it: for each, not for each of its numbers.
+    """
     if not page.tables:
         return
     console.print()
     for table in page.tables:
         console.print(_text(f"{table.name}: {table.summary}"))
-    muted = [row for table in page.tables for row in table.rows if row.muted]
+    said = page.experiments is not None
+    tables = [each for each in page.tables if not (said and each.name == "training")]
+    muted = [row for table in tables for row in table.rows if row.muted]
     for row in muted[:_MAX_STATES]:
         console.print(_text(f"  {row.label}, {row.device}: {row.state}", "dim"))
     if len(muted) > _MAX_STATES:

@@ -90,12 +90,17 @@ def is_below_band(rung: Rung) -> bool:
     return rung.record is not None and rung.record.is_below(rung.expected)
 
 
+def headline(view: RunView, ladders: Sequence[Ladder]) -> tuple[str, str]:
+    """What a report begins with: a heading, and a sentence under it."""
+    if not ladders and view.series.get("experiments"):
+        return "Experiments", "They are compared with each other, not with a ceiling: see below."
+    return "Worst rung", worst_sentence(view, ladders)
+
+
 def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> str:
     """The worst rung in one sentence, with its cause."""
     ladders = ladder(view) if ladders is None else ladders
     worst = worst_rung(ladders)
-    if worst is None and not ladders and view.series.get("experiments"):
-        return "Experiments are compared with each other, not with a ceiling: see below."
     if worst is None:
         return _nothing_fell(ladders)
     rung = worst.rung
