@@ -20,6 +20,7 @@ import pytest
 
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.record import Status
+from trainrig.train.drivers.place import Place
 from trainrig.train.launch import Command, Ended, launch
 from trainrig.train.telling import Teller, read_events, where_is
 
@@ -115,6 +116,18 @@ os._exit(1 - rank)
 """
     ended = run(tmp_path, body)
     assert ended.reason == "rank 1 ended with exit code 0: it said nothing"
+
+
+def test_a_rank_that_is_held_is_told_from_those_that_wait(tmp_path: Path) -> None:
+    body = """
+teller.at(step=5, part="backward", operation="all_reduce")
+meet("a")
+os.kill(os.getpid(), signal.SIGSTOP) if rank else forever()
+"""
+    ended = run(tmp_path, body, silence=1.0)
+    place = "in all_reduce in backward of step 5"
+    assert ended.reason is not None
+    assert ended.reason.endswith(f": rank 1 is stopped {place}; rank 0 waits {place}")
 
 
 def test_going_on_is_a_sign_of_life(tmp_path: Path) -> None:
@@ -365,3 +378,16 @@ def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
     teller.at(step=2, part="forward", operation="all_gather")
     assert str(where_is(tmp_path, 0)) == "all_gather in forward of step 2"
     assert where_is(tmp_path, 1) is None
+
+
+def test_a_driver_says_where_it_is_as_our_rank_does(tmp_path: Path) -> None:
+    place = Place()
+    place.at(step=9)  # nobody asked yet
+    place.open(tmp_path, 1)
+    place.at(step=2, part="backward", operation="all_reduce")
+    assert str(where_is(tmp_path, 1)) == "all_reduce in backward of step 2"
+    place.at()
+    assert str(where_is(tmp_path, 1)) == "backward of step 2"
+    place.at(part="x" * 999)
+    assert where_is(tmp_path, 1) is None  # too long to be told, and nothing else is overwritten
+    assert (tmp_path / "where-1").stat().st_size == 256

@@ -260,11 +260,18 @@ class _Ranks:
     def _who_waits(self, silence: float) -> str:
         """After a silence: who waits in which collective, and who did not come there."""
         places = self._places()
-        waiting = [f"rank {r} waits in {p}" for r, p in places.items() if p and p.operation]
-        absent = [
-            f"rank {r} is in {p}" if p else f"rank {r} has not said where it is"
+        stopped = {r for r, process in enumerate(self._processes) if _is_stopped(process.pid)}
+        waiting = [
+            f"rank {r} waits in {p}"
             for r, p in places.items()
-            if p is None or not p.operation
+            if p and p.operation and r not in stopped
+        ]
+        absent = [
+            f"rank {r} {'is stopped' if r in stopped else 'is'} in {p}"
+            if p
+            else f"rank {r} has not said where it is"
+            for r, p in places.items()
+            if p is None or not p.operation or r in stopped
         ]
         return f"no word for {silence:.0f} s: " + "; ".join([*absent, *waiting])
 
@@ -277,6 +284,13 @@ def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
 def _ended(codes: Sequence[int | None]) -> list[tuple[int, int]]:
     """Those that have ended, with their exit codes."""
     return [(rank, code) for rank, code in enumerate(codes) if code is not None]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is held by SIGSTOP or a debugger, where the system tells."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
 
 
 def master_port() -> int:

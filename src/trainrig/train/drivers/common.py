@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from trainrig.train.drivers.parent import die_with_parent
+from trainrig.train.drivers.place import PLACE
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -29,6 +30,7 @@ def run(train: Callable[[Path, Callable[..., None]], None]) -> None:
     """``train(folder, tell)`` for the folder on the command line; then the process ends at once."""
     die_with_parent()
     folder, code = Path(sys.argv[1]), 1
+    PLACE.open(folder, RANK)
     new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     events = os.open(folder / f"events-{RANK}.jsonl", new)
 

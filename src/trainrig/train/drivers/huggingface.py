@@ -32,6 +32,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from trainrig.data.batches import Shard
 from trainrig.data.objective import open_batches
 from trainrig.train.drivers import common
+from trainrig.train.drivers.place import PLACE
 from trainrig.train.drivers.timed import TAKES_NORM, Timed
 
 OPTIMIZERS = {
@@ -58,6 +59,7 @@ def train(folder: Path, tell: Any) -> None:
     if asked["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {asked['nproc']}")
     before = common.resident()
+    PLACE.at(part="joining the other ranks" if common.SIZE > 1 else "start")
     trainer = trainer_for(folder, asked, theirs, tell, plain=request.get("plain_loss", False))
     trainer.train()
     trainer.tell_all()
@@ -68,6 +70,7 @@ def train(folder: Path, tell: Any) -> None:
         probe = asked | {k: v for k, v in theirs["probe"].items() if k != "rates"}
         rates = theirs | {"rates": theirs["probe"]["rates"]}
         plain = request.get("plain_loss", False)
+        PLACE.at(step=0, part="the comparison's steps")
         trainer = trainer_for(folder, probe, rates, lambda *_, **__: None, plain=plain)
         trainer.train()
         rows = trainer.rows()
