@@ -102,6 +102,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
     assert [row["step"] for row in run.series["01-fine"]] == list(range(6))
     assert {row["tokens"] for row in run.series["01-fine"]} == {8 * 16}
+    assert all(row["overlapped"] > 0.0 for row in run.series["01-fine"])
     stored = [from_dict(content) for content in run.config["experiments"]]
     assert [e.name for e in stored] == ["fine", "wild", "wide"]
     assert stored[0] == asked[0].replace(data=str(Path(data).resolve()))

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import gloo_ranks
+from trainrig import models
 from trainrig.train import sharding
 from trainrig.train.collectives import Collectives
 from trainrig.train.engine import Engine
@@ -129,6 +130,22 @@ def test_sums_in_a_narrow_type_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(sharding, "_policies", narrow)
     assert found({"zero": 3}) == ["gradient_precision: asked fp32, found bf16"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_shares_of_states_are_equal_where_weights_cannot_be_shared_evenly(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By seven: gathering writes shares of one size, behind which nothing may be lost."""
+    monkeypatch.setattr(Collectives, "size", 7)
+    model = models.build(gloo_ranks.SHAPES["gpt2"])
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    assert sum(weight.numel() for weight in before.values() if weight.ndim >= 2) % 7
+    states = sharding.SplitStates(model, dtype, Collectives(stopwatch_for("cpu")))
+    for part, (whole, sums) in states._flat.items():
+        assert whole.numel() == sums.numel() == 7 * states.master[part].numel()
+    for name, weight in states.model.items():
+        assert torch.equal(weight, before[name].to(weight.dtype)), name
 
 
 def test_blocks_that_are_not_sharded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,8 @@ def _timed(
             return step >= experiment.steps
 
         def tell(row: Row) -> None:
-            teller.tell("row", **row, overlapped=overlapped.get(row["step"], 0.0))
+            beside = 0.0 if wire is None else overlapped.get(row["step"])
+            teller.tell("row", **row, overlapped=beside)
 
         engine.run(tell, over)
         teller.tell("trained")  # energy is counted up to here
