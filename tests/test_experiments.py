@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainrig.errors import DataError, UnavailableError, UsageError
-from trainrig.report import experiments as report
+from trainrig.report.experiments import text as report
 from trainrig.runner.batch_sizes import state_bytes
 from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_records import Trained, rates_of, summary_of

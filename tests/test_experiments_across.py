@@ -19,10 +19,10 @@ from trainrig.cli import compare as verb
 from trainrig.cli import report as report_verb
 from trainrig.errors import DataError, TrainrigError
 from trainrig.record import Kind, Outcome, Record, Status, Verdict
-from trainrig.report.across import experiments_of_two
+from trainrig.report.experiments.across import experiments_of_two
+from trainrig.report.experiments.summaries import fault, read, stored
 from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
-from trainrig.report.summaries import fault, read, stored
 from trainrig.report.view import RunView
 from trainrig.store import create_run
 

@@ -13,7 +13,7 @@ import pytest
 from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, Outcome, Status
-from trainrig.report.summaries import stored
+from trainrig.report.experiments.summaries import stored
 from trainrig.runner import batch_sizes, experiment_session
 from trainrig.runner import experiments as runner
 from trainrig.runner.batch_sizes import by_doubling, guess, layout_of, smaller

@@ -14,13 +14,20 @@ from experiment_views import experiments_view
 from trainrig.catalog.published.training import baselines
 from trainrig.machine.telemetry import HostReading, between
 from trainrig.record import Kind, Limit, Record
-from trainrig.report import experiments as report
-from trainrig.report.beside import columns, notes, notices, published_for, row_of, texts
 from trainrig.report.columns import plain
+from trainrig.report.experiments import text as report
+from trainrig.report.experiments.published import (
+    columns,
+    notes,
+    notices,
+    published_for,
+    row_of,
+    texts,
+)
+from trainrig.report.experiments.versus import against_first
 from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
 from trainrig.report.terminal import print_report
-from trainrig.report.versus import against_first
 from trainrig.report.view import RunView
 from trainrig.runner.experiment_records import (
     Trained,
@@ -246,15 +253,16 @@ def test_every_page_shows_ratios_and_published_figures() -> None:
     view = RunView(name="r", series=series, records=tuple(baselines())[-12:])
     for page in (render_html([view]), markdown(view)):
         assert "2.00 ×" in page and "8008" in page and "published at 9.38 ktoken/s" in page
-    assert "8008" in "\n".join(report.beside_lines(series))
+    assert "8008" in "\n".join(report.lines(series["experiments"], series=series))
     strange: Any = {"experiments": series["experiments"], "published": ({"device": 3},)}
     assert "8008" not in render_html([RunView(name="r", series=strange)])
     known = ("experiment", "device", "dtype", "tokens_per_s_per_device", "memory_bytes")
     older = [{key: row[key] for key in (*known, "software", "source")} for row in rows_beside()]
-    text = "\n".join(report.beside_lines({"published": older}))
+    text = "\n".join(report.lines(series["experiments"], series={"published": older}))
     assert "8008" in text and "HF Transformers, fp32" in text and "@4a8daeb" in text
     unsourced = [{key: row[key] for key in (*known, "software")} for row in rows_beside()]
-    assert list(report.beside_lines({"published": unsourced})) == []
+    shown = report.lines(series["experiments"], series={"published": unsourced})
+    assert "8008" not in "\n".join(shown)
 
 
 def test_the_published_table_has_a_column_for_each_card() -> None:
@@ -287,8 +295,8 @@ def test_a_name_ends_neither_a_cell_nor_the_drawing() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_every_line_fits_the_terminal_and_nothing_is_cut(width: int) -> None:
     view = experiments_view()
-    shown = list(report.lines(view.series["experiments"], width))
-    shown += report.beside_lines({"published": tuple(rows_beside())}, width)
+    beside = {"published": tuple(rows_beside())}
+    shown = list(report.lines(view.series["experiments"], width, beside))
     assert max(map(len, shown)) <= width
     together = "\n".join(shown)
     for word in ("2.22 ×", "88.9 TFLOPS", "15.8 GiB", "450 ms", "9.0000", "out of memory", "133 %"):

@@ -21,9 +21,9 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
 from trainrig.record import Outcome, Status
-from trainrig.report import resources
-from trainrig.report.side import side_of
-from trainrig.report.summaries import stored
+from trainrig.report.experiments import resources
+from trainrig.report.experiments.side import side_of
+from trainrig.report.experiments.summaries import stored
 from trainrig.runner import energy as beside
 from trainrig.runner import experiment_devices as devices
 from trainrig.runner import experiment_site

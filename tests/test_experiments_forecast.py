@@ -13,9 +13,9 @@ import pytest
 from trainrig.catalog.find import require_chip
 from trainrig.predict.ledger import entries_of
 from trainrig.record import Kind, Record, Status
-from trainrig.report import foretold
-from trainrig.report.experiments import lines
-from trainrig.report.side import side_of
+from trainrig.report.experiments import foretold
+from trainrig.report.experiments.side import side_of
+from trainrig.report.experiments.text import lines
 from trainrig.runner.experiment_forecast import (
     Grounds,
     as_predicted,
@@ -246,6 +246,6 @@ def test_a_page_of_experiments_shows_it() -> None:
 def test_a_terminal_shows_it_in_any_width() -> None:
     row = forecast_row(OWN, tuple(told(OWN).values()))
     for width in (60, 120):
-        shown = list(lines([WHOLE], width, [row]))
+        shown = list(lines([WHOLE], width, {"foretold": [row]}))
         assert any("Foretold" in line for line in shown) and all(len(x) <= width for x in shown)
     assert not any("Foretold" in line for line in lines([WHOLE], 120))

@@ -23,8 +23,8 @@ from machine_fakes import healthy
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
 from trainrig.record import Status
-from trainrig.report import side
-from trainrig.report.versus import unlike
+from trainrig.report.experiments import side
+from trainrig.report.experiments.versus import unlike
 from trainrig.runner.experiment_records import Trained, records_of, summary_of
 from trainrig.runner.experiment_site import environment_of
 from trainrig.runner.targets import Target

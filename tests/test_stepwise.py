@@ -9,8 +9,8 @@ from statistics import fmean
 
 import pytest
 
-from trainrig.report import stepwise
-from trainrig.report.stepwise import by_t, compare_steps, middle, steady
+from trainrig.report.experiments import stepwise
+from trainrig.report.experiments.stepwise import by_t, compare_steps, middle, steady
 
 PAIRS = 250
 

@@ -181,12 +181,11 @@ def _experiments(
         watching.print_json(found)
     else:
         from trainrig.report.columns import plain
-        from trainrig.report.experiments import beside_lines, lines
+        from trainrig.report.experiments.text import lines
 
         with output.unread():
             width, rows = output.console().width, found.get("experiments") or [found]
-            beside = beside_lines({"published": found["published"]}, width)
-            for line in (*lines(rows, width, found["foretold"]), *beside):
+            for line in lines(rows, width, found):
                 click.echo(plain(line) if output.is_ascii() else line)
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
             click.echo(f"report: {found['report']}")

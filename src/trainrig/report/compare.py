@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainrig.record import Record, Status
-from trainrig.report.across import BENCHMARK, Across, experiments_of_two
 from trainrig.report.answers import Answer, answers
+from trainrig.report.experiments.across import BENCHMARK, Across, experiments_of_two
 from trainrig.report.unlike import Difference, differences
 from trainrig.report.view import RunView, attempts, rows
 from trainrig.stats import (

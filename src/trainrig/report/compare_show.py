@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.record import Record
-from trainrig.report.across import across_dict
-from trainrig.report.across_show import across_lines, across_markdown
 from trainrig.report.columns import plain
 from trainrig.report.compare import Judged, Pair, RunComparison, Unjudged
+from trainrig.report.experiments.across import across_dict
+from trainrig.report.experiments.across_show import across_lines, across_markdown
 from trainrig.report.labels import case_text, name_devices
 from trainrig.report.words import signed_share
 from trainrig.stats import SMALLEST_CHANGE, Change

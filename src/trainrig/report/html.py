@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from trainrig.errors import DataError
 from trainrig.report import plot
-from trainrig.report.across import experiments_of_two
-from trainrig.report.across_show import Crossed, crossed
 from trainrig.report.charts import Figure
+from trainrig.report.experiments.across import experiments_of_two
+from trainrig.report.experiments.across_show import Crossed, crossed
 from trainrig.report.heat import LEVELS
 from trainrig.report.labels import capital
 from trainrig.report.page import build_page, count_findings

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainrig.report import experiments, summaries, words
+from trainrig.report import words
 from trainrig.report.answers import Answer, answers
+from trainrig.report.experiments import summaries, text
 from trainrig.report.heat import heat_legend, heat_maps, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung, ladder
@@ -47,7 +48,7 @@ def markdown(view: RunView) -> str:
 
 
 def _experiments(view: RunView) -> str:
-    return experiments.markdown(summaries.stored(view.series), _escape, view.series)
+    return text.markdown(summaries.stored(view.series), _escape, view.series)
 
 
 def _table(ladders: Sequence[Ladder]) -> str:

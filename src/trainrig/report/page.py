@@ -15,6 +15,7 @@ from trainrig.report import words
 from trainrig.report.answers import Answer, answers
 from trainrig.report.causes import CLOSE
 from trainrig.report.charts import Figure, curves
+from trainrig.report.experiments.side import Side, side_by_side
 from trainrig.report.heat import HeatMap, heat_maps
 from trainrig.report.join import Row
 from trainrig.report.labels import Device, case_text, family_text, name_devices, range_text
@@ -22,7 +23,6 @@ from trainrig.report.ladder import Ladder, Rung, devices, dtype_order, ladder
 from trainrig.report.peers import PeerGroup, peer_groups
 from trainrig.report.provenance import Facts, trace
 from trainrig.report.roofline import roofline
-from trainrig.report.side import Side, side_by_side
 from trainrig.report.view import RunView, attempts, is_published, rows
 from trainrig.units import format_quantity, format_share
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainrig.report import foretold, words
+from trainrig.report import words
 from trainrig.report.columns import plain
-from trainrig.report.experiments import beside_lines, lines
+from trainrig.report.experiments.summaries import stored
+from trainrig.report.experiments.text import lines
 from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
 from trainrig.report.ladder import Ladder, Rung
 from trainrig.report.page import Page, build_page
-from trainrig.report.summaries import stored
 from trainrig.report.view import RunView
 from trainrig.units import format_quantity, one_line
 
@@ -150,9 +150,7 @@ def _experiments(page: Page, console: Console) -> None:
     console.print()
     console.print(_text("Experiments", "bold"))
     series = page.view.series
-    width = console.width
-    told = series.get(foretold.SERIES, ())
-    for line in (*lines(stored(series), width, told), *beside_lines(series, width)):
+    for line in lines(stored(series), console.width, series):
         console.print(_text(plain(line) if _is_ascii(console) else line), soft_wrap=True)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from trainrig.record import Kind, Record, Status
 from trainrig.report.causes import CLOSE, TINY
+from trainrig.report.experiments.summaries import fault
 from trainrig.report.labels import amount_of, capital
 from trainrig.report.ladder import Gap, Ladder, Rung, ladder
-from trainrig.report.summaries import fault
 from trainrig.report.view import RunView, is_published, rows
 from trainrig.units import format_memory, format_quantity, format_share
 

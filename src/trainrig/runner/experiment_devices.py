@@ -12,7 +12,7 @@ from typing import Any
 
 from trainrig.machine import Missing, Snapshot, value_or
 from trainrig.machine.snapshot import Gpu
-from trainrig.report.resources import ranges
+from trainrig.report.experiments.resources import ranges
 from trainrig.runner import energy
 from trainrig.runner.targets import Target, find_targets
 from trainrig.train.backends import Result, Site

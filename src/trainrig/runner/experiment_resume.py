@@ -15,13 +15,11 @@ from typing import Any
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Status
-from trainrig.report.summaries import stored
+from trainrig.report.experiments.summaries import Summary, stored
 from trainrig.runner.experiment_records import BENCHMARK, Trained
 from trainrig.store import RunData, read_run
 from trainrig.train.backends import ALL
 from trainrig.train.experiment import Experiment, from_dict
-
-Summary = Mapping[str, Any]
 
 
 def is_of_experiments(path: Path) -> bool:

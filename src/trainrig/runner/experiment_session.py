@@ -22,8 +22,7 @@ from trainrig.errors import MootError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
-from trainrig.report import foretold
-from trainrig.report.beside import published_for, row_of
+from trainrig.report.experiments import foretold, published
 from trainrig.runner import energy, neighbours
 from trainrig.runner.batch_sizes import by_doubling, guess, hopeless, smaller, swapping
 from trainrig.runner.experiment_devices import found_by, meters_of
@@ -79,11 +78,11 @@ class Session:
         """Write down what others published of the same cases, before anything is measured."""
         known, written = tuple(baselines()), set[str]()
         for own in experiments:
-            for record in published_for(case_for(own, ""), known):
+            for record in published.published_for(case_for(own, ""), known):
                 if record.id not in written:
                     self.run.append(record)
                 written.add(record.id)
-                self.run.append_series("published", row_of(own.name, record))
+                self.run.append_series(published.SERIES, published.row_of(own.name, record))
 
     def recall(self, experiment: Experiment, summary: Mapping[str, Any]) -> None:
         """Take what an earlier process trained in this run as it is."""

@@ -20,9 +20,9 @@ from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.record import Verdict
-from trainrig.report import foretold
-from trainrig.report.summaries import stored
-from trainrig.report.versus import as_dicts
+from trainrig.report.experiments import foretold, published
+from trainrig.report.experiments.summaries import stored
+from trainrig.report.experiments.versus import as_dicts
 from trainrig.runner.experiment_devices import site_of
 from trainrig.runner.experiment_forecast import grounds_of
 from trainrig.runner.experiment_records import (
@@ -212,8 +212,8 @@ def summary(outcomes: Outcomes) -> dict[str, Any]:
         "verdict_reason": outcomes.verdict.reason,
         "run": str(outcomes.run),
         "report": str(outcomes.run / "report.html"),
-        "published": list(series.get("published", ())),
-        "foretold": list(series.get(foretold.SERIES, ())),
+        published.SERIES: list(series.get(published.SERIES, ())),
+        foretold.SERIES: list(series.get(foretold.SERIES, ())),
         "findings": [
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
             for f in outcomes.verdict.findings

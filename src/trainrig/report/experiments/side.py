@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.report import beside, foretold, resources
-from trainrig.report.forest import Forest, forests
-from trainrig.report.summaries import Series, Summary, stored
-from trainrig.report.versus import against_first, asked, text
+from trainrig.report.experiments import foretold, published, resources
+from trainrig.report.experiments.forest import Forest, forests
+from trainrig.report.experiments.summaries import Series, Summary, stored
+from trainrig.report.experiments.versus import against_first, asked, text
 from trainrig.units import format_memory, format_quantity, format_time, one_line
 
 PARTS = {
@@ -99,10 +99,6 @@ class Side:
         return any(each.muted for panel in self.panels for each in panel.bars)
 
 
-_BESIDE = "published"
-"""The series of what others published."""
-
-
 def side_by_side(series: Series) -> Side | None:
     """What a run's series say of its experiments; None if it has none, or a stranger's."""
     return side_of(stored(series), series)
@@ -112,7 +108,8 @@ def side_of(summaries: Sequence[Summary], series: Series | None = None) -> Side 
     """The same of summaries, with what others published where ``series`` has it."""
     if not summaries:
         return None
-    rows = published(series or {})
+    series = series or {}
+    rows = _published_rows(series)
     return Side(
         unlike=unlike(summaries),
         forests=forests(against_first(summaries)),
@@ -122,42 +119,38 @@ def side_of(summaries: Sequence[Summary], series: Series | None = None) -> Side 
             _times(summaries),
             *_resources(summaries),
             _results(summaries),
-            *_foretold(summaries, series or {}),
-            *beside_tables(series or {}),
+            *_foretold(summaries, series),
+            *_published(rows),
         ),
         reasons=(
             *_reasons(summaries),
             *resources.notes_of(summaries),
-            *beside.notices(rows),
-            *foretold.notes_of(summaries, (series or {}).get(foretold.SERIES, ())),
+            *published.notices(rows),
+            *foretold.notes_of(summaries, series.get(foretold.SERIES, ())),
         ),
     )
 
 
-def published(series: Series) -> Sequence[Mapping[str, Any]]:
+def _published_rows(series: Series) -> Sequence[Mapping[str, Any]]:
     """What others published, if it is what we write."""
-    rows = series.get(_BESIDE, ())
+    rows = series.get(published.SERIES, ())
     try:
-        beside.texts(rows)
-        list(itertools.chain(beside.notes(rows), beside.notices(rows)))
+        published.texts(rows)
+        list(itertools.chain(published.notes(rows), published.notices(rows)))
     except (KeyError, TypeError, ValueError, AttributeError):
         return ()
     return rows
 
 
-def beside_tables(series: Series) -> tuple[Table, ...]:
+def _published(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     """The table of what others published, where there is something."""
-    rows = published(series)
-    if not rows:
-        return ()
-    return (
-        Table(
-            columns=beside.columns(rows),
-            rows=beside.texts(rows),
-            title=beside.TITLE,
-            notes=tuple(beside.notes(rows)),
-        ),
-    )
+    if rows:
+        yield Table(
+            columns=published.columns(rows),
+            rows=published.texts(rows),
+            title=published.TITLE,
+            notes=tuple(published.notes(rows)),
+        )
 
 
 # ---- what differs

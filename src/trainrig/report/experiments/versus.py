@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from trainrig.report.stepwise import LEAST, apart, by_t, compare_steps, middle
+from trainrig.report.experiments.stepwise import LEAST, apart, by_t, compare_steps, middle
+from trainrig.report.experiments.summaries import Summary
 from trainrig.stats import (
     Change,
     Comparison,
@@ -32,7 +33,6 @@ from trainrig.stats import (
     judge_change,
 )
 
-Summary = Mapping[str, Any]
 LEAST_ROUNDS = 3
 _PASS = "PASS"
 TURNS, ROUNDS, STEPS = "turns", "rounds", "steps"

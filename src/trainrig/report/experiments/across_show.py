@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from trainrig.report.across import Across
-from trainrig.report.experiments import (
+from trainrig.report.experiments.across import Across
+from trainrig.report.experiments.forest import Forest, forest
+from trainrig.report.experiments.side import Table
+from trainrig.report.experiments.stepwise import DIFFER
+from trainrig.report.experiments.summaries import Summary
+from trainrig.report.experiments.text import (
     forest_lines,
     markdown_forest,
     markdown_table,
     table_lines,
 )
-from trainrig.report.forest import Forest, forest
-from trainrig.report.side import Table
-from trainrig.report.stepwise import DIFFER
-from trainrig.report.summaries import Summary
 from trainrig.report.unlike import Difference
 from trainrig.stats import AGREEMENT, Change
 from trainrig.units import format_memory, format_quantity, format_share, one_line

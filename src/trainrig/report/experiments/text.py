@@ -6,23 +6,14 @@ and what came out.  `side` says what is shown, `columns` how it fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import Any
 
-from trainrig.report import beside, foretold
 from trainrig.report.columns import bar, columns
-from trainrig.report.forest import Forest, Mark
-from trainrig.report.side import (
-    Panel,
-    Side,
-    Split,
-    Table,
-    beside_tables,
-    published,
-    side_of,
-)
-from trainrig.report.summaries import Series, Summary
+from trainrig.report.experiments import published
+from trainrig.report.experiments.forest import Forest, Mark
+from trainrig.report.experiments.side import Panel, Side, Split, Table, side_of
+from trainrig.report.experiments.summaries import Series, Summary
 from trainrig.units import one_line
 
 WIDTH = 100
@@ -35,7 +26,7 @@ _LETTERS = {
     "optimizer": "o",
     "other": ".",
 }
-_WORDS = {"experiment", beside.CASE, "layout as found", "verdict", "says"}
+_WORDS = {"experiment", published.CASE, "layout as found", "verdict", "says"}
 _WORDS |= {"what differs", "devices", "why"}
 _MOST_NAME = 30
 _LESS_NAME = 18
@@ -47,22 +38,18 @@ _LEAST_WIDE = 76
 
 
 def lines(
-    summaries: Sequence[Summary], width: int = WIDTH, told: Sequence[Mapping[str, Any]] = ()
+    summaries: Sequence[Summary], width: int = WIDTH, series: Series | None = None
 ) -> Iterator[str]:
-    """Everything, in lines of at most ``width`` characters; ``told``: what was foretold of them."""
-    side = side_of(summaries, {foretold.SERIES: told})
-    if side is not None:
-        yield from side_lines(side, width)
-
-
-def side_lines(side: Side, width: int = WIDTH) -> Iterator[str]:
-    """The same of what is arranged already."""
+    """Everything, in lines of at most ``width`` characters; ``series``: what else the run keeps."""
+    side = side_of(summaries, series)
+    if side is None:
+        return
     blocks = [
         _unlike_lines(side, width),
         *(forest_lines(forest, width) for forest in side.forests),
         _panel_lines(side.panels, width),
         _split_lines(side.splits, width),
-        *(table_lines(table, width) for table in side.tables if table.title != beside.TITLE),
+        *(table_lines(table, width) for table in side.tables),
     ]
     for block in blocks:
         shown = list(block)
@@ -70,20 +57,6 @@ def side_lines(side: Side, width: int = WIDTH) -> Iterator[str]:
             yield from (*shown, "")
     for why in side.reasons:
         yield from wrap(why, width, subsequent_indent="  ")
-
-
-def beside_lines(series: Series, width: int = WIDTH) -> Iterator[str]:
-    """What others published, and what is odd in it."""
-    for table in beside_tables(series):
-        yield ""
-        yield from table_lines(table, width)
-    for said in beside.notices(published(series)):
-        yield from wrap(said, width, subsequent_indent="  ")
-
-
-def notices(series: Series) -> tuple[str, ...]:
-    """What is odd in what others published."""
-    return tuple(beside.notices(published(series)))
 
 
 def _unlike_lines(side: Side, width: int) -> Iterator[str]:

@@ -6,12 +6,11 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+from trainrig.report.experiments.summaries import Summary
 from trainrig.units import format_memory, format_quantity, one_line
 
-Summary = Mapping[str, Any]
 TITLE = "What each ran on and took; memory is the peak of a device, lowest to highest"
 _EVEN = 1.05
 """Ranks whose memory differs by less are alike."""

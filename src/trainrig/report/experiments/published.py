@@ -22,6 +22,7 @@ from trainrig.units import format_memory, format_quantity, one_line
 Row = Mapping[str, Any]
 _FASTER = 1.1
 """A data sheet that says less is no reason to expect more."""
+SERIES = "published"
 TITLE = "Published by others, at full scale: tokens/s of a device, and its memory"
 CASE = "published case"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.errors import DataError
-from trainrig.report import summaries
-from trainrig.report.summaries import Summary
-from trainrig.report.versus import Two, Versus, as_dict, judge, text, unlike
+from trainrig.report.experiments import summaries
+from trainrig.report.experiments.summaries import Summary
+from trainrig.report.experiments.versus import Two, Versus, as_dict, judge, text, unlike
 from trainrig.report.view import RunView
 from trainrig.stats import Change
 from trainrig.units import one_line
