@@ -74,6 +74,24 @@ def test_a_detached_resume_of_nothing_is_refused_here(tmp_path):
     assert done.stderr.startswith("trainrig: no such run")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_talk_that_nobody_hears_costs_no_run(tmp_path):
+    """A reader of stderr that has seen enough, or a full disk behind it."""
+    program = (
+        "from trainrig.cli.output import prepare_streams; prepare_streams()\n"
+        "from trainrig.cli.watching import on_stderr\n"
+        "from trainrig.runner.progress import Progress\n"
+        "watch = on_stderr()\n"
+        "for _ in range(9): watch(Progress(text='x' * 99999))\n"
+        "print('went on')\n"
+    )
+    (tmp_path / "talk.py").write_text(program)
+    start = f"{sys.executable} {tmp_path / 'talk.py'}"
+    for behind in ("2> /dev/full", "2> >(head -c 1 > /dev/null)"):
+        done = shell(f"{start} {behind}")
+        assert (done.returncode, done.stdout) == (0, "went on\n")
+
+
 def test_a_files_name_commands_no_terminal(trainrig, tmp_path):
     code, out, err = trainrig("train", str(tmp_path / "a\x1b[2J\nb.toml"))
     assert (code, out) == (2, "")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,19 @@ def on_stderr() -> Watcher:
             if live:
                 width = max(20, _columns() - 1)
                 left = f"{event.left:.0f} s left, " if event.left else ""
-                click.echo(
-                    f"{_CLEAR_LINE}{(count + left + event.text)[:width]}", err=True, nl=False
-                )
+                _say(f"{_CLEAR_LINE}{(count + left + event.text)[:width]}", nl=False)
             return
         clear = _CLEAR_LINE if live else ""
         prefix = "== " if event.level == "stage" else count
-        click.echo(f"{clear}{prefix}{event.text}", err=True)
+        _say(f"{clear}{prefix}{event.text}")
 
     return watch
+
+
+def _say(text: str, *, nl: bool = True) -> None:
+    """Talk costs no run: nobody may read it any more, or the disk behind it be full."""
+    with suppress(OSError):
+        click.echo(text, err=True, nl=nl)
 
 
 def print_run(run: Path) -> None:
