@@ -101,12 +101,6 @@ _LAYOUT = {
     "rounds",
 }
 """What one process that trains for itself knows nothing of."""
-_INSIDE = {
-    "batch_size": "batch",
-    "seq_len": "seq",
-    "precision": "dtype",
-    "lr": "learning_rate",
-}
 
 
 def _of_experiments(asked: dict[str, Any], resume: Path | None) -> bool:
@@ -139,8 +133,9 @@ def _alone(
     """One process, measured as a rung of the ladder."""
     from trainrig.cli import watching
     from trainrig.runner import qualify, train
+    from trainrig.train.files import FIELDS
 
-    asked = {_INSIDE.get(name, name): value for name, value in keys.items()}
+    asked = {FIELDS.get(name, name): value for name, value in keys.items()}
     experiment = train.experiment_for(asked, resume, watch)
     result = train.train(experiment, device=device, out=out, resume=resume, watch=watch)
     if as_json:

@@ -47,6 +47,12 @@ class Experiment:
         "allow_inf_nan": False,
     }
 
+    name: str = ""
+    """What a table calls it."""
+    backend: str = "native"
+    """Whose engine trains."""
+    python: str = ""
+    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
     model: str = "gpt2-small-cpu"
     """A name, numbers, or a path to a config.json: see `workload.find`."""
     data: str = ""
@@ -84,12 +90,6 @@ class Experiment:
     """Batches of the held-out part that the loss is taken of at the end; 0: none."""
     checkpoint_every: int = 100
     """Steps between checkpoints; 0: none."""
-    name: str = ""
-    """What a table calls it."""
-    backend: str = "native"
-    """Whose engine trains."""
-    python: str = ""
-    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
     device: str = ""
     """cpu or cuda; empty: a GPU where there is one."""
     devices: str = ""

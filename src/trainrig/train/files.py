@@ -21,6 +21,7 @@ the rest of the program reads: frozen experiments, every default filled in.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import tomllib
@@ -34,36 +35,15 @@ from trainrig.train.layouts import check_layout
 from trainrig.train.lines import Lines
 from trainrig.workload import find
 
-FIELDS = {key: field for field, key in CALLED.items()}
-"""Keys that are called otherwise inside."""
-SAME = (
-    "name",
-    "backend",
-    "python",
-    "model",
-    "data",
-    "device",
-    "devices",
-    "nproc",
-    "zero",
-    "shard_size",
-    "offload",
-    "p2p",
-    "rounds",
-    "grad_accum",
-    "steps",
-    "recompute",
-    "compile",
-    "optimizer",
-    "warmup",
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "eps",
-    "clip",
-    "seed",
-)
-KEYS = (*FIELDS, *SAME, "tokens", "scale")
+_NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
+"""What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
+FIELDS = {
+    CALLED.get(field.name, field.name): field.name
+    for field in dataclasses.fields(Experiment)
+    if field.name not in _NO_KEYS
+}
+"""Keys, and what they are called inside."""
+KEYS = (*FIELDS, "tokens", "scale")
 LATER = {
     "tp": "tensor parallelism",
     "pp": "pipeline parallelism",

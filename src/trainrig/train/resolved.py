@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.train.experiment import Experiment
-from trainrig.train.files import AUTO, FIELDS, SAME
+from trainrig.train.files import AUTO, FIELDS
 
 NAME = "experiments.toml"
 _TITLE = "# What was trained, every default filled in; trainrig train FILE trains it again.\n"
@@ -33,7 +33,7 @@ def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
 
 def keys_of(own: Experiment) -> dict[str, Any]:
     """An experiment in the words of a file; what is empty stays out."""
-    found = {key: getattr(own, FIELDS.get(key, key)) for key in (*SAME, *FIELDS)}
+    found = {key: getattr(own, field) for key, field in FIELDS.items()}
     found["warmup"] = own.warmup_steps
     if own.auto_batch:
         found["batch_size"] = AUTO
