@@ -24,7 +24,7 @@ from trainrig.report.experiments.published import (
     row_of,
     texts,
 )
-from trainrig.report.experiments.versus import against_first
+from trainrig.report.experiments.versus import against_first, shortened
 from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
 from trainrig.report.terminal import print_report
@@ -124,6 +124,12 @@ def test_what_differs_is_listed_first() -> None:
     text = "\n".join(report.lines(rows))
     assert text.index("batch_size: 4 → 8") < text.index("2.00 ×") < text.index("better")
     assert against_first([summary("a", 1.0, row_verdict="FAIL")]) == ()
+
+
+def test_of_models_that_differ_only_what_differs_is_said() -> None:
+    numbers = "num_layers=2,hidden=128"
+    assert shortened([f"gpt2:{numbers},vocab=8", f"bert:{numbers}"]) == ["gpt2:vocab=8,…", "bert:…"]
+    assert shortened([f"gpt2:{numbers}", "gpt2"]) == [f"gpt2:{numbers}", "gpt2"]
 
 
 def in_rounds(name: str, rates: list[float], busy: set[int] = frozenset(), **more: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from trainrig.report.experiments import foretold, published, resources
 from trainrig.report.experiments.forest import Forest, forests
 from trainrig.report.experiments.summaries import Series, Summary, stored
-from trainrig.report.experiments.versus import against_first, asked, text
+from trainrig.report.experiments.versus import against_first, asked, shortened, text
 from trainrig.units import format_memory, format_quantity, format_time, one_line
 
 PARTS = {
@@ -164,7 +164,7 @@ def unlike(summaries: Sequence[Summary]) -> tuple[tuple[str, str], ...]:
     for name in dict.fromkeys(name for own in each_asked for name in own):
         values = list(dict.fromkeys(text(own[name]) for own in each_asked if name in own))
         if len(values) > 1:
-            found.append((one_line(name), one_line(", ".join(values))))
+            found.append((one_line(name), one_line(", ".join(shortened(values)))))
     return tuple(found)
 
 

@@ -127,7 +127,7 @@ def unlike(base: Summary, own: Summary) -> tuple[str, ...]:
     whole = all(each.get("settings") for each in (base, own))
     old, new = (asked(each, whole=whole) for each in (base, own))
     return tuple(
-        f"{name}: {text(old[name])} → {text(new[name])}"
+        f"{name}: {' → '.join(shortened([text(old[name]), text(new[name])]))}"
         for name in old
         if name in new and old[name] != new[name]
     )
@@ -148,6 +148,16 @@ def software(each: Summary) -> dict[str, Any]:
 def text(value: object) -> str:
     """A setting's value as an experiment file spells it."""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def shortened(texts: Sequence[str]) -> list[str]:
+    """Different values of a setting; numbers that all models have are left out: ``gpt2:…``."""
+    parts = [(name, numbers.split(",")) for name, _, numbers in (t.partition(":") for t in texts)]
+    shared = set.intersection(*(set(numbers) for _, numbers in parts)) - {""}
+    if not shared:
+        return list(texts)
+    own = [(name, [each for each in numbers if each not in shared]) for name, numbers in parts]
+    return [f"{name}:{','.join([*numbers, '…'])}" for name, numbers in own]
 
 
 # ---- what can be compared
