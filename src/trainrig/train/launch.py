@@ -155,7 +155,7 @@ class _Ranks:
     def kill(self) -> None:
         """End every rank and all that it started."""
         for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it is over, or was
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._processes:
             process.wait()

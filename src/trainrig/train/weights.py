@@ -10,6 +10,7 @@ models of ours.  It reads FOLDER/experiment.json and adds to the folder
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainrig.models.exchange import to_hugging_face
 from trainrig.train.drivers.parent import die_with_parent
 from trainrig.train.experiment import Experiment, check, from_dict, objective_of
 from trainrig.train.parity import probe_of
+from trainrig.units import format_memory
 from trainrig.workload import ModelShape
 
 _CLASSES = {
@@ -49,8 +51,17 @@ def main() -> None:
         "probe": {**_numbers(probe_of(experiment)), "rates": _rates(probe_of(experiment))},
     }
     (folder / "theirs.json").write_text(json.dumps(theirs))
-    state = models.build(shape, seed=experiment.seed).state_dict()
-    torch.save(to_hugging_face(shape, state), folder / "weights.pt")
+    state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
+    check_room(folder, sum(weight.numel() * weight.element_size() for weight in state.values()))
+    torch.save(state, folder / "weights.pt")
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """End with a line on stderr where weights do not fit: a full disk could not take one."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        sizes = f"{format_memory(needed)}, and {format_memory(free)} are free"
+        sys.exit(f"the disk is full: the first weights take {sizes} in {folder}")
 
 
 def _rates(experiment: Experiment) -> list[float]:
