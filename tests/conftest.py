@@ -9,6 +9,7 @@ installed must be there.  A GPU cannot be installed, so its absence is worded ot
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 from collections import Counter
@@ -79,6 +80,18 @@ def captures() -> Path:
     if not folder.is_dir():
         pytest.skip("no captured outputs beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def prepared_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small text of few words, prepared for training.  Copy it before you change it."""
+    from trainrig.data.prepare import prepare
+
+    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
+    folder, chance = tmp_path_factory.mktemp("text"), random.Random(0)
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(" ".join(chance.choices(words, k=400)))
+    return prepare((folder,), out=folder.parent / "prepared", vocab_size=400).folder
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, Outcome, Status
 from trainrig.report.experiments.summaries import stored
@@ -34,14 +32,9 @@ def experiment(**changes: Any) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+def data(prepared_text: Path) -> str:
     """A small prepared corpus."""
-    folder = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
-    for number in range(20):
-        (folder / f"{number}.txt").write_text(" ".join(random.choice(words, 400)))
-    return str(prepare((folder,), out=folder.parent / "ready", vocab_size=400).folder)
+    return str(prepared_text)
 
 
 def test_auto_is_a_word_of_the_key(tmp_path: Path) -> None:

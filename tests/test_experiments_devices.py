@@ -11,12 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from machine_fakes import healthy
-from trainrig.data.prepare import prepare
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
@@ -58,14 +56,9 @@ def machine(count: int = 4) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+def data(prepared_text: Path) -> str:
     """A small prepared corpus."""
-    folder = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
-    for number in range(20):
-        (folder / f"{number}.txt").write_text(" ".join(random.choice(words, 400)))
-    return str(prepare((folder,), out=folder.parent / "ready", vocab_size=400).folder)
+    return str(prepared_text)
 
 
 # ---- what is asked for

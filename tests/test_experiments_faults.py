@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, StoreError, UsageError
 from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import experiment_session as session
@@ -25,6 +24,7 @@ from trainrig.store import read_run
 from trainrig.train.experiment import Experiment
 from trainrig.train.files import experiment_of
 from trainrig.train.launch import Ended
+from trainrig.train.weights import check_room
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 PARTS = ("data_wait", "forward", "backward", "optimizer", "communication", "other")
@@ -32,11 +32,9 @@ Act = Callable[[Path], None]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    for number in range(40):
-        (folder / f"{number}.txt").write_text("the cat sat on the mat and ran home again " * 20)
-    return prepare((folder,), out=folder.parent / f"{folder.name}-ready", vocab_size=400).folder
+def data(prepared_text: Path) -> Path:
+    """A small prepared corpus."""
+    return prepared_text
 
 
 def experiment(data: Path, **changes: Any) -> Experiment:
@@ -159,6 +157,12 @@ def test_a_full_disk_is_told_as_one(data: Path, tmp_path: Path, ranks: dict[str,
     ranks["01-one"] = full
     with pytest.raises(StoreError, match="the disk is full"):
         runner.run_experiments((experiment(data, name="one"),), out=tmp_path)
+
+
+def test_weights_that_do_not_fit_on_the_disk_are_told_before_they_fill_it(tmp_path: Path) -> None:
+    check_room(tmp_path, 1)
+    with pytest.raises(SystemExit, match=r"the disk is full: the first weights take 8.0 EiB"):
+        check_room(tmp_path, 2**63)
 
 
 def truncated(folder: Path) -> None:

@@ -17,11 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
-from trainrig.data.prepare import prepare
 from trainrig.machine import inspect, to_dict
 from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import experiments as runner
@@ -37,19 +35,13 @@ from trainrig.train.parity import disagreement, reference_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
-WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
 engines = pytest.mark.engines
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+def data(prepared_text: Path) -> str:
     """A small prepared corpus."""
-    folder = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    for number in range(40):
-        (folder / f"{number}.txt").write_text(" ".join(random.choice(WORDS, 400)))
-    out = folder.parent / f"{folder.name}-ready"
-    return str(prepare((folder,), out=out, vocab_size=400).folder)
+    return str(prepared_text)
 
 
 def experiment(data: str, **changes: Any) -> Experiment:

@@ -22,11 +22,9 @@ MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    for number in range(40):
-        (folder / f"{number}.txt").write_text("the cat sat on the mat and ran home again " * 20)
-    return prepare((folder,), out=folder.parent / f"{folder.name}-ready", vocab_size=400).folder
+def data(prepared_text: Path) -> Path:
+    """A small prepared corpus."""
+    return prepared_text
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from trainrig.data.prepare import prepare
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine.energy import Meter
 from trainrig.measure.serve import Parent, run_case
@@ -31,18 +29,12 @@ from trainrig.train.serve import train_case
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
-WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(prepared_text: Path) -> Path:
     """A small prepared corpus."""
-    folder = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    for number in range(40):
-        words = random.choice(WORDS, 400)
-        (folder / f"{number}.txt").write_text(" ".join(words))
-    return prepare((folder,), out=folder.parent / f"{folder.name}-ready", vocab_size=400).folder
+    return prepared_text
 
 
 @pytest.fixture(autouse=True)
