@@ -21,7 +21,7 @@ from typing import Any
 from _shared import in_turns, middle, options, say_load, verdict
 
 from trainrig.data.prepare import prepare
-from trainrig.runner.experiment_records import Trained
+from trainrig.runner.experiment_trained import Trained
 from trainrig.train.backends import ALL
 from trainrig.train.experiment import Experiment
 from trainrig.train.files import experiment_of

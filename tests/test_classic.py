@@ -9,8 +9,8 @@ import pytest
 
 from trainrig.errors import MootError, UsageError
 from trainrig.record import Outcome, Status
-from trainrig.runner.experiment_records import Trained
 from trainrig.runner.experiment_site import lacks
+from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.experiment_verdict import verdict_of
 from trainrig.runner.experiments import asked_for, at_full_scale
 from trainrig.train.backends import Site

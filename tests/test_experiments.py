@@ -15,8 +15,9 @@ from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.report.experiments import text as report
 from trainrig.runner.batch_sizes import state_bytes
 from trainrig.runner.experiment_findings import findings_of
-from trainrig.runner.experiment_records import Trained, rates_of, summary_of
+from trainrig.runner.experiment_records import summary_of
 from trainrig.runner.experiment_session import slug_of
+from trainrig.runner.experiment_trained import Trained, rates_of
 from trainrig.runner.experiments import asked_for, silence_of
 from trainrig.train.backends import ALL, Result, Site, check_site
 from trainrig.train.experiment import Experiment

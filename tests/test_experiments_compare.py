@@ -29,13 +29,8 @@ from trainrig.report.html import render_html
 from trainrig.report.markdown import markdown
 from trainrig.report.terminal import print_report
 from trainrig.report.view import RunView
-from trainrig.runner.experiment_records import (
-    Trained,
-    case_for,
-    rates_of,
-    records_of,
-    summary_of,
-)
+from trainrig.runner.experiment_records import case_for, records_of, summary_of
+from trainrig.runner.experiment_trained import Trained, rates_of
 from trainrig.runner.neighbours import judge
 from trainrig.runner.targets import Target
 from trainrig.train.backends import Result

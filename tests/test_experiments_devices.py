@@ -26,7 +26,8 @@ from trainrig.runner import energy as beside
 from trainrig.runner import experiment_devices as devices
 from trainrig.runner import experiment_site
 from trainrig.runner import experiments as runner
-from trainrig.runner.experiment_records import Round, Trained, records_of, summary_of
+from trainrig.runner.experiment_records import records_of, summary_of
+from trainrig.runner.experiment_trained import Round, Trained
 from trainrig.runner.targets import find_targets
 from trainrig.store import read_run
 from trainrig.train.backends import ALL, Result, Site, check_site

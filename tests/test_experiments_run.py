@@ -23,7 +23,8 @@ import pytest
 from trainrig.machine import inspect, to_dict
 from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import experiments as runner
-from trainrig.runner.experiment_records import BREAKDOWN, Trained
+from trainrig.runner.experiment_records import BREAKDOWN
+from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.targets import find_targets
 from trainrig.store import create_run, read_run
 from trainrig.train.backends import ALL, Result

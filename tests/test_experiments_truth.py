@@ -17,7 +17,8 @@ from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatch
 from trainrig.data.objective import OBJECTIVES
 from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_ranks import waited_for, wrong_on_ranks
-from trainrig.runner.experiment_records import Trained, rates_of, summary_of
+from trainrig.runner.experiment_records import summary_of
+from trainrig.runner.experiment_trained import Trained, rates_of
 from trainrig.train import engine
 from trainrig.train.backends import ALL, Peer, Result
 from trainrig.train.drivers.common import has_compiled

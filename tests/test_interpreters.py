@@ -25,8 +25,9 @@ from trainrig.machine import environment_digest
 from trainrig.record import Status
 from trainrig.report.experiments import side
 from trainrig.report.experiments.versus import unlike
-from trainrig.runner.experiment_records import Trained, records_of, summary_of
+from trainrig.runner.experiment_records import records_of, summary_of
 from trainrig.runner.experiment_site import environment_of
+from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.targets import Target
 from trainrig.train import interpreters
 from trainrig.train.backends import ALL, Site, check_site, python_of

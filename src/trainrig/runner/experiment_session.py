@@ -28,15 +28,10 @@ from trainrig.runner.batch_sizes import by_doubling, guess, hopeless, smaller, s
 from trainrig.runner.experiment_devices import found_by, meters_of
 from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_forecast import Grounds, forecast, forecast_row
-from trainrig.runner.experiment_records import (
-    Trained,
-    case_for,
-    counted,
-    records_of,
-    summary_of,
-)
+from trainrig.runner.experiment_records import case_for, records_of, summary_of
 from trainrig.runner.experiment_resume import recalled
 from trainrig.runner.experiment_site import environment_of
+from trainrig.runner.experiment_trained import Trained, counted
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, choose
 from trainrig.store import RunWriter, store_errors

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainrig.record import Finding, Outcome, Status, Verdict
-from trainrig.runner.experiment_records import Trained
+from trainrig.runner.experiment_trained import Trained
 
 
 def verdict_of(

@@ -25,12 +25,10 @@ from trainrig.report.experiments.summaries import stored
 from trainrig.report.experiments.versus import as_dicts
 from trainrig.runner.experiment_devices import site_of
 from trainrig.runner.experiment_forecast import grounds_of
-from trainrig.runner.experiment_records import (
-    Trained,
-)
 from trainrig.runner.experiment_resume import done_in
 from trainrig.runner.experiment_session import Session
 from trainrig.runner.experiment_site import lacks, placed, with_data
+from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.experiment_verdict import verdict_of
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.prepare import claims_for

@@ -21,7 +21,7 @@ from trainrig.runner import energy
 from trainrig.runner.batch_sizes import smaller
 from trainrig.runner.execute import Executor
 from trainrig.runner.experiment_devices import meters_of
-from trainrig.runner.experiment_records import counted
+from trainrig.runner.experiment_trained import counted
 from trainrig.runner.ledger import corrections_of
 from trainrig.runner.plan import Block, Task, matmul_case
 from trainrig.runner.predict import predict_training
