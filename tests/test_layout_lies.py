@@ -6,6 +6,7 @@ nonsense here, and what lies where is as it would be.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -146,6 +147,23 @@ def test_shares_of_states_are_equal_where_weights_cannot_be_shared_evenly(
         assert whole.numel() == sums.numel() == 7 * states.master[part].numel()
     for name, weight in states.model.items():
         assert torch.equal(weight, before[name].to(weight.dtype)), name
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_on_a_gpu_the_waits_for_shards_are_marked(zero: int) -> None:
+    """FSDP's own streams carry them: only where the computing one waits can be seen."""
+    own, shape, watch = OWN.replace(zero=zero), gloo_ranks.SHAPES["gpt2"], stopwatch_for("cpu")
+    wire = Collectives(watch, on_host=False)
+    spread = partial(spread_of, experiment=own, shape=shape, wire=wire)
+    batches = gloo_ranks.batches_for(own, shape, 0)
+    with Engine(own, shape, batches=batches, watch=watch, spread=spread) as engine:
+        engine.step()
+        marks = engine._pending[0].marked.inner
+    where = Counter(outer for name, outer, *_ in marks if name == "communication")
+    units = 3  # two blocks, and what is around them
+    assert where["forward"] == units
+    assert where["backward"] >= units
+    assert where["optimizer"] == 2  # the norm and the loss
 
 
 def test_blocks_that_are_not_sharded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,16 @@ computation and costs no time by itself; it is told apart and belongs to no sum.
 
 On the CPU (gloo) times are the host's.  On a GPU (NCCL) marks are events in the stream that
 computes, so what lies between them is what computation waited for.  There the host only starts
-what runs beside computation, and FSDP's collectives have streams of their own: the first is told as
-unknown, the second stays in the part that waits for it.  That path is unverified on hardware.
+what runs beside computation, so how long that takes is told as unknown; and FSDP's collectives have
+streams of their own, so marked is where the computing stream waits for what they bring.  That path
+is unverified on hardware.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -133,6 +134,26 @@ def barrier() -> None:
     """All ranks have come here."""
     if dist.is_initialized():
         dist.barrier()
+
+
+def time_waits_for_shards(units: Iterable[Any], wire: Collectives) -> None:
+    """On a GPU: mark where the stream that computes waits for FSDP's, and copies what it brought.
+
+    That is in two methods of each unit's group of weights: before their use, and after backward.
+    """
+    for unit in units:
+        state = unit._get_fsdp_state()
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+            for name in ("wait_for_unshard", "finalize_backward"):
+                setattr(group, name, _marked(getattr(group, name), wire.watch))
+
+
+def _marked(call: Callable[[], None], watch: Stopwatch[Any]) -> Callable[[], None]:
+    def waits() -> None:
+        with watch.within(COMMUNICATION):
+            call()
+
+    return waits
 
 
 def fsdp_hooks(wire: Collectives) -> tuple[Any, Any]:

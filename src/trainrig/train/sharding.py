@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainrig.train.collectives import Collectives, fsdp_hooks
+from trainrig.train.collectives import Collectives, fsdp_hooks, time_waits_for_shards
 from trainrig.train.precision import DTYPES, Weights
 
 
@@ -266,6 +266,8 @@ class Sharded(_Group):
             unit.set_custom_reduce_scatter(scatter)
             if replicas is not None:
                 unit.set_all_reduce_hook(self._among(replicas))
+        if not wire.on_host:
+            time_waits_for_shards(units, wire)
         self.model = dict(model.named_parameters())
         self.master: dict[str, Tensor] = dict(self.model)
 
