@@ -16,7 +16,7 @@ from trainrig.measure import sampler, step
 from trainrig.measure.loop import Settings
 from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.worker import Reply, Request, Worker
-from trainrig.record import Derivation, Record, Status, new_id
+from trainrig.record import Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_sizes import smaller
 from trainrig.runner.execute import Executor
@@ -29,6 +29,7 @@ from trainrig.runner.prepare import claims_for, expectations, history_of, limit_
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.show import published_baselines
 from trainrig.runner.targets import choose, find_targets
+from trainrig.runner.train_points import losses, shares
 from trainrig.runner.training import step_task
 from trainrig.runner.words import describe
 from trainrig.store import RunWriter, read_run
@@ -308,22 +309,8 @@ class Session:
         kept = [self._run.append(self._with_limit(point)) for point in point_records(own)]
         headline = kept[0]
         self._tell(describe(headline, None), level="point")
-        more = [*self._mfu(headline), *_losses(own[0]), *self._energy(kept)]
+        more = [*shares(headline, self._ceiling), *losses(own[0]), *self._energy(kept)]
         return [*kept, *(self._run.append(record) for record in more)]
-
-    def _mfu(self, point: Record) -> list[Record]:
-        """Model FLOPs utilisation: of the claim and of the measured ceiling, where known."""
-        if point.status is not Status.OK:
-            return []
-        found = []
-        if point.limit is not None:
-            found.append(_share("mfu", point, point.limit.value, point.limit.source, ()))
-        ceiling_record = self._ceiling
-        if ceiling_record is not None and ceiling_record.value:
-            source = f"matmul {ceiling_record.case['dtype']} measured in this run"
-            ids = (ceiling_record.id,)
-            found.append(_share("mfu_of_matmul", point, ceiling_record.value, source, ids))
-        return found
 
     def _energy(self, points: Sequence[Record]) -> list[Record]:
         """Of the first worker's longest stretch of steps that count."""
@@ -351,40 +338,3 @@ class Session:
 
     def _tell(self, text: str, *, level: str) -> None:
         self._watch(Progress(text=text, level=level))
-
-
-def _losses(first: Record) -> list[Record]:
-    """The losses at the end, of the worker that trained to the end; a busy machine is no matter."""
-    names = {"train_loss": "last_loss", "heldout_loss": "heldout_loss"}
-    return [
-        first.replace(
-            id=new_id(),
-            metric=metric,
-            unit="nat",
-            value=value,
-            samples=None,
-            derived=Derivation(ids=(first.id,), formula=f"its condition {name}"),
-            interval=None,
-            confidence=None,
-            attempt=None,
-            stop=None,
-            disturbed=None,
-        )
-        for metric, name in names.items()
-        if isinstance(value := first.conditions.get(name), float)
-    ]
-
-
-def _share(metric: str, point: Record, peak: float, source: str, more: tuple[str, ...]) -> Record:
-    """Model FLOP/s over a peak, as a record of its own."""
-    assert point.value is not None and point.interval is not None
-    low, high = point.interval
-    return point.replace(
-        id=new_id(),
-        metric=metric,
-        unit="1",
-        value=point.value / peak,
-        interval=(low / peak, high / peak),
-        derived=Derivation(ids=(point.id, *more), formula=f"model FLOP/s over {source}"),
-        limit=None,
-    )
