@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from trainrig.record import Record, Status
 from trainrig.report.answers import Answer, answers
-from trainrig.report.experiments.across import BENCHMARK, Across, experiments_of_two
+from trainrig.report.experiments.across import Across, experiments_of_two
+from trainrig.report.experiments.summaries import BENCHMARK
 from trainrig.report.unlike import Difference, differences
 from trainrig.report.view import RunView, attempts, rows
 from trainrig.stats import (

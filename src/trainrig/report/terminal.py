@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainrig.report import words
 from trainrig.report.columns import plain
-from trainrig.report.experiments.summaries import stored
+from trainrig.report.experiments.summaries import BENCHMARK, stored
 from trainrig.report.experiments.text import lines
 from trainrig.report.heat import heat_legend, heat_table
 from trainrig.report.labels import capital
@@ -197,7 +197,7 @@ def _states(page: Page, console: Console) -> None:
     for table in page.tables:
         console.print(_text(f"{table.name}: {table.summary}"))
     said = page.experiments is not None
-    tables = [each for each in page.tables if not (said and each.name == "training")]
+    tables = [each for each in page.tables if not (said and each.name == BENCHMARK)]
     muted = [row for table in tables for row in table.rows if row.muted]
     for row in muted[:_MAX_STATES]:
         console.print(_text(f"  {row.label}, {row.device}: {row.state}", "dim"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainrig.record import Kind, Record, Status
 from trainrig.report.causes import CLOSE, TINY
-from trainrig.report.experiments.summaries import fault
+from trainrig.report.experiments.summaries import SERIES, fault
 from trainrig.report.labels import amount_of, capital
 from trainrig.report.ladder import Gap, Ladder, Rung, ladder
 from trainrig.report.view import RunView, is_published, rows
@@ -92,7 +92,7 @@ def is_below_band(rung: Rung) -> bool:
 
 def headline(view: RunView, ladders: Sequence[Ladder]) -> tuple[str, str]:
     """What a report begins with: a heading, and a sentence under it."""
-    if not ladders and view.series.get("experiments"):
+    if not ladders and view.series.get(SERIES):
         return "Experiments", "They are compared with each other, not with a ceiling: see below."
     return "Worst rung", worst_sentence(view, ladders)
 

@@ -26,6 +26,7 @@ from trainrig.predict.rates_records import rates_of_records
 from trainrig.predict.step import predict_step
 from trainrig.predict.step_constants import fitted
 from trainrig.record import Case, Kind, Record, Status
+from trainrig.report.experiments.summaries import BENCHMARK
 from trainrig.runner.batch_sizes import layout_of
 from trainrig.runner.ledger import corrections_of, host_of
 from trainrig.runner.predict import corrected
@@ -37,7 +38,6 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 from trainrig.workload.spans import written_tokens
 
-BENCHMARK = "training"
 RUNS = 4
 """The newest runs that are looked into for rates."""
 _VERBS = ("-qualify-", "-bench-")

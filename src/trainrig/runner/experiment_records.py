@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainrig.record import Case, Kind, Record, Status
+from trainrig.report.experiments.summaries import BENCHMARK
 from trainrig.runner import energy
 from trainrig.runner.experiment_devices import memory_by_rank, words_of
 from trainrig.runner.experiment_trained import Trained, rates_of, shares_of
@@ -16,7 +17,6 @@ from trainrig.runner.targets import Target
 from trainrig.train.experiment import Experiment, case_of, settings_of
 from trainrig.train.parts import COMMUNICATION, OTHER, PARTS
 
-BENCHMARK = "training"
 BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
 _CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 

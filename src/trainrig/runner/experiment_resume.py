@@ -15,8 +15,7 @@ from typing import Any
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Status
-from trainrig.report.experiments.summaries import Summary, stored
-from trainrig.runner.experiment_records import BENCHMARK
+from trainrig.report.experiments.summaries import BENCHMARK, Summary, stored
 from trainrig.runner.experiment_trained import Trained
 from trainrig.store import RunData, read_run
 from trainrig.train.backends import ALL

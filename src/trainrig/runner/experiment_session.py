@@ -22,7 +22,7 @@ from trainrig.errors import MootError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
-from trainrig.report.experiments import foretold, published
+from trainrig.report.experiments import foretold, published, summaries
 from trainrig.runner import energy, neighbours
 from trainrig.runner.batch_sizes import by_doubling, guess, hopeless, smaller, swapping
 from trainrig.runner.experiment_devices import found_by, meters_of
@@ -179,7 +179,7 @@ class Session:
     def _write(self, found: Trained) -> None:
         """What is known of it so far: of several points and summaries the last one counts."""
         self._latest[found.experiment.name] = self._record(found)
-        self.run.append_series("experiments", summary_of(found))
+        self.run.append_series(summaries.SERIES, summary_of(found))
         self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
 
     def _fit_or_train(self, found: Trained) -> None:

@@ -16,20 +16,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainrig.train.collectives import Collectives
-from trainrig.train.drivers.common import devices_of, has_compiled, software
+from trainrig.train.drivers.common import (
+    devices_of,
+    elements,
+    has_compiled,
+    kind,
+    names,
+    software,
+)
 from trainrig.train.engine import Engine
 
 Facts = dict[str, Any]
-
-
-def local_elements(tensors: Any) -> int:
-    """Elements that lie on this rank."""
-    return sum(_local(tensor).numel() for tensor in tensors)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return found
 
 
 def first_step(engine: Engine, wire: Collectives | None) -> Facts:
@@ -38,7 +35,7 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
     module = engine.model
     facts: Facts = {
         "num_parameters": sum(weight.numel() for weight in weights.model.values()),
-        "weights": local_elements(module.parameters()),
+        "weights": elements(module.parameters()),
         "micro_batches": 0,
         "block_forwards": 0,
     }
@@ -46,12 +43,12 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
     original = weights.backward
 
     def backward(loss: Tensor, *, last: bool) -> None:
-        facts["weights_between"] = local_elements(module.parameters())
+        facts["weights_between"] = elements(module.parameters())
         facts["micro_batches"] += 1
         original(loss, last=last)
         if last:
-            facts["gradients"] = local_elements(weights.gradients())
-            facts["gradient_dtype"] = _dtype(weights.gradients())
+            facts["gradients"] = elements(weights.gradients())
+            facts["gradient_dtype"] = kind(weights.gradients())
 
     weights.backward = backward
     if wire is not None:
@@ -63,7 +60,7 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
         leave()
     if wire is not None:
         facts["gradient_collectives"] = wire.reduced.total()
-        facts["reduce_dtype"] = _names(wire.reduced)
+        facts["reduce_dtype"] = names(wire.reduced)
     return facts | _objects(engine)
 
 
@@ -115,11 +112,11 @@ def _objects(engine: Engine) -> Facts:
         "wrapped": type(wrapped).__name__,
         "ranks": dist.get_world_size() if ranked else len(places),
         "transport": dist.get_backend() if ranked else None,
-        "masters": local_elements(weights.master.values()),
-        "master_dtype": _dtype(weights.master.values()),
-        "states": local_elements(moments) // per_weight,
+        "masters": elements(weights.master.values()),
+        "master_dtype": kind(weights.master.values()),
+        "states": elements(moments) // per_weight,
         "moments": per_weight if moments else 0,
-        "state_dtype": _dtype(moments),
+        "state_dtype": kind(moments),
         "placements": _placements(engine.model),
         "optimizer": type(optimizer).__name__,
         "fused": all(group.get("fused") for group in optimizer.param_groups),
@@ -134,15 +131,7 @@ def _objects(engine: Engine) -> Facts:
 
 def _of_result(out: Tensor) -> Facts:
     """What a result of (samples, tokens, width) says of the pass that it is part of."""
-    return {"weight_dtype": _dtype([out]), "micro_tokens": out.numel() // out.shape[-1]}
-
-
-def _dtype(tensors: Any) -> str | None:
-    return _names(tensor.dtype for tensor in tensors)
-
-
-def _names(dtypes: Any) -> str | None:
-    return ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})) or None
+    return {"weight_dtype": kind([out]), "micro_tokens": out.numel() // out.shape[-1]}
 
 
 def _first_matrix(block: Any) -> Any:

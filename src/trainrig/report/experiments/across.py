@@ -13,13 +13,12 @@ from typing import Any
 
 from trainrig.errors import DataError
 from trainrig.report.experiments import summaries
-from trainrig.report.experiments.summaries import Summary
+from trainrig.report.experiments.summaries import BENCHMARK, Summary
 from trainrig.report.experiments.versus import Two, Versus, as_dict, judge, text, unlike
 from trainrig.report.view import RunView
 from trainrig.stats import Change
 from trainrig.units import one_line
 
-BENCHMARK = "training"
 _MACHINE = ("threads", "transport", "wrapped", "state_precision", "num_parameters")
 """Of a layout as found, what bears on speed and is no setting."""
 _VISIBLE = "cuda_visible_devices"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 Series = Mapping[str, Sequence[Mapping[str, Any]]]
 SERIES = "experiments"
+BENCHMARK = "training"
+"""That their records are of."""
 
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _LARGEST = 1e25

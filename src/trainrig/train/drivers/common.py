@@ -105,7 +105,12 @@ def elements(tensors: Any) -> int:
 
 def kind(tensors: Any) -> str | None:
     """The dtypes of tensors, in words."""
-    return ", ".join(sorted({str(t.dtype).removeprefix("torch.") for t in tensors})) or None
+    return names(tensor.dtype for tensor in tensors)
+
+
+def names(dtypes: Any) -> str | None:
+    """``bfloat16, float32``; None of nothing."""
+    return ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})) or None
 
 
 def resident() -> int:
