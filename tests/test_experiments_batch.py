@@ -176,7 +176,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         folders.append(folder.name)
         row = {"event": "row", "loss": 5.0, "grad_norm": 1.0, "time": 0.1 * len(folders)}
         rows = [row | {"step": step} for step in range(6)]
-        (folder / "events-0.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        parity = {"event": "parity", "losses": [5.0] * 5, "grad_norms": [1.0] * 5}
+        events = "".join(json.dumps(event) + "\n" for event in [*rows, parity])
+        (folder / "events-0.jsonl").write_text(events)
         for told in rows:
             heard(0, told)
         if folder.name.startswith("02-broken-round"):

@@ -78,6 +78,7 @@ def test_an_interrupted_comparison_costs_no_training(
     found = runner.summary(outcomes)
     assert (found["status"], found["reason"]) == ("ok", "interrupted")
     assert found["losses"] == [6.0] * 4 and not found["parity"]["compared"]
+    assert found["row_verdict"] == "not compared"  # and nothing says that it is as the reference
     measured = [r for r in read_run(outcomes.run).records if r.kind is Kind.MEASURED]
     times = [r for r in measured if r.metric == "time"]
     assert [(r.status, r.value) for r in times] == [(Status.OK, pytest.approx(0.6))]

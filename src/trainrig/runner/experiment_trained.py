@@ -125,27 +125,22 @@ class Trained:
             return self.used if isinstance(self.used, Missing) else energy.NOT_READ, 0
         return together([used for used, _ in known]), sum(steps for _, steps in known)
 
-    @property
-    def middle(self) -> list[Mapping[str, Any]]:
-        """Of the steps that count, those without the fastest and slowest quarters."""
-        return middle(self.rows)
-
     def mean(self, name: str) -> float | None:
-        """Of a column over the steps that count."""
-        values = [row.get(name, 0.0) for row in self.middle]
+        """Of a column over the middle half of the steps that count."""
+        values = [row.get(name, 0.0) for row in middle(self.rows)]
         known = [float(value) for value in values if value is not None]
         return sum(known) / len(known) if known and len(known) == len(values) else None
 
     @property
     def word(self) -> str:
-        """PASS, FAIL, NOT COMPARABLE, or why there is nothing."""
+        """PASS, FAIL, NOT COMPARABLE, not compared (its reference failed), or skipped."""
         if self.status is not Status.OK:
             return "FAIL" if self.status is not Status.SKIPPED else "skipped"
         if self.wrong_layout:
             return "FAIL"
         if self.apart is not None:
             return "NOT COMPARABLE"
-        return "PASS"
+        return "PASS" if self.compared else "not compared"
 
 
 def counted(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
