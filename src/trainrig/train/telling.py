@@ -13,7 +13,6 @@ it.  Imports no torch: the parent reads what the ranks write.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SIZE = 256
+from trainrig.train.drivers.place import Place
 
 
 def events_path(folder: Path, rank: int) -> Path:
@@ -39,11 +38,8 @@ class Teller:
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self._events = os.open(events_path(folder, rank), _NEW)
-        with (folder / f"where-{rank}").open("wb+") as file:
-            file.write(bytes(_SIZE))  # a hole would be filled later, and on a full disk kill us
-            file.flush()
-            self._where = mmap.mmap(file.fileno(), _SIZE)
-        self._step, self._part, self._operation = 0, "start", ""
+        self._place = Place()
+        self._place.open(folder, rank)
 
     def tell(self, event: str, **content: Any) -> None:
         """One event, whole or not at all."""
@@ -55,11 +51,7 @@ class Teller:
         self, *, step: int | None = None, part: str | None = None, operation: str | None = None
     ) -> None:
         """Where the rank is from now on; what is None stays as it was."""
-        self._step = self._step if step is None else step
-        self._part = self._part if part is None else part
-        self._operation = self._operation if operation is None else operation
-        text = f"{self._step}|{self._part}|{self._operation}".encode()[: _SIZE - 1]
-        self._where[: len(text) + 1] = text + b"\0"
+        self._place.at(step=step, part=part, operation=operation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
