@@ -304,6 +304,13 @@ def test_every_line_fits_the_terminal_and_nothing_is_cut(width: int) -> None:
         assert word in together, word
 
 
+def test_short_names_leave_room_for_a_drawing_in_one_piece() -> None:
+    rows = [summary("a", 1.0, breakdown={"forward": 0.6, "backward": 0.3}), summary("b", 0.5)]
+    shown = list(report.lines(rows, 80))
+    assert [line for line in shown if "fffff" in line and line.endswith("125 ms")]
+    assert [line for line in shown if "sample/s" in line and "iB" in line]
+
+
 def test_a_plain_terminal_gets_plain_letters() -> None:
     rows = [summary("a", 1.0), summary("b", 0.5)]
     assert "".join(map(plain, report.lines(rows, 120))).isascii()

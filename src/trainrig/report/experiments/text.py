@@ -135,7 +135,7 @@ def _panel_lines(panels: Sequence[Panel], width: int) -> Iterator[str]:
         return
     names = [bar.name for bar in panels[0].bars]
     values = [max(len(each.value) for each in panel.bars) for panel in panels]
-    name = min(max(map(len, names)), _MOST_NAME if width >= WIDTH else _LESS_NAME)
+    name = _name_column(names, width)
     room = width - name - sum(value + 3 for value in values)
     length = max(_BARS[0], min(_BARS[1], room // len(panels)))
     if room // len(panels) < _BARS[0]:  # below each other
@@ -155,6 +155,12 @@ def _panel_lines(panels: Sequence[Panel], width: int) -> Iterator[str]:
     yield from columns(heads, rows, width, {0})
 
 
+def _name_column(names: Sequence[str], width: int) -> int:
+    """The characters that names are given before they wrap: their heading's at least."""
+    longest = max(map(len, ["experiment", *names]))
+    return min(longest, _MOST_NAME if width >= WIDTH else _LESS_NAME)
+
+
 def _head(text: str, width: int) -> str:
     """The panel's title, shortened to its column."""
     short = {"model FLOP/s of a device": "FLOP/s a device", "peak memory of a device": "memory"}
@@ -169,9 +175,8 @@ def _split_lines(splits: Sequence[Split], width: int) -> Iterator[str]:
     used = {name for split in splits for name, share, _ in split.parts if share > 0.0}
     key = ", ".join(f"{_LETTERS[name]} {name}" for name in _LETTERS if name in used)
     yield from wrap(f"  {key}", width, subsequent_indent="  ")
-    names = max(len(split.name) for split in splits)
-    names = min(names, _MOST_NAME if width >= WIDTH else _LESS_NAME)
-    room = max(10, min(60, width - names - 2 * 2 - 9))
+    name = _name_column([split.name for split in splits], width)
+    room = max(10, min(60, width - name - 2 * 2 - 9))
     rows = []
     for split in splits:
         rows.append((split.name, _letters(split, room).ljust(room), split.sample))
