@@ -125,7 +125,13 @@ def test_a_shard_that_cannot_be_is_refused(shard: dict[str, int]) -> None:
         Shard(**shard)
 
 
-@pytest.mark.parametrize("seq_len", [0, -1, len(TOKENS), 10_000])
+@pytest.mark.parametrize("seq_len", [0, -1])
+def test_a_sequence_without_room_for_text_is_refused(seq_len: int) -> None:
+    with pytest.raises(UsageError, match="no room for text"):
+        replace(CAUSAL, seq_len=seq_len)
+
+
+@pytest.mark.parametrize("seq_len", [len(TOKENS), 10_000])
 def test_too_few_tokens_are_refused(seq_len: int) -> None:
     with pytest.raises(DataError, match="too few for a sample"):
         replace(CAUSAL, seq_len=seq_len)

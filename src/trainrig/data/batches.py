@@ -177,6 +177,10 @@ def _num_samples(num_tokens: int, length: int) -> int:
 
 
 def _check_samples(num_samples: int, length: int, tokens: NDArray[Any]) -> None:
+    if length < 1:
+        raise UsageError(
+            "the sequence has no room for text beside its special tokens", "a longer --seq-len"
+        )
     if num_samples < 1:
         raise DataError(
             f"{tokens.size} tokens are too few for a sample of {length}",
