@@ -110,6 +110,10 @@ class Window:
     num_calls: int
 
 
+_START_S = 30.0
+"""A first start reads the program from a disk that may be busy: five seconds were too few once."""
+
+
 def unusable() -> str | None:
     """Why fio cannot be used here, or None."""
     program = shutil.which("fio")
@@ -117,7 +121,7 @@ def unusable() -> str | None:
         return "fio is not installed"
     try:
         done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=5.0, check=False
+            [program, "--version"], capture_output=True, text=True, timeout=_START_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
         return f"fio does not start: {type(error).__name__}"
