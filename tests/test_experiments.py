@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from layout_facts import WHOLE
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.report.experiments import text as report
 from trainrig.runner.batch_sizes import state_bytes
@@ -261,33 +262,6 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 # ---- layouts as found
-
-WHOLE = {
-    "num_parameters": 1000,
-    "weights": 1000,
-    "weights_between": 1000,
-    "gradients": 1000,
-    "masters": 1000,
-    "states": 1000,
-    "moments": 2,
-    "micro_batches": 1,
-    "micro_tokens": 1024,
-    "block_forwards": 1,
-    "weight_dtype": "float32",
-    "gradient_dtype": "float32",
-    "master_dtype": "float32",
-    "state_dtype": "float32",
-    "wrapped": "DistributedDataParallel",
-    "placements": None,
-    "transport": "gloo",
-    "ranks": 2,
-    "optimizer": "AdamW",
-    "fused": True,
-    "compiled": False,
-    "offloaded": False,
-    "device": "cpu",
-    "threads": 1,
-}
 
 
 def test_sharding_that_was_silently_left_out_is_seen() -> None:

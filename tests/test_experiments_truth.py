@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import gloo_ranks
+from layout_facts import WHOLE
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.objective import OBJECTIVES
 from trainrig.runner.experiment_findings import findings_of
@@ -191,32 +192,7 @@ def test_a_rank_that_is_waited_for_is_a_warning() -> None:
     assert finding.evidence.startswith("two: of a step of 200 ms, 90.0 ms")
 
 
-FACTS = {
-    "num_parameters": 1000,
-    "weights": 1000,
-    "weights_between": 1000,
-    "gradients": 1000,
-    "masters": 1000,
-    "states": 1000,
-    "moments": 2,
-    "micro_batches": 1,
-    "micro_tokens": 2048,
-    "block_forwards": 1,
-    "weight_dtype": "bfloat16",
-    "gradient_dtype": "float32",
-    "master_dtype": "float32",
-    "state_dtype": "float32",
-    "wrapped": "DistributedDataParallel",
-    "placements": None,
-    "transport": "gloo",
-    "ranks": 2,
-    "optimizer": "AdamW",
-    "fused": True,
-    "compiled": False,
-    "offloaded": False,
-    "device": "cpu",
-    "threads": 1,
-}
+FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:

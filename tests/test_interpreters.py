@@ -19,6 +19,7 @@ from typing import Any
 import numpy
 import pytest
 
+from layout_facts import WHOLE
 from machine_fakes import healthy
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
@@ -344,34 +345,13 @@ with open(f"{{folder}}/events-{{rank}}.jsonl", "a") as events:
 SOFTWARE = {"python": "3.12.1", "torch": "2.6.0", "transformers": "4.57.6", "transport": "gloo"}
 
 
-def facts() -> dict[str, Any]:
-    names = ("num_parameters", "weights", "weights_between", "gradients", "masters", "states")
-    kinds = ("weight_dtype", "master_dtype", "state_dtype", "gradient_dtype", "reduce_dtype")
-    return {
-        **dict.fromkeys(names, 100),
-        **dict.fromkeys(kinds, "float32"),
-        "moments": 2,
-        "micro_batches": 1,
-        "block_forwards": 1,
-        "micro_tokens": 1024,
-        "wrapped": "DistributedDataParallel",
-        "placements": None,
-        "transport": "gloo",
-        "ranks": 2,
-        "optimizer": "AdamW",
-        "fused": True,
-        "compiled": False,
-        "offloaded": False,
-        "device": "cpu",
-        "threads": 1,
-        "software": SOFTWARE,
-    }
+FACTS = WHOLE | {"software": SOFTWARE}
 
 
 def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:
     """From a driver in a Python of its own to conditions, summary and digest."""
     row = {"event": "row", "step": 0, "time": 1.0, "loss": 2.0, "grad_norm": 1.0}
-    told = [{"event": "layout", **facts()}, row, {"event": "done"}]
+    told = [{"event": "layout", **FACTS}, row, {"event": "done"}]
     path = tmp_path / "bin" / "python"
     path.parent.mkdir()
     answer = {"version": [3, 12, 1], "folders": [str(tmp_path / "site")], "packages": FOUND}
