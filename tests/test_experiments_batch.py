@@ -15,7 +15,7 @@ from trainrig.report.experiments.summaries import stored
 from trainrig.runner import batch_sizes, experiment_session
 from trainrig.runner import experiments as runner
 from trainrig.runner.batch_sizes import by_doubling, guess, layout_of, smaller
-from trainrig.runner.experiment_resume import experiments_of
+from trainrig.runner.experiment_resume import done_in, experiments_of
 from trainrig.store import read_run
 from trainrig.train.experiment import Experiment, from_dict
 from trainrig.train.files import experiment_of, read_file
@@ -267,6 +267,17 @@ def test_a_run_is_resumed_with_what_is_not_done(
 def runner_ready(run: Path) -> list[Experiment]:
     """The experiments as the run has them: with data and device filled in."""
     return [from_dict(each) for each in read_run(run).config["experiments"]]
+
+
+def test_a_row_that_failed_is_not_done(data: str, tmp_path: Path, quick: list[str]) -> None:
+    """What its devices were is not told again: kept as it is, its fault would be forgotten."""
+    own = experiment(data=data, batch_size=2)
+    asked = (own.replace(name="a"), own.replace(name="b"))
+    run = read_run(runner.run_experiments(asked, out=tmp_path).run)
+    assert set(done_in(run, asked)) == {"a", "b"}
+    rows = tuple(each | {"row_verdict": "FAIL"} for each in run.series["experiments"][1:])
+    series = {**run.series, "experiments": run.series["experiments"][:1] + rows}
+    assert set(done_in(dataclasses.replace(run, series=series), asked)) == {"a"}
 
 
 def test_another_text_is_no_resume(data: str, tmp_path: Path, quick: list[str]) -> None:

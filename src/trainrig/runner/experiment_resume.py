@@ -57,6 +57,7 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Summar
         each["name"]: each
         for each in stored(run.series)
         if each["status"] == Status.OK.value
+        and each["row_verdict"] != "FAIL"  # its layout was not as asked
         and not each["reason"]  # a comparison that was broken off
         and len(each["rounds"]) >= rounds.get(each["name"], 0)
     }
