@@ -58,7 +58,7 @@ lint: $(VENV)/.dev ## ruff, mypy and the import rules
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.full ## measure trainrig itself against the usual way, in ratios
-	@status=0; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || status=1; done; exit $$status
+	@status=0; for file in perf/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || status=1; done; exit $$status
 
 clean: ## remove environments and caches; runs are kept
 	rm -rf .venv .venv-* build dist src/*.egg-info

@@ -16,7 +16,7 @@ from pathlib import Path
 from trainrig.catalog.published import training
 from trainrig.predict import accuracy, fitting
 from trainrig.predict.accuracy import Line, Outcome, lines, mean_of_medians, plain_table
-from trainrig.predict.step_constants import CLASSES, fitted, write
+from trainrig.predict.step.calibration import CLASSES, fitted, write
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 
@@ -198,7 +198,7 @@ def constants() -> str:
     classes = ", ".join(f"{name} {getattr(now, name):.3g}" for name in CLASSES)
     return (
         f"{listed}. By generation of chips, products against the first: {classes}."
-        " `predict/step_constants.py` says what each means."
+        " `predict/step/calibration.py` says what each means."
     )
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from trainrig.predict import rates_errors
-from trainrig.predict.rates_constants import PATH, constants
+from trainrig.predict.rates.from_chip import PATH, constants
 from trainrig.predict.rates_errors import TABLES, Compared, quantile
 
 # Table: the constants that its figures speak of (a path in rates.toml), least and most of each.

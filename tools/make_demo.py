@@ -35,7 +35,7 @@ from trainrig.machine.snapshot import (
     Software,
     Topology,
 )
-from trainrig.machine.stored import to_dict
+from trainrig.machine.snapshot_json import to_dict
 from trainrig.predict import gpu_claims
 from trainrig.record import (
     SCHEMA_VERSION,

@@ -1,7 +1,7 @@
 """Track the memory of the real modules, and store it: what `workload.memory` is tested against.
 
     python tools/memory_golden.py            print predicted and tracked for all configurations
-    python tools/memory_golden.py --write    and write tests/fixtures/memory_golden.csv
+    python tools/memory_golden.py --write    and write tests/support/fixtures/memory_golden.csv
 
 One optimizer step of `train.precision` and torch's fused AdamW on the models of `trainrig.models`,
 on torch's meta device: every tensor has a size and no content, so that a 13B model takes seconds
@@ -30,12 +30,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainrig import models
-from trainrig.train.precision import Weights
+from trainrig.train.native.precision import Weights
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "memory_golden.csv"
+GOLDEN = (
+    Path(__file__).resolve().parent.parent / "tests" / "support" / "fixtures" / "memory_golden.csv"
+)
 _ATEN = torch.ops.aten
 
 

@@ -2,7 +2,7 @@
 
     python tools/record_schema.py > docs/record.schema.json
 
-Run it after a change to src/trainrig/record.py; tests/test_record.py compares the two.
+Run it after a change to src/trainrig/record.py; tests/unit/test_record.py compares the two.
 """
 
 from __future__ import annotations

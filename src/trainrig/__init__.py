@@ -20,13 +20,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainrig.catalog.find import find_chip
+    from trainrig.analysis.compare import compare_runs
+    from trainrig.catalog.lookup import find_chip
     from trainrig.machine import inspect
-    from trainrig.report.compare import compare_runs
-    from trainrig.report.html import render_html
+    from trainrig.report.render.html import render_html
     from trainrig.runner.bench import BenchRequest, bench
-    from trainrig.runner.qualify import qualify
-    from trainrig.runner.show import view_of
+    from trainrig.runner.session import qualify
+    from trainrig.runner.view import view_of
     from trainrig.store import pack, read_run
 
 __all__ = [
@@ -45,14 +45,14 @@ __all__ = [
 _HOME = {
     "BenchRequest": "trainrig.runner.bench",
     "bench": "trainrig.runner.bench",
-    "compare_runs": "trainrig.report.compare",
-    "find_chip": "trainrig.catalog.find",
+    "compare_runs": "trainrig.analysis.compare",
+    "find_chip": "trainrig.catalog.lookup",
     "inspect": "trainrig.machine",
     "pack": "trainrig.store",
-    "qualify": "trainrig.runner.qualify",
+    "qualify": "trainrig.runner.session",
     "read_run": "trainrig.store",
-    "render_html": "trainrig.report.html",
-    "view_of": "trainrig.runner.show",
+    "render_html": "trainrig.report.render.html",
+    "view_of": "trainrig.runner.view",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 import humanize
 
@@ -98,3 +99,52 @@ def _digits(value: float) -> str:
 def _three_digits(value: float) -> float:
     """Rounded as it will be printed, so that 999.7 GB/s becomes 1.00 TB/s and not 1000 GB/s."""
     return float(f"{value:.3g}")
+
+
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign: ``−51.0 TFLOPS``."""
+    return ("−" if value < 0 else "+") + format_quantity(abs(value), unit)
+
+
+def signed_share(share: float) -> str:
+    """A relative difference with its sign: ``−31 %``."""
+    return ("−" if share < 0 else "+") + format_share(abs(share))
+
+
+def binary(value: float) -> str:
+    """A power of two as people write it: ``64 Ki``, ``16 Mi``; others are rounded."""
+    for step, prefix in ((2**30, " Gi"), (2**20, " Mi"), (2**10, " Ki")):
+        if value >= step:
+            return f"{value / step:.4g}{prefix}"
+    return f"{value:g} "
+
+
+def range_text(low: float, high: float, unit: str) -> str:
+    """``142 to 166 TFLOPS``; both with units where the prefixes differ."""
+    first, last = format_quantity(low, unit), format_quantity(high, unit)
+    number, _, spelled = first.partition(" ")
+    return f"{number} to {last}" if last.endswith(" " + spelled) else f"{first} to {last}"
+
+
+def amount_of(value: float, ceiling: float, unit: str) -> str:
+    """``161 of 165 TFLOPS``; both with units where the prefixes differ."""
+    part, whole = format_quantity(value, unit), format_quantity(ceiling, unit)
+    number, _, spelled = part.partition(" ")
+    return f"{number} of {whole}" if whole.endswith(" " + spelled) else f"{part} of {whole}"
+
+
+def capital(text: str) -> str:
+    """With a capital letter, unless the first word is a name like ``fp16``."""
+    first = text.split(" ", 1)[0]
+    return text if any(letter.isdigit() for letter in first) else text[:1].upper() + text[1:]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-3,8`` of rising numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

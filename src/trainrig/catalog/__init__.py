@@ -6,14 +6,14 @@ memory and PCIe, `published` holds measured baselines.
 """
 
 from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak, vector_peak
-from trainrig.catalog.find import (
+from trainrig.catalog.load import load_chips
+from trainrig.catalog.lookup import (
     candidates,
     chip_by_pci_id,
     did_you_mean,
     find_chip,
     require_chip,
 )
-from trainrig.catalog.load import load_chips
 
 __all__ = [
     "Chip",

@@ -57,18 +57,18 @@ def command(
     Without options the usual dtypes and sizes are measured.  storage writes one file
     without a name, at most 1 GiB and a twentieth of what is free, and leaves nothing.
     """
-    from trainrig.cli import watching
-    from trainrig.runner import bench, qualify
+    from trainrig.cli import progress
+    from trainrig.runner import bench, session
     from trainrig.units import parse_duration
 
     request = bench.BenchRequest(
         family=family, dtypes=dtype, sizes=size, ops=op, device=device, peak=peak, path=path
     )
     result = bench.bench(
-        request, budget=parse_duration(budget), out=out, watch=watching.on_stderr()
+        request, budget=parse_duration(budget), out=out, watch=progress.on_stderr()
     )
     if as_json:
-        watching.print_json(bench.summary(result))
+        progress.print_json(bench.summary(result))
     else:
-        watching.print_run(result.run)
-    return qualify.exit_code(result.verdict.outcome, result.interrupted)
+        progress.print_run(result.run)
+    return session.exit_code(result.verdict.outcome, result.interrupted)

@@ -29,9 +29,9 @@ def command(name: tuple[str, ...], compare: bool, as_json: bool) -> None:
     A name is matched exactly, never to a neighbour.  Peaks are dense, by data
     type and accumulate type.  A question mark: recalled, not verified.
     """
-    from trainrig.catalog.describe import chip_dict
-    from trainrig.catalog.find import require_chip
+    from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips
+    from trainrig.catalog.lookup import require_chip
 
     if compare and len(name) < 2:
         raise UsageError("--compare needs two chips or more", "quote names that have spaces")
@@ -46,7 +46,7 @@ def command(name: tuple[str, ...], compare: bool, as_json: bool) -> None:
 
 def _show(chips: tuple[Chip, ...], *, compare: bool, one: bool) -> None:
     from trainrig.cli.output import console
-    from trainrig.report import catalog_table as tables
+    from trainrig.report import chip_report as tables
 
     out = console()
     if compare:

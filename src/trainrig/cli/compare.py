@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trainrig.report.compare import RunComparison
+    from trainrig.analysis.compare import RunComparison
 
 _PATH = click.Path(path_type=Path)
 
@@ -26,11 +26,11 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
     OLD and NEW are run folders or bundles.  What was unlike about the machines and
     their software is listed first.  Exit code 1 when something got worse, else 0.
     """
+    from trainrig.analysis.compare import compare_runs
+    from trainrig.analysis.environment_diff import is_same_run
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
-    from trainrig.report.compare import compare_runs
-    from trainrig.report.compare_show import comparison_dict, comparison_markdown
-    from trainrig.report.unlike import is_same_run
-    from trainrig.runner.show import view_of
+    from trainrig.report.compare_report import comparison_dict, comparison_markdown
+    from trainrig.runner.view import view_of
     from trainrig.store import read_run, write_atomic
     from trainrig.units import one_line
 
@@ -52,7 +52,7 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
 
 def _print(comparison: RunComparison) -> None:
     from trainrig.cli.output import console, is_ascii
-    from trainrig.report.compare_show import RULE, comparison_tables, headline
+    from trainrig.report.compare_report import RULE, comparison_tables, headline
     from trainrig.units import one_line
 
     out = console()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.asking import HOW, LATER, WHAT, WHERE, options, said
+from trainrig.cli.predict_options import HOW, LATER, WHAT, WHERE, options, said
 
 if TYPE_CHECKING:
-    from trainrig.predict.fits import Fit
+    from trainrig.predict.search.memory_options import Fit
 
 
 @click.command(short_help="Does a training fit in memory, and which knob to turn first?")
@@ -27,7 +27,7 @@ def command(rates: Path | None, as_json: bool, **asked: Any) -> int:
     Exit code 1 where it does not fit.
     """
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.predict.fits import fit_dict
+    from trainrig.predict.search.memory_options import fit_dict
     from trainrig.runner.fits import fits
 
     found = fits(said(**asked), rates=rates)

@@ -73,7 +73,7 @@ def _as_dict(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any
 
 def _show(snapshot: Snapshot, findings: tuple[Finding, ...]) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.machine_table import findings_lines, machine_table
+    from trainrig.report.machine_report import findings_lines, machine_table
 
     out = console()
     out.print(machine_table(snapshot, chip_names(snapshot)))
@@ -84,7 +84,7 @@ def _show(snapshot: Snapshot, findings: tuple[Finding, ...]) -> None:
 
 def chip_names(snapshot: Snapshot) -> dict[str, str]:
     """PCI id → the catalog's name, for the ids that it knows."""
-    from trainrig.catalog.find import chip_by_pci_id
+    from trainrig.catalog.lookup import chip_by_pci_id
     from trainrig.machine import value_or
 
     ids = [device.pci_id for device in value_or(snapshot.pci_gpus, ())]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trainrig.predict.ledger import Correction, Ledger
+    from trainrig.analysis.prediction_error import Correction, Ledger
 
 _PATH = click.Path(path_type=Path)
 
@@ -28,9 +28,9 @@ def command(runs: Path, fit: bool, as_json: bool) -> int:
     Of the machine that made the newest run.  --calibrate fits a factor for each part of a training
     step on the older runs, tries it on the newest, and keeps what helps in RUNS/calibration.json.
     """
+    from trainrig.analysis.prediction_error import calibrate, ledger_dict
     from trainrig.errors import EXIT_OK
-    from trainrig.predict.ledger import calibrate, ledger_dict
-    from trainrig.runner.ledger import read_ledger, store_corrections
+    from trainrig.runner.history import read_ledger, store_corrections
 
     ledger = read_ledger(runs)
     corrections = calibrate(ledger) if fit else None
@@ -44,8 +44,8 @@ def command(runs: Path, fit: bool, as_json: bool) -> int:
 
 
 def _show(ledger: Ledger, corrections: tuple[Correction, ...] | None) -> None:
+    from trainrig.analysis.prediction_error import MIN_RUNS, by_part, by_run
     from trainrig.cli.output import console
-    from trainrig.predict.ledger import MIN_RUNS, by_part, by_run
     from trainrig.report.ledger import correction_table, headline, summary_table
 
     out = console()

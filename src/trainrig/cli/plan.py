@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.asking import LATER, WHAT, WHERE, options, said
+from trainrig.cli.predict_options import LATER, WHAT, WHERE, options, said
 
 if TYPE_CHECKING:
-    from trainrig.runner.plans import Planned
+    from trainrig.runner.layout_search import Planned
 
 _TOP = 10
 
@@ -48,7 +48,7 @@ def command(
     Exit code 1 where nothing fits.
     """
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.runner.plans import plan
+    from trainrig.runner.layout_search import plan
 
     found = plan(
         said(**asked), rates=rates, top=top, tokens=tokens, days=days, what_if=what_if, write=write
@@ -69,7 +69,7 @@ def _show(found: Planned) -> None:
         headline,
         tight_line,
     )
-    from trainrig.report.prediction import count, duration, upgrade_table, where
+    from trainrig.report.prediction_report import count, duration, upgrade_table, where
 
     out = console()
     layout = found.search.best[0].layout

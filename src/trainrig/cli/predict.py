@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.asking import HOW, LATER, WHAT, WHERE, options, said
+from trainrig.cli.predict_options import HOW, LATER, WHAT, WHERE, options, said
 
 if TYPE_CHECKING:
-    from trainrig.predict.answer import Answer
-    from trainrig.predict.ask import Measured
-    from trainrig.predict.upgrades import Ranked
+    from trainrig.predict.prediction import Answer
+    from trainrig.predict.scenario import Measured
+    from trainrig.predict.search.upgrades import Ranked
 
 
 @click.command(short_help="What a training step costs in time and memory, before it is run.")
@@ -43,8 +43,8 @@ def command(
     if cases is not None:
         return _cases(cases, as_json)
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.predict.answer import answer, answer_dict
-    from trainrig.predict.ask import NOTHING, positive, question
+    from trainrig.predict.prediction import answer, answer_dict
+    from trainrig.predict.scenario import NOTHING, positive, question
 
     if tokens is not None:
         positive("tokens", tokens)
@@ -67,14 +67,14 @@ def _measured(run: Path) -> Measured:
 
 
 def _upgrades(found: Answer, text: str) -> tuple[Ranked, ...]:
-    from trainrig.predict.worth import upgrades_of_answer
+    from trainrig.predict.search.upgrades import upgrades_of_answer
 
     return upgrades_of_answer(found, text)
 
 
 def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.prediction import (
+    from trainrig.report.prediction_report import (
         answer_lines,
         memory_table,
         rate_lines,
@@ -103,7 +103,7 @@ def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> No
 def _cases(path: Path, as_json: bool) -> int:
     """Every row of a table: an object each, or how far off they are together."""
     from trainrig.errors import EXIT_OK
-    from trainrig.predict.cases import predict_rows, read_rows
+    from trainrig.predict.table import predict_rows, read_rows
 
     if as_json:
         for row in predict_rows(read_rows(path)):

@@ -27,17 +27,17 @@ def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: 
     Ends in PASS (exit code 0), FAIL (1) or INCOMPLETE (3), a report in the
     terminal, and report.html in the run's folder.
     """
-    from trainrig.cli import watching
-    from trainrig.runner import qualify
+    from trainrig.cli import progress
+    from trainrig.runner import session
     from trainrig.units import parse_duration
 
     seconds = parse_duration(budget)
-    qualify.check_budget(seconds)
+    session.check_budget(seconds)
     if detach:
-        return watching.detach(out, resume, as_json=as_json)
-    result = qualify.qualify(budget=seconds, out=out, resume=resume, watch=watching.on_stderr())
+        return progress.detach(out, resume, as_json=as_json)
+    result = session.qualify(budget=seconds, out=out, resume=resume, watch=progress.on_stderr())
     if as_json:
-        watching.print_json(qualify.summary(result))
+        progress.print_json(session.summary(result))
     else:
-        watching.print_run(result.run)
-    return qualify.exit_code(result.verdict.outcome, result.interrupted)
+        progress.print_run(result.run)
+    return session.exit_code(result.verdict.outcome, result.interrupted)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from trainrig.report import RunView
+    from trainrig.analysis.run_view import RunView
 
 
 @click.command()
@@ -36,14 +36,14 @@ def read_view(path: Path) -> RunView:
     """The run at ``path``, judged as far as it goes.  Raises DataError."""
     import dataclasses
 
-    from trainrig.runner.show import view_of
+    from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
     run = read_run(path)
     view = view_of(run)
     if view.verdict is not None:
         return view
-    from trainrig.runner.qualify import judge_run
+    from trainrig.runner.session import judge_run
 
     return dataclasses.replace(view, verdict=judge_run(run))
 
@@ -53,12 +53,12 @@ def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> 
     from trainrig.store import write_atomic
 
     if html is not None:
-        from trainrig.report.html import render_html
+        from trainrig.report.render.html import render_html
 
         write_atomic(html, render_html(views))
         click.echo(f"wrote {html}", err=True)
     if md is not None:
-        from trainrig.report.markdown import markdown
+        from trainrig.report.render.markdown import markdown
 
         text = "\n".join(markdown(view) for view in views)
         if str(md) == "-":
@@ -71,7 +71,7 @@ def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> 
 def show_views(views: list[RunView]) -> None:
     """The runs on the terminal."""
     from trainrig.cli.output import console
-    from trainrig.report.terminal import print_reports
+    from trainrig.report.render.terminal import print_reports
 
     print_reports(views, console())
 
@@ -80,8 +80,8 @@ def as_dict(view: RunView) -> dict[str, Any]:
     """What the report says of a run: verdict, ladders with gaps, findings, what is missing."""
     import dataclasses
 
-    from trainrig.report import ladder
-    from trainrig.report.answers import answers
+    from trainrig.analysis.patterns import answers
+    from trainrig.analysis.waterfall import ladder
     from trainrig.report.words import gaps_in, headline, verdict_reason, verdict_word
 
     ladders = ladder(view)

@@ -72,9 +72,9 @@ def command(
     that does not fit is recorded, and half of it tried.  With a FILE, a backend or a layout: each
     experiment in processes of its own, compared with one process on the same samples.
     """
-    from trainrig.cli import watching
+    from trainrig.cli import progress
 
-    watch = watching.on_stderr()
+    watch = progress.on_stderr()
     asked = {name: value for name, value in keys.items() if value is not None}
     asked |= _batch_size(asked.pop("batch_size", None))
     asked |= {"compile": True} if asked.pop("compiled") else {}
@@ -104,7 +104,7 @@ _LAYOUT = {
 
 
 def _of_experiments(asked: dict[str, Any], resume: Path | None) -> bool:
-    from trainrig.runner.experiment_resume import is_of_experiments
+    from trainrig.runner.train_resume import is_of_experiments
 
     return asked.get("batch_size") == "auto" or (resume is not None and is_of_experiments(resume))
 
@@ -131,18 +131,18 @@ def _alone(
     as_json: bool,
 ) -> int:
     """One process, measured as a rung of the ladder."""
-    from trainrig.cli import watching
-    from trainrig.runner import qualify, train
-    from trainrig.train.files import FIELDS
+    from trainrig.cli import progress
+    from trainrig.runner import session, train
+    from trainrig.train.config_file import FIELDS
 
     asked = {FIELDS.get(name, name): value for name, value in keys.items()}
     experiment = train.experiment_for(asked, resume, watch)
     result = train.train(experiment, device=device, out=out, resume=resume, watch=watch)
     if as_json:
-        watching.print_json(train.summary(result))
+        progress.print_json(train.summary(result))
     else:
-        watching.print_run(result.run)
-    return qualify.exit_code(result.verdict.outcome, result.interrupted)
+        progress.print_run(result.run)
+    return session.exit_code(result.verdict.outcome, result.interrupted)
 
 
 def _experiments(
@@ -155,13 +155,13 @@ def _experiments(
     as_json: bool,
 ) -> int:
     """Experiments, compared."""
-    from trainrig.cli import output, watching
+    from trainrig.cli import output, progress
     from trainrig.errors import UsageError
-    from trainrig.runner import experiment_resume, experiments, qualify
+    from trainrig.runner import experiments, session, train_resume
 
     if resume is not None and file is not None:
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
-    asked = experiment_resume.experiments_of(resume, keys) if resume else None
+    asked = train_resume.experiments_of(resume, keys) if resume else None
     asked = asked or experiments.asked_for(file, keys)
     outcomes = experiments.run_experiments(
         asked,
@@ -173,7 +173,7 @@ def _experiments(
     )
     found = experiments.summary(outcomes)
     if as_json:
-        watching.print_json(found)
+        progress.print_json(found)
     else:
         from trainrig.report.columns import plain
         from trainrig.report.experiments.text import lines
@@ -184,4 +184,4 @@ def _experiments(
                 click.echo(plain(line) if output.is_ascii() else line)
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
             click.echo(f"report: {found['report']}")
-    return qualify.exit_code(outcomes.verdict.outcome, outcomes.interrupted)
+    return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainrig.data.masking import IGNORED, corrupt_spans, mask_tokens
-from trainrig.data.order import permute
+from trainrig.data.shuffle import permute
 from trainrig.errors import DataError, UsageError
-from trainrig.workload.spans import SpanSizes, span_sizes_for
+from trainrig.workload.span_corruption import SpanSizes, span_sizes_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainrig.data.order import Ints
+    from trainrig.data.shuffle import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainrig.data.indexed import Indexed, open_indexed
+from trainrig.data.megatron_indexed import Indexed, open_indexed
 from trainrig.errors import DataError
 
 SCHEMA = 1
@@ -115,7 +115,7 @@ def open_part(folder: Path, name: str, vocab_size: int | None = None) -> Indexed
 
     With ``vocab_size``, the model's, ids beyond it are refused.  Raises DataError.
     """
-    from trainrig.data.indexed import check_vocabulary
+    from trainrig.data.megatron_indexed import check_vocabulary
 
     manifest = read_manifest(folder)
     part: Part = getattr(manifest, name)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainrig.data.order import random_below, random_bits, random_shares
+from trainrig.data.shuffle import random_below, random_bits, random_shares
 from trainrig.errors import UsageError
-from trainrig.workload.spans import SpanSizes
+from trainrig.workload.span_corruption import SpanSizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainrig.data.order import Ints
+    from trainrig.data.shuffle import Ints
 
 IGNORED = -100
 """The label of a position without loss: what torch's cross entropy ignores."""

@@ -29,13 +29,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainrig.data.corpus import Corpus, Survey, chance, is_heldout, open_corpus, survey
-from trainrig.data.indexed import (
-    Indexed,
-    IndexedWriter,
-    check_vocabulary,
-    dtype_for,
-    open_indexed,
-)
 from trainrig.data.manifest import (
     MANIFEST,
     PARTS,
@@ -45,6 +38,13 @@ from trainrig.data.manifest import (
     Part,
     open_part,
     read_manifest,
+)
+from trainrig.data.megatron_indexed import (
+    Indexed,
+    IndexedWriter,
+    check_vocabulary,
+    dtype_for,
+    open_indexed,
 )
 from trainrig.data.tokenizer import (
     TRAIN_BYTES,

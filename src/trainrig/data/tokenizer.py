@@ -26,7 +26,7 @@ from trainrig.errors import DataError, UsageError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from trainrig.data.order import Ints
+    from trainrig.data.shuffle import Ints
 
 TRAIN_BYTES = 128_000_000
 """Text that a tokenizer is trained on; more adds time and memory, and hardly any tokens."""

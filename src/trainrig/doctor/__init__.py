@@ -13,8 +13,8 @@ its band) is not judged here.
 
 from collections.abc import Callable, Iterable
 
-from trainrig.doctor import health, speed, usable
-from trainrig.doctor.words import device_name, is_training_device
+from trainrig.doctor import gpu_access, gpu_speed, memory_health
+from trainrig.doctor.finding_ids import device_name, is_training_device
 from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding
 
@@ -22,7 +22,7 @@ __all__ = ["device_name", "diagnose", "is_training_device"]
 
 Check = Callable[[Snapshot], Iterable[Finding]]
 
-_CHECKS: tuple[Check, ...] = (*usable.CHECKS, *health.CHECKS, *speed.CHECKS)
+_CHECKS: tuple[Check, ...] = (*gpu_access.CHECKS, *memory_health.CHECKS, *gpu_speed.CHECKS)
 
 
 def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:

@@ -4,9 +4,9 @@
 `Missing(reason)`.  Nothing here imports torch or changes the machine.
 """
 
-from trainrig.machine.inspection import inspect
+from trainrig.machine.inspect import inspect
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
-from trainrig.machine.stored import environment_digest, from_dict, to_dict
+from trainrig.machine.snapshot_json import environment_digest, from_dict, to_dict
 
 __all__ = [
     "Missing",

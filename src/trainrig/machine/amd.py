@@ -14,10 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainrig.machine.host import Host
-from trainrig.machine.pci import AMD
-from trainrig.machine.snapshot import Gpu, Missing, PcieLink
-from trainrig.machine.values import (
+from trainrig.machine.parse import (
     first,
     integer,
     json_object,
@@ -27,6 +24,9 @@ from trainrig.machine.values import (
     size_bytes,
     text,
 )
+from trainrig.machine.pci import AMD
+from trainrig.machine.snapshot import Gpu, Missing, PcieLink
+from trainrig.machine.system_access import Host
 
 # Both are Python programs that load the driver's library; they take about a second.
 _TIMEOUT_S = 6.0

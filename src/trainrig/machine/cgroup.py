@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainrig.machine.host import Host
+from trainrig.machine.parse import first, integer, scaled
 from trainrig.machine.snapshot import Missing
-from trainrig.machine.values import first, integer, scaled
+from trainrig.machine.system_access import Host
 
 _ROOT = "/sys/fs/cgroup"
 # cgroup v1 writes "no limit" as the largest multiple of a page below 2^63.

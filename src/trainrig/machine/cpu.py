@@ -16,9 +16,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from trainrig.machine.cgroup import cpu_quota
-from trainrig.machine.host import Host
-from trainrig.machine.snapshot import Cache, Cpu, Missing
-from trainrig.machine.values import (
+from trainrig.machine.parse import (
     first,
     integer,
     json_object,
@@ -28,6 +26,8 @@ from trainrig.machine.values import (
     size_bytes,
     text,
 )
+from trainrig.machine.snapshot import Cache, Cpu, Missing
+from trainrig.machine.system_access import Host
 
 _CPUFREQ = "/sys/devices/system/cpu/cpu0/cpufreq"
 _CACHE_TEXT = re.compile(r"(?P<size>[^()]+?)\s*(?:\((?P<count>\d{1,6}) instances?\))?")

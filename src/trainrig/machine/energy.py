@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainrig.machine import nvml
-from trainrig.machine.host import Host
+from trainrig.machine.parse import integer, scaled
 from trainrig.machine.snapshot import Missing
-from trainrig.machine.values import integer, scaled
+from trainrig.machine.system_access import Host
 
 POWERCAP = "/sys/class/powercap"
 _ZONE = re.compile(r"intel-rapl(-mmio)?:\d+")

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from trainrig.machine.cgroup import memory_limit
-from trainrig.machine.host import Host
+from trainrig.machine.parse import first, number, size_bytes, text
 from trainrig.machine.snapshot import Dimm, MemoryInfo, Missing, NumaNode
-from trainrig.machine.values import first, number, size_bytes, text
+from trainrig.machine.system_access import Host
 
 _CHANNEL_NAMED = re.compile(r".*?channel[\s_-]*[a-z0-9]", re.IGNORECASE)
 # The letter before the slot's number is the channel; the last M of DIMM is not one.

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.machine import nvml
-from trainrig.machine.host import Host
+from trainrig.machine.parse import integer, json_object, number, objects, text, yes_or_no
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing, PcieLink
-from trainrig.machine.values import integer, json_object, number, objects, text, yes_or_no
+from trainrig.machine.system_access import Host
 
 NVML_PROGRAM = os.path.abspath(nvml.__file__)
 

@@ -13,9 +13,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from trainrig.machine.host import Host
+from trainrig.machine.parse import integer, text
 from trainrig.machine.snapshot import Missing, PcieLink, PciGpu
-from trainrig.machine.values import integer, text
+from trainrig.machine.system_access import Host
 
 _DEVICES = "/sys/bus/pci/devices"
 _NAME_FILES = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")

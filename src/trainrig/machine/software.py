@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 
-from trainrig.machine.host import Host
+from trainrig.machine.parse import first, json_object, text
 from trainrig.machine.snapshot import Missing, Software
-from trainrig.machine.values import first, json_object, text
+from trainrig.machine.system_access import Host
 
 _PACKAGES = re.compile(
     r"torch|torchvision|torchao|triton|pytorch[-_]triton.*|numpy|transformers|accelerate|deepspeed"

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import UsageError
 from trainrig.machine.cgroup import memory_limit
-from trainrig.machine.host import Host, ThisMachine
 from trainrig.machine.memory import meminfo_sizes
+from trainrig.machine.parse import integer, size_bytes
 from trainrig.machine.snapshot import Missing
-from trainrig.machine.values import integer, size_bytes
+from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.measure.family import Unsupported
 from trainrig.record import Case
 from trainrig.units import format_memory

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainrig.errors import TrainrigError, UsageError
-from trainrig.measure.loop import Samples, Settings
+from trainrig.measure.timing import Samples, Settings
 from trainrig.record import Case
 from trainrig.stats import AGREEMENT
 from trainrig.workload import Work
 
-SERVER = "trainrig.measure.serve"
+SERVER = "trainrig.measure.worker_main"
 FAMILIES = ("matmul", "vector", "copy", "layer", "storage", "step")
 
 

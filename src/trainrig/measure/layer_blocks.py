@@ -266,18 +266,18 @@ class _Names:
 
     def theirs(self, state: State) -> State:
         """Their names and layout for ours."""
-        from trainrig.models import exchange
+        from trainrig.models import hf_weights
 
         whole = self._rest | {self._ours + name: weight for name, weight in state.items()}
-        return _under(self._theirs, exchange.to_hugging_face(self._shape, whole))
+        return _under(self._theirs, hf_weights.to_hugging_face(self._shape, whole))
 
     def ours(self, state: State) -> State:
         """Our names and layout for theirs."""
-        from trainrig.models import exchange
+        from trainrig.models import hf_weights
 
-        rest = exchange.to_hugging_face(self._shape, self._rest)
+        rest = hf_weights.to_hugging_face(self._shape, self._rest)
         whole = rest | {self._theirs + name: weight for name, weight in state.items()}
-        return _under(self._ours, exchange.from_hugging_face(self._shape, whole))
+        return _under(self._ours, hf_weights.from_hugging_face(self._shape, whole))
 
 
 def _under(prefix: str, state: State) -> State:

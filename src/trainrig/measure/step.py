@@ -16,7 +16,7 @@ from trainrig.errors import UsageError
 from trainrig.measure.family import Family, Metric, Prepared, Unsupported
 from trainrig.record import Case
 from trainrig.workload import Step, Work, dtype_bytes, find, model_flops, parameters, step_ops
-from trainrig.workload.spans import written_tokens
+from trainrig.workload.span_corruption import written_tokens
 
 SERVER = "trainrig.train.serve"
 PARTS = ("data_wait", "forward", "backward", "optimizer", "other")

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure import fio
-from trainrig.measure.disk import folder_of, is_disk
+from trainrig.measure.disk_activity import folder_of, is_disk
 from trainrig.measure.family import Family, Metric, Prepared, SelfTimed, Unsupported
-from trainrig.measure.loop import Samples, Settings, from_another_loop
-from trainrig.measure.scratch import BLOCK, MAX_BYTES, PAGE, Scratch, spread, unchanged
+from trainrig.measure.scratch_file import BLOCK, MAX_BYTES, PAGE, Scratch, spread, unchanged
+from trainrig.measure.timing import Samples, Settings, from_another_loop
 from trainrig.record import Case
 from trainrig.workload import Work
 

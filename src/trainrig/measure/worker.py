@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.errors import UnavailableError
-from trainrig.measure.loop import Settings
+from trainrig.measure.timing import Settings
 from trainrig.record import Case, Status
 from trainrig.units import format_time
 
@@ -118,7 +118,7 @@ class Worker:
         """
         self.device = device
         self._log = log
-        self._command = command or (sys.executable, "-m", "trainrig.measure.serve")
+        self._command = command or (sys.executable, "-m", "trainrig.measure.worker_main")
         self._tick = tick
         self._number = 0
         self._lock = threading.Lock()  # between a restart and a stop from another thread

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from trainrig.errors import UsageError
 from trainrig.models import bert, gpt2, llama, t5
-from trainrig.models.parts import check_choices
-from trainrig.workload.shapes import ModelShape
+from trainrig.models.layers import check_choices
+from trainrig.workload.model import ModelShape
 
 __all__ = ["block_inputs", "build", "build_block", "compile_blocks", "family_of"]
 

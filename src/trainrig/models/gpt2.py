@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
-from trainrig.models.loss import cross_entropy
-from trainrig.models.parts import (
+from trainrig.models.layers import (
     ACTIVATIONS,
     attend,
     causal_mask,
@@ -27,7 +26,8 @@ from trainrig.models.parts import (
     merge_heads,
     run_block,
 )
-from trainrig.workload.shapes import ModelShape
+from trainrig.models.loss import cross_entropy
+from trainrig.workload.model import ModelShape
 
 
 class Attention(nn.Module):

@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
-from trainrig.models.loss import cross_entropy
-from trainrig.models.parts import (
+from trainrig.models.layers import (
     ACTIVATIONS,
     attend,
     fill_default,
@@ -26,7 +25,8 @@ from trainrig.models.parts import (
     run_block,
     split_heads,
 )
-from trainrig.workload.shapes import ModelShape, RopeScaling
+from trainrig.models.loss import cross_entropy
+from trainrig.workload.model import ModelShape, RopeScaling
 
 
 def rotary_angles(

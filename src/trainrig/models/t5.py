@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
-from trainrig.models.loss import IGNORED, cross_entropy
-from trainrig.models.parts import (
+from trainrig.models.layers import (
     ACTIVATIONS,
     attend,
     causal_mask,
@@ -29,7 +28,8 @@ from trainrig.models.parts import (
     run_block,
     split_heads,
 )
-from trainrig.workload.shapes import ModelShape
+from trainrig.models.loss import IGNORED, cross_entropy
+from trainrig.workload.model import ModelShape
 
 START = 0
 """The token that a decoder begins with: T5's padding."""

@@ -19,10 +19,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 # Not lazy: the module has its function's name, and would hide it once it is loaded.
-from trainrig.predict.expect import Published, expect
+from trainrig.predict.expected import Published, expect
 
 if TYPE_CHECKING:
-    from trainrig.predict.claims import (
+    from trainrig.predict.expected import (
         ceiling,
         claim_for,
         gpu_claims,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         of_device,
     )
     from trainrig.predict.rates import Rates
-    from trainrig.predict.rates_chip import rates_of_chip
-    from trainrig.predict.rates_records import rates_of_records
+    from trainrig.predict.rates.from_chip import rates_of_chip
+    from trainrig.predict.rates.from_records import rates_of_records
 
 __all__ = [
     "Published",
@@ -49,10 +49,10 @@ __all__ = [
 ]
 
 _CLAIMS = ("ceiling", "claim_for", "gpu_claims", "host_claims", "link_claims", "of_device")
-_MODULES = dict.fromkeys(_CLAIMS, "claims") | {
+_MODULES = dict.fromkeys(_CLAIMS, "expected") | {
     "Rates": "rates",
-    "rates_of_chip": "rates_chip",
-    "rates_of_records": "rates_records",
+    "rates_of_chip": "rates.from_chip",
+    "rates_of_records": "rates.from_records",
 }
 
 

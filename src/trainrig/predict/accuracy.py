@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import TrainrigError
-from trainrig.predict.cases import Case, Row, case_of, memory_of, time_of
 from trainrig.predict.cases_words import is_binned
+from trainrig.predict.table import Case, Row, case_of, memory_of, time_of
 
 if TYPE_CHECKING:
-    from trainrig.predict.step_constants import Constants
-    from trainrig.predict.step_profile import Profile
+    from trainrig.predict.step.calibration import Constants
+    from trainrig.predict.step.profile import Profile
 
 GRADES = ("A", "B", "")
 """Those that count; a table without grades counts whole."""
@@ -295,7 +295,7 @@ def plain_table(first: str, table: list[Line]) -> str:
 
 def profiled(rows: Iterable[Row]) -> tuple[list[tuple[int, Row, Case, float]], Profile]:
     """Every row that counts with its measured time, and the profile of all of them."""
-    from trainrig.predict.step_profile import profile, stack
+    from trainrig.predict.step.profile import profile, stack
 
     kept, profiles = [], []
     for number, row in enumerate(rows):

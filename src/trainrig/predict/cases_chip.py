@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from trainrig.catalog import Chip, find_chip
-from trainrig.catalog.find import candidates
+from trainrig.catalog.lookup import candidates
 from trainrig.errors import UsageError
 from trainrig.predict.cases_words import Unstated, cell
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.predict.cases_sizes import whole
-from trainrig.workload.named import custom
-from trainrig.workload.shapes import ModelShape
+from trainrig.workload.model import ModelShape
+from trainrig.workload.presets import custom
 
 Row = Mapping[str, str]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.workload.layout import KERNELS, PRECISIONS, RECOMPUTE
-from trainrig.workload.shapes import ModelShape
+from trainrig.workload.model import ModelShape
 
 Row = Mapping[str, str]
 

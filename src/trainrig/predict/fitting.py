@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.accuracy import Outcome, composed
 from trainrig.predict.step import compose
-from trainrig.predict.step_constants import BELIEVED, CLASSES, Constants
+from trainrig.predict.step.calibration import BELIEVED, CLASSES, Constants
 
 if TYPE_CHECKING:
-    from trainrig.predict.step_profile import Profile
+    from trainrig.predict.step.profile import Profile
 
 BOUNDS = {
     "products": (0.9, 1.6),

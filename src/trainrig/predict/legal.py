@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainrig.workload.layout import Layout
-    from trainrig.workload.shapes import ModelShape
+    from trainrig.workload.model import ModelShape
 
 MOST_GPUS = 1 << 20
 MOST_COUNT = 1 << 31

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from trainrig.catalog.chip import Chip
-from trainrig.catalog.find import find_chip
+from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.published import published_for
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates_chip import rates_of_chip
-from trainrig.predict.rates_links import FACTORS
+from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.rates.links import FACTORS
 from trainrig.record import Record
 
 # Cards whose memory size or form the source leaves out: the usual one.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trainrig.predict.answer import memory_dict
-from trainrig.predict.fits import Fit, Turned
-from trainrig.report.prediction import layout_words, where
+from trainrig.predict.prediction import memory_dict
+from trainrig.predict.search.memory_options import Fit, Turned
+from trainrig.report.prediction_report import layout_words, where
 from trainrig.units import format_memory, format_share, format_time
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainrig.predict.ledger import Correction, Ledger, Summary, summarise
+from trainrig.analysis.prediction_error import Correction, Ledger, Summary, summarise
 from trainrig.units import format_share, one_line
 
 if TYPE_CHECKING:

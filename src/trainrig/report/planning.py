@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainrig.predict.layouts import Space
 from trainrig.predict.search import Candidate, Found
-from trainrig.report.prediction import WORDS, count, layout_words
+from trainrig.predict.search.space import Space
+from trainrig.report.prediction_report import WORDS, count, layout_words
 from trainrig.units import format_memory, format_share, format_time
 
 if TYPE_CHECKING:

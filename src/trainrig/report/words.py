@@ -7,13 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.analysis.bottlenecks import CLOSE, TINY
+from trainrig.analysis.run_view import RunView, is_published, rows
+from trainrig.analysis.training_results import SERIES, fault
+from trainrig.analysis.waterfall import Gap, Ladder, Rung, ladder
 from trainrig.record import Kind, Record, Status
-from trainrig.report.causes import CLOSE, TINY
-from trainrig.report.experiments.summaries import SERIES, fault
-from trainrig.report.labels import amount_of, capital
-from trainrig.report.ladder import Gap, Ladder, Rung, ladder
-from trainrig.report.view import RunView, is_published, rows
-from trainrig.units import format_memory, format_quantity, format_share
+from trainrig.units import (
+    amount_of,
+    capital,
+    format_memory,
+    signed,
+    signed_share,
+)
 
 PUBLISHED = "Published figures, not measured by trainrig. Each number names its source."
 UNVERIFIED = "NCCL, P2P and NVLink are unverified on hardware: trainrig has not measured them."
@@ -122,16 +127,6 @@ def _nothing_fell(ladders: Sequence[Ladder]) -> str:
     if any(rung.gap is not None and rung.note is None for rung in values):
         return "Every rung that can be judged is within 3 % of its ceiling."
     return "No claim is known for this device, so no rung has a ceiling to fall from."
-
-
-def signed(value: float, unit: str) -> str:
-    """A difference with its sign: ``−51.0 TFLOPS``."""
-    return ("−" if value < 0 else "+") + format_quantity(abs(value), unit)
-
-
-def signed_share(share: float) -> str:
-    """A relative difference with its sign: ``−31 %``."""
-    return ("−" if share < 0 else "+") + format_share(abs(share))
 
 
 def share_lines(gap: Gap | None) -> tuple[tuple[str, str], ...]:

@@ -11,11 +11,11 @@ from typing import Any
 from trainrig.errors import UsageError
 from trainrig.measure.family import family
 from trainrig.measure.matmul import DTYPES, MAX_SIZE
-from trainrig.measure.scratch import MAX_BYTES
+from trainrig.measure.scratch_file import MAX_BYTES
 from trainrig.measure.storage import DEFAULT_BYTES, OPS
 from trainrig.record import Case
 from trainrig.runner.layers import asked_cases, step_name
-from trainrig.runner.peak import check_peak, peak_blocks
+from trainrig.runner.matmul_search import check_peak, peak_blocks
 from trainrig.runner.plan import (
     Block,
     Task,
@@ -25,8 +25,7 @@ from trainrig.runner.plan import (
     vector_case,
 )
 from trainrig.runner.progress import Watcher, nobody
-from trainrig.runner.qualify import Qualification, carry_out, check_budget
-from trainrig.runner.scene import Plan, Scene
+from trainrig.runner.session import Plan, Qualification, Scene, carry_out, check_budget
 from trainrig.runner.storage import (
     check_folder,
     seconds_for,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.machine.energy import Energy, Meter, energy_between, gpu_meter, package_meters
-from trainrig.machine.host import ThisMachine
 from trainrig.machine.snapshot import Missing
+from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Derivation, Record, Status
 
 PERIOD = 0.1

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from trainrig.benchmarks.training import MAX_OTHER, OTHER
 from trainrig.record import Finding, Record, Status
 from trainrig.runner.experiment_ranks import uneven
 from trainrig.runner.experiment_trained import Trained, counted
 from trainrig.train.parity import hint_of
-from trainrig.train.parts import MAX_OTHER, OTHER
 from trainrig.units import format_share
 
 

@@ -17,26 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.prediction_error import FROM_RATES
+from trainrig.analysis.training_results import BENCHMARK
 from trainrig.errors import TrainrigError, UnavailableError
-from trainrig.predict.foretell import Foretold
-from trainrig.predict.ledger import FROM_RATES
+from trainrig.predict.prediction import Foretold
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates_links import Link, Links
-from trainrig.predict.rates_records import rates_of_records
+from trainrig.predict.rates.from_records import rates_of_records
+from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.step import predict_step
-from trainrig.predict.step_constants import fitted
+from trainrig.predict.step.calibration import fitted
 from trainrig.record import Case, Kind, Record, Status
-from trainrig.report.experiments.summaries import BENCHMARK
-from trainrig.runner.batch_sizes import layout_of
-from trainrig.runner.ledger import corrections_of, host_of
+from trainrig.runner.batch_size import layout_of
+from trainrig.runner.history import corrections_of, host_of
 from trainrig.runner.predict import corrected
 from trainrig.runner.targets import Target
 from trainrig.store import find_runs, read_run
-from trainrig.train.experiment import Experiment
-from trainrig.workload.find import find
+from trainrig.train.config import Experiment
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
-from trainrig.workload.spans import written_tokens
+from trainrig.workload.model_lookup import find
+from trainrig.workload.span_corruption import written_tokens
 
 RUNS = 4
 """The newest runs that are looked into for rates."""

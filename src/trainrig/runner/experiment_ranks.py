@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from trainrig.benchmarks.training import COMMUNICATION, PARTS
 from trainrig.record import Finding
-from trainrig.train.backends import Result
-from trainrig.train.layouts import Layout, differences, found_of
-from trainrig.train.parts import COMMUNICATION, PARTS
+from trainrig.train.engines import Result
+from trainrig.train.layout_check import Layout, differences, found_of
 from trainrig.units import format_time
 
 MAX_UNEVEN = 0.1

@@ -17,26 +17,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis import training_results
 from trainrig.catalog.published.training import baselines
 from trainrig.errors import MootError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
+from trainrig.measure import noise
 from trainrig.predict import ceiling, of_device
 from trainrig.record import Finding, Record, Status
-from trainrig.report.experiments import foretold, published, summaries
-from trainrig.runner import energy, neighbours
-from trainrig.runner.batch_sizes import by_doubling, guess, hopeless, smaller, swapping
-from trainrig.runner.experiment_devices import found_by, meters_of
+from trainrig.report.experiments import foretold, published
+from trainrig.runner import energy
+from trainrig.runner.batch_size import by_doubling, guess, hopeless, smaller, swapping
 from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_forecast import Grounds, forecast, forecast_row
-from trainrig.runner.experiment_records import case_for, records_of, summary_of
-from trainrig.runner.experiment_resume import recalled
-from trainrig.runner.experiment_site import environment_of
 from trainrig.runner.experiment_trained import Trained, counted
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, choose
+from trainrig.runner.train_devices import found_by, meters_of
+from trainrig.runner.train_prepare import environment_of
+from trainrig.runner.train_records import case_for, records_of, summary_of
+from trainrig.runner.train_resume import recalled
 from trainrig.store import RunWriter, store_errors
-from trainrig.train.backends import ALL, Result
-from trainrig.train.experiment import Experiment
+from trainrig.train.config import Experiment
+from trainrig.train.engines import ALL, Result
 from trainrig.train.launch import Command, Ended, Heard, launch
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
@@ -179,7 +181,7 @@ class Session:
     def _write(self, found: Trained) -> None:
         """What is known of it so far: of several points and summaries the last one counts."""
         self._latest[found.experiment.name] = self._record(found)
-        self.run.append_series(summaries.SERIES, summary_of(found))
+        self.run.append_series(training_results.SERIES, summary_of(found))
         self.watch(Progress(text=_line(found), done=len(self.trained), total=self.total))
 
     def _fit_or_train(self, found: Trained) -> None:
@@ -230,7 +232,7 @@ class Session:
             command = backend.command(found.experiment, folder, probe=probe)
         found.load = os.getloadavg()[0]
         meters = meters_of(found.experiment, self.snapshot)
-        with neighbours.watch() as watched, energy.watch(meters):
+        with noise.watch_neighbours() as watched, energy.watch(meters):
             ended = self._launched(command, folder, heard)
         found.busy = watched.disturbed
         found.status, found.reason = ended.status, ended.reason

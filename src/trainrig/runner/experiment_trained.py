@@ -14,14 +14,14 @@ from trainrig.machine.energy import Energy, together
 from trainrig.machine.snapshot import Missing
 from trainrig.record import Limit, Status
 from trainrig.runner import energy
-from trainrig.runner.experiment_devices import Device
-from trainrig.runner.experiment_devices import differences as other_devices
 from trainrig.runner.experiment_ranks import wrong_on_ranks
-from trainrig.train.backends import Result
-from trainrig.train.experiment import Experiment
-from trainrig.train.layouts import Layout, asked_of, found_of
+from trainrig.runner.train_devices import Device
+from trainrig.runner.train_devices import differences as other_devices
+from trainrig.train.config import Experiment
+from trainrig.train.engines import Result
+from trainrig.train.layout_check import Layout, asked_of, found_of
 from trainrig.workload import find, hardware_flops, model_flops
-from trainrig.workload.spans import written_tokens
+from trainrig.workload.span_corruption import written_tokens
 
 WARM_UP = 3
 """Steps at the beginning that are trained and not counted."""

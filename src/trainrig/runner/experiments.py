@@ -16,31 +16,30 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.compare_training import as_dicts
+from trainrig.analysis.training_results import stored
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.record import Verdict
 from trainrig.report.experiments import foretold, published
-from trainrig.report.experiments.summaries import stored
-from trainrig.report.experiments.versus import as_dicts
-from trainrig.runner.experiment_devices import site_of
+from trainrig.runner.expectations import claims_for
 from trainrig.runner.experiment_forecast import grounds_of
-from trainrig.runner.experiment_resume import done_in
 from trainrig.runner.experiment_session import Session
-from trainrig.runner.experiment_site import lacks, placed, with_data
 from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.experiment_verdict import verdict_of
 from trainrig.runner.interrupt import interrupted_once
-from trainrig.runner.prepare import claims_for
 from trainrig.runner.progress import Progress, Watcher, nobody
-from trainrig.runner.show import view_of
 from trainrig.runner.targets import find_targets
+from trainrig.runner.train_devices import site_of
+from trainrig.runner.train_prepare import lacks, placed, with_data
+from trainrig.runner.train_resume import done_in
+from trainrig.runner.view import view_of
 from trainrig.store import create_run, read_run, resume_run, write_atomic
-from trainrig.train.experiment import Experiment
-from trainrig.train.experiment import to_dict as experiment_dict
-from trainrig.train.files import experiment_of, read_file
+from trainrig.train.config import Experiment
+from trainrig.train.config import to_dict as experiment_dict
+from trainrig.train.config_file import NAME, experiment_of, file_of, read_file
 from trainrig.train.launch import LONGEST, SILENCE, master_port
-from trainrig.train.resolved import NAME, file_of
 from trainrig.units import parse_duration
 
 
@@ -186,7 +185,7 @@ def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
 
 def _close(session: Session, interrupted: str | None) -> Outcomes:
     """Judge what is there and write the report."""
-    from trainrig.report.html import render_html
+    from trainrig.report.render.html import render_html
 
     verdict = verdict_of(session.trained, session.findings, interrupted)
     run = session.run

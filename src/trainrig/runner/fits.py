@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainrig.predict.ask import question
-from trainrig.predict.fits import Fit, fit
+from trainrig.predict.scenario import question
+from trainrig.predict.search.memory_options import Fit, fit
 from trainrig.runner.predict import measured
 
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.errors import DataError, TrainrigError
-from trainrig.predict.ask import Measured
-from trainrig.predict.foretell import CONFIDENCE, Foretold, foretell, layout_of
-from trainrig.predict.ledger import FROM_RATES, part_of
-from trainrig.predict.rates_records import rates_of_records
+from trainrig.predict.prediction import CONFIDENCE, Foretold, foretell, layout_of
+from trainrig.predict.rates.from_records import rates_of_records
+from trainrig.predict.scenario import Measured
 from trainrig.record import Record, Status, new_id
 from trainrig.store import RunData, read_run
-from trainrig.workload.find import find
 from trainrig.workload.layout import Layout
-from trainrig.workload.spans import written_tokens
+from trainrig.workload.model_lookup import find
+from trainrig.workload.span_corruption import written_tokens
 
 if TYPE_CHECKING:  # a prediction does not wait for what plans measurements
     from trainrig.runner.plan import Task

@@ -1,9 +1,16 @@
-"""What a run tells its watcher while it goes on; how it is shown is the watcher's business."""
+"""What a run tells its watcher while it goes on; how it is shown is the watcher's business.
+
+One line for each point as it is known: the number, and whether it is normal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from trainrig.benchmarks.labels import case_text
+from trainrig.record import Record, Status
+from trainrig.units import format_quantity, format_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +34,44 @@ Watcher = Callable[[Progress], None]
 
 def nobody(_: Progress) -> None:
     """A watcher that ignores everything."""
+
+
+def describe(point: Record, expected: Record | None) -> str:
+    """``matmul bf16 4096 × 4096 × 4096: 161 TFLOPS, normal for RTX 4090 (..., n = 3)``."""
+    name = f"{point.benchmark} {case_text(point.benchmark, point.case)}"
+    if point.status is not Status.OK or point.value is None:
+        return f"{name}: {point.status.value}, {point.reason}"
+    number = f"{name}: {format_quantity(point.value, point.unit)}{_spread(point)}"
+    if point.disturbed is not None:
+        return f"{number}, disturbed, not judged ({point.disturbed})"
+    return f"{number}, {_judgement(point, expected)}"
+
+
+def _judgement(point: Record, expected: Record | None) -> str:
+    assert point.value is not None
+    if expected is None or expected.interval is None:
+        if point.limit is None:
+            return "no target known"
+        return f"{format_share(point.value / point.limit.value)} of the claim, no target known"
+    if expected.band is None and expected.value:
+        return f"predicted {format_quantity(expected.value, expected.unit)}"
+    low, high = expected.interval
+    grounds = f"{expected.source}: {_range(low, high, point.unit)}"
+    measured_low, measured_high = point.interval or (point.value, point.value)
+    if measured_high < low:
+        return f"below what is expected ({grounds})"
+    if measured_low > high:
+        return f"above what is expected ({grounds})"
+    return f"normal for {point.device} ({grounds})"
+
+
+def _range(low: float, high: float, unit: str) -> str:
+    return f"{format_quantity(low, unit)} to {format_quantity(high, unit)}"
+
+
+def _spread(point: Record) -> str:
+    """The half-width of the interval where it is wide enough to matter."""
+    if point.interval is None or not point.value:
+        return ""
+    share = (point.interval[1] - point.interval[0]) / 2.0 / point.value
+    return f" ±{format_share(share)}" if share > 0.02 else ""

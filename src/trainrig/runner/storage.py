@@ -13,10 +13,10 @@ from pathlib import Path
 
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.machine import Missing, Snapshot, value_or
-from trainrig.machine.mounts import name_of, place_of
+from trainrig.machine.disks import name_of, place_of
 from trainrig.measure import fio
-from trainrig.measure.disk import PREFIX
-from trainrig.measure.scratch import BLOCK, allowed_bytes, free_bytes, probe
+from trainrig.measure.disk_activity import PREFIX
+from trainrig.measure.scratch_file import BLOCK, allowed_bytes, free_bytes, probe
 from trainrig.measure.storage import DEFAULT_BYTES, OPS, case_of
 from trainrig.record import Case
 from trainrig.runner.plan import SMALL_BUDGET, Block, Task

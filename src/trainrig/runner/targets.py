@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainrig.catalog.chip import Chip
-from trainrig.catalog.find import chip_by_pci_id, find_chip
+from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
 

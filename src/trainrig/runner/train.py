@@ -18,16 +18,16 @@ from typing import Any
 
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import Manifest, read_manifest
-from trainrig.data.objective import open_batches
+from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import MOST_VERIFIED, verify
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Finding, Kind, Record, Status
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
-from trainrig.runner.qualify import Qualification, close_run
+from trainrig.runner.session import Qualification, close_run
 from trainrig.runner.train_session import CHECKPOINT, LAYOUT, Session, Trained
 from trainrig.store import RunData, create_run, read_run, resume_run
-from trainrig.train.experiment import (
+from trainrig.train.config import (
     Experiment,
     check,
     check_compiler,
@@ -35,7 +35,7 @@ from trainrig.train.experiment import (
     objective_of,
     to_dict,
 )
-from trainrig.train.layouts import Layout, asked_of, differences, found_of
+from trainrig.train.layout_check import Layout, asked_of, differences, found_of
 from trainrig.workload import ModelShape
 
 MARGIN_NATS = 1.0

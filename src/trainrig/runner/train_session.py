@@ -12,29 +12,28 @@ from typing import Any
 from trainrig.data.manifest import Manifest
 from trainrig.machine import Missing, environment_digest, inspect, to_dict, value_or
 from trainrig.machine.energy import Energy
-from trainrig.measure import sampler, step
-from trainrig.measure.loop import Settings
-from trainrig.measure.points import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure import noise, step
+from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure.timing import Settings
 from trainrig.measure.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, new_id
 from trainrig.runner import energy
-from trainrig.runner.batch_sizes import smaller
-from trainrig.runner.execute import Executor
-from trainrig.runner.experiment_devices import meters_of
+from trainrig.runner.batch_size import smaller
+from trainrig.runner.executor import Executor
+from trainrig.runner.expectations import claims_for, expectations, history_of, limit_of_point
 from trainrig.runner.experiment_trained import counted
-from trainrig.runner.ledger import corrections_of
+from trainrig.runner.history import corrections_of
 from trainrig.runner.plan import Block, Task, matmul_case
 from trainrig.runner.predict import predict_training
-from trainrig.runner.prepare import claims_for, expectations, history_of, limit_of_point
-from trainrig.runner.progress import Progress, Watcher
-from trainrig.runner.show import published_baselines
+from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.runner.targets import choose, find_targets
+from trainrig.runner.train_devices import meters_of
 from trainrig.runner.train_points import losses, shares
 from trainrig.runner.training import step_task
-from trainrig.runner.words import describe
+from trainrig.runner.view import published_baselines
 from trainrig.store import RunWriter, read_run
-from trainrig.train.experiment import Experiment
-from trainrig.train.experiment import to_dict as experiment_dict
+from trainrig.train.config import Experiment
+from trainrig.train.config import to_dict as experiment_dict
 from trainrig.units import format_memory
 
 CHECKPOINT = ".checkpoint.pt"
@@ -334,7 +333,7 @@ class Session:
     def _tick(self) -> None:
         if time.monotonic() - self._last_tick >= 1.0:
             self._last_tick = time.monotonic()
-            self._run.append_series("telemetry", sampler.telemetry_row())
+            self._run.append_series("telemetry", noise.telemetry_row())
 
     def _tell(self, text: str, *, level: str) -> None:
         self._watch(Progress(text=text, level=level))

@@ -22,7 +22,7 @@ from trainrig.measure import step
 from trainrig.runner.plan import MEMORY_SHARE, SMALL_BUDGET, Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
-from trainrig.train.experiment import Experiment, case_of, to_dict
+from trainrig.train.config import Experiment, case_of, to_dict
 
 SHARE = 0.25
 """Of a qualification's time, at most."""

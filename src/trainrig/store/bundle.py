@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainrig.errors import DataError, StoreError
-from trainrig.store.layout import CONFIG, parse_config, read_file
+from trainrig.store.run_folder import CONFIG, parse_config, read_file
 from trainrig.store.writer import write_atomic
 
 BUNDLE_VERSION = 1

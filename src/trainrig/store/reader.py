@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from trainrig.errors import DataError
 from trainrig.record import Record, Verdict, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
-from trainrig.store.layout import (
+from trainrig.store.run_folder import (
     CONFIG,
     MACHINE,
     RECORDS,

@@ -25,7 +25,7 @@ import tomli_w
 
 from trainrig.errors import StoreError
 from trainrig.record import SCHEMA_VERSION, Record, Verdict, to_json, verdict_to_json
-from trainrig.store.layout import (
+from trainrig.store.run_folder import (
     CONFIG,
     LOGS,
     MACHINE,

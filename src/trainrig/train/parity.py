@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainrig.train.experiment import Experiment
+from trainrig.train.config import Experiment
 
 FIRST = 1e-3
 """Of the first step's loss and gradient norm."""

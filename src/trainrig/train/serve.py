@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainrig.measure import sampler
-from trainrig.measure.serve import Parent, serve
+from trainrig.benchmarks.training import OTHER, PARTS
+from trainrig.measure import noise
+from trainrig.measure.worker_main import Parent, serve
 from trainrig.record import WRONG_ANSWER, Scalar, Status
 from trainrig.stats import median
-from trainrig.train.experiment import Experiment, check, from_dict
-from trainrig.train.memory import memory_before, peak_memory
-from trainrig.train.parts import OTHER, PARTS
+from trainrig.train.config import Experiment, check, from_dict
+from trainrig.train.native.peak_memory import memory_before, peak_memory
 
 WARM_UP = 3
 """Steps that are trained and not counted as samples."""
@@ -99,8 +99,8 @@ def _path(name: str | None) -> Path | None:
 
 def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str, Any]:
     """Train as the request says; the reply to it."""
-    from trainrig.train import checkpoint
-    from trainrig.train.engine import Engine
+    from trainrig.train.native import checkpoint
+    from trainrig.train.native.loop import Engine
 
     gc.enable()  # nothing else is alive in this process: a collection is quick
     job = job_of(request)
@@ -111,7 +111,7 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
             checkpoint.load(engine, job.resume)
         parent.tell({"num_parameters": sum(w.numel() for w in engine.weights.master.values())})
         parent.hold()
-        with sampler.watch(device) as watched:
+        with noise.watch(device) as watched:
             rows, wrong = _watch_loss(engine, job, parent)
         if wrong is not None:
             return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER}: {wrong}"}
@@ -133,7 +133,7 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
 
 def _watch_loss(engine: Any, job: Job, parent: Parent) -> tuple[list[dict[str, Any]], str | None]:
     """The steps, and what is wrong with their losses where the experiment must learn."""
-    from trainrig.train.engine import Diverged
+    from trainrig.train.native.loop import Diverged
 
     try:
         rows = _train(engine, job, parent)
@@ -161,7 +161,7 @@ def not_falling(losses: Sequence[float]) -> str | None:
 
 def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
     """Steps until the job is done; checkpoints lie between steps and belong to none."""
-    from trainrig.train import checkpoint, look
+    from trainrig.train.native import checkpoint, layout_observed
 
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + job.seconds
@@ -175,7 +175,7 @@ def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
         return step >= job.stop or (enough and time.monotonic() >= until)
 
     if job.look and job.stop - engine.next_step > 1:  # its row is told with the next step's
-        parent.tell({"layout": look.first_step(engine, None)})
+        parent.tell({"layout": layout_observed.first_step(engine, None)})
     every = job.experiment.checkpoint_every if job.checkpoint and job.whole else 0
     while not is_over(engine.next_step):
         due = (engine.next_step // every + 1) * every if every else job.stop

@@ -15,9 +15,7 @@ spans        how many tokens T5 reads and writes in training
 from __future__ import annotations
 
 from trainrig.workload.blocks import Step
-from trainrig.workload.find import find
-from trainrig.workload.named import NAMED, custom, named
-from trainrig.workload.ops import (
+from trainrig.workload.flops import (
     Op,
     block_flops,
     block_ops,
@@ -26,8 +24,16 @@ from trainrig.workload.ops import (
     step_ops,
     total_flops,
 )
-from trainrig.workload.parameters import Parameters, block_parameters, parameters
-from trainrig.workload.primitives import (
+from trainrig.workload.model import (
+    FAMILIES,
+    ModelShape,
+    Parameters,
+    RopeScaling,
+    block_parameters,
+    parameters,
+)
+from trainrig.workload.model_lookup import find
+from trainrig.workload.operators import (
     COPY_DIRECTIONS,
     DTYPE_BYTES,
     VECTOR_OPS,
@@ -38,7 +44,7 @@ from trainrig.workload.primitives import (
     output_bytes,
     vector,
 )
-from trainrig.workload.shapes import FAMILIES, ModelShape, RopeScaling
+from trainrig.workload.presets import NAMED, custom, named
 
 __all__ = [
     "COPY_DIRECTIONS",

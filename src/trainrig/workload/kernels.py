@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig.workload.layout import Layout
-from trainrig.workload.parts import Heads, Part, Product
-from trainrig.workload.shapes import ModelShape
-from trainrig.workload.style import style_of
+from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import style_of
+from trainrig.workload.operators import Heads, Part, Product
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 from trainrig.errors import UsageError
 from trainrig.workload.blocks import Step
-from trainrig.workload.named import named
-from trainrig.workload.ops import Op, block_ops
-from trainrig.workload.primitives import Work
-from trainrig.workload.shapes import ModelShape
+from trainrig.workload.flops import Op, block_ops
+from trainrig.workload.model import ModelShape
+from trainrig.workload.operators import Work
+from trainrig.workload.presets import named
 
 Case = Mapping[str, str | int | float | bool | None]
 

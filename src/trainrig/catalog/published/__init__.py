@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainrig.catalog.published import bandwidth, collectives, layers, matmul, prints
+from trainrig.catalog.published import collectives, layers, matmul, prints, tables
 from trainrig.record import Record
 
 __all__ = ["published_for", "published_records"]
@@ -21,7 +21,7 @@ def published_records() -> tuple[Record, ...]:
     """Every published figure that the package carries.  Raises DataError."""
     return (
         *matmul.read(),
-        *bandwidth.read(),
+        *tables.read(),
         *layers.read(),
         *collectives.read(),
         *prints.read(),

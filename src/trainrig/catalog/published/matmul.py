@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainrig.catalog.chip import peak
-from trainrig.catalog.find import find_chip
+from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.published.layers import whose
 from trainrig.catalog.published.rows import TERA, Row, conditions, device_name, number, read_rows
 from trainrig.record import Kind, Record, Scalar

@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainrig.catalog.find import find_chip
+from trainrig.catalog.lookup import find_chip
 from trainrig.errors import DataError
 from trainrig.record import Scalar
 

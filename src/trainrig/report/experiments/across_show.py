@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from trainrig.report.experiments.across import Across
+from trainrig.analysis.compare_training import Across
+from trainrig.analysis.environment_diff import Difference
+from trainrig.analysis.training_results import Summary
 from trainrig.report.experiments.forest import Forest, forest
 from trainrig.report.experiments.side import Table
-from trainrig.report.experiments.stepwise import DIFFER
-from trainrig.report.experiments.summaries import Summary
 from trainrig.report.experiments.text import (
     forest_lines,
     markdown_forest,
     markdown_table,
     table_lines,
 )
-from trainrig.report.unlike import Difference
-from trainrig.stats import AGREEMENT, Change
+from trainrig.stats import AGREEMENT, DIFFER, Change
 from trainrig.units import format_memory, format_quantity, format_share, one_line
 
 RULE = (

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainrig.report.experiments.versus import STEPS, Versus
+from trainrig.analysis.compare_training import STEPS, Versus
 from trainrig.units import one_line
 
 

@@ -15,7 +15,7 @@ from itertools import permutations
 from typing import Any
 
 from trainrig.catalog.chip import Chip, peak
-from trainrig.catalog.find import find_chip
+from trainrig.catalog.lookup import find_chip
 from trainrig.record import Case, Record
 from trainrig.units import format_memory, format_quantity, one_line
 

@@ -6,10 +6,10 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from trainrig.report.experiments.summaries import Summary
-from trainrig.units import format_memory, format_quantity, one_line
+from trainrig.analysis.training_results import Summary
+from trainrig.units import format_memory, format_quantity, one_line, ranges
 
 TITLE = "What each ran on and took; memory is the peak of a device, lowest to highest"
 _EVEN = 1.05
@@ -47,17 +47,6 @@ def devices_of(each: Summary) -> str:
         return one_line(f"GPU {', '.join(numbers)}" + (f" ({', '.join(names)})" if names else ""))
     cores = sorted({core for d in devices for core in d.get("cores") or ()})
     return f"cores {ranges(cores)}" if cores else "-"
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """``0-3,8`` of rising numbers."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _memory(each: Summary, key: str) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.analysis.compare_training import against_first, asked, shortened, text
+from trainrig.analysis.training_results import Series, Summary, stored
 from trainrig.report.experiments import foretold, published, resources
 from trainrig.report.experiments.forest import Forest, forests
-from trainrig.report.experiments.summaries import Series, Summary, stored
-from trainrig.report.experiments.versus import against_first, asked, shortened, text
 from trainrig.units import format_memory, format_quantity, format_time, one_line
 
 PARTS = {

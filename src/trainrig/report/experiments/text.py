@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 
+from trainrig.analysis.training_results import Series, Summary
 from trainrig.report.columns import bar, columns
 from trainrig.report.experiments import published
 from trainrig.report.experiments.forest import Forest, Mark
 from trainrig.report.experiments.side import Panel, Side, Split, Table, side_of
-from trainrig.report.experiments.summaries import Series, Summary
 from trainrig.units import one_line
 
 WIDTH = 100

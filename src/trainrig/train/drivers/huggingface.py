@@ -1,8 +1,8 @@
 """transformers.Trainer on our data and our first weights: one rank.
 
 Run as ``python start.py huggingface FOLDER`` (`start`) by a Python that has numpy, torch,
-transformers and accelerate; FOLDER is laid out by `trainrig.train.weights`.  It tells the events
-that our own rank tells, from facts that it reads off Trainer's objects.
+transformers and accelerate; FOLDER is laid out by `trainrig.train.drivers.huggingface_init`.  It
+writes the events that our own rank writes, from facts that it reads off Trainer's objects.
 
 Trainer is used as its documentation has it.  Three things are given to it so that what it trains
 on can be compared: batches in our order, the learning rate of each step, and for masked and span
@@ -30,10 +30,10 @@ from transformers import TrainingArguments
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from trainrig.data.batches import Shard
-from trainrig.data.objective import open_batches
+from trainrig.data.open_batches import open_batches
 from trainrig.train.drivers import common
+from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
 from trainrig.train.drivers.place import PLACE
-from trainrig.train.drivers.timed import TAKES_NORM, Timed
 
 OPTIMIZERS = {
     "adamw": "adamw_torch_fused",

@@ -1,0 +1,134 @@
+"""Two ranks of our engine beside two of Hugging Face's Trainer: same model, weights, data, dtype.
+
+GPT-2 of 4 layers, width 256, vocabulary 8192, 4 samples of 256 tokens a rank, fused AdamW, the same
+clipping and learning rates; gloo, one thread a rank.  In each round each side is started afresh and
+trains, in turns.  Equal is what `train.parity` calls comparable, of both with one process of ours.
+Beside it: what a second rank brings, and how much of a step is exposed communication with and
+without accumulation.
+
+Peer: transformers.Trainer under DistributedDataParallel, with bf16=True (autocast) in bf16.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _shared import in_turns, middle, options, say_load, verdict
+
+from trainrig.data.prepare import prepare
+from trainrig.runner.experiment_trained import Trained
+from trainrig.train.config import Experiment
+from trainrig.train.config_file import experiment_of
+from trainrig.train.engines import ALL
+from trainrig.train.launch import launch
+from trainrig.train.parity import disagreement, reference_of
+
+TARGET = 1.2
+TINY = "gpt2:num_layers=1,hidden=64,vocab=512,max_positions=256"
+
+
+def main() -> None:
+    """Both sides, the ratio with its interval, scaling and communication."""
+    parser = options(__doc__)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
+    arguments = parser.parse_args()
+    say_load()
+    with tempfile.TemporaryDirectory() as folder:
+        keys: dict[str, Any] = {
+            "model": TINY if arguments.quick else "gpt2-small-cpu",
+            "seq_len": 64 if arguments.quick else 256,
+            "steps": 5 if arguments.quick else arguments.steps,
+            "data": str(text_in(Path(folder))),
+            "precision": arguments.dtype,
+            "batch_size": 4,
+            "nproc": 2,
+            "device": "cpu",
+        }
+        race(keys, Path(folder), rounds=1 if arguments.quick else arguments.rounds)
+        if not arguments.quick:
+            beside(keys, Path(folder))
+
+
+def text_in(folder: Path) -> Path:
+    """A prepared text of random words."""
+    words = [f"w{number:x}" for number in range(300)]
+    chance = random.Random(0)
+    texts = folder / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(" ".join(chance.choices(words, k=2000)))
+    return prepare((texts,), out=folder / "data", vocab_size=400).folder
+
+
+def train(own: Experiment, folder: Path) -> Trained:
+    """One training in fresh processes."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    backend = ALL[own.backend]
+    ended = launch(backend.command(own, place), place)
+    if ended.reason is not None:
+        raise SystemExit(f"{own.backend}: {ended.reason}")
+    return Trained(experiment=own, result=backend.collect(place))
+
+
+def race(keys: dict[str, Any], folder: Path, rounds: int) -> None:
+    """In turns; the losses must be those of one process."""
+    ours, theirs = experiment_of(keys), experiment_of({**keys, "backend": "huggingface"})
+    found = in_turns(
+        rounds, {"ours": lambda: train(ours, folder), "theirs": lambda: train(theirs, folder)}
+    )
+    reference = train(reference_of(ours).replace(steps=1), folder).result.probe
+    for name, runs in found.items():
+        probe = runs[0].result.probe
+        assert probe is not None and reference is not None
+        apart = disagreement(probe, reference, ours.dtype)
+        if apart is not None:
+            raise SystemExit(f"{name} is not comparable: {apart}")
+    times = {name: [run.mean("time") or math.nan for run in runs] for name, runs in found.items()}
+    print(f"{ours.dtype}, two ranks, {rounds} rounds of {ours.steps} steps; losses comparable: met")
+    for name in times:
+        print(f"  {name:<7} {middle(times[name])}")
+    ratio, low, high = ratio_of(times["ours"], times["theirs"])
+    said = verdict(ratio >= TARGET, can_tell=low >= TARGET or high < TARGET)
+    print(
+        f"ratio {ratio:.3f} of samples/s in {ours.dtype}, 95 % interval {low:.3f} to {high:.3f} "
+        f"(target {TARGET}: {said})"
+    )
+
+
+def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    """Theirs over ours, each round with itself: mean of the logarithms and Student's interval."""
+    from scipy.stats import t
+
+    logs = [math.log(b / a) for a, b in zip(ours, theirs, strict=True)]
+    if len(logs) < 2:
+        return math.exp(logs[0]), 0.0, math.inf
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = float(t.ppf(0.975, len(logs) - 1)) * error
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+def beside(keys: dict[str, Any], folder: Path) -> None:
+    """A second rank, and accumulation."""
+    one = train(experiment_of({**keys, "nproc": 1}), folder)
+    two = train(experiment_of(keys), folder)
+    more = train(experiment_of({**keys, "grad_accum": 4}), folder)
+    rates = [run.experiment.global_samples / (run.mean("time") or math.nan) for run in (one, two)]
+    print(
+        f"  one rank to two: {rates[0]:.2f} to {rates[1]:.2f} samples/s, {rates[1] / rates[0]:.2f}"
+    )
+    for name, run in (("without", two), ("with", more)):
+        whole, said = run.mean("time") or math.nan, run.mean("communication") or 0.0
+        print(
+            f"  exposed communication {name} accumulation: {100.0 * said / whole:.1f} % of a step"
+        )
+
+
+if __name__ == "__main__":
+    main()

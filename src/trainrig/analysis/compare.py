@@ -1,0 +1,382 @@
+"""Two runs, point by point: better, worse, same, or cannot tell.
+
+Points meet by `Record.key`: benchmark, version, case, metric, device model and
+device count; where a run measured several devices of one model, index meets
+index, so that one card of eight that got slower is seen and not averaged away.
+What is compared are the medians of the fresh workers that each point rests on
+(`stats.compare`), never pooled samples.  Disturbed, failed and skipped points
+and those that only one run has are listed with the reason and never judged.
+
+It says whether two runs differ, not why: `differences` lists what was unlike
+about the machines and their software, to be read first.  What changes between
+any two runs (temperature, a neighbour's load) is part of the difference.
+docs/definitions.md states the rule in full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trainrig.analysis.compare_training import Across, experiments_of_two
+from trainrig.analysis.environment_diff import Difference, differences
+from trainrig.analysis.patterns import Answer, answers
+from trainrig.analysis.run_view import RunView, attempts, rows
+from trainrig.analysis.training_results import BENCHMARK
+from trainrig.record import Record, Status
+from trainrig.stats import (
+    CONFIDENCE,
+    Change,
+    Comparison,
+    Scatter,
+    adjust_for_many,
+    compare,
+    judge_change,
+    shared_scatter,
+    smallest_visible,
+)
+
+# A point needs this many fresh workers on each side, or nothing is known of their scatter.
+_WORKERS = 2
+
+# Of these less is better; of everything else that is measured, more.
+_LESS_IS_BETTER = frozenset({"s", "W", "J"})
+
+# Seconds that a call can take: a file may hold any number, and logarithms have an end.
+_PLAUSIBLE_TIMES = (1e-15, 1e12)
+
+_Identity = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One case in both runs, or in one of them."""
+
+    old: Record | None
+    new: Record | None
+
+    @property
+    def record(self) -> Record:
+        """Either side, for what both share: benchmark, case, metric, unit."""
+        found = self.new or self.old
+        assert found is not None
+        return found
+
+    @property
+    def ratio(self) -> float | None:
+        """New over old value; None where one has none."""
+        if self.old is None or self.new is None or not self.old.value or not self.new.value:
+            return None
+        ratio = self.new.value / self.old.value
+        return ratio if math.isfinite(ratio) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A case that was compared, and what came of it."""
+
+    pair: Pair
+    change: Change
+    comparison: Comparison
+    adjusted_p: float
+    """The p-value, corrected for the number of comparisons."""
+    smallest_visible: float
+    """The smallest relative change that would have been called here."""
+
+    @property
+    def gain(self) -> float:
+        """By what factor it is better: above 1 for a higher rate and for a shorter time."""
+        return self.comparison.ratio if _more_is_better(self.pair) else 1.0 / self.comparison.ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unjudged:
+    """A case that was not compared, and why."""
+
+    pair: Pair
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What can be said of two runs."""
+
+    old: str
+    """Name of the run that is compared with."""
+    new: str
+    differences: tuple[Difference, ...]
+    """What was unlike about machine, settings and software."""
+    judged: tuple[Judged, ...]
+    """The largest change first; what cannot be told and what stayed the same after it."""
+    unjudged: tuple[Unjudged, ...]
+    side_by_side: tuple[Pair, ...]
+    """The same case on different device models: shown, never judged."""
+    said: tuple[tuple[str, Answer], ...] = ()
+    """What the numbers of ``old``, ``new`` or ``both`` say by themselves."""
+    experiments: Across | None = None
+    """Where both are runs of experiments."""
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether anything got worse."""
+        return self.count(Change.WORSE) > 0
+
+    def count(self, change: Change) -> int:
+        """How many cases and experiments came out so."""
+        trained = self.experiments.count(change) if self.experiments is not None else 0
+        return trained + sum(each.change is change for each in self.judged)
+
+
+def compare_runs(old: RunView, new: RunView) -> RunComparison:
+    """Judge ``new`` against ``old``, point by point, and experiment by experiment.
+
+    Raises DataError for damaged experiments, and where only one run has any.
+    """
+    trained, unlike = experiments_of_two(old, new), differences(old, new)
+    if trained is not None:
+        old, new = _without_trainings(old), _without_trainings(new)
+    pairs = _pairs(old, new)
+    values = _WorkerValues(old), _WorkerValues(new)
+    reasons = {id(pair): _why_not(pair, *values) for pair in pairs}
+    fair = _once(pair for pair in pairs if reasons[id(pair)] is None)
+    scatters = {
+        on_disk: _scatter([pair for pair in pairs if _is_on_disk(pair) is on_disk], *values)
+        for on_disk in (False, True)
+    }
+    left = [pair for pair in pairs if reasons[id(pair)] is not None]
+    side_by_side = _side_by_side(left)
+    shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
+    versions = _versions(left)
+    return RunComparison(
+        old=old.name,
+        new=new.name,
+        differences=unlike,
+        judged=tuple(sorted(_judge(fair, *values, scatters), key=_importance)),
+        unjudged=tuple(
+            Unjudged(pair=pair, reason=versions.get(id(pair)) or reasons[id(pair)] or "")
+            for pair in _once_a_place(left)
+            if id(pair.record) not in shown
+        ),
+        side_by_side=tuple(side_by_side),
+        said=tuple(_said(answers(old), answers(new))),
+        experiments=trained,
+    )
+
+
+def _without_trainings(view: RunView) -> RunView:
+    """Experiments are compared as such, not number by number."""
+    kept = tuple(record for record in view.records if record.benchmark != BENCHMARK)
+    return replace(view, records=kept)
+
+
+def _said(old: Sequence[Answer], new: Sequence[Answer]) -> Iterator[tuple[str, Answer]]:
+    """Each answer once: what is told of both runs in the same words is told of both."""
+    before = {(answer.id, answer.subject): answer for answer in old}
+    for answer in new:
+        first = before.pop((answer.id, answer.subject), None)
+        if first is not None and first.text == answer.text:
+            yield "both", answer
+            continue
+        if first is not None:
+            yield "old", first
+        yield "new", answer
+    yield from (("old", answer) for answer in before.values())
+
+
+# ---- which points meet
+
+
+def _pairs(old: RunView, new: RunView) -> list[Pair]:
+    """Every measured case of either run, in the order of the new one, then the old one's rest."""
+    sides = [_by_key(old), _by_key(new)]
+    pairs: list[Pair] = []
+    for key in dict.fromkeys([*sides[1], *sides[0]]):
+        first, second = sides[0].get(key, {}), sides[1].get(key, {})
+        if len(first) == len(second) == 1:  # one card each: it may sit in another slot
+            pairs.append(Pair(old=next(iter(first.values())), new=next(iter(second.values()))))
+            continue
+        indexes = dict.fromkeys([*second, *first])
+        pairs += [Pair(old=first.get(index), new=second.get(index)) for index in indexes]
+    return pairs
+
+
+def _by_key(view: RunView) -> dict[_Identity, dict[int | None, Record]]:
+    found: dict[_Identity, dict[int | None, Record]] = {}
+    for row in rows(view):
+        if row.measured is not None:
+            found.setdefault(row.key, {})[row.index] = row.measured
+    return found
+
+
+def _once(pairs: Iterable[Pair]) -> list[Pair]:
+    """Pairs that rest on the same workers' times say one thing: bytes/s and FLOP/s of one call."""
+    seen: dict[_Identity, Pair] = {}
+    for pair in pairs:
+        ids = [side.derived.ids for side in (pair.old, pair.new) if side and side.derived]
+        seen.setdefault(tuple(ids) or (pair.record.id,), pair)
+    return list(seen.values())
+
+
+# ---- what the workers say
+
+
+class _WorkerValues:
+    """The fresh workers' values of a run's points: higher is more of the point's metric."""
+
+    def __init__(self, view: RunView) -> None:
+        self._attempts = attempts(view)
+        self._of_case: dict[_Identity, list[Record]] = {}
+        for attempt in self._attempts.values():
+            if attempt.disturbed is None and "search" not in attempt.conditions:
+                self._of_case.setdefault(_place(attempt), []).append(attempt)
+
+    def used(self, point: Record) -> list[float]:
+        """Of the workers that the point names."""
+        ids = point.derived.ids if point.derived is not None else ()
+        found = [self._attempts[name] for name in ids if name in self._attempts]
+        return _values(found, point)
+
+    def quiet(self, point: Record) -> list[float]:
+        """Of all workers that had a quiet machine, those included that were outvoted."""
+        return _values(self._of_case.get(_place(point), ()), point)
+
+
+def _place(record: Record) -> _Identity:
+    """Case and device: what the attempts at a point share with it."""
+    case = tuple(sorted(record.case.items()))
+    device = (record.device, record.device_count, record.device_index)
+    return (record.benchmark, record.version, case, *device)
+
+
+def _values(found: Iterable[Record], point: Record) -> list[float]:
+    """A rate is an amount over a time, and the amount is the case's: 1/t stands for it."""
+    shortest, longest = _PLAUSIBLE_TIMES
+    times = [each.value for each in found if each.value and shortest < each.value < longest]
+    return times if point.metric == "time" else [1.0 / time for time in times]
+
+
+def _is_on_disk(pair: Pair) -> bool:
+    """Disks wander far more than processors: neither kind tells the scatter of the other."""
+    return pair.record.benchmark == "storage"
+
+
+def _scatter(pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues) -> Scatter:
+    """From every case that both runs measured twice, the disturbed ones included."""
+    both = [(p.old, p.new) for p in _once(pairs) if p.old is not None and p.new is not None]
+    points = [(old.quiet(first), new.quiet(second)) for first, second in both]
+    return shared_scatter([p for p in points if min(len(p[0]), len(p[1])) >= _WORKERS])
+
+
+# ---- what is judged
+
+
+def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str | None:
+    """Why this pair must not be judged; None where it may be."""
+    if pair.old is None:
+        return "only in the new run"
+    if pair.new is None:
+        return "only in the old run"
+    for side, point, values in (("old", pair.old, old), ("new", pair.new, new)):
+        why = _why_not_point(point, values)
+        if why is not None:
+            return f"{side}: {why}"
+    return None
+
+
+def _why_not_point(point: Record, values: _WorkerValues) -> str | None:
+    if point.status is not Status.OK:
+        return f"{point.status}: {point.reason or 'no reason given'}"
+    if point.disturbed is not None:
+        return f"disturbed: {point.disturbed}"
+    num_workers = len(values.used(point))
+    if num_workers < _WORKERS:
+        return f"{num_workers} workers' values in the run, {_WORKERS} are needed"
+    return None
+
+
+def _judge(
+    pairs: Sequence[Pair],
+    old: _WorkerValues,
+    new: _WorkerValues,
+    scatters: Mapping[bool, Scatter],
+) -> list[Judged]:
+    found = [
+        compare(old.used(pair.old), new.used(pair.new), scatters[_is_on_disk(pair)])
+        for pair in pairs
+        if pair.old is not None and pair.new is not None
+    ]
+    adjusted = adjust_for_many([comparison.p_value for comparison in found])
+    called = sum(p <= 1.0 - CONFIDENCE for p in adjusted)
+    # One more call would have needed this p-value at the most.
+    level = (1.0 - CONFIDENCE) * min(called + 1, len(found)) / max(len(found), 1)
+    return [
+        Judged(
+            pair=pair,
+            change=judge_change(comparison, p, higher_is_better=_more_is_better(pair)),
+            comparison=comparison,
+            adjusted_p=p,
+            smallest_visible=smallest_visible(comparison, level),
+        )
+        for pair, comparison, p in zip(pairs, found, adjusted, strict=True)
+    ]
+
+
+def _more_is_better(pair: Pair) -> bool:
+    return pair.record.unit not in _LESS_IS_BETTER
+
+
+_ORDER = {Change.WORSE: 0, Change.BETTER: 1, Change.CANNOT_TELL: 2, Change.SAME: 3}
+
+
+def _importance(judged: Judged) -> tuple[int, float]:
+    """Worse before better before the rest, the largest change first."""
+    return _ORDER[judged.change], -abs(judged.gain - 1.0)
+
+
+# ---- what is not
+
+
+def _once_a_place(pairs: Iterable[Pair]) -> list[Pair]:
+    """One entry a case and device: a case that failed has its first metric only."""
+    return list({_place(pair.record): pair for pair in reversed(list(pairs))}.values())[::-1]
+
+
+def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
+    """Values of one case on different device models, host beside host and GPU beside GPU.
+
+    Of several devices of one model the first stands for all.
+    """
+    old: dict[_Identity, Record] = {}
+    new: dict[_Identity, Record] = {}
+    for pair in left:
+        if pair.new is None and pair.old is not None:
+            old.setdefault(_asked(pair.old), pair.old)
+        elif pair.old is None and pair.new is not None:
+            new.setdefault(_asked(pair.new), pair.new)
+    met = [Pair(old=old[case], new=record) for case, record in new.items() if case in old]
+    return [p for p in met if p.ratio and p.old and p.new and p.old.device != p.new.device]
+
+
+def _asked(record: Record) -> _Identity:
+    """What was asked for, on whatever device."""
+    case = tuple(sorted(record.case.items()))
+    kind = (record.device_count, record.device_index is None)
+    return (record.benchmark, record.version, case, record.metric, *kind)
+
+
+def _versions(left: Sequence[Pair]) -> dict[int, str]:
+    """Why pairs are alone whose partner was measured by another version of the benchmark."""
+    others: dict[_Identity, set[int]] = {}
+    for pair in left:
+        others.setdefault(_but_version(pair.record), set()).add(pair.record.version)
+    return {
+        id(pair): f"version {' and '.join(map(str, sorted(versions)))} of the benchmark: "
+        "different versions are never compared"
+        for pair in left
+        if len(versions := others[_but_version(pair.record)]) > 1
+    }
+
+
+def _but_version(record: Record) -> _Identity:
+    return (record.metric, *(part for number, part in enumerate(_place(record)) if number != 1))

@@ -1,0 +1,151 @@
+"""The operations behind a layer's or a step's case: FLOPs and counted bytes, out of `workload`.
+
+A case names its layer (`workload.layers`) or its model.  Only known names count, and no file is
+read: a record may be a stranger's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainrig.errors import UsageError
+from trainrig.record import Case, Record
+from trainrig.workload import (
+    FAMILIES,
+    ModelShape,
+    Op,
+    Step,
+    block_ops,
+    find,
+    layers,
+    named,
+    step_ops,
+    total_flops,
+)
+from trainrig.workload.span_corruption import written_tokens
+
+_MODELS = {
+    "bert-base": "bert-base",
+    "bert-large": "bert-large",
+    "gpt-2 medium": "gpt2-medium",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What one call or step does."""
+
+    shape: ModelShape
+    ops: tuple[Op, ...]
+
+    @property
+    def work(self) -> int:
+        """FLOPs that the mathematics needs."""
+        return total_flops(self.ops, "forward", "backward")
+
+    @property
+    def matmul(self) -> int:
+        """FLOPs of matrix products with weights."""
+        return total_flops(op for op in self.ops if op.kind == "matmul")
+
+
+def layer_shape(case: Case) -> tuple[ModelShape, bool] | None:
+    """The model that a whole layer's case means, and whether its decoder; None if unknown."""
+    if case.get("layer") not in layers.LAYERS:
+        return None
+    try:
+        return layers.layer_shape(case)
+    except UsageError:
+        return None
+
+
+def model_shape(case: Case) -> ModelShape | None:
+    """The model of a step's case by its name; None if unknown."""
+    name = str(case.get("model", ""))
+    try:
+        if name.partition(":")[0] in FAMILIES and ":" in name:  # numbers: no file is looked for
+            return find(name)
+        return named(_MODELS.get(name.lower(), name))
+    except (UsageError, TypeError):
+        return None
+
+
+def count_layer(record: Record) -> Counted | None:
+    """The operations of one block; None where the case does not say which."""
+    found, mode = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
+    step = _step(record.case, mode=mode, attention=_attention(record)) if mode else None
+    if found is None or step is None:
+        return None
+    shape, decoder = found
+    return Counted(shape=shape, ops=block_ops(shape, step, decoder=decoder))
+
+
+def count_step(record: Record, *, recompute: str | None = None) -> Counted | None:
+    """The operations of one training step; ``recompute`` replaces the case's."""
+    shape = model_shape(record.case)
+    how = recompute or str(record.case.get("recompute") or "none")
+    step = _step(record.case, mode="training", recompute=how, shape=shape)
+    try:
+        micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
+    except UsageError:
+        return None
+    if shape is None or step is None:
+        return None
+    once = ("optimizer", "cast")  # whatever the number of micro-batches
+    return Counted(
+        shape=shape,
+        ops=tuple(
+            op if op.kind in once else dataclasses.replace(op, count=op.count * micros)
+            for op in step_ops(shape, step)
+        ),
+    )
+
+
+def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
+    """Seconds beyond arithmetic at ``rate``: what the counted bytes need at ``bandwidth``.
+
+    An operation without FLOPs takes its bytes' time; a product only what its bytes take
+    longer than its FLOPs (the roofline).
+    """
+    return sum(
+        op.count * max(0.0, op.num_bytes / bandwidth - op.flops / rate)
+        for op in ops
+        if op.kind != "optimizer"
+    )
+
+
+def _step(
+    case: Case,
+    mode: str = "training",
+    attention: str = "fused",
+    recompute: str = "none",
+    shape: ModelShape | None = None,
+) -> Step | None:
+    """``shape``: of a whole model, whose decoder writes another number of tokens than is read."""
+    try:
+        seq = layers.size_of(case, "seq")
+        return Step(
+            batch=layers.size_of(case, "batch"),
+            seq=seq,
+            target_seq=written_tokens(shape, seq) if shape else 0,
+            dtype=str(case.get("dtype")),
+            mode=mode,
+            attention=attention,
+            recompute=recompute,
+        )
+    except UsageError:
+        return None
+
+
+def _attention(record: Record) -> str:
+    """Scores in memory or not: as the case says, else as the software did it."""
+    stated = record.case.get("attention")
+    if stated in ("fused", "plain"):
+        return str(stated)
+    return "plain" if "eager" in _software(record) else "fused"
+
+
+def _software(record: Record) -> str:
+    return " ".join(str(record.conditions.get(name, "")) for name in ("software", "notes"))

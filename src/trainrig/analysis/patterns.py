@@ -1,0 +1,312 @@
+"""What the numbers say: the field's classic questions, answered from records alone.
+
+Each rule looks for one pattern that people take for a fault or overlook: times that do not grow
+with the batch, a bandwidth above the memory's, a rate above the data sheet's, an activation that
+costs more than its arithmetic, two cards that do not reach each other.  A rule states what was
+seen, with its numbers, and says nothing where its pattern is not whole.  docs/definitions.md has
+the conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainrig import workload
+from trainrig.analysis.bottlenecks import CLOSE
+from trainrig.analysis.evidence import boost_clock, cache_of, claimed_memory, memory_rate, number
+from trainrig.analysis.match import Row, claim_for
+from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.time_loss import is_dense, layer_times
+from trainrig.analysis.waterfall import devices, is_burst
+from trainrig.benchmarks.labels import case_text, name_devices
+from trainrig.record import Record, Status
+from trainrig.stats import launch_bound
+from trainrig.units import format_memory, format_quantity, format_share, range_text
+
+MOST_BOOST = 1.25
+"""No card boosts further above the clock of its data sheet; more is another definition."""
+SAME_LINK = 0.10
+"""Two rates of a link that differ by less are one."""
+NEAR_ROOFLINE = 0.35
+"""A loss this close to the counted bytes' time is theirs."""
+MAX_ROWS_SAID = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One thing that the numbers say."""
+
+    id: str
+    """Stable: launch-bound, lives-in-cache, boost-clock, memory-bound or no-p2p."""
+    subject: str
+    """What it is about, without its numbers: two runs agree when both say it of one subject."""
+    text: str
+    next: str = ""
+    records: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """``Launch bound``: the id as a heading."""
+        return {"no-p2p": "No P2P"}.get(self.id) or self.id.replace("-", " ").capitalize()
+
+
+def answers(view: RunView) -> tuple[Answer, ...]:
+    """Everything that one run's numbers say, device by device."""
+    everything = rows(view)
+    names = name_devices(devices(everything))
+    found: list[Answer] = []
+    for where, name in names.items():
+        own = tuple(row for row in everything if (row.device, row.index) == where)
+        found += _launch_bound(own, name)
+        found += _in_cache(view, own, name)
+        found += _boosted(view, own, name)
+        found += _activation(view, own, name)
+    return (*found, *_no_p2p(everything))
+
+
+# ---- equal times over a growing batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FlatRow:
+    """A layer whose time is the same from one batch to another."""
+
+    what: str
+    first: int
+    last: int
+    times: str
+    records: tuple[str, ...]
+    on_host: bool
+
+
+def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Answer]:
+    """The widest flat row in full, the others named after it."""
+    found = sorted(_flat_rows(own), key=lambda row: row.first / row.last)
+    if not found:
+        return
+    top, more = found[0], found[1:MAX_ROWS_SAID]
+    why = (
+        "The framework's overhead takes the time, not arithmetic"
+        if top.on_host
+        else "It is launch-bound: the GPU waits for the host to launch its kernels"
+    )
+    likewise = "; ".join(
+        f"{row.what}, batch {row.first} to {row.last}, {row.times}" for row in more
+    )
+    yield Answer(
+        id="launch-bound",
+        subject=f"{name}: layers",
+        text=f"{name}, {top.what}: {top.times} at every batch from {top.first} to {top.last}. "
+        f"{why}.{f' Likewise {likewise}.' if likewise else ''}",
+        next=f"torch.compile or CUDA graphs, a faster host, or a batch above {top.last}",
+        records=tuple(each for row in found for each in row.records),
+    )
+
+
+def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
+    kinds: dict[tuple[object, ...], list[Row]] = {}
+    for row in own:
+        if row.benchmark == "layer" and "batch" in row.case:
+            kind = tuple(sorted((k, str(v)) for k, v in row.case.items() if k != "batch"))
+            kinds.setdefault(kind, []).append(row)
+    for members in kinds.values():
+        record = next((row.measured for row in members if row.measured is not None), None)
+        times = layer_times(members, record) if record is not None else {}
+        flat = launch_bound({batch: time for batch, (time, _) in times.items()})
+        if flat is None or record is None:
+            continue
+        inside = [pair for batch, pair in times.items() if flat[0] <= batch <= flat[1]]
+        low, high = min(time for time, _ in inside), max(time for time, _ in inside)
+        yield _FlatRow(
+            what=case_text("layer", {k: v for k, v in record.case.items() if k != "batch"}),
+            first=flat[0],
+            last=flat[1],
+            times=range_text(low, high, "s"),
+            records=tuple(each.id for _, each in inside),
+            on_host=record.device_index is None,
+        )
+
+
+# ---- faster than the memory
+
+
+def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
+    """The fastest vector of a device, where it beats the memory and fits the last-level cache."""
+    memory, cache = claimed_memory(view, own) or memory_rate(view, own), cache_of(view, own)
+    if memory is None or cache is None:
+        return
+    held, level = cache
+    candidates = [
+        (row.measured, size)
+        for row in own
+        if row.benchmark == "vector" and row.metric == "byte_rate"
+        if row.measured is not None and _is_good(row.measured)
+        if (size := _footprint(row)) is not None and size <= held
+    ]
+    best = max(candidates, key=lambda pair: pair[0].value or 0.0, default=None)
+    if best is None or (best[0].value or 0.0) <= memory * (1.0 + CLOSE):
+        return
+    record, size = best
+    yield Answer(
+        id="lives-in-cache",
+        subject=f"{name}: {record.case.get('op')}",
+        text=f"{name}, {case_text('vector', record.case)}: "
+        f"{format_quantity(record.value or 0.0, 'B/s')} against {format_quantity(memory, 'B/s')} "
+        f"of the memory. It lives in {level}: {format_memory(size)} of {format_memory(held)}, and "
+        "says nothing about the memory.",
+        next="a vector beyond the cache, or buffers in rotation: cache cold",
+        records=(record.id,),
+    )
+
+
+def _footprint(row: Row) -> int | None:
+    """Bytes that one call touches."""
+    elements, op = row.case.get("num_elements"), str(row.case.get("op"))
+    dtype = str(row.case.get("dtype"))
+    if not isinstance(elements, int) or elements <= 0:
+        return None
+    if op not in workload.VECTOR_OPS or dtype not in workload.DTYPE_BYTES:
+        return None
+    return workload.vector(op, elements, dtype).num_bytes
+
+
+# ---- faster than the data sheet
+
+
+def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
+    """The best product of each dtype that beats its claim by what a clock can do."""
+    best: dict[str, Row] = {}
+    for row in own:
+        if not is_burst(row) or row.index is None or not _is_good(row.measured):
+            continue
+        dtype = str(row.case.get("dtype"))
+        if dtype not in best or _value(row) > _value(best[dtype]):
+            best[dtype] = row
+    for dtype, row in best.items():
+        claim, record = claim_for(view.records, row), row.measured
+        if claim is None or not claim.value or record is None:
+            continue
+        ratio = _value(row) / claim.value
+        clock, boost = number(record, "sm_clock_hz"), boost_clock(record)
+        if not 1.0 + CLOSE < ratio <= MOST_BOOST:
+            continue
+        if clock and boost and clock / boost < ratio * (1.0 - CLOSE):
+            continue  # the clock that was seen does not explain it
+        ran = f" ({format_quantity(clock, 'Hz')} seen)" if clock else ""
+        at = f", {format_quantity(boost, 'Hz')}" if boost else ""
+        yield Answer(
+            id="boost-clock",
+            subject=f"{name}: {dtype} matmul",
+            text=f"{name}, {dtype} matmul: {format_quantity(_value(row), row.unit)} against "
+            f"{_claimed(claim)} claimed with {claim.case.get('accumulate')} accumulation "
+            f"(+{format_share(ratio - 1.0)}). The boost clock{ran} lies above the data "
+            f"sheet's{at}: not an error.",
+            records=(record.id, claim.id),
+        )
+
+
+def _claimed(claim: Record) -> str:
+    """A data sheet's own digits: 165.2, not 165."""
+    value = (claim.value or 0.0) / 1e12
+    return f"{value:.1f} T{'OPS' if claim.unit == 'OP/s' else 'FLOPS'}"
+
+
+# ---- what an activation costs
+
+
+def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
+    """A dense product with and without its activation, against the activation's counted bytes."""
+    bandwidth = memory_rate(view, own)
+    layers = [row for row in own if row.benchmark == "layer" and _is_good(row.measured)]
+    activated = {
+        _product(row): row for row in layers if is_dense(row.case.get("layer"), activation=True)
+    }
+    for plain in layers:
+        other = activated.get(_product(plain))
+        if other is None or not is_dense(plain.case.get("layer")) or not bandwidth:
+            continue
+        m, k, n = (plain.case.get(axis) for axis in ("m", "k", "n"))
+        if not (isinstance(m, int) and isinstance(k, int) and isinstance(n, int)):
+            continue
+        dtype = str(plain.case.get("dtype"))
+        if dtype not in workload.DTYPE_BYTES:
+            continue
+        work = workload.matmul(m, k, n, dtype).flops
+        moved = workload.vector("gelu", m * n, dtype).num_bytes
+        expected = work / (work / _value(plain) + moved / bandwidth)
+        lost, predicted = _value(plain) - _value(other), _value(plain) - expected
+        if lost <= 0.0 or abs(lost / predicted - 1.0) > NEAR_ROOFLINE:
+            continue
+        unit = plain.unit
+        yield Answer(
+            id="memory-bound",
+            subject=f"{name}: activation after a dense layer",
+            text=f"{name}, {dtype} dense layer {m} × {k} × {n}: the activation takes it from "
+            f"{format_quantity(_value(plain), unit)} to {format_quantity(_value(other), unit)}. It "
+            f"is memory-bound: its {format_memory(moved)} at {format_quantity(bandwidth, 'B/s')} "
+            f"predict {format_quantity(expected, unit)}, a loss of "
+            f"{format_quantity(predicted, unit)} where {format_quantity(lost, unit)} were lost "
+            f"({_off(lost / predicted - 1.0)}).",
+            next="fuse the activation into the product: torch.compile, or a fused layer",
+            records=tuple(row.measured.id for row in (plain, other) if row.measured),
+        )
+
+
+_SAME_PRODUCT = ("m", "k", "n", "dtype", "pass", "code")
+
+
+def _product(row: Row) -> tuple[object, ...]:
+    """What a dense product shares with its activated twin."""
+    return (row.metric, *(row.case.get(axis) for axis in _SAME_PRODUCT))
+
+
+def _off(share: float) -> str:
+    return f"{format_share(abs(share))} {'more' if share > 0.0 else 'less'} than predicted"
+
+
+# ---- whether two cards reach each other
+
+
+def _no_p2p(everything: Sequence[Row]) -> Iterator[Answer]:
+    """Peer access on and off at one rate, both ways between a pair: there is none."""
+    pairs: dict[tuple[object, ...], dict[bool, list[Row]]] = {}
+    for row in everything:
+        on = row.case.get("peer_access")
+        ways = row.case.get("ways", 1)
+        is_pair = row.benchmark == "link" and row.case.get("direction") == "p2p" and ways == 1
+        if is_pair and isinstance(on, bool) and _is_good(row.measured):
+            ends = frozenset([row.case.get("from"), row.case.get("to")])
+            pairs.setdefault((row.device, ends), {}).setdefault(on, []).append(row)
+    for (device, _), sides in pairs.items():
+        with_it, without = sides.get(True, []), sides.get(False, [])
+        if not with_it or not without:
+            continue
+        on, off = (max(map(_value, side)) for side in (with_it, without))
+        if on > off * (1.0 + SAME_LINK):
+            continue
+        yield Answer(
+            id="no-p2p",
+            subject=f"{device}: P2P",
+            text=f"Two {device}: {format_quantity(on, 'B/s')} from card to card with P2P on, "
+            f"{format_quantity(off, 'B/s')} with P2P off. There is no P2P between them: what they "
+            "exchange crosses the host's memory.",
+            next="fewer, larger exchanges: gradient accumulation, a larger micro-batch",
+            records=tuple(r.measured.id for r in (*with_it, *without) if r.measured),
+        )
+
+
+# ---- all
+
+
+def _is_good(record: Record | None) -> bool:
+    return (
+        record is not None
+        and record.status is Status.OK
+        and bool(record.value)
+        and record.disturbed is None
+    )
+
+
+def _value(row: Row) -> float:
+    return (row.measured.value or 0.0) if row.measured is not None else 0.0

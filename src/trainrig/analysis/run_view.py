@@ -1,0 +1,57 @@
+"""What report is handed: one run's nouns, already read, and nothing to read more with.
+
+The caller (runner or the command line) reads the run and builds a RunView; this
+room reaches neither the store nor anything that measures.  What a run saw is
+normally what it measured.  A bundle that was made from published figures has
+measured nothing: there its own baseline records stand in, marked as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainrig.analysis.match import Row, join
+from trainrig.record import Kind, Record, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run, as far as it was written."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """run.toml."""
+    machine: Mapping[str, Any] | None = None
+    """machine.json: a Snapshot as a dict; None when the run was cut off before it."""
+    records: tuple[Record, ...] = ()
+    series: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    """None when the run was not judged."""
+    problems: tuple[str, ...] = ()
+    """What was missing or torn, in words."""
+    baselines: tuple[Record, ...] = ()
+    """What others published, of any machine."""
+
+
+def observed_kind(view: RunView) -> Kind:
+    """The kind that plays the part of what this run saw."""
+    if is_published(view) and not any(record.is_point for record in view.records):
+        return Kind.BASELINE
+    return Kind.MEASURED
+
+
+def is_published(view: RunView) -> bool:
+    """Whether the run was put together from published figures."""
+    return str(view.config.get("origin", "")).startswith("published")
+
+
+def rows(view: RunView) -> tuple[Row, ...]:
+    """Every case of the run: what was seen, what was predicted, what others published."""
+    return join(view.records, view.baselines, observed_kind(view))
+
+
+def attempts(view: RunView) -> dict[str, Record]:
+    """The measured attempts by id: the samples that points are derived from."""
+    return {record.id: record for record in view.records if record.attempt is not None}

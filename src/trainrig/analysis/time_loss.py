@@ -1,0 +1,355 @@
+"""Where a layer's or a training step's time went, from the records beside it.
+
+A layer falls from the best matmul, a training step from the best layer, and what they lost is
+found in what was measured: parts of the step that were timed, the rate of a layer's own matrix
+products, clocks, rows of equal times (launch gaps), and the roofline: counted bytes at the measured
+memory bandwidth.  What has no record is no loss here, and stays in the residual.
+
+What a drop is made of: seconds that were lost, as parts of the rate that was lost.
+
+A rung does ``work`` FLOPs in ``time``; at its ceiling's rate C they would take work / C.  The rest
+of the time was lost, and so was the rate C − work / time.  A cause that took t seconds took the
+share t / (time − work / C) of the drop, which is C·t / time in FLOP/s: so the shares add up to
+the drop, whatever their order, and what no cause accounts for is a share of its own.
+
+It knows no records: `losses` finds the seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from trainrig.analysis.evidence import Step, bandwidth_of, number, throttle_reasons
+from trainrig.analysis.match import Row
+from trainrig.analysis.op_counts import (
+    Counted,
+    count_layer,
+    count_step,
+    layer_shape,
+    memory_seconds,
+    model_shape,
+)
+from trainrig.record import Record, Status
+from trainrig.stats import launch_bound, median
+from trainrig.units import format_quantity
+from trainrig.workload import Op, total_flops
+
+NOT_EXPLAINED = "not explained"
+TOO_MUCH = "explained more than was lost"
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Seconds of one call or step that its work did not need at the ceiling's rate."""
+
+    name: str
+    seconds: float
+    next: str = ""
+    """What to try against it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One cause's part of a drop."""
+
+    name: str
+    amount: float
+    """Of the rate that was lost; the shares of a drop add up to it."""
+    seconds: float
+    part: float
+    """Of the drop, 0 to 1; below 0 for what was explained more than once."""
+    next: str = ""
+
+
+def attribute(
+    *, ceiling_rate: float, work: float, time: float, losses: Iterable[Loss]
+) -> tuple[Share, ...]:
+    """The drop from ``ceiling_rate`` to work / time by cause, the largest first, the rest last.
+
+    Nothing where nothing was lost.  The last share is what the losses leave: negative, under
+    another name, where they claim more seconds than there were.
+    """
+    lost = time - work / ceiling_rate
+    if lost <= 0.0 or time <= 0.0:
+        return ()
+    named = sorted((each for each in losses if each.seconds > 0.0), key=lambda each: -each.seconds)
+    left = lost - sum(each.seconds for each in named)
+    rest = Loss(name=NOT_EXPLAINED if left > -_ROUNDING * lost else TOO_MUCH, seconds=left)
+    return tuple(
+        Share(
+            name=each.name,
+            amount=ceiling_rate * each.seconds / time,
+            seconds=each.seconds,
+            part=each.seconds / lost,
+            next=each.next,
+        )
+        for each in (*named, rest)
+    )
+
+
+LAUNCH_GAPS = "launch gaps: the GPU waits for the host"
+# A part of a step that is timed by itself: what it is called, what to try.
+PARTS = {
+    "data_wait": ("data wait", "more loader threads, data on a faster disk, or prepared tokens"),
+    "optimizer": ("optimizer", "gradient accumulation, or a larger batch: fewer updates"),
+    "communication": ("exposed communication", "gradient accumulation: fewer exchanges"),
+    "launch_gap": (LAUNCH_GAPS, "torch.compile, or a larger micro-batch"),
+    "other": ("other: belongs to no part of the step", "profile one step"),
+}
+_SAME_COUNT = 0.02
+"""FLOPs of a step that differ by less were counted alike."""
+_LOWER_CLOCK = 0.97
+
+
+def shares_of(step: Step) -> tuple[Share, ...]:
+    """The drop of a layer or a training step by cause; empty where the records name none."""
+    if step.record.benchmark == "layer":
+        counted = count_layer(step.record)
+        found = _layer_losses(step, counted) if counted else []
+        work = float(counted.work) if counted else 0.0
+        time = work / step.value
+    elif step.record.benchmark == "step":
+        time = step_time(step)
+        work = step.value * time
+        found = _step_losses(step, time) if time else []
+    else:
+        return ()
+    if not any(loss.seconds > 0.0 for loss in found):
+        return ()
+    found += _clock_loss(step, work)
+    return attribute(ceiling_rate=step.ceiling, work=work, time=time, losses=found)
+
+
+# ---- a layer
+
+
+def _layer_losses(step: Step, counted: Counted) -> list[Loss]:
+    time = counted.work / step.value
+    ideal = counted.work / step.ceiling
+    bandwidth = bandwidth_of(step)
+    found: list[Loss] = []
+    if bandwidth:
+        seconds = memory_seconds(counted.ops, step.ceiling, bandwidth)
+        found.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
+    again = total_flops(counted.ops, "recompute") / step.ceiling
+    found.append(Loss(name="scores computed again in backward", seconds=again))
+    if (own := _own_matmul(step)) is not None and own < step.ceiling:
+        slower = counted.matmul * (1.0 / own - 1.0 / step.ceiling)
+        rate = format_quantity(own, step.record.unit)
+        found.append(Loss(name=f"matmuls of this shape, measured at {rate}", seconds=slower))
+    if _is_launch_bound(step.rows, step.record):
+        rest = time - ideal - sum(loss.seconds for loss in found)
+        found.append(Loss(name=LAUNCH_GAPS, seconds=rest, next=PARTS["launch_gap"][1]))
+    return found
+
+
+def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
+    rate = format_quantity(bandwidth, "B/s")
+    return Loss(
+        name=f"{name}, by counted bytes at {rate}",
+        seconds=seconds,
+        next="fused kernels: torch.compile, FlashAttention, fused norms and activations",
+    )
+
+
+def _own_matmul(step: Step) -> float | None:
+    """The rate of the block's widest product, measured by itself."""
+    found = [
+        record.value or 0.0
+        for row in step.rows
+        if row.benchmark == "layer"
+        and (record := row.measured) is not None
+        and row.case.get("dtype") == step.record.case.get("dtype")
+        and row.case.get("k") == step.record.case.get("hidden")
+        and is_dense(row.case.get("layer"))
+        and _counts(record)
+    ]
+    return max(found, default=None)
+
+
+def is_dense(layer: object, *, activation: bool = False) -> bool:
+    """Whether a layer's name means one dense product, with or without an activation on it."""
+    name = str(layer).lower()
+    has = any(word in name for word in ("gelu", "relu", "silu", "activation"))
+    return name.startswith("dense") and has == activation
+
+
+def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, Record]]:
+    """By batch: the time of one call, and its record, of the cases that differ in batch alone."""
+    wanted = {name: value for name, value in record.case.items() if name != "batch"}
+    found: dict[int, tuple[float, Record]] = {}
+    for row in rows:
+        batch, seen = row.case.get("batch"), row.measured
+        if (
+            row.benchmark != "layer"
+            or not isinstance(batch, int)
+            or seen is None
+            or not _counts(seen)
+            or {name: value for name, value in row.case.items() if name != "batch"} != wanted
+        ):
+            continue
+        if row.metric == "time":
+            found[batch] = (seen.value or 0.0, seen)
+        elif row.metric == "flop_rate" and batch not in found and (counted := count_layer(seen)):
+            found[batch] = (counted.work / (seen.value or 1.0), seen)
+    return found
+
+
+def _is_launch_bound(rows: Sequence[Row], record: Record) -> bool:
+    times = {batch: time for batch, (time, _) in layer_times(rows, record).items()}
+    flat, batch = launch_bound(times), record.case.get("batch")
+    return flat is not None and isinstance(batch, int) and flat[0] <= batch <= flat[1]
+
+
+# ---- a training step
+
+
+def step_time(step: Step) -> float:
+    """Seconds of a step: measured, else counted FLOPs over its rate; 0 if neither is known."""
+    parts = step_parts(step, step.record)
+    if parts.get("time"):
+        return parts["time"]
+    counted = count_step(step.record)
+    return counted.work / step.value if counted else 0.0
+
+
+def step_parts(step: Step, record: Record) -> dict[str, float]:
+    """Seconds of each part of ``record`` that was timed, ``time`` for the whole.
+
+    Points of their own (metric ``time.optimizer``), or conditions of the attempts.
+    """
+    found: dict[str, float] = {}
+    for row in step.rows:
+        if _is_same_step(row, record) and row.measured is not None and _counts(row.measured):
+            name = row.metric.removeprefix("time.")
+            if row.metric == "time" or name != row.metric:
+                found[name] = row.measured.value or 0.0
+    ids = set(record.derived.ids) if record.derived else set()
+    workers = [each for each in step.view.records if each.id in ids]
+    for name in PARTS:
+        seen = [number(each, f"time.{name}") for each in workers]
+        known = [value for value in seen if value is not None]
+        if name not in found and known:
+            found[name] = median(known)
+    times = [each.value for each in workers if each.metric == "time" and each.value]
+    if "time" not in found and times:
+        found["time"] = median(times)
+    return found
+
+
+def _is_same_step(row: Row, record: Record) -> bool:
+    return (
+        row.benchmark == "step"
+        and dict(row.case) == dict(record.case)
+        and row.count == record.device_count
+    )
+
+
+def _step_losses(step: Step, time: float) -> list[Loss]:
+    parts = step_parts(step, step.record)
+    before: dict[str, float] = {}
+    if (above := step.ceiling_record) is not None and above.benchmark == "step":
+        before = step_parts(step, above)  # what the step above lost as well is no loss here
+    found = [
+        Loss(name=name, seconds=parts[part] - before.get(part, 0.0), next=what)
+        for part, (name, what) in PARTS.items()
+        if part in parts
+    ]
+    if above is not None and above.benchmark == "step":
+        return found
+    counted, bandwidth = count_step(step.record), bandwidth_of(step)
+    if counted is None:
+        return found
+    ops = counted.ops
+    if "optimizer" not in parts and bandwidth:
+        seconds = sum(op.num_bytes for op in ops if op.kind == "optimizer") / bandwidth
+        rate = format_quantity(bandwidth, "B/s")
+        name = f"optimizer, by its counted bytes at {rate}"
+        found.append(Loss(name=name, seconds=seconds, next=PARTS["optimizer"][1]))
+    if abs(step.value * time / counted.work - 1.0) > _SAME_COUNT:
+        return found  # another head, or another rule of counting: its operations are not these
+    found += _recomputation(step, counted)
+    found += _layers_at_this_batch(step, counted)
+    outside = ops if not _below_layer(step) else [op for op in ops if "block" not in op.name]
+    if bandwidth:
+        seconds = memory_seconds(outside, step.ceiling, bandwidth)
+        found.append(_memory_loss("memory-bound work around the layers", seconds, bandwidth))
+    return found
+
+
+def _recomputation(step: Step, counted: Counted) -> Iterator[Loss]:
+    """What checkpointing computes a second time, at the ceiling's rate."""
+    without = count_step(step.record, recompute="none")
+    if without is None:
+        return
+    more = total_flops(counted.ops, "recompute") - total_flops(without.ops, "recompute")
+    yield Loss(
+        name="activations computed again",
+        seconds=more / step.ceiling,
+        next="less activation checkpointing, if memory allows",
+    )
+
+
+def _layers_at_this_batch(step: Step, counted: Counted) -> Iterator[Loss]:
+    """The model's own layer at the step's batch and sequence, where that was measured."""
+    blocks = _work(op for op in counted.ops if "block" in op.name)
+    for row in step.rows:
+        record = row.measured
+        if record is None or not _is_own_layer(row, step.record) or not _counts(record):
+            continue
+        assert record.value is not None
+        bound = _is_launch_bound(step.rows, record)
+        if bound and "launch_gap" in step_parts(step, step.record):
+            return  # timed by itself
+        at = f"batch {row.case['batch']}, sequence {row.case['seq']}"
+        yield Loss(
+            name=LAUNCH_GAPS if bound else f"the layer at {at} is slower than the best",
+            seconds=blocks / record.value - blocks / step.ceiling,
+            next=PARTS["launch_gap"][1] if bound else "",
+        )
+        return
+
+
+def _is_own_layer(row: Row, record: Record) -> bool:
+    found, model = layer_shape(row.case), model_shape(record.case)
+    same = ("dtype", "batch", "seq")
+    return (
+        row.benchmark == "layer"
+        and row.metric == "flop_rate"
+        and row.case.get("pass") == "forward+backward"
+        and found is not None
+        and model is not None
+        and (found[0].family, found[0].hidden) == (model.family, model.hidden)
+        and all(row.case.get(name) == record.case.get(name) for name in same)
+    )
+
+
+def _below_layer(step: Step) -> bool:
+    return step.ceiling_record is not None and step.ceiling_record.benchmark == "layer"
+
+
+def _work(ops: Iterator[Op]) -> int:
+    return total_flops(list(ops), "forward", "backward")
+
+
+# ---- either
+
+
+def _clock_loss(step: Step, work: float) -> list[Loss]:
+    """A lower clock than the ceiling's makes all arithmetic slower."""
+    if step.ceiling_record is None:
+        return []
+    clock, before = number(step.record, "sm_clock_hz"), number(step.ceiling_record, "sm_clock_hz")
+    if not clock or not before or clock > before * _LOWER_CLOCK:
+        return []
+    reasons = throttle_reasons(step.record)
+    why = "heat" if "thermal" in reasons else "power cap" if "power" in reasons else "lower clock"
+    name = f"{why}: {format_quantity(clock, 'Hz')} against {format_quantity(before, 'Hz')}"
+    seconds = work / step.ceiling * (before / clock - 1.0)
+    return [Loss(name=name, seconds=seconds, next="nvidia-smi -q -d CLOCK,PERFORMANCE")]
+
+
+def _counts(record: Record) -> bool:
+    return record.status is Status.OK and bool(record.value) and record.disturbed is None

@@ -1,0 +1,330 @@
+"""From the claim down to what is reached: the picture that a report is for.
+
+A ladder belongs to one quantity of one device.  Its first rung is the claim,
+each further one a harder thing to reach, and the rung before it is its ceiling.
+Between two rungs lies a gap: how much, in which share, why, and what to try.
+Values are base SI units; a share is the gap over the ceiling.
+
+`DEFINITIONS` lists what makes a rung, in order: another benchmark joins the
+ladder by a line there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from trainrig.analysis.bottlenecks import Cause, find_cause
+from trainrig.analysis.evidence import Step
+from trainrig.analysis.match import Row, claim_for
+from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.time_loss import Share
+from trainrig.benchmarks.labels import Device, case_text, name_devices
+from trainrig.record import Kind, Record, Status
+
+Test = Callable[[Row], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """What lies between a rung and its ceiling."""
+
+    amount: float
+    """Value minus ceiling: negative where something was lost."""
+    unit: str
+    share: float
+    """``amount`` over the ceiling."""
+    cause: str
+    next: str
+    """The next command or action; empty where nothing needs doing."""
+    known: bool
+    """Whether the records name the cause."""
+    shares: tuple[Share, ...] = ()
+    """The drop by cause, where several have a size; they add up to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One number of a ladder."""
+
+    name: str
+    value: float | None
+    unit: str
+    kind: Kind
+    provenance: str
+    """Where the number comes from, in a few words."""
+    record: Record | None
+    note: str | None = None
+    """Why there is no value, or why the value is not judged."""
+    expected: tuple[float, float] | None = None
+    """The band that was predicted before the measurement."""
+    expected_source: str | None = None
+    gap: Gap | None = None
+    """To the nearest rung before it that has a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """One quantity of one device, from claim to the hardest thing that was tried."""
+
+    device: str
+    index: int | None
+    label: str
+    """The device as the report calls it: numbered only where there are several GPUs."""
+    quantity: str
+    """``fp16 compute``, ``memory bandwidth``, ``host to GPU``."""
+    unit: str
+    rungs: tuple[Rung, ...]
+
+    @property
+    def title(self) -> str:
+        """``fp16 compute of RTX 4090 #1``."""
+        return f"{self.quantity} of {self.label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What makes a rung: the best point among the rows that pass the test."""
+
+    name: str
+    test: Test
+
+
+def is_burst(row: Row) -> bool:
+    """An ordinary matmul of one device: not the long run, not all devices at once."""
+    return row.benchmark == "matmul" and row.count == 1 and not row.case.get("sustained")
+
+
+def is_cold_stream(row: Row) -> bool:
+    """Data that has to come from the device's own memory."""
+    if row.metric != "byte_rate" or row.count != 1 or row.case.get("cache") != "cold":
+        return False
+    return row.benchmark == "vector" or (
+        row.benchmark == "copy" and row.case.get("direction") not in ("h2d", "d2h")
+    )
+
+
+def _crossing(direction: str, memory: str) -> Test:
+    def test(row: Row) -> bool:
+        case = row.case
+        return (
+            row.benchmark == "copy"
+            and row.count == 1
+            and (case.get("direction"), case.get("memory")) == (direction, memory)
+        )
+
+    return test
+
+
+COMPUTE = (
+    Definition(name="Best matmul", test=is_burst),
+    Definition(
+        name="Sustained matmul",
+        test=lambda row: row.benchmark == "matmul" and bool(row.case.get("sustained")),
+    ),
+    Definition(
+        name="Matmul, all GPUs at once",
+        test=lambda row: row.benchmark == "matmul" and row.count > 1,
+    ),
+    Definition(
+        name="Best layer",
+        test=lambda row: row.benchmark == "layer" and row.case.get("pass") == "forward+backward",
+    ),
+    Definition(name="Training step", test=lambda row: row.benchmark == "step" and row.count == 1),
+    Definition(
+        name="Training step, all GPUs",
+        test=lambda row: row.benchmark == "step" and row.count > 1,
+    ),
+)
+MEMORY = (
+    Definition(name="Best cold stream", test=is_cold_stream),
+    Definition(
+        name="Best elementwise operation",
+        test=lambda row: row.benchmark == "vector" and is_cold_stream(row),
+    ),
+)
+LINKS = {
+    direction: (
+        Definition(name="Pinned memory", test=_crossing(direction, "pinned")),
+        Definition(name="Pageable memory", test=_crossing(direction, "pageable")),
+    )
+    for direction in ("h2d", "d2h")
+}
+# A disk bounds the loading of data and checkpoints, not a rung of compute: a ladder of its own.
+STORAGE = {
+    op: (
+        Definition(
+            name=f"Sequential {op}",
+            test=lambda row: row.benchmark == "storage" and row.metric == "byte_rate",
+        ),
+    )
+    for op in ("read", "write")
+}
+_LINK_NAMES = {"h2d": "host to GPU", "d2h": "GPU to host"}
+
+
+def ladder(view: RunView) -> tuple[Ladder, ...]:
+    """The ladders of every device: compute by dtype, memory, and the link to the host."""
+    found: list[Ladder] = []
+    everything = rows(view)
+    names = name_devices(devices(everything))
+    for (device, index), label in names.items():
+        own = [row for row in everything if (row.device, row.index) == (device, index)]
+        for quantity, chosen, definitions in _quantities(own):
+            built = _build(view, own, chosen, definitions)
+            if built:
+                found.append(
+                    Ladder(
+                        device=device or "unknown device",
+                        index=index,
+                        label=label,
+                        quantity=quantity,
+                        unit=built[0].unit,
+                        rungs=built,
+                    )
+                )
+    return tuple(found)
+
+
+def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
+    """Each device that has a point: GPUs by their number, then the host."""
+    seen = {(row.device, row.index) for row in everything if row.measured is not None}
+    return tuple(sorted(seen, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
+
+
+def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[Row], Sequence[Definition]]]:
+    compute = [row for row in own if row.metric == "flop_rate" and row.benchmark in _COMPUTING]
+    for dtype in sorted({str(row.case.get("dtype")) for row in compute}, key=dtype_order):
+        chosen = [row for row in compute if str(row.case.get("dtype")) == dtype]
+        yield f"{dtype} compute", chosen, COMPUTE
+    yield "memory bandwidth", [row for row in own if row.metric == "byte_rate"], MEMORY
+    for direction, definitions in LINKS.items():
+        chosen = [row for row in own if row.case.get("direction") == direction]
+        yield _LINK_NAMES[direction], chosen, definitions
+    for op, sequential in STORAGE.items():
+        yield f"storage {op}", [row for row in own if row.case.get("op") == op], sequential
+
+
+_COMPUTING = ("matmul", "layer", "step")
+_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
+
+
+def dtype_order(dtype: str) -> tuple[int, str]:
+    """Sort key: what training uses most comes first."""
+    return (_DTYPES.index(dtype) if dtype in _DTYPES else len(_DTYPES), dtype)
+
+
+def _build(
+    view: RunView, own: Sequence[Row], chosen: Sequence[Row], definitions: Sequence[Definition]
+) -> tuple[Rung, ...]:
+    picked = [
+        (definition.name, best)
+        for definition in definitions
+        if (best := best_row(row for row in chosen if definition.test(row))) is not None
+    ]
+    picked = [
+        pair for n, pair in enumerate(picked) if pair[1] not in [row for _, row in picked[:n]]
+    ]
+    if not picked:
+        return ()
+    rungs = [_claim_rung(view, picked[0][1])]
+    for name, row in picked:
+        rungs.append(_measured_rung(view, own, rungs, name, row))
+    return tuple(rungs)
+
+
+def best_row(candidates: Iterable[Row]) -> Row | None:
+    """The fastest row, an undisturbed one if there is any; one without a value if none has any."""
+    found = [row for row in candidates if row.measured is not None]
+    return max(found, key=_rank, default=None)
+
+
+def _rank(row: Row) -> tuple[bool, bool, float]:
+    record = row.measured
+    assert record is not None
+    has_value = record.status is Status.OK and record.value is not None
+    return has_value, record.disturbed is None, record.value or 0.0
+
+
+def _claim_rung(view: RunView, row: Row) -> Rung:
+    claim = claim_for(view.records, row)
+    limit = row.measured.limit if row.measured else None
+    if claim is None and limit is None and row.predicted is not None:
+        limit = row.predicted.limit
+    if claim is not None:
+        value, source = claim.value, claim.source or "claimed"
+    elif limit is not None:
+        value, source = limit.value, limit.source
+    else:
+        value, source = None, ""
+    return Rung(
+        name="Claim",
+        value=value,
+        unit=row.unit,
+        kind=Kind.CLAIMED,
+        provenance=source,
+        record=claim,
+        note=None if value is not None else "no claim known",
+    )
+
+
+def _measured_rung(
+    view: RunView, own: Sequence[Row], before: Sequence[Rung], name: str, row: Row
+) -> Rung:
+    record = row.measured
+    assert record is not None
+    predicted = row.predicted
+    rung = Rung(
+        name=name,
+        value=record.value if record.status is Status.OK else None,
+        unit=record.unit,
+        kind=record.kind,
+        provenance=_provenance(record),
+        record=record,
+        note=_note(record),
+        expected=predicted.band if predicted else None,
+        expected_source=predicted.source if predicted else None,
+    )
+    # What was disturbed is no ceiling: the last rung that stands is.
+    ceiling = next((r for r in reversed(before) if r.value and r.note is None), None)
+    if ceiling is None or rung.value is None:
+        return rung
+    return _with_gap(rung, ceiling, view, own)
+
+
+def _provenance(record: Record) -> str:
+    words = case_text(record.benchmark, record.case)
+    return f"{words}; published by {record.source}" if record.kind is Kind.BASELINE else words
+
+
+def _note(record: Record) -> str | None:
+    if record.status is not Status.OK:
+        return f"{record.status}: {record.reason or 'no reason given'}"
+    return f"disturbed: {record.disturbed}" if record.disturbed else None
+
+
+def _with_gap(rung: Rung, ceiling: Rung, view: RunView, own: Sequence[Row]) -> Rung:
+    assert rung.value is not None and ceiling.value and rung.record is not None
+    share = rung.value / ceiling.value - 1.0
+    step = Step(
+        view=view,
+        record=rung.record,
+        value=rung.value,
+        ceiling=ceiling.value,
+        ceiling_record=ceiling.record,
+        ceiling_kind=ceiling.kind,
+        ceiling_source=ceiling.provenance,
+        rows=tuple(own),
+    )
+    cause: Cause = find_cause(step)
+    gap = Gap(
+        amount=rung.value - ceiling.value,
+        unit=rung.unit,
+        share=share,
+        cause=cause.text,
+        next=cause.next,
+        known=cause.known,
+        shares=cause.shares,
+    )
+    return dataclasses.replace(rung, gap=gap)

@@ -1,0 +1,1 @@
+"""What each benchmark is: its cases, counted work, metrics, limits and words.  No torch."""

@@ -1,0 +1,102 @@
+"""Watching a run from a terminal, or not at all: progress on stderr, detached runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainrig.errors import EXIT_OK
+from trainrig.runner.progress import Progress, Watcher
+
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+def on_stderr() -> Watcher:
+    """A watcher that prints results as they come; on a terminal also what runs now."""
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def watch(event: Progress) -> None:
+        count = f"[{event.done}/{event.total}] " if event.total else ""
+        if event.level == "running":
+            if live:
+                width = max(20, _columns() - 1)
+                left = f"{event.left:.0f} s left, " if event.left else ""
+                _say(f"{_CLEAR_LINE}{(count + left + event.text)[:width]}", nl=False)
+            return
+        clear = _CLEAR_LINE if live else ""
+        prefix = "== " if event.level == "stage" else count
+        _say(f"{clear}{prefix}{event.text}")
+
+    return watch
+
+
+def _say(text: str, *, nl: bool = True) -> None:
+    """Talk costs no run: nobody may read it any more, or the disk behind it be full."""
+    with suppress(OSError):
+        click.echo(text, err=True, nl=nl)
+
+
+def print_run(run: Path) -> None:
+    """The run's report on stdout, and where its files lie."""
+    from trainrig.cli.output import console, unread
+    from trainrig.report.render.terminal import print_report
+    from trainrig.runner.history import ledger_sentence
+    from trainrig.runner.view import view_of
+    from trainrig.store import read_run
+
+    click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
+    with unread():
+        print_report(view_of(read_run(run)), console())
+        if (said := ledger_sentence(run.parent)) is not None:
+            click.echo(f"\npredictions, {said}")
+        click.echo(f"\nreport: {run / 'report.html'}")
+
+
+def print_json(summary: Mapping[str, Any]) -> None:
+    """One JSON object on the last line of stdout."""
+    from trainrig.cli.output import unread
+
+    with unread():
+        click.echo(json.dumps(summary, ensure_ascii=False))
+
+
+def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
+    """Start the same command in a session of its own, which no closing terminal reaches.
+
+    Raises DataError for a run that cannot be resumed, StoreError when ``out``
+    cannot be written: what can be refused is refused here, where somebody reads it.
+    """
+    from trainrig.store import log_in, read_run
+
+    if resume is not None:
+        read_run(resume)
+    arguments = [word for word in sys.argv[1:] if word != "--detach"]
+    log = log_in(out, f"detached-{os.getpid()}.log")
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainrig", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    if as_json:
+        print_json({"pid": process.pid, "log": str(log)})
+    else:
+        click.echo(f"process {process.pid} goes on by itself; follow it: tail -f {log}")
+    return EXIT_OK
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        return 80

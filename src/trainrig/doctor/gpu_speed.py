@@ -1,0 +1,143 @@
+"""Are the GPUs as fast as they could be: links, power limits, heat, modes.
+
+Judged is what the driver says of the card and its slot, not what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainrig.doctor.finding_ids import (
+    GPUS_DIFFER,
+    MIG_ENABLED,
+    NVLINK_INACTIVE,
+    PCIE_LINK_BELOW_MAX,
+    PERSISTENCE_OFF,
+    POWER_LIMIT_BELOW_DEFAULT,
+    THROTTLED,
+    finding,
+    gpus_of,
+    indices_of,
+)
+from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+from trainrig.record import Finding
+
+_BAD_REASONS = frozenset(
+    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
+)
+# Below this share of the time in kernels a GPU counts as idle, and its link may run slow.
+_IDLE_UTILIZATION = 0.05
+# Drivers round a limit to whole watts or percents.
+_LIMIT_TOLERANCE = 0.99
+
+
+def _widths(snapshot: Snapshot) -> Iterator[Finding]:
+    slots = {device.address: device.slot for device in value_or(snapshot.pci_gpus, ())}
+    for gpu in gpus_of(snapshot):
+        width, card_width = gpu.link.width, _widest(snapshot, gpu)
+        slot = slots.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
+        if isinstance(width, int) and card_width is not None and width < card_width:
+            yield _narrow(gpu, width, card_width, slot.max_width if slot else None)
+
+
+def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
+    """NVML's highest generation is what card and slot can do together."""
+    idle: list[Gpu] = []
+    for gpu in gpus_of(snapshot):
+        now, most = gpu.link.generation, gpu.link.max_generation
+        if isinstance(now, Missing) or isinstance(most, Missing) or now >= most:
+            continue
+        if value_or(gpu.utilization, 0.0) <= _IDLE_UTILIZATION:
+            idle.append(gpu)
+            continue
+        evidence = f"GPU {gpu.index} runs its link at generation {now} of {most} under load"
+        fix = "set the slot's link speed in the firmware to automatic; reseat the card"
+        yield finding(PCIE_LINK_BELOW_MAX, "warning", evidence, fix)
+    if idle:
+        evidence = f"{indices_of(idle)} idle, with a slow link to save power"
+        fix = "nothing, if it rises under load: trainrig bench copy"
+        yield finding(PCIE_LINK_BELOW_MAX, "info", evidence, fix)
+
+
+def _widest(snapshot: Snapshot, gpu: Gpu) -> int | None:
+    """Lanes the card has: NVML's maximum counts only those that the slot has too."""
+    cards = [d for d in value_or(snapshot.pci_gpus, ()) if d.address == gpu.pci_address]
+    widths = [card.link.max_width for card in cards] + [gpu.link.max_width]
+    return max((width for width in widths if isinstance(width, int)), default=None)
+
+
+def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Finding:
+    evidence = f"GPU {gpu.index} has {width} of its {card} PCIe lanes"
+    if isinstance(slot, int) and slot <= width:
+        evidence += f"; its slot has {slot}"
+        fix = "move it to a wider slot, or check how the board shares lanes between slots"
+    else:
+        fix = "reseat the card, clean its contacts, replace the riser; check the lane setting"
+    return finding(PCIE_LINK_BELOW_MAX, "warning", evidence, fix)
+
+
+def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
+    """Links down beside links that are up; a card without a bridge has none up."""
+    for gpu in gpus_of(snapshot):
+        down, up = value_or(gpu.nvlinks_inactive, 0), value_or(gpu.nvlinks_active, 0)
+        if down and up:
+            evidence = f"GPU {gpu.index}: {down} of {down + up} NVLinks are down"
+            fix = f"nvidia-smi nvlink -s -i {gpu.index}; sudo dmesg | grep -i nvlink"
+            yield finding(NVLINK_INACTIVE, "warning", evidence, fix)
+
+
+def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in gpus_of(snapshot):
+        limit, default = gpu.power_limit_w, gpu.power_limit_default_w
+        if isinstance(limit, Missing) or isinstance(default, Missing):
+            continue
+        if limit < default * _LIMIT_TOLERANCE:
+            evidence = f"GPU {gpu.index}: limited to {limit:.0f} W; its default is {default:.0f} W"
+            fix = f"sudo nvidia-smi -i {gpu.index} -pl {default:.0f}"
+            yield finding(POWER_LIMIT_BELOW_DEFAULT, "warning", evidence, fix)
+
+
+def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in gpus_of(snapshot):
+        reasons = value_or(gpu.throttle_reasons, ())
+        bad = [reason for reason in reasons if reason in _BAD_REASONS]
+        if bad:
+            heat = gpu.temperature_c
+            at = "" if isinstance(heat, Missing) else f" at {heat:.0f} °C"
+            evidence = f"GPU {gpu.index}{at} is slowed down: {', '.join(bad)}"
+            fix = "check fans, air flow and power cables; watch: nvidia-smi -q -d PERFORMANCE"
+            yield finding(THROTTLED, "warning", evidence, fix)
+        elif "sw_power_cap" in reasons:
+            evidence = f"GPU {gpu.index} runs at its power limit"
+            fix = "none under full load: the limit sets its speed"
+            yield finding(THROTTLED, "info", evidence, fix)
+
+
+def _alike(snapshot: Snapshot) -> Iterator[Finding]:
+    gpus = gpus_of(snapshot)
+    names = sorted({gpu.name for gpu in gpus if isinstance(gpu.name, str)})
+    if len(names) > 1:
+        evidence = f"different models in one machine: {', '.join(names)}"
+        fix = "train on equal cards (CUDA_VISIBLE_DEVICES); the slowest sets the pace of all"
+        yield finding(GPUS_DIFFER, "warning", evidence, fix)
+        return
+    limits = {gpu.power_limit_w for gpu in gpus if isinstance(gpu.power_limit_w, float)}
+    if len(limits) > 1:
+        shown = ", ".join(f"{limit:.0f} W" for limit in sorted(limits))
+        fix = "set one limit for all: sudo nvidia-smi -pl WATTS"
+        yield finding(GPUS_DIFFER, "warning", f"equal GPUs with different limits: {shown}", fix)
+
+
+def _modes(snapshot: Snapshot) -> Iterator[Finding]:
+    cut = [gpu for gpu in gpus_of(snapshot) if gpu.mig is True]
+    if cut:
+        evidence = f"{indices_of(cut)} is in MIG mode: a process gets a slice, not the card"
+        fix = f"for the whole card: sudo nvidia-smi -i {cut[0].index} -mig 0"
+        yield finding(MIG_ENABLED, "info", evidence, fix)
+    off = [gpu for gpu in gpus_of(snapshot) if gpu.persistence is False]
+    if off:
+        evidence = f"{indices_of(off)}: persistence mode is off; the first use after a pause waits"
+        yield finding(PERSISTENCE_OFF, "info", evidence, "sudo nvidia-smi -pm 1")
+
+
+CHECKS = (_widths, _speeds, _nvlinks, _power_limits, _throttling, _alike, _modes)

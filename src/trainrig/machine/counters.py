@@ -1,0 +1,301 @@
+"""The machine's state around a measurement: cheap to read, twice, and compared.
+
+`HostLoad.read` takes well under a millisecond; `between` turns two readings into
+what happened meanwhile.  Whether that disturbed a measurement is for `measure`
+to judge.
+
+Definitions.  Busy: processor time the kernel counts as user, nice, system, irq
+and softirq, over all logical processors, less what the measuring process itself
+used; the kernel counts in ticks of 10 ms, so a short span reads coarsely.
+Steal: time a virtual machine wanted to run and the hypervisor ran another.
+Pressure: share of the time in which some task waited for a processor
+(/proc/pressure/cpu).  Source: the kernel's proc(5), psi.rst and cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+
+from trainrig.machine import nvml
+from trainrig.machine.cgroup import throttled_s
+from trainrig.machine.nvidia import read_device
+from trainrig.machine.parse import integer, number, scaled
+from trainrig.machine.snapshot import Missing
+from trainrig.machine.system_access import Host, ThisMachine
+
+_CPUS = "/sys/devices/system/cpu"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+# Reading a frequency can interrupt that processor; a few of them tell enough.
+_MAX_CLOCKS = 4
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReading:
+    """The host's counters at one moment."""
+
+    time_s: float
+    """Monotonic."""
+    own_cpu_s: float
+    """Processor time of the measuring process so far."""
+    threads: int | Missing
+    busy_s: float | Missing
+    steal_s: float | Missing
+    waited_s: float | Missing
+    """Time in which some task waited for a processor."""
+    throttled_s: float | Missing
+    """Time in which the control group's quota held this process back."""
+    thermal_events: int | Missing
+    load_1m: float | Missing
+    clock_hz: float | Missing
+    """Median of a few processors' current clocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConditions:
+    """What happened on the host between two readings."""
+
+    wall_s: float
+    busy_other_fraction: float | Missing
+    """Share of all processors' time that other processes used, 0 to 1."""
+    steal_fraction: float | Missing
+    """Share of all processors' time that the hypervisor took, 0 to 1."""
+    own_cpus: float
+    """Processors' worth of time the measuring process used."""
+    pressure_fraction: float | Missing
+    throttled_fraction: float | Missing
+    """Share of the time in which the control group's quota was used up."""
+    thermal_events: int | Missing
+    """Times a processor slowed down because it was hot."""
+    load_1m: float | Missing
+    clock_hz: float | Missing
+
+    def as_case(self) -> dict[str, Scalar]:
+        """Flat and without what is missing, for a record's conditions."""
+        return _known({f"host_{name}": value for name, value in _fields(self).items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuConditions:
+    """A GPU's state at one moment."""
+
+    sm_clock_hz: float | Missing
+    memory_clock_hz: float | Missing
+    power_w: float | Missing
+    temperature_c: float | Missing
+    throttle_reasons: tuple[str, ...] | Missing
+    utilization: float | Missing
+    other_processes: int | Missing
+    """Processes with a compute context on it, this program's own not counted."""
+
+    def as_case(self) -> dict[str, Scalar]:
+        """Flat and without what is missing, for a record's conditions."""
+        values = _fields(self)
+        if isinstance(self.throttle_reasons, tuple):
+            values["throttle_reasons"] = ",".join(self.throttle_reasons)
+        return _known({f"gpu_{name}": value for name, value in values.items()})
+
+
+class HostLoad:
+    """Reads the host's counters; make it once, read it before and after."""
+
+    def __init__(self, host: Host | None = None) -> None:
+        self._host = host if host is not None else ThisMachine()
+        self._clocks, self._throttles = _counters(self._host)
+
+    def read(self, own_cpu_s: float | None = None) -> HostReading:
+        """The counters now; `own_cpu_s` replaces this process's own processor time."""
+        host = self._host
+        threads, busy, steal = parse_stat(host.read("/proc/stat"))
+        return HostReading(
+            time_s=time.monotonic(),
+            own_cpu_s=time.process_time() if own_cpu_s is None else own_cpu_s,
+            threads=threads,
+            busy_s=busy,
+            steal_s=steal,
+            waited_s=parse_pressure(host.read("/proc/pressure/cpu")),
+            throttled_s=throttled_s(host),
+            thermal_events=_sum_of(host, self._throttles),
+            load_1m=number(host.read("/proc/loadavg"), "load"),
+            clock_hz=_middle_clock(host, self._clocks),
+        )
+
+
+def between(before: HostReading, after: HostReading) -> HostConditions:
+    """What happened from `before` to `after`."""
+    wall = max(after.time_s - before.time_s, 1e-9)
+    own = max(after.own_cpu_s - before.own_cpu_s, 0.0)
+    total = _times(after.threads, wall)
+    return HostConditions(
+        wall_s=wall,
+        busy_other_fraction=_share(_rise(before.busy_s, after.busy_s), own, total),
+        steal_fraction=_share(_rise(before.steal_s, after.steal_s), 0.0, total),
+        own_cpus=own / wall,
+        pressure_fraction=_share(_rise(before.waited_s, after.waited_s), 0.0, wall),
+        throttled_fraction=_share(_rise(before.throttled_s, after.throttled_s), 0.0, wall),
+        thermal_events=_count(_rise(before.thermal_events, after.thermal_events)),
+        load_1m=after.load_1m,
+        clock_hz=after.clock_hz,
+    )
+
+
+def gpu_conditions(device: int | str, *, holds_context: bool = False) -> GpuConditions:
+    """The state of one NVIDIA GPU, by NVML's index, by UUID or by PCI address.
+
+    ``holds_context`` says that this process itself has the GPU open: where the
+    driver then does not list it, its process numbers are another namespace's.
+
+    CUDA's index is not NVML's where CUDA_VISIBLE_DEVICES is set: give the UUID
+    (torch prints it without its ``GPU-``; both are taken).
+    """
+    failed = nvml.start()
+    handle = nvml.handle_of(_named(device)) if failed is None else failed
+    if isinstance(handle, dict):
+        facts = dict.fromkeys(_GPU_FACTS, handle)
+    else:
+        facts = nvml.device_facts(handle, _GPU_FACTS)
+    gpu = read_device(0, facts)
+    return GpuConditions(
+        sm_clock_hz=gpu.sm_clock_hz,
+        memory_clock_hz=gpu.memory_clock_hz,
+        power_w=gpu.power_w,
+        temperature_c=gpu.temperature_c,
+        throttle_reasons=gpu.throttle_reasons,
+        utilization=gpu.utilization,
+        other_processes=_others(
+            facts.get("processes"), gpu.num_processes, holds_context=holds_context
+        ),
+    )
+
+
+_GPU_FACTS = frozenset(
+    ["sm_clock", "memory_clock", "power", "temperature", "throttle", "utilization", "processes"]
+)
+
+
+def _named(device: int | str) -> int | str:
+    bare_uuid = isinstance(device, str) and device.count("-") == 4 and ":" not in device
+    return f"GPU-{device}" if bare_uuid and not str(device).startswith("GPU-") else device
+
+
+def _others(processes: object, count: int | Missing, *, holds_context: bool) -> int | Missing:
+    """How many of the listed processes are not this program's."""
+    if isinstance(count, Missing) or not isinstance(processes, list):
+        return count
+    pids = [p.get("pid") if isinstance(p, dict) else None for p in processes]
+    own = os.getpid()
+    if holds_context and own not in pids:
+        return Missing("the driver lists processes by the numbers of another namespace")
+    return sum(not _is_ours(pid, own, own in pids) for pid in pids)
+
+
+def _is_ours(pid: object, own: int, is_worker: bool) -> bool:
+    """This process, a child of it, or, among workers, another child of the same parent."""
+    if pid == own:
+        return True
+    parent = _parent_of(pid)
+    return parent == own or (is_worker and parent == os.getppid())
+
+
+def _parent_of(pid: object) -> int | None:
+    status = ThisMachine().read(f"/proc/{pid}/stat")
+    # "1234 (name) S 1 ...": the name may hold anything, a closing parenthesis too.
+    words = [] if isinstance(status, Missing) else status.rpartition(")")[2].split()
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+
+
+def parse_stat(
+    content: str | Missing,
+) -> tuple[int | Missing, float | Missing, float | Missing]:
+    """Logical processors, busy seconds and stolen seconds in /proc/stat."""
+    if isinstance(content, Missing):
+        return content, content, content
+    lines = [line.split() for line in content.splitlines() if line.startswith("cpu")]
+    threads = sum(len(words[0]) > len("cpu") for words in lines)
+    ticks = [integer(word, "ticks") for word in lines[0][1:9]] if lines else []
+    known = [tick for tick in ticks if not isinstance(tick, Missing)]
+    if len(known) < 8 or threads == 0:
+        odd = Missing("/proc/stat has no line of processor times")
+        return odd, odd, odd
+    user, nice, system, _idle, _iowait, irq, softirq, steal = known
+    busy = user + nice + system + irq + softirq
+    return threads, busy / _TICKS_PER_S, steal / _TICKS_PER_S
+
+
+def parse_pressure(content: str | Missing) -> float | Missing:
+    """Seconds of ``some`` in a file of /proc/pressure; its total is in microseconds."""
+    if isinstance(content, Missing):
+        return content
+    for line in content.splitlines():
+        _, found, total = line.partition("total=")
+        if line.startswith("some ") and found:
+            return scaled(total, 1e-6, "pressure")
+    return Missing("no total in /proc/pressure/cpu")
+
+
+def _counters(host: Host) -> tuple[list[str], list[str]]:
+    """Files with the current clock of a few processors, and with each package's heat events."""
+    names = host.names(_CPUS)
+    listed = [] if isinstance(names, Missing) else [n for n in names if n[3:].isdigit()]
+    cpus = sorted((name for name in listed if name.startswith("cpu")), key=lambda n: int(n[3:]))
+    step = max(1, len(cpus) // _MAX_CLOCKS)
+    clocks = [f"{_CPUS}/{cpu}/cpufreq/scaling_cur_freq" for cpu in cpus[::step][:_MAX_CLOCKS]]
+    packages: dict[str, str] = {}
+    for cpu in cpus:
+        package = host.read(f"{_CPUS}/{cpu}/topology/physical_package_id")
+        if not isinstance(package, Missing):
+            packages.setdefault(package, f"{_CPUS}/{cpu}/thermal_throttle/package_throttle_count")
+    return clocks, list(packages.values())
+
+
+def _middle_clock(host: Host, paths: list[str]) -> float | Missing:
+    read = [scaled(host.read(path), 1e3, "clock") for path in paths]
+    known = sorted(clock for clock in read if not isinstance(clock, Missing))
+    return known[len(known) // 2] if known else Missing("the processors' clock is not readable")
+
+
+def _sum_of(host: Host, paths: list[str]) -> int | Missing:
+    counts = [integer(host.read(path), "count") for path in paths]
+    known = [count for count in counts if not isinstance(count, Missing)]
+    return sum(known) if known else Missing("no heat events are counted")
+
+
+def _rise(before: float | Missing, after: float | Missing) -> float | Missing:
+    """Increase of a counter; one that was reset in between tells nothing."""
+    if isinstance(before, Missing):
+        return before
+    if isinstance(after, Missing):
+        return after
+    return after - before if after >= before else Missing("the counter was reset")
+
+
+def _share(part: float | Missing, less: float, whole: float | Missing) -> float | Missing:
+    if isinstance(part, Missing):
+        return part
+    if isinstance(whole, Missing):
+        return whole
+    return min(max(part - less, 0.0) / whole, 1.0)
+
+
+def _times(count: int | Missing, wall: float) -> float | Missing:
+    return count if isinstance(count, Missing) else count * wall
+
+
+def _count(value: float | Missing) -> int | Missing:
+    return value if isinstance(value, Missing) else int(value)
+
+
+def _fields(values: HostConditions | GpuConditions) -> dict[str, object]:
+    return {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
+
+
+def _known(values: dict[str, object]) -> dict[str, Scalar]:
+    return {
+        name: value
+        for name, value in values.items()
+        if value is None or isinstance(value, str | int | float)
+    }

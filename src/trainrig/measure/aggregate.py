@@ -1,0 +1,198 @@
+"""From a worker's replies to records: one per attempt, then the point itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainrig.measure.family import Metric, family
+from trainrig.measure.timing import TARGET_HALF_WIDTH
+from trainrig.measure.worker import Reply, Request
+from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
+from trainrig.stats import Attempt, Interval, Settled, median, median_interval, settle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """On what a case was measured."""
+
+    device: str
+    """Device model, as records name it."""
+    index: int | None
+    """Which of the machine's devices; None for the host."""
+    count: int
+    """How many devices worked at the same time."""
+    environment: str
+    """Digest of the software and settings."""
+
+
+def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: int) -> Record:
+    """One worker's samples of one case, or why there are none."""
+    ok = reply.status is Status.OK
+    interval = median_interval(reply.samples) if ok else None
+    record = Record(
+        kind=Kind.MEASURED,
+        benchmark=request.family,
+        version=family(request.family).version,
+        case=request.case,
+        metric="time",
+        unit="s",
+        value=median(reply.samples) if ok else None,
+        samples=reply.samples or None,
+        interval=(interval.low, interval.high) if interval else None,
+        confidence=interval.confidence if interval else None,
+        attempt=attempt,
+        stop=reply.stop,
+        status=reply.status,
+        reason=reply.reason,
+        disturbed=reply.disturbed,
+        conditions=reply.conditions,
+        started=reply.started,
+        duration=reply.duration,
+    )
+    return _on(record, subject)
+
+
+def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record, ...]:
+    """The point that attempts at one case settle on: one record a metric of its family.
+
+    When no attempt succeeded, one record carries the last attempt's status and
+    reason.  A wrong answer in any attempt fails the point: an intermittent fault is
+    a fault.
+    """
+    bad = [record for record in attempts if record.status is not Status.OK]
+    wrong = [record for record in bad if record.is_wrong_answer]
+    good = [record for record in attempts if record.status is Status.OK]
+    last = attempts[-1]
+    chosen = family(last.benchmark)
+    metrics = chosen.metrics(last.case)
+    if wrong or not good:
+        return (_without_value((wrong or bad)[-1], metrics[0]),)
+    settled = settle([_view(record) for record in good], required, chosen.agreement)
+    used = [good[index] for index in settled.used]
+    points = [_point(used, settled, metric) for metric in metrics]
+    return (*points, *_results(used, points[0], chosen.results))
+
+
+def _view(record: Record) -> Attempt:
+    assert record.value is not None and record.interval is not None
+    low, high = record.interval
+    interval = Interval(low=low, high=high, confidence=record.confidence or 0.0)
+    return Attempt(value=record.value, interval=interval, disturbed=record.disturbed)
+
+
+def _point(used: Sequence[Record], settled: Settled, metric: Metric) -> Record:
+    last = used[-1]
+    return last.replace(
+        id=new_id(),
+        metric=metric.name,
+        unit=metric.unit,
+        value=metric.of(settled.value),
+        samples=None,
+        derived=Derivation(
+            ids=tuple(record.id for record in used),
+            formula=f"{metric.formula} (median over {len(used)} workers' median times)",
+        ),
+        interval=_ends(settled.interval, metric),
+        confidence=settled.interval.confidence,
+        attempt=None,
+        stop=_why_stopped(used, settled),
+        disturbed=settled.disturbed,
+        conditions=_common_conditions(used),
+        started=used[0].started,
+        duration=sum(record.duration or 0.0 for record in used),
+    )
+
+
+def _results(
+    used: Sequence[Record], point: Record, names: Sequence[tuple[str, str]]
+) -> Iterator[Record]:
+    """A point for each condition that is a result of its own, where all attempts have it."""
+    for name, unit in names:
+        values = [record.conditions.get(name) for record in used]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        if len(known) < len(used):
+            continue
+        yield point.replace(
+            id=new_id(),
+            metric=name,
+            unit=unit,
+            value=median(known),
+            derived=Derivation(
+                ids=tuple(record.id for record in used),
+                formula=f"median over {len(used)} workers of their conditions' {name}",
+            ),
+            interval=(min(known), max(known)),
+            confidence=None,
+        )
+
+
+def _ends(interval: Interval, metric: Metric) -> tuple[float, float]:
+    """The interval in the metric's unit: the longest time is the lowest rate."""
+    one, other = metric.of(interval.low), metric.of(interval.high)
+    return min(one, other), max(one, other)
+
+
+def _why_stopped(used: Sequence[Record], settled: Settled) -> str | None:
+    """Converged only where each worker did and all of them lie within the same tight interval."""
+    others = [record.stop for record in used if record.stop != "converged"]
+    if others:
+        return others[-1]
+    tight = settled.interval.half_width(settled.value) <= TARGET_HALF_WIDTH
+    return "converged" if tight else "spread"
+
+
+def _without_value(record: Record, metric: Metric) -> Record:
+    return record.replace(
+        id=new_id(),
+        metric=metric.name,
+        unit=metric.unit,
+        value=None,
+        samples=None,
+        derived=Derivation(ids=(record.id,), formula=metric.formula),
+        interval=None,
+        confidence=None,
+        attempt=None,
+        stop=None,
+    )
+
+
+def _common_conditions(records: Sequence[Record]) -> Case:
+    """What was the same for every attempt, and the median of what is a number."""
+    names = [name for name in records[0].conditions if all(name in r.conditions for r in records)]
+    common: dict[str, str | int | float | bool | None] = {}
+    for name in names:
+        values = [record.conditions[name] for record in records]
+        if all(isinstance(value, float) for value in values):
+            common[name] = median([float(value) for value in values if value is not None])
+        elif all(value == values[0] for value in values):
+            common[name] = values[0]
+    return common
+
+
+def skipped_record(
+    family_name: str, case: Case, subject: Subject, reason: str, status: Status = Status.SKIPPED
+) -> Record:
+    """A case that was planned and not run, and why."""
+    chosen = family(family_name)
+    metric = chosen.metrics(case)[0]
+    record = Record(
+        kind=Kind.MEASURED,
+        benchmark=family_name,
+        version=chosen.version,
+        case=case,
+        metric=metric.name,
+        unit=metric.unit,
+        status=status,
+        reason=reason,
+    )
+    return _on(record, subject)
+
+
+def _on(record: Record, subject: Subject) -> Record:
+    return record.replace(
+        device=subject.device,
+        device_index=subject.index,
+        device_count=subject.count,
+        environment=subject.environment,
+    )

@@ -1,0 +1,177 @@
+"""A folder as a device: how it is named, and whether its disk was quiet while a case ran.
+
+A worker for a disk is started for ``disk:FOLDER`` and never loads torch.  Around
+a case it reads what the kernel counts of the block device under the folder
+(/proc/diskstats, sectors of 512 bytes whatever the disk's own are) and of this
+process and its children (/proc/self/io): the rest was moved by others.
+
+Writes of others are judged only where the case itself writes nothing: the file
+system's journal is written by the kernel in nobody's name.  Where a folder has no
+block device of its own (a network, tmpfs, btrfs, overlay) others cannot be seen.
+
+Source: the kernel's Documentation/admin-guide/iostats.rst and filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from trainrig.machine.counters import HostConditions, HostLoad, between
+from trainrig.machine.parse import integer
+from trainrig.machine.snapshot import Missing
+from trainrig.machine.system_access import Host, ThisMachine
+from trainrig.measure.noise import MAX_QUOTA, MAX_STEAL, Watched
+from trainrig.record import Scalar
+
+PREFIX = "disk:"
+MAX_OTHER_IO = 0.05
+"""Bytes that others moved, as a share of all."""
+MAX_OTHER_CPU = 0.25
+"""A disk needs little of a processor, but at once: an fsync of 0.1 ms took 4 ms, a scheduler's
+tick, on two processors that others kept busy."""
+
+_SECTOR = 512
+# The system's own log lines and time stamps.
+_TRIFLE = 1 << 20
+_TICK_S = 0.01
+
+
+def is_disk(device: str) -> bool:
+    """Whether a worker's device is a folder on a disk."""
+    return device.startswith(PREFIX)
+
+
+def folder_of(device: str) -> str:
+    """The folder of ``disk:FOLDER``."""
+    return device.removeprefix(PREFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Bytes read from and written to a disk so far."""
+
+    read: int
+    written: int
+
+    def since(self, before: Moved) -> Moved:
+        """What was moved after ``before``."""
+        return Moved(read=self.read - before.read, written=self.written - before.written)
+
+
+@contextmanager
+def watch(device: str, host: Host | None = None) -> Iterator[Watched]:
+    """Read the counters of the disk under ``disk:FOLDER`` before and after the body."""
+    seen = host or ThisMachine()
+    watched, load, number = Watched(), HostLoad(seen), _device_number(folder_of(device))
+    before, start = load.read(_cpu_time()), time.perf_counter()
+    disk, own = moved_on(seen, number), moved_by_us(seen)
+    yield watched
+    wall = time.perf_counter() - start
+    conditions = between(before, load.read(_cpu_time()))
+    ours, all_of_it = _since(own, moved_by_us(seen)), _since(disk, moved_on(seen, number))
+    watched.conditions = describe(conditions, ours, all_of_it, wall)
+    watched.disturbed = judge(conditions, ours, all_of_it)
+
+
+def _cpu_time() -> float:
+    """Of this process and of its children that have ended: fio is one."""
+    return sum(os.times()[:4])
+
+
+def _device_number(folder: str) -> tuple[int, int]:
+    try:
+        device = os.stat(folder).st_dev
+    except OSError:
+        return 0, 0
+    return os.major(device), os.minor(device)
+
+
+def moved_on(host: Host, number: tuple[int, int]) -> Moved | Missing:
+    """All that was moved on the block device of that major and minor number."""
+    table = host.read("/proc/diskstats")
+    if isinstance(table, Missing):
+        return table
+    for line in table.splitlines():
+        words = line.split()
+        if words[:2] == [str(part) for part in number] and len(words) >= 10:
+            read, written = integer(words[5], "sectors"), integer(words[9], "sectors")
+            if isinstance(read, int) and isinstance(written, int):
+                return Moved(read=read * _SECTOR, written=written * _SECTOR)
+    return Missing("the folder lies on no block device of its own")
+
+
+def moved_by_us(host: Host) -> Moved | Missing:
+    """What this process and its ended children moved to and from any disk."""
+    content = host.read("/proc/self/io")
+    if isinstance(content, Missing):
+        return content
+    fields = dict(line.split(": ", 1) for line in content.splitlines() if ": " in line)
+    read = integer(fields.get("read_bytes"), "bytes")
+    written = integer(fields.get("write_bytes"), "bytes")
+    if isinstance(read, Missing) or isinstance(written, Missing):
+        return Missing("/proc/self/io does not count bytes")
+    return Moved(read=read, written=written)
+
+
+def _since(before: Moved | Missing, after: Moved | Missing) -> Moved | Missing:
+    if isinstance(before, Missing):
+        return before
+    return after if isinstance(after, Missing) else after.since(before)
+
+
+def _others(ours: Moved | Missing, everything: Moved | Missing) -> Moved | Missing:
+    if isinstance(ours, Missing):
+        return ours
+    if isinstance(everything, Missing):
+        return everything
+    return Moved(
+        read=max(everything.read - ours.read, 0), written=max(everything.written - ours.written, 0)
+    )
+
+
+def describe(
+    host: HostConditions, ours: Moved | Missing, everything: Moved | Missing, wall: float
+) -> dict[str, Scalar]:
+    """Flat, base SI units, without what could not be read."""
+    others = _others(ours, everything)
+    values: dict[str, Scalar | Missing] = {
+        "load_1m": host.load_1m,
+        "other_cpu_share": host.busy_other_fraction,
+        "steal_share": host.steal_fraction,
+        "cpu_time_per_wall": host.own_cpus,
+    }
+    if not isinstance(others, Missing):
+        values["other_read_rate"] = others.read / wall
+        values["other_write_rate"] = others.written / wall
+    return {name: value for name, value in values.items() if not isinstance(value, Missing)}
+
+
+def judge(host: HostConditions, ours: Moved | Missing, everything: Moved | Missing) -> str | None:
+    """Why a measurement of the disk must not be judged, or None."""
+    grain = _TICK_S / host.wall_s
+    rules = (
+        (host.throttled_fraction, MAX_QUOTA, "the container's CPU quota held it back {} of it"),
+        (host.steal_fraction, MAX_STEAL + grain, "the hypervisor took {} of the processors"),
+        (host.busy_other_fraction, MAX_OTHER_CPU, "other processes used {} of the processors"),
+        (_other_share(ours, everything), MAX_OTHER_IO, "others moved {} of the disk's bytes"),
+    )
+    for value, most, words in rules:
+        if not isinstance(value, Missing) and value > most:
+            return words.format(f"{value * 100.0:.0f} %")
+    return None
+
+
+def _other_share(ours: Moved | Missing, everything: Moved | Missing) -> float | Missing:
+    """Others' share of the bytes: of both directions where we only read, else of the reads."""
+    others = _others(ours, everything)
+    if isinstance(ours, Missing) or isinstance(others, Missing):
+        return Missing("the kernel does not count them")
+    only_reads = ours.written <= _TRIFLE
+    theirs = others.read + (others.written if only_reads else 0)
+    if theirs <= _TRIFLE:
+        return 0.0
+    return theirs / (theirs + ours.read + ours.written)

@@ -1,0 +1,322 @@
+"""Was the machine quiet while a case ran?  Readings around it, and the rules that judge them.
+
+`watch` reads the host's counters, this process's threads and the GPU before and
+after its body, and leaves flat conditions and, where a rule was broken, the
+reason why the case must not be judged.  `telemetry_row` is the parent's view,
+about once a second, for the run's series.  The raw readings are those of
+`machine.telemetry`; the thresholds are here and stand in docs/definitions.md.
+
+The sharpest witness is the kernel's count of how long each of our own threads
+was ready to run and had no processor (/proc/self/task/*/schedstat, nanoseconds).
+A team of threads is as slow as its last member: with two threads and one busy
+neighbour, `torch.mul` went from 6 µs to 8 ms a call with an interquartile range
+under one percent, while that count stood at 100 % of the time (quiet: 0.1 to 1 %).
+/proc/stat counts in ticks of 10 ms, so its shares are judged only beyond one tick.
+
+Sources: the kernel's Documentation/scheduler/sched-stats.rst and accounting/psi.rst;
+NVML's clock event reasons.
+
+Did others use the machine while an experiment trained?
+
+A rank cannot tell: beside it other ranks of the same training run, and to its own counters they
+are strangers.  The parent can: what all processors did, less what this process and the children
+that it has waited for used, is what others took.  It works for every engine.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+from trainrig.machine import nvml
+from trainrig.machine.counters import (
+    GpuConditions,
+    HostConditions,
+    HostLoad,
+    HostReading,
+    between,
+    gpu_conditions,
+)
+from trainrig.machine.parse import integer
+from trainrig.machine.snapshot import Missing
+from trainrig.machine.system_access import Host, ThisMachine
+from trainrig.record import Scalar
+
+# Shares of the window.  Waiting for a share w of the time slows a team by at most w / (1 - w): the
+# first two stand at what two workers may differ by anyway (stats.AGREEMENT).
+MAX_THREAD_WAIT = 0.05
+MIN_MAIN_THREAD = 0.95
+MAX_STEAL = 0.02
+MAX_QUOTA = 0.01
+# A neighbour on another processor costs no waiting, but memory bandwidth and boost clock.
+MAX_OTHER = 0.05
+# A GPU works ahead of the thread that feeds it, so the host may stumble more.
+MAX_GPU_THREAD_WAIT = 0.10
+
+# /proc/stat counts in these.
+_TICK_S = 0.01
+_FAULTY_REASONS = frozenset(
+    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
+)
+# Device work that is queued while a GPU's clocks are read: clocks at rest say nothing.
+_BUSY_S = 0.03
+_MAX_BUSY_CALLS = 500
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """What was seen around a measurement; filled in when the watch ends."""
+
+    conditions: dict[str, Scalar] = field(default_factory=dict)
+    disturbed: str | None = None
+    keep_busy: Callable[[], object] = lambda: None
+    """Set by the body for a GPU: queues more of the same work while its clocks are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnThreads:
+    """How this process's threads fared in a window, as shares of it."""
+
+    main_ran: float
+    """Time the measuring thread was on a processor."""
+    worst_wait: float | Missing
+    """Time the unluckiest thread was ready to run and had no processor."""
+
+
+@contextmanager
+def watch(device: str) -> Iterator[Watched]:
+    """Read the machine's counters before and after the body."""
+    watched = Watched()
+    load, host = _host_load(), ThisMachine()
+    before = load.read()
+    waits_before, ran_before, start = thread_waits(host), time.thread_time(), time.perf_counter()
+    yield watched
+    wall, ran = time.perf_counter() - start, time.thread_time() - ran_before
+    threads = compare_waits(waits_before, thread_waits(host), main_ran=ran / wall, wall=wall)
+    conditions = between(before, load.read())
+    watched.conditions = {**describe_host(conditions, threads), "threads": _num_threads()}
+    if device == "cpu":
+        watched.disturbed = judge_host(conditions, threads)
+        return
+    gpu = _gpu_under_load(device, watched.keep_busy)
+    watched.conditions.update(describe_gpu(gpu))
+    watched.disturbed = judge_gpu(gpu, threads)
+
+
+@cache
+def _host_load() -> HostLoad:
+    return HostLoad()
+
+
+def _num_threads() -> int:
+    import torch
+
+    return int(torch.get_num_threads())
+
+
+def _gpu_under_load(device: str, keep_busy: Callable[[], object]) -> GpuConditions:
+    import torch
+
+    index = torch.device(device).index or 0
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    keep_busy()
+    conditions = gpu_conditions(index if uuid is None else str(uuid), holds_context=True)
+    torch.cuda.synchronize(index)
+    return conditions
+
+
+def queue_more(call: Callable[[], object], per_call: float) -> Callable[[], None]:
+    """Makes enough calls to keep a GPU busy while its clocks are read."""
+    count = max(1, min(_MAX_BUSY_CALLS, round(_BUSY_S / max(per_call, 1e-9))))
+
+    def queue() -> None:
+        for _ in range(count):
+            call()
+
+    return queue
+
+
+def thread_waits(host: Host) -> dict[int, float]:
+    """Thread id → seconds it was ready to run and had no processor; empty where not counted."""
+    found = {}
+    names = host.names("/proc/self/task")
+    for name in () if isinstance(names, Missing) else names:
+        content = host.read(f"/proc/self/task/{name}/schedstat")
+        words = [] if isinstance(content, Missing) else content.split()
+        waited = integer(words[1], "nanoseconds") if len(words) == 3 else None
+        if isinstance(waited, int):
+            found[int(name)] = waited * 1e-9
+    return found
+
+
+def compare_waits(
+    before: dict[int, float], after: dict[int, float], *, main_ran: float, wall: float
+) -> OwnThreads:
+    """How the threads fared; one that started meanwhile counts from its start."""
+    if not before or not after:
+        unknown = Missing("the kernel does not count the waiting of threads")
+        return OwnThreads(main_ran=main_ran, worst_wait=unknown)
+    waits = [max(total - before.get(thread, 0.0), 0.0) for thread, total in after.items()]
+    return OwnThreads(main_ran=main_ran, worst_wait=max(waits) / wall)
+
+
+def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
+    """Why a measurement on the host's processors must not be judged, or None."""
+    grain = _TICK_S / host.wall_s
+    rules = (
+        (threads.worst_wait, MAX_THREAD_WAIT, "a thread waited for a processor {} of the time"),
+        (host.throttled_fraction, MAX_QUOTA, "the container's CPU quota held it back {} of it"),
+        (host.steal_fraction, MAX_STEAL + grain, "the hypervisor took {} of the processors"),
+        (host.busy_other_fraction, MAX_OTHER + grain, "other processes used {} of the processors"),
+    )
+    for value, most, words in rules:
+        if not isinstance(value, Missing) and value > most:
+            return words.format(_percent(value))
+    if threads.main_ran < MIN_MAIN_THREAD:
+        return f"the measuring thread ran only {_percent(threads.main_ran)} of the time"
+    if not isinstance(host.thermal_events, Missing) and host.thermal_events > 0:
+        return f"the processor slowed down {host.thermal_events} times because it was hot"
+    return None
+
+
+def judge_gpu(gpu: GpuConditions, threads: OwnThreads) -> str | None:
+    """Why a measurement on a GPU must not be judged, or None.
+
+    A software power cap is what a card meets at full load; it is noted, not judged.
+    """
+    if not isinstance(gpu.other_processes, Missing) and gpu.other_processes > 0:
+        return f"{gpu.other_processes} other processes had the GPU open"
+    reasons = () if isinstance(gpu.throttle_reasons, Missing) else gpu.throttle_reasons
+    faulty = [reason for reason in reasons if reason in _FAULTY_REASONS]
+    if faulty:
+        return "the GPU slowed itself down: " + ", ".join(faulty)
+    wait = threads.worst_wait
+    if not isinstance(wait, Missing) and wait > MAX_GPU_THREAD_WAIT:
+        return f"the thread that feeds the GPU waited for a processor {_percent(wait)} of the time"
+    return None
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100.0:.0f} %"
+
+
+def describe_host(host: HostConditions, threads: OwnThreads) -> dict[str, Scalar]:
+    """Flat, base SI units, without what could not be read."""
+    return _known(
+        {
+            "load_1m": host.load_1m,
+            "other_cpu_share": host.busy_other_fraction,
+            "steal_share": host.steal_fraction,
+            "cpu_time_per_wall": host.own_cpus,
+            "thread_wait_share": threads.worst_wait,
+            "main_thread_share": threads.main_ran,
+            "cpu_clock_hz": host.clock_hz,
+        }
+    )
+
+
+def describe_gpu(gpu: GpuConditions) -> dict[str, Scalar]:
+    """Flat, base SI units, without what could not be read."""
+    reasons = gpu.throttle_reasons
+    return _known(
+        {
+            "sm_clock_hz": gpu.sm_clock_hz,
+            "memory_clock_hz": gpu.memory_clock_hz,
+            "power_w": gpu.power_w,
+            "temperature_c": gpu.temperature_c,
+            "throttle_reasons": reasons if isinstance(reasons, Missing) else ",".join(reasons),
+            "other_gpu_processes": gpu.other_processes,
+        }
+    )
+
+
+def _known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
+    return {name: value for name, value in values.items() if not isinstance(value, Missing)}
+
+
+class Telemetry:
+    """The machine second by second, for the parent; takes no torch and under 2 ms on a host."""
+
+    def __init__(self) -> None:
+        self._load = HostLoad()
+        self._latest: HostReading = self._load.read(own_cpu_s=0.0)
+        self._num_gpus = self._count_gpus()
+
+    def _count_gpus(self) -> int:
+        count = nvml.ask("nvmlDeviceGetCount") if nvml.start() is None else 0
+        return count if isinstance(count, int) else 0
+
+    def row(self) -> dict[str, Scalar]:
+        """One row: what the host did since the last one, and each GPU now."""
+        reading = self._load.read(own_cpu_s=0.0)
+        host = between(self._latest, reading)
+        self._latest = reading
+        row = _known(
+            {
+                "t": time.time(),
+                "cpu_share": host.busy_other_fraction,
+                "steal_share": host.steal_fraction,
+                "load_1m": host.load_1m,
+                "cpu_clock_hz": host.clock_hz,
+            }
+        )
+        for index in range(self._num_gpus):
+            gpu = gpu_conditions(index)
+            found = {**describe_gpu(gpu), **_known({"utilization": gpu.utilization})}
+            row |= {f"gpu{index}_{name}": value for name, value in found.items()}
+        return row
+
+
+@cache
+def _telemetry() -> Telemetry:
+    return Telemetry()
+
+
+def telemetry_row() -> dict[str, Scalar]:
+    """The next row of series/telemetry.jsonl: ``t`` in seconds since 1970, then base SI units.
+
+    ``cpu_share`` is what all processes used of all processors since the last row.
+    """
+    return _telemetry().row()
+
+
+_TICK_SECONDS = 0.01
+
+
+@dataclass(slots=True)
+class NeighbourWatch:
+    """Filled in at the end: why what ran must not be judged by its speed, or None."""
+
+    disturbed: str | None = None
+
+
+@contextmanager
+def watch_neighbours() -> Iterator[NeighbourWatch]:
+    """Read the host's counters around a body that starts processes and waits for them."""
+    watched, load = NeighbourWatch(), HostLoad()
+    before = load.read(_own_seconds())
+    yield watched
+    watched.disturbed = judge(between(before, load.read(_own_seconds())))
+
+
+def judge(host: HostConditions) -> str | None:
+    """Why a training must not be judged, or None."""
+    grain = _TICK_SECONDS / host.wall_s
+    rules = (
+        (host.busy_other_fraction, MAX_OTHER, "other processes used {:.0%} of the processors"),
+        (host.steal_fraction, MAX_STEAL, "the hypervisor took {:.0%} of the processors"),
+    )
+    for value, most, words in rules:
+        if not isinstance(value, Missing) and value > most + grain:
+            return words.format(value).replace("%", " %")
+    return None
+
+
+def _own_seconds() -> float:
+    """Processor time of this process and of the children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)

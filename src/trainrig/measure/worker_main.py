@@ -1,0 +1,218 @@
+"""The worker's side: read a case, check the answer, time it, write one reply line.
+
+Started as ``python -m trainrig.measure.worker_main DEVICE``.  Requests and replies are
+JSON lines on stdin and on a private copy of stdout; whatever libraries print
+goes to stderr, which is the worker's log.  The worker dies with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from trainrig.errors import TrainrigError
+from trainrig.measure import disk_activity, noise
+from trainrig.measure.clock import Clock, clock_for
+from trainrig.measure.family import Prepared, SelfTimed, Unsupported, family
+from trainrig.measure.noise import Watched
+from trainrig.measure.timing import Samples, Settings, sample
+from trainrig.record import WRONG_ANSWER, Status
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """What a case may say to its parent before the reply."""
+
+    hold: Callable[[], None] = lambda: None
+    """Prepared: wait for the parent's word, where it wants to give one."""
+    tell: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """What should neither wait for the reply nor be lost where there is none."""
+
+
+Measure = Callable[[dict[str, Any], str, Parent], dict[str, Any]]
+"""(request, device, parent) → status, samples and the rest of a reply."""
+
+
+def main() -> None:
+    """Serve the families of this room."""
+    serve(measure_case)
+
+
+def serve(measure: Measure) -> None:
+    """Serve cases until stdin closes."""
+    device = sys.argv[1]
+    replies = _take_stdout()
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _reply(replies, {"ready": _introduce(device)})
+    _stop_collecting()
+    for line in sys.stdin:
+        request = json.loads(line)
+        parent = Parent(
+            hold=_holder(replies, request), tell=lambda news: _reply(replies, {"news": dict(news)})
+        )
+        _reply(replies, run_case(request, device, parent, measure))
+    # Interpreter shutdown with live CUDA or OpenMP threads is where crashes hide.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _holder(replies: TextIO, request: dict[str, Any]) -> Callable[[], None]:
+    """What a case does between preparing and timing: nothing, or wait for the parent's word."""
+
+    def wait_for_word() -> None:
+        _reply(replies, {"holding": True})
+        sys.stdin.readline()
+
+    return wait_for_word if request.get("hold") else lambda: None
+
+
+def run_case(
+    request: dict[str, Any],
+    device: str,
+    parent: Parent | None = None,
+    measure: Measure | None = None,
+) -> dict[str, Any]:
+    """One reply for one request; every failure of the case itself becomes a status."""
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    start = time.perf_counter()
+    run = measure or measure_case
+    reply = _classify(lambda: run(request, device, parent or Parent()))
+    return {
+        "id": request.get("id"),
+        **reply,
+        "started": started,
+        "duration": time.perf_counter() - start,
+    }
+
+
+def measure_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str, Any]:
+    """Prepare a case, check its answer, time it, check again."""
+    chosen = family(request["family"])
+    clock = clock_for(device)
+    prepared = chosen.prepare(request["case"], device)
+    wrong = prepared.wrong()
+    if wrong is not None:
+        return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} before timing: {wrong}"}
+    parent.hold()
+    with (disk_activity if disk_activity.is_disk(device) else noise).watch(device) as watched:
+        samples = _sample(clock, prepared, Settings(**request["settings"]), watched)
+    wrong = prepared.wrong()  # again: a device may only fail when it is warm
+    if wrong is not None:
+        return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} after timing: {wrong}"}
+    return {
+        "status": Status.OK,
+        "samples": samples.times,
+        "stop": samples.stop,
+        "conditions": {
+            "clock": clock.name,
+            "calls_per_sample": samples.calls_per_sample,
+            **watched.conditions,
+            **samples.conditions,
+        },
+        "disturbed": watched.disturbed,
+    }
+
+
+def _sample(
+    clock: Clock, prepared: Prepared | SelfTimed, settings: Settings, watched: Watched
+) -> Samples:
+    if isinstance(prepared, SelfTimed):
+        return prepared.sample(settings)
+    samples = sample(clock, prepared.call, settings)
+    watched.keep_busy = noise.queue_more(prepared.call, samples.median)
+    return samples
+
+
+def _classify(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Turn the ways in which a case can fail into a status and a reason."""
+    try:
+        return measure()
+    except Unsupported as error:
+        return {"status": Status.SKIPPED, "reason": error.message}
+    except TrainrigError as error:
+        return {"status": Status.FAILED, "reason": error.message}
+    except Exception as error:  # noqa: BLE001 - the edge: torch raises nearly everything
+        if isinstance(error, _out_of_memory()):
+            return {"status": Status.OOM, "reason": _first_line(error)}
+        status = Status.OOM if "allocate memory" in str(error) else Status.FAILED
+        return {"status": status, "reason": f"{type(error).__name__}: {_first_line(error)}"}
+    finally:
+        gc.collect()  # a failed case's frames hold its buffers
+        _free_gpu_memory()
+
+
+def _out_of_memory() -> tuple[type[BaseException], ...]:
+    """Python's error, and torch's where torch is loaded: a disk's worker does without."""
+    torch = sys.modules.get("torch")
+    return (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+
+
+def _free_gpu_memory() -> None:
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(RuntimeError):
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:200]
+
+
+def _introduce(device: str) -> dict[str, Any]:
+    """What this worker runs on: names only; machine.json has the rest."""
+    if disk_activity.is_disk(device):
+        return {"folder": disk_activity.folder_of(device)}
+    import torch
+
+    about: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    if device != "cpu":
+        about["name"] = torch.cuda.get_device_name(device)
+        about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
+        torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
+    return about
+
+
+def _stop_collecting() -> None:
+    """No garbage collection while a case is timed; between cases it need not look at torch."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def _take_stdout() -> TextIO:
+    """Keep stdout for replies and send what anybody prints to stderr."""
+    private = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return private
+
+
+def _reply(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent goes, so that no worker is orphaned.
+
+    Where it went before we asked, stdin is closed.  That the parent is process 1 says nothing: in
+    a container it is.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What all families share: attention itself, activations, fresh weights, recomputation.
+
+Letters: B batch, T tokens that ask (queries), S tokens that are looked at (keys), H heads,
+K heads of keys and values (K = H unless grouped), D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from trainrig.errors import UsageError
+from trainrig.models.cpu_attention import attend_short, is_short
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # x·Φ(x)
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,  # x·σ(x)
+}
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    attention: str = "sdpa",
+) -> Tensor:
+    """softmax(scale · q·kᵀ + mask) · v for each head.
+
+    q (B, H, T, D); k, v (B, K, S, D); returns (B, H, T, D).  ``mask`` broadcasts to (B, H, T, S):
+    bool, True where a query may look, or numbers that are added.  ``causal`` (without a mask): a
+    query looks at no later token.  ``attention``: "sdpa" is torch's fused kernel where the device
+    has one (`short` for short sequences on the CPU); "plain" is `plain_attend`.
+    """
+    if attention == "plain":
+        return plain_attend(q, k, v, scale=scale, causal=causal, mask=mask)
+    if is_short(q, k, causal=causal, mask=mask):
+        return attend_short(q, k, v, scale=scale, causal=causal)
+    grouped = k.shape[1] != q.shape[1]
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+
+
+def plain_attend(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None
+) -> Tensor:
+    """The same, written out: every score is in memory at once, (B, H, T, S)."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if causal:
+        mask = causal_mask(q.shape[-2], q.device)
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        scores = scores + mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
+    return weights @ v
+
+
+def causal_mask(num_tokens: int, device: torch.device, window: int = 0) -> Tensor:
+    """(T, T) bool: True where key ≤ query, and with a window where query - key < window."""
+    query = torch.arange(num_tokens, device=device)[:, None]
+    key = torch.arange(num_tokens, device=device)[None, :]
+    seen = key <= query
+    return seen & (query - key < window) if window else seen
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """(B, T, H·D) → (B, H, T, D).  H is whatever is there: a tensor-parallel share has fewer."""
+    return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, H, T, D) → (B, T, H·D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+def run_block(block: nn.Module, *args: Any, recompute: str) -> Any:
+    """``block(*args)``; what its backward needs is kept, or computed a second time.
+
+    none: everything is kept.  full: only the arguments are.  selective: the results of matrix
+    products and of attention are kept, norms and activations computed again.
+    """
+    if recompute == "none" or not torch.is_grad_enabled():
+        return block(*args)
+    # No dropout here: nothing random has to be repeated.
+    again = partial(checkpoint, block, *args, use_reentrant=False, preserve_rng_state=False)
+    return again(context_fn=_keep_products) if recompute == "selective" else again()
+
+
+def check_choices(recompute: str, attention: str) -> None:
+    """UsageError for a policy or an attention that there is not."""
+    if recompute not in RECOMPUTE:
+        raise UsageError(f"unknown recompute {recompute!r}", "one of: " + ", ".join(RECOMPUTE))
+    if attention not in ("sdpa", "plain"):
+        raise UsageError(f"unknown attention {attention!r}", "one of: sdpa, plain")
+
+
+_ATEN = torch.ops.aten
+_PRODUCTS = [
+    _ATEN.mm.default,
+    _ATEN.addmm.default,
+    _ATEN.bmm.default,
+    _ATEN.baddbmm.default,
+    _ATEN._scaled_dot_product_flash_attention.default,
+    _ATEN._scaled_dot_product_efficient_attention.default,
+    _ATEN._scaled_dot_product_cudnn_attention.default,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+]
+
+
+def _keep_products() -> Any:
+    return create_selective_checkpoint_contexts(_PRODUCTS)
+
+
+def fill_normal(module: nn.Linear | nn.Embedding, std: float, generator: torch.Generator) -> None:
+    """Fresh weights: normal with ``std``, bias 0."""
+    nn.init.normal_(module.weight, std=std, generator=generator)
+    if getattr(module, "bias", None) is not None:
+        nn.init.zeros_(module.bias)
+
+
+def fill_default(model: nn.Module, std: float, generator: torch.Generator) -> None:
+    """Every matrix and embedding normal with ``std``, biases 0, norms 1."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            fill_normal(module, std, generator)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            module.reset_parameters()

@@ -1,0 +1,318 @@
+"""What a predicted step means: rates per GPU, shares of the peak, tokens a day, days and energy.
+
+MFU is model FLOPs (forward, and backward as twice that; causal attention in full; nothing for what
+is computed again) over time, GPUs and the claimed dense peak of the precision.  HFU adds what is
+computed a second time.  Where no peak is claimed, or where not all weights are trained (LoRA), they
+are not defined and are None.  Energy is the GPUs' alone at their power limit: an upper bound of
+what they take, and no cooling or host.
+
+A search's result as others script against it.
+
+What a step of our own training should take on one device, by the parts that it marks itself.
+
+Answers the numbers that `measure.step` will measure: time and its parts, model FLOP/s, memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.predict.legal import warnings
+from trainrig.predict.rates import Rates
+from trainrig.predict.scenario import Question, Site
+from trainrig.predict.search import Candidate, Found
+from trainrig.predict.search.space import Space
+from trainrig.predict.step import PARTS, StepTime, predict_step
+from trainrig.predict.step.compute import recomputed_flops
+from trainrig.workload.flops import hardware_flops, model_flops
+from trainrig.workload.kernels import FLASH
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import Memory, memory
+from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import scheme_of
+
+DAY = 86400.0
+CONVENTION = (
+    "model FLOPs: forward + 2 × forward for backward, causal attention in full, nothing for "
+    "recomputation; hardware FLOPs add what is computed again; peak: claimed, dense"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A predicted step, and what follows from it."""
+
+    asked: Question
+    rates: Rates
+    step: StepTime
+    memory: Memory
+    tokens: int
+    """Of a step."""
+    model_flops: int
+    """Of a step, all GPUs."""
+    hardware_flops: int
+
+    @property
+    def layout(self) -> Layout:
+        """What was asked for."""
+        return self.asked.layout
+
+    @property
+    def time(self) -> float:
+        """s of a step."""
+        return float(self.step.total)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """80 % interval of the time."""
+        low, high = self.step.interval
+        return float(low), float(high)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """All GPUs together."""
+        return self.tokens / self.time
+
+    @property
+    def flop_rate(self) -> float:
+        """Model FLOP/s of one GPU."""
+        return self.model_flops / self.time / int(self.layout.gpus)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation, where it is defined."""
+        return self._share(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation, where it is defined."""
+        return self._share(self.hardware_flops)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one GPU's memory is enough."""
+        return bool(self.memory.total <= self.rates.memory_bytes)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is seldom meant, and what will not run."""
+        words, chip = self.layout.precision, self.asked.site.chip
+        if chip is None or not self.rates.peaks or self.rates.peak(words) is not None:
+            return warnings(self.layout)
+        absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
+        return (*warnings(self.layout), absent)
+
+    def days(self, tokens: float) -> float:
+        """Days that so many tokens take."""
+        return tokens / self.tokens_per_s / DAY
+
+    def kwh(self, tokens: float) -> float:
+        """Energy of the GPUs for so many tokens, at their power limit."""
+        return self.days(tokens) * 24.0 * int(self.layout.gpus) * self.rates.power / 1000.0
+
+    def _share(self, flops: int) -> float | None:
+        peak = self.rates.peak(self.layout.precision)
+        if peak is None or self.layout.lora_rank or self.asked.site.chip is None:
+            return None  # what was measured is no claim
+        return flops / self.time / int(self.layout.gpus) / peak
+
+
+def answer(asked: Question) -> Answer:
+    """Predict one layout."""
+    rates = asked.site.rates()
+    shape, layout = asked.shape, asked.layout
+    samples = int(layout.global_batch)
+    return Answer(
+        asked=asked,
+        rates=rates,
+        step=predict_step(shape, layout, rates),
+        memory=memory(shape, layout),
+        tokens=samples * layout.seq,
+        model_flops=model_flops(shape, samples, layout.seq, target_seq=layout.target_seq),
+        hardware_flops=_hardware(shape, layout),
+    )
+
+
+def _hardware(shape: ModelShape, layout: Layout) -> int:
+    """What the devices compute in a step: the model's FLOPs and what is computed again."""
+    attention = "fused" if layout.kernels in FLASH else "plain"
+    once = hardware_flops(
+        shape,
+        int(layout.global_batch),
+        layout.seq,
+        target_seq=layout.target_seq,
+        attention=attention,
+    )
+    return once + recomputed_flops(shape, layout)
+
+
+def answer_dict(found: Answer, tokens: float | None = None) -> dict[str, Any]:
+    """What ``predict --json`` prints; others script against it."""
+    layout, low_high = found.layout, list(found.interval)
+    needed = found.memory
+    result: dict[str, Any] = {
+        "model": found.asked.shape.name,
+        "on": found.rates.device,
+        "layout": layout_dict(layout),
+        "step_time_s": found.time,
+        "memory_bytes_per_gpu": int(needed.total),
+        "interval": {
+            "step_time_s": low_high,
+            "memory_bytes_per_gpu": [float(end) for end in needed.interval("device")],
+        },
+        "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
+        "overlapped_s": float(found.step.overlapped),
+        "memory_parts_bytes": memory_dict(needed),
+        "memory_allocated_bytes_per_gpu": int(needed.allocated),
+        "gpu_memory_bytes": found.rates.memory_bytes,
+        "fits": found.fits,
+        "tokens_per_step": found.tokens,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_day": found.tokens_per_s * DAY,
+        "samples_per_s": int(layout.global_batch) / found.time,
+        "model_flops_per_s_per_gpu": found.flop_rate,
+        "mfu": found.mfu,
+        "hfu": found.hfu,
+        "convention": CONVENTION,
+        "provenance": dict(found.rates.provenance),
+        "warnings": list(found.warnings),
+    }
+    if tokens is not None:
+        days = found.days(tokens)
+        slower = [end / found.time * days for end in found.interval]
+        result |= {"tokens": tokens, "days": days, "kwh": found.kwh(tokens)}
+        result["interval"]["days"] = slower
+    return result
+
+
+def memory_dict(needed: Memory) -> dict[str, int]:
+    """Bytes by part."""
+    from trainrig.workload.memory import PARTS as KEPT
+
+    return {name: int(getattr(needed, name)) for name in KEPT}
+
+
+_SHOWN = (
+    *("gpus", "gpus_per_node", "tp", "pp", "interleave", "micro_batch", "grad_accum", "zero"),
+    *("shard_size", "sequence_parallel", "seq", "precision", "recompute", "schedule", "kernels"),
+    *("engine", "optimizer", "offload", "lora_rank"),
+)
+
+
+def layout_dict(layout: Layout) -> dict[str, Any]:
+    """A layout in plain values, with what follows from it."""
+    found = {name: getattr(layout, name) for name in _SHOWN}
+    found |= {"states": scheme_of(layout)}
+    return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
+
+
+def plan_dict(space: Space, site: Site, found: Found, device: str) -> dict[str, Any]:
+    """What ``plan --json`` prints."""
+    first = found.best[0]
+    told: dict[str, Any] = {
+        "model": space.shape.name,
+        "on": device,
+        "gpus": site.gpus,
+        "gpus_per_node": site.gpus_per_node,
+        "global_batch": space.global_batch,
+        "layouts_considered": found.considered,
+        "layouts_fitting": found.fitting,
+        "seconds": found.seconds,
+        "fits": first.fits,
+        "best": [_candidate(space, one) for one in found.best],
+        "front": [_candidate(space, one) for one in found.front],
+        "gap_to_next": None,
+    }
+    if len(found.best) > 1:
+        second = found.best[1]
+        told["gap_to_next"] = {
+            "step_time_s": second.time - first.time,
+            "parts_s": first.gap(second),
+        }
+    return told
+
+
+def _candidate(space: Space, one: Candidate) -> dict[str, Any]:
+    tokens = space.global_batch * space.base.seq
+    return {
+        "step_time_s": one.time,
+        "memory_bytes_per_gpu": one.memory,
+        "fits": one.fits,
+        "tokens_per_s": tokens / one.time,
+        "tokens_per_day": tokens / one.time * DAY,
+        "parts_s": dict(one.parts),
+        "layout": layout_dict(one.layout),
+    }
+
+
+CONFIDENCE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """One number of a step, before it is measured."""
+
+    metric: str
+    unit: str
+    value: float
+    interval: tuple[float, float]
+
+
+def layout_of(
+    *,
+    batch: int,
+    seq: int,
+    written: int = 0,
+    accum: int,
+    dtype: str,
+    recompute: str,
+    compiled: bool,
+) -> Layout:
+    """One process of our training: narrow weights with fp32 masters, torch's fused attention.
+
+    ``written``: tokens that an encoder-decoder writes (`workload.spans`).
+    """
+    return Layout(
+        gpus=1,
+        gpus_per_node=1,
+        micro_batch=batch,
+        grad_accum=accum,
+        seq=seq,
+        target_seq=written,
+        precision=dtype,
+        recompute=recompute,
+        kernels="compiled" if compiled else "flash",
+        engine="plain",
+    )
+
+
+def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold, ...]:
+    """What a step on one device will be measured as."""
+    step = predict_step(shape, layout, rates)
+    low, high = (end / step.total for end in step.interval)
+    flops = model_flops(shape, int(layout.global_batch), layout.seq, target_seq=layout.target_seq)
+    kept = memory(shape, layout)
+    times = {
+        "time": step.total,
+        "time.forward": step.forward + step.gaps / 3.0,
+        "time.backward": step.backward + step.recompute + step.gaps * 2.0 / 3.0,
+        "time.optimizer": step.optimizer,
+    }
+    found = [
+        Foretold(metric=name, unit="s", value=t, interval=(t * low, t * high))
+        for name, t in times.items()
+        if t > 0.0
+    ]
+    rate = flops / step.total
+    bytes_low, bytes_high = (float(end) for end in kept.interval("allocated"))
+    return (
+        *found,
+        Foretold(metric="flop_rate", unit="FLOP/s", value=rate, interval=(rate / high, rate / low)),
+        Foretold(
+            metric="peak_memory",
+            unit="B",
+            value=float(kept.allocated),
+            interval=(bytes_low, bytes_high),
+        ),
+    )

@@ -1,0 +1,264 @@
+"""How fast operations go on one machine: the one object that a predicted time is made of.
+
+Answers the seconds of an operation of a training step (product of matrices, attention, streams of
+bytes, collectives, sends) on a chip by itself, with where each rate comes from and how uncertain it
+is.  Does not answer what a step is made of (workload) nor what overlaps (the predictor's step).
+Built from claims (`rates_of_chip`) or from this machine's own measurements (`rates_of_records`):
+the same type.  Sizes are numbers or arrays of equal shape; seconds come back as they went in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainrig.errors import UsageError
+from trainrig.predict.rates.arrays import Number, Real, ceil_div, larger, smaller
+from trainrig.predict.rates.links import Links
+from trainrig.predict.rates.matmul import DTYPE_BYTES, MatmulRates
+
+OPERATIONS = (
+    "matmul",
+    "attention",
+    "stream",
+    "launch",
+    "collective",
+    "host_link",
+    "disk",
+)
+"""The keys of `Rates.spread` and `Rates.provenance`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Kernels that move bytes and do next to nothing else."""
+
+    bandwidth: float
+    """B/s that large ones reach."""
+    latency: float
+    """s of the shortest kernel."""
+    cache: float = 0.0
+    """B: what was just written and is smaller is still in the chip's cache."""
+    cache_bandwidth: float = 0.0
+    """B/s from there."""
+
+    def time(self, num_bytes: Number) -> Real:
+        """Seconds of one kernel that moves ``num_bytes``."""
+        from_memory = num_bytes / self.bandwidth
+        if self.cache <= 0.0 or self.cache_bandwidth <= self.bandwidth:
+            return self.latency + from_memory
+        cached = smaller(num_bytes, self.cache) / self.cache_bandwidth
+        # Past the cache's size the benefit goes, over as many bytes again.
+        lost = larger(num_bytes - self.cache, 0.0)
+        slope = 2.0 / self.bandwidth - 1.0 / self.cache_bandwidth
+        return self.latency + smaller(from_memory, cached + lost * slope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direction:
+    """A fused attention's forward or its backward."""
+
+    share: float
+    """Rate at a head's size of 128, of what large products run at."""
+    rows: int
+    """Queries that one processor works on at a time."""
+    tail: float
+    """Blocks of rows that the last processor works on alone, on average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """softmax(q·kᵀ)·v without a score matrix in memory."""
+
+    forward: Direction
+    backward: Direction
+    own: tuple[Direction, Direction]
+    """Forward and backward of kernels that were written for this generation of chips."""
+    softmax: float
+    """Exponentials and sums of a score cost as much as this many further elements of a head."""
+    step: int = 32
+    """Kernels are built for heads of multiples of this size; others are padded."""
+
+    def direction(self, kernels: str, backward: bool) -> Direction:
+        """Plain flash attention is an older generation's; fused stacks bring their own."""
+        if kernels in ("flash+fused", "compiled"):
+            return self.own[1] if backward else self.own[0]
+        return self.backward if backward else self.forward
+
+    def padded(self, head_dim: Number) -> Real:
+        """Elements of a head that products run over, softmax's worth added."""
+        return ceil_div(head_dim, self.step) * self.step + self.softmax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Seconds of operations on one machine, and where they come from."""
+
+    device: str
+    matmuls: MatmulRates
+    streams: Stream
+    attentions: Attention
+    links: Links
+    launch: float
+    """Host seconds for each kernel that an eager framework launches."""
+    host_link: float
+    """B/s between host memory and device, one direction."""
+    disk: float
+    """B/s that a disk reads or writes."""
+    memory_bytes: float
+    """B of one device."""
+    power: float
+    """W of one device under load."""
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    """FLOP/s as claimed, by dtype: the denominator of MFU."""
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """Relative uncertainty (one standard deviation) of each of OPERATIONS."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """Of each of OPERATIONS, in words."""
+
+    def matmul(
+        self,
+        m: Number,
+        n: Number,
+        k: Number,
+        *,
+        batch: Number = 1,
+        dtype: str,
+        output_bytes: float | None = None,
+    ) -> Real:
+        """Device seconds of one call: ``batch`` products (m, k)·(k, n).
+
+        ``output_bytes``: of an element of the result, the dtype's own unless given (fp32 gradients
+        that are accumulated are read and written: 8).
+        """
+        self._check(dtype)
+        size = DTYPE_BYTES[dtype] if output_bytes is None else output_bytes
+        return self.matmuls.time(m, n, k, batch, dtype, max(size, 2.0))
+
+    def attention(
+        self,
+        *,
+        batch: Number,
+        heads: Number,
+        queries: Number,
+        keys: Number,
+        head_dim: Number,
+        dtype: str,
+        causal: bool,
+        backward: bool = False,
+        kv_heads: Number | None = None,
+        kernels: str = "flash",
+    ) -> Real:
+        """Device seconds of softmax(q·kᵀ)·v over all heads, one direction.
+
+        With ``flash`` (also in ``flash+fused`` and ``compiled``) it is one fused kernel; forward
+        multiplies twice, backward five times (it computes the scores again).  With ``eager`` or
+        ``fused`` it is the batched products alone: what streams the scores is the workload's to
+        count and `stream`'s to time.
+        """
+        self._check(dtype)
+        if kernels in ("eager", "fused"):
+            return self._two_products(batch * heads, queries, keys, head_dim, dtype, backward)
+        return self._fused(
+            (batch, heads, heads if kv_heads is None else kv_heads),
+            (queries, keys, head_dim),
+            dtype,
+            causal,
+            self.attentions.direction(kernels, backward),
+            5.0 if backward else 2.0,
+        )
+
+    def _two_products(
+        self, batch: Number, queries: Number, keys: Number, dim: Number, dtype: str, back: bool
+    ) -> Real:
+        scores = self.matmul(queries, keys, dim, batch=batch, dtype=dtype)
+        values = self.matmul(queries, dim, keys, batch=batch, dtype=dtype)
+        if not back:
+            return scores + values
+        # Gradients: of the scores' operands (two like `values`), of the values' (one of each).
+        keys_like = self.matmul(keys, dim, queries, batch=batch, dtype=dtype)
+        return scores + values + 2.0 * keys_like
+
+    def _fused(
+        self, groups: tuple[Number, ...], sizes: tuple[Number, ...], dtype: str, causal: bool,
+        how: Direction, products: float,
+    ) -> Real:  # fmt: skip
+        batch, heads, kv_heads = groups
+        queries, keys, dim = sizes
+        wide = self.attentions.padded(dim) * 128.0 / self.attentions.padded(128)
+        each = 2.0 * products * wide
+        # A causal block works on the keys up to its last query: half, and half a block more.
+        seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
+        rate = self.matmuls.sustained[dtype] * how.share
+        compute = each * batch * heads * queries * seen / rate
+        tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
+        size = DTYPE_BYTES[dtype]
+        moved = (products - 1.0) * 2.0 * size * batch * dim * (heads * queries + kv_heads * keys)
+        return self.streams.latency + larger(compute + tail, moved / self.streams.bandwidth)
+
+    def stream(self, num_bytes: Number, *, kernels: Number = 1) -> Real:
+        """Device seconds of ``kernels`` memory-bound kernels that move ``num_bytes`` together."""
+        return kernels * self.streams.time(num_bytes / larger(kernels, 1))
+
+    def collective(
+        self,
+        kind: str,
+        num_bytes: Number,
+        ranks: Number,
+        per_node: Number,
+        *,
+        sharing: Number = 1,
+    ) -> Real:
+        """Seconds of one all_reduce, all_gather, reduce_scatter, broadcast or all_to_all.
+
+        ``num_bytes`` is the whole buffer; ``ranks`` take part, ``per_node`` of them in each node;
+        ``sharing`` groups like this one use each node's fabric at the same time.
+        """
+        return self.links.collective(kind, num_bytes, ranks, per_node, sharing)
+
+    def send(self, num_bytes: Number, across_nodes: Number, *, sharing: Number = 1) -> Real:
+        """Seconds of one transfer from device to device, inside a node or between two."""
+        return self.links.send(num_bytes, across_nodes, sharing)
+
+    def optimizer(self, num_bytes: Number, *, tensors: Number, style: str = "fused") -> Real:
+        """Seconds of one optimizer step over ``num_bytes`` of states, weights and gradients.
+
+        ``fused``: one kernel for about a hundred tensors; ``multi``: foreach's handful of kernels
+        over lists, which read and write what they hand on; ``loop``: a dozen kernels a tensor.
+        """
+        if style not in _OPTIMIZER:
+            raise UsageError(
+                f"unknown optimizer style {style!r}", "one of: " + ", ".join(_OPTIMIZER)
+            )
+        factor, per_tensor, group = _OPTIMIZER[style]
+        launches = per_tensor * larger(tensors / group, 1.0)
+        device = self.streams.latency * launches + factor * num_bytes / self.streams.bandwidth
+        return larger(device, launches * self.launch)
+
+    def offload(self, num_bytes: Number, *, to: str = "host") -> Real:
+        """Seconds to move ``num_bytes`` one way between the device and host memory or a disk."""
+        rate = {"host": self.host_link, "disk": smaller(self.host_link, self.disk)}[to]
+        return num_bytes / rate
+
+    def peak(self, dtype: str) -> float | None:
+        """FLOP/s as claimed for a dtype, or None where nothing is claimed."""
+        return self.peaks.get(dtype)
+
+    def replace(self, **changes: Any) -> Rates:
+        """The same with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def _check(self, dtype: str) -> None:
+        if dtype not in self.matmuls.sustained:
+            raise UsageError(
+                f"no rate of {dtype} products on {self.device}",
+                "one of: " + ", ".join(sorted(self.matmuls.sustained)),
+            )
+
+
+_OPTIMIZER = {"fused": (1.0, 1.0, 100.0), "multi": (1.9, 12.0, 100.0), "loop": (1.9, 12.0, 1.0)}
+"""Times the bytes of one pass; launches of a group of tensors; tensors of a group."""
+
+__all__ = ["OPERATIONS", "Attention", "Direction", "Rates", "Stream"]

@@ -1,0 +1,333 @@
+"""Rates of a chip that nobody has measured here: its vendor's claims, times what its class reaches.
+
+Answers `rates_of_chip`.  A large product's rate is the claimed peak times
+    min(cap, κ · (TDP / peak)^power_exponent)        W per claimed TFLOP/s, of bf16 or fp16
+where power sets the limit on most cards: halving the power of the same silicon (A100 PCIe against
+SXM4, A6000 against RTX 3090 Ti) does not halve its rate, since lower clocks need lower voltage.
+Memory reaches a share of its claim, links and fabrics too; latencies are their generation's.
+What is not claimed is taken from the nearest thing that is, in words, and with a wider spread.
+
+The few constants that turn claims into rates, read from rates.toml.
+
+Answers which class a chip belongs to and what its class reaches; not how the constants were found
+(docs/definitions.md, and the command that refits them).  A class is a generation of silicon of one
+vendor: chips of one class share a process and a design, and no constant knows who measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainrig.catalog.chip import Chip, peak
+from trainrig.catalog.host_parts import pcie_bandwidth
+from trainrig.errors import UsageError
+from trainrig.predict.rates import Attention, Direction, Rates, Stream
+from trainrig.predict.rates.links import Link, Links
+from trainrig.predict.rates.matmul import MatmulRates
+
+PATH = Path(__file__).parent / "rates.toml"
+_NVIDIA = {
+    "7.0": "volta",
+    "7.5": "turing",
+    "8.0": "ga100",
+    "8.6": "ga102",
+    "8.9": "ada",
+    "9.0": "hopper",
+    "10.0": "blackwell",
+    "10.3": "blackwell",
+    "12.0": "blackwell-consumer",
+}
+_ARCHITECTURES = {"Hopper": "hopper", "Blackwell": "blackwell", "Gaudi": "gaudi", "TPU": "tpu"}
+
+
+class Class(NamedTuple):
+    """What chips of one generation share."""
+
+    power: float
+    """κ of the power rule."""
+    cap: float
+    """Most of the claimed tensor peak that large products reach."""
+    lanes: float
+    """Share of the claimed fp32 peak that ordinary lanes reach."""
+    bandwidth: float
+    """Share of the claimed memory bandwidth that a stream reaches."""
+    flash: float
+    """Rate of a fused attention's forward against large products'."""
+    flash_backward: float
+    own: float = 0.0
+    """The same of kernels that were written for this generation; 0: no others are known."""
+    own_backward: float = 0.0
+    flash_rows: int = 128
+    """Queries that one processor works on at a time in the forward."""
+    drain: float = 0.0
+    """s to fill and drain a large tile's pipeline; 0: as elsewhere."""
+    per_processor: float = 0.0
+    """B/s that one SM streams at most; 0: no such limit seen."""
+    multicast: float = 0.0
+    """Rate of the switch's own reduction against the link's; 0: none."""
+
+
+@cache
+def constants() -> Mapping[str, Any]:
+    """The whole file."""
+    import tomllib
+
+    return tomllib.loads(PATH.read_text(encoding="utf-8"))
+
+
+def class_of(chip: Chip) -> str:
+    """The name of a chip's class; ``other`` where none fits."""
+    if chip.vendor == "AMD":
+        return "cdna"
+    found = _NVIDIA.get(chip.compute_capability or "")
+    return found or _ARCHITECTURES.get(chip.architecture or "", "other")
+
+
+def class_constants(name: str) -> Class:
+    """What a class reaches."""
+    return Class(**constants()["class"][name])
+
+
+TERA = 1e12
+LINKS = ("nvlink", "pcie", "ici", "hccs", "none")
+"""What may be said of the link inside a node; None: the chip's own."""
+_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+# Where a chip has no unit for a dtype, products run in the first of these that it has.
+_INSTEAD = {
+    "tf32": ("fp32", "bf16"),
+    "bf16": ("fp32", "fp16"),
+    "fp16": ("bf16", "fp32"),
+    "fp8": ("bf16", "fp16"),
+    "int8": ("fp8", "bf16", "fp16"),
+    "fp32": ("tf32", "bf16", "fp16"),
+}
+_FABRIC_OF_NO_ONE = 12.5e9
+_BANDWIDTH_OF_NO_ONE = 500e9
+_SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
+_LEAST = 0.02  # of the claim, whatever power is said to be left
+_SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
+
+
+def rates_of_chip(
+    chip: Chip, *, link: str | None = None, fabric: float | None = None, p2p: bool | None = None
+) -> Rates:
+    """Rates from the catalog's claims.
+
+    ``link``: nvlink, pcie, ici, hccs or none inside the node (None: as the chip's own);
+    ``fabric``: B/s of one node into the network, one direction; ``p2p``: whether one device reads
+    another's memory over PCIe.  Raises UsageError for an unknown link or a rate that is no rate.
+    """
+    if link is not None and link not in LINKS:
+        raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
+    if link == "nvlink" and chip.link == "none":
+        raise UsageError(f"{chip.name} has no NVLink", "leave the link out, or say pcie")
+    if fabric is not None and not 0.0 < fabric < 1e15:
+        raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
+    name = class_of(chip)
+    kind = class_constants(name)
+    sustained, words = _sustained(chip, kind)
+    bandwidth = _bandwidth(chip, kind)
+    links = _links(chip, link, fabric, p2p)
+    return Rates(
+        device=chip.name,
+        matmuls=_matmuls(chip, kind, sustained, bandwidth),
+        streams=_streams(chip, bandwidth),
+        attentions=_attentions(kind),
+        links=links,
+        launch=_launch(chip),
+        host_link=_host_link(chip),
+        disk=3e9,
+        memory_bytes=chip.memory or 16e9,
+        power=chip.tdp or 400.0,
+        peaks={d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None},
+        spread=_spread(name, fabric is None and chip.p2p is None),
+        provenance=_provenance(chip, name, kind, words, links),
+    )
+
+
+def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
+    """FLOP/s of large products by dtype, and how the half-precision one came about."""
+    claimed = {d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None}
+    if not claimed:
+        cores = chip.num_sms or 10
+        claimed = {"fp32": cores * 0.4e12, "fp16": cores * 0.4e12}
+    rates = {
+        d: rate * (kind.lanes if d == "fp32" else power_share(chip, kind, d, rate))
+        for d, rate in claimed.items()
+    }
+    half = next(d for d in ("bf16", "fp16", "fp32") if d in claimed)
+    words = f"{half} claimed × {rates[half] / claimed[half]:.2f}"
+    for dtype in _DTYPES:
+        if dtype not in rates:
+            rates[dtype] = next(rates[other] for other in _INSTEAD[dtype] if other in rates)
+    return rates, words
+
+
+def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
+    """Share of a claimed tensor peak that power and design leave to large products."""
+    if chip.tdp is None:
+        return kind.cap
+    rule = constants()["matmul"]
+    power = chip.tdp * (_SUPERCHIP if chip.form_factor == "superchip" else 1.0)
+    watts = power / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
+    return float(max(_LEAST, min(kind.cap, kind.power * watts ** rule["power_exponent"])))
+
+
+def _bandwidth(chip: Chip, kind: Class) -> float:
+    """B/s of large streams: a share of the claim, and no more than the processors ask for."""
+    reached = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
+    asked = kind.per_processor * (chip.num_sms or 0)
+    return min(reached, asked) if asked else reached
+
+
+def _attentions(kind: Class) -> Attention:
+    rule = constants()["attention"]
+
+    def both(forward: float, backward: float) -> tuple[Direction, Direction]:
+        return (
+            Direction(share=forward, rows=kind.flash_rows, tail=rule["tail"]),
+            Direction(share=backward, rows=128, tail=rule["tail_backward"]),
+        )
+
+    forward, backward = both(kind.flash, kind.flash_backward)
+    own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
+    return Attention(forward=forward, backward=backward, own=own, softmax=rule["softmax"])
+
+
+def _matmuls(
+    chip: Chip, kind: Class, sustained: Mapping[str, float], bandwidth: float
+) -> MatmulRates:
+    rule = constants()["matmul"]
+    tiles = tuple((*map(int, size.split("x")), share) for size, share in rule["tiles"].items())
+    return MatmulRates(
+        sustained=sustained,
+        bandwidth=bandwidth,
+        processors=chip.num_sms or 64,
+        tiles=tiles,
+        split_k=rule["split_k"],
+        drain=kind.drain or rule["drain"],
+        latency=rule["latency"],
+        overlap=rule["overlap"],
+    )
+
+
+def _streams(chip: Chip, bandwidth: float) -> Stream:
+    rule = constants()["stream"]
+    return Stream(
+        bandwidth=bandwidth,
+        latency=rule["latency"],
+        cache=(chip.l2 or 0.0) * rule["cache_share"],
+        cache_bandwidth=(chip.num_sms or 0) * rule["cache_per_processor"],
+    )
+
+
+def _launch(chip: Chip) -> float:
+    years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
+    known = [year for year in sorted(years) if int(year) <= (chip.year or 2022)]
+    return float(years[known[-1] if known else min(years)])
+
+
+def _host_link(chip: Chip) -> float:
+    return _pcie(chip, chip.pcie_lanes) * 0.8
+
+
+def _links(chip: Chip, link: str | None, fabric: float | None, p2p: bool | None) -> Links:
+    return Links(inside=_inside(chip, link, p2p), between=_between(chip, fabric))
+
+
+def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
+    own = chip.link is not None and chip.link != "none" and chip.link_bandwidth is not None
+    wanted = link or ("nvlink" if own else "pcie")
+    if link == "none" or (link is None and chip.link == "NVLink bridge"):
+        wanted = "pcie"  # a bridge is bought apart: it is there where it is said to be
+    if wanted != "pcie" and own and chip.link_bandwidth is not None:
+        return dataclasses.replace(
+            _link(_topology(chip), chip.link_bandwidth / 2.0, str(chip.link)),
+            multicast=class_constants(class_of(chip)).multicast,
+        )
+    consumer = _is_consumer(chip)
+    reads = (chip.p2p is not False and not consumer) if p2p is None else p2p
+    rate = _pcie(chip, _SHARED_LANES if consumer else chip.pcie_lanes)
+    words = "PCIe, from device to device" if reads else "PCIe, through host memory"
+    return _link("pcie" if reads else "host", rate, words)
+
+
+def _is_consumer(chip: Chip) -> bool:
+    """A card for desktops: drivers let those read each other over a bridge alone, not over PCIe.
+
+    Told by what vendors halve on such cards: products that are summed in fp32.
+    """
+    narrow, wide = peak(chip, "fp16", "fp16"), peak(chip, "fp16")
+    halved = narrow is not None and wide is not None and narrow.rate > 1.5 * wide.rate
+    return halved or chip.p2p is False
+
+
+def _pcie(chip: Chip, lanes: int | None) -> float:
+    if chip.pcie_generation is None or lanes is None:
+        return 25e9
+    return pcie_bandwidth(chip.pcie_generation, lanes).high
+
+
+def _topology(chip: Chip) -> str:
+    """How the devices of a node are joined: see [link.…] of the constants."""
+    if chip.link == "NVLink bridge":
+        return "bridge"
+    if chip.vendor == "NVIDIA":
+        return "switch" if (chip.year or 0) >= 2020 else "cube"
+    return "mesh" if chip.vendor in ("AMD", "Intel") else "switch"
+
+
+def _between(chip: Chip, fabric: float | None) -> Link:
+    words = "fabric between nodes"
+    if fabric is None:
+        words = "fabric not stated: presumed by the chip's class"
+        fabric = _presumed_fabric(chip)
+    return _link("fabric", fabric, words)
+
+
+def _presumed_fabric(chip: Chip) -> float:
+    """What nodes of such chips are usually sold with: one 100 to 400 Gb/s port a module."""
+    if chip.form_factor is None or "PCIe" in chip.form_factor or chip.link_bandwidth is None:
+        return _FABRIC_OF_NO_ONE
+    ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
+    year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
+    return 8 * ports[year]
+
+
+def _link(name: str, claimed: float, words: str) -> Link:
+    rule: Mapping[str, Any] = constants()["link"][name]
+    return Link(
+        name=words,
+        bandwidth=claimed * rule["share"],
+        direct=claimed * rule.get("direct", 0.0),
+        latency=rule["latency"],
+        hop=rule["hop"],
+        ramp=rule["ramp"],
+        shares=tuple(rule.get("shares", (1.0,))),
+    )
+
+
+def _spread(name: str, is_vague: bool) -> Mapping[str, float]:
+    wider = 2.0 if name == "other" else 1.0
+    found = {key: float(value) * wider for key, value in constants()["spread"].items()}
+    return found | ({"collective": found["collective"] * 1.5} if is_vague else {})
+
+
+def _provenance(
+    chip: Chip, name: str, kind: Class, words: str, links: Links
+) -> Mapping[str, str]:  # fmt: skip
+    return {
+        "matmul": f"{chip.name}: {words} ({name}: power rule, tiles and waves)",
+        "attention": f"forward {kind.flash:.2f}, backward {kind.flash_backward:.2f} of large "
+        f"products; {kind.own or kind.flash:.2f} and {kind.own_backward or kind.flash_backward:.2f}"
+        f" in kernels of its own generation ({name})",
+        "stream": f"{kind.bandwidth:.2f} of the claimed bandwidth ({name})",
+        "launch": "presumed for machines of the chip's year",
+        "collective": f"{links.inside.name}; {links.between.name}",
+        "host_link": "0.8 of the claimed PCIe rate",
+        "disk": "presumed: one NVMe disk",
+    }

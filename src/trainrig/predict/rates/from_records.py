@@ -1,0 +1,246 @@
+"""Rates of the machine in the room, from what was measured on it.
+
+Answers `rates_of_records`: measured points replace the catalog's rule operation by operation; what
+was not measured keeps the rule, and the provenance says which is which.  Products keep the rule's
+shape and are corrected by a curve of measured over expected by FLOPs, so that shapes nobody
+measured are priced like their neighbours in size; where a long run was measured too, its rate is
+what counts.  A GPU's products that took no longer than a launch say what a launch takes, and
+nothing of products.  A processor without a chip in the catalog has no rule: what a step cannot do
+without (products and streams) must have been measured.  Points that something disturbed are taken
+where there are no others, with a wider spread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainrig.catalog.chip import Chip
+from trainrig.errors import UnavailableError
+from trainrig.predict.rates import Attention, Direction, Rates, Stream
+from trainrig.predict.rates.from_chip import constants, rates_of_chip
+from trainrig.predict.rates.links import Link, Links
+from trainrig.predict.rates.matmul import MatmulRates
+from trainrig.record import Record, Status
+
+_HINT = "measure it: trainrig qualify"
+_MEASURED = "measured on this machine"
+_DISTURBED = "measured on this machine while something else ran"
+_QUIET, _NOISY = 0.05, 0.15
+"""Spread of a rate from undisturbed points, and from disturbed ones."""
+# What a processor's library cuts a product into: small, since its vectors are.
+_CPU_TILES = ((16, 16, 1.0),)
+_FLASH = Direction(share=0.5, rows=64, tail=0.0)
+_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+_COPIES = ("d2d", "copy", "triad")
+
+
+def rates_of_records(records: Iterable[Record], chip: Chip | None = None, **places: Any) -> Rates:
+    """Rates from measured points; from ``chip``'s claims where nothing was measured.
+
+    ``places`` are `rates_of_chip`'s link, fabric and p2p.  Raises UnavailableError where there is
+    no chip and no measured product of matrices or stream of bytes.
+    """
+    points = [r for r in records if r.is_point and r.status is Status.OK and r.value]
+    if chip is None:
+        return _without_chip(points)
+    near = [r for r in points if r.device in (chip.name, None) or r.benchmark == "storage"]
+    rule = rates_of_chip(chip, **places)
+    return _with_links(_with_streams(_with_products(rule, _quietest(near)), near), near)
+
+
+def _quietest(points: Iterable[Record]) -> list[Record]:
+    """The undisturbed ones, or all where there are none."""
+    points = list(points)
+    quiet = [r for r in points if r.disturbed is None]
+    return quiet or points
+
+
+def _of(points: Iterable[Record], benchmark: str, metric: str, **case: Any) -> list[Record]:
+    """Points of one kind on one device, the undisturbed ones where there are any."""
+    return _quietest(
+        r
+        for r in points
+        if (r.benchmark, r.metric, r.device_count) == (benchmark, metric, 1)
+        and all(r.case.get(key) == value for key, value in case.items())
+    )
+
+
+def _products(points: Iterable[Record], dtype: str) -> list[Record]:
+    found = _of(points, "matmul", "flop_rate", dtype=dtype)
+    return [r for r in found if all(r.case.get(axis) for axis in ("m", "k", "n"))]
+
+
+def _value(record: Record) -> float:
+    return float(record.value or 0.0)
+
+
+def _words(points: Iterable[Record]) -> str:
+    return _DISTURBED if any(r.disturbed for r in points) else _MEASURED
+
+
+def _spread(points: Iterable[Record]) -> float:
+    return _NOISY if any(r.disturbed for r in points) else _QUIET
+
+
+def _flops(record: Record) -> float:
+    m, k, n = (float(record.case[axis] or 0) for axis in ("m", "k", "n"))
+    return 2.0 * m * k * n
+
+
+def _noted(rates: Rates, name: str, points: list[Record], words: str = "") -> Rates:
+    """The same with an operation's provenance and spread."""
+    return rates.replace(
+        provenance={**rates.provenance, name: _words(points) + words},
+        spread={**rates.spread, name: _spread(points)},
+    )
+
+
+def _with_products(rule: Rates, points: list[Record]) -> Rates:
+    """Each measured dtype's curve over the rule, and what a launch takes."""
+    found = {dtype: _products(points, dtype) for dtype in rule.matmuls.sustained}
+    used = [r for some in found.values() for r in some]
+    if not used:
+        return rule
+    rates = _with_launch(rule, used)
+    waited = 1.5 * rates.launch if rates.matmuls.latency else 0.0  # a processor's launch is none
+    long = {d: [r for r in some if _flops(r) / _value(r) > waited] for d, some in found.items()}
+    curves = {dtype: _curve(rule, some) for dtype, some in long.items() if some}
+    kept = ", ".join(sorted(curves))
+    matmuls = dataclasses.replace(rule.matmuls, measured=curves)
+    return _noted(rates.replace(matmuls=matmuls), "matmul", used, f": {kept}; others by the rule")
+
+
+def _curve(rule: Rates, points: list[Record]) -> tuple[tuple[float, float], ...]:
+    """(log2 FLOPs, measured over expected rate), a median where several have one size."""
+    ratios: dict[float, list[float]] = {}
+    for point in points:
+        if not point.case.get("sustained"):
+            ratios.setdefault(round(math.log2(_flops(point)), 3), []).append(_ratio(rule, point))
+    sustained = [r for r in points if r.case.get("sustained")]
+    if not ratios:
+        return tuple((math.log2(_flops(r)), _ratio(rule, r)) for r in sustained[:1])
+    curve = tuple((size, statistics.median(some)) for size, some in sorted(ratios.items()))
+    return tuple((size, ratio * _endurance(sustained, points)) for size, ratio in curve)
+
+
+def _endurance(sustained: list[Record], points: list[Record]) -> float:
+    """What a long run keeps of a short one's rate, for the shape that both were measured at."""
+    for long in sustained:
+        for short in points:
+            same = all(short.case[axis] == long.case[axis] for axis in ("m", "k", "n"))
+            if same and not short.case.get("sustained"):
+                return min(1.0, _value(long) / _value(short))
+    return 1.0
+
+
+def _ratio(rule: Rates, point: Record) -> float:
+    """Measured rate against the rule's."""
+    m, k, n = (int(point.case[axis] or 0) for axis in ("m", "k", "n"))
+    expected = rule.matmul(m, n, k, dtype=str(point.case["dtype"]))
+    return _value(point) * float(expected) / _flops(point)
+
+
+def _with_launch(rates: Rates, points: list[Record]) -> Rates:
+    """The smallest product waits for its launch: what it takes beyond its arithmetic."""
+    least = min(points, key=_flops)
+    if _flops(least) > 1e8:
+        return rates
+    best = max(_value(r) for r in points if r.case["dtype"] == least.case["dtype"])
+    beyond = _flops(least) / _value(least) - _flops(least) / best
+    rates = _noted(rates, "launch", [least], ": the smallest product")
+    return rates.replace(launch=min(max(beyond, 1e-6), 1e-4))
+
+
+def _with_streams(rule: Rates, points: list[Record]) -> Rates:
+    found = _streamed(points)
+    if not found:
+        return rule
+    bandwidth = statistics.harmonic_mean([_value(r) for r in found])
+    streams = dataclasses.replace(rule.streams, bandwidth=bandwidth)
+    return _noted(rule.replace(streams=streams), "stream", found)
+
+
+def _streamed(points: list[Record]) -> list[Record]:
+    """What elementwise kernels reach cold: a step is made of those; of copies where there are none.
+
+    Their harmonic mean counts, since a step does all of them.
+    """
+    found = _of(points, "vector", "byte_rate", cache="cold")
+    if found:
+        return found
+    return [r for way in _COPIES for r in _of(points, "copy", "byte_rate", direction=way)]
+
+
+def _with_links(rates: Rates, points: list[Record]) -> Rates:
+    found = {
+        "host_link": _of(points, "copy", "byte_rate", direction="h2d"),
+        "disk": _of(points, "storage", "byte_rate", op="read"),
+    }
+    for name, some in found.items():
+        if some:
+            rates = rates.replace(**{name: max(_value(r) for r in some)})
+            rates = _noted(rates, name, some)
+    return rates
+
+
+def _without_chip(points: list[Record]) -> Rates:
+    """Rates of a processor: what was measured on it, and no claim behind it."""
+    products = [r for dtype in _DTYPES for r in _products(points, dtype)]
+    if not products:
+        raise UnavailableError("no measured product of matrices to take rates from", _HINT)
+    device = max((r.device for r in products), key=[r.device for r in products].count)
+    near = [r for r in points if r.device == device or r.benchmark == "storage"]
+    streams = _streamed(near)
+    if not streams:
+        raise UnavailableError("no measured stream of bytes to take rates from", _HINT)
+    rule = _processor(device or "this machine", _best(near), max(_value(r) for r in streams))
+    rates = _with_links(_with_streams(_with_products(rule, near), near), near)
+    # A processor computes itself: what a launch costs is spent where it computes, and the curve of
+    # the products has it already.
+    streams_late = dataclasses.replace(rates.streams, latency=rates.launch)
+    return rates.replace(launch=0.0, streams=streams_late)
+
+
+def _best(points: list[Record]) -> Mapping[str, float]:
+    """The best rate of each measured dtype: one that is emulated tells nothing of the others."""
+    return {d: max(_value(r) for r in some) for d in _DTYPES if (some := _products(points, d))}
+
+
+def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) -> Rates:
+    """A processor's rule: one that computes all of a product, and one memory."""
+    rule, spread = constants()["matmul"], constants()["spread"]
+    memory = Link(name="one memory", bandwidth=bandwidth / 2, latency=1e-5, hop=1e-6, ramp=1e-5)
+    return Rates(
+        device=device,
+        matmuls=MatmulRates(
+            sustained=sustained,
+            bandwidth=bandwidth,
+            processors=1,
+            tiles=_CPU_TILES,
+            split_k=1.0,
+            drain=0.0,
+            latency=0.0,
+            overlap=rule["overlap"],
+        ),
+        streams=Stream(bandwidth=bandwidth, latency=0.0),
+        attentions=Attention(forward=_FLASH, backward=_FLASH, own=(_FLASH, _FLASH), softmax=0.0),
+        links=Links(inside=memory, between=memory),
+        launch=5e-6,
+        host_link=bandwidth,
+        disk=5e8,
+        memory_bytes=math.inf,
+        power=100.0,
+        peaks=sustained,
+        spread={**spread, "attention": 0.5, "launch": 0.5, "collective": 0.5},
+        provenance={
+            "attention": "presumed: half of large products",
+            "launch": "presumed",
+            "collective": "presumed: through one memory",
+            "host_link": "the memory's own",
+            "disk": "presumed",
+        },
+    )

@@ -1,0 +1,121 @@
+"""How long devices take to exchange data: α–β by size, kind, ranks and topology.
+
+Answers the time of one collective (all_reduce, all_gather, reduce_scatter, broadcast, all_to_all)
+or one send; not what of it hides behind computation (the predictor's step says).  ``num_bytes`` is
+the whole buffer, as nccl-tests counts it: an all_gather's is what each rank ends up with, a
+reduce_scatter's what each begins with.
+
+Each of n ranks moves w = f·(n−1)/n·bytes (f: 2 for all_reduce, 1 for the others) over its link, and
+the ranks of a node together send as much over the node's fabric where there is more than one node
+(rings that enter and leave each node once).  The slower of the two sets the pace:
+    moving = max(w / β_link, sharing · w / β_fabric)
+    time = latency + hop·steps + moving · (1 + ramp / (moving + ramp))
+A switch that adds up and repeats what passes through it (NVLS) spares an all_reduce inside a node
+nearly half of its bytes: a rank sends its buffer once and receives 1/n of it besides, (n+1)/n·bytes
+at the rate of such a switch; the quicker of the two ways counts.
+The last term of the time is the protocols' way to full rate: a message whose bytes need no longer
+than ``ramp`` moves at half of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainrig.errors import UsageError
+from trainrig.predict.rates.arrays import Number, Real, choose, is_any, larger, log2, smaller
+
+FACTORS = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "broadcast": 1.0,
+    "all_to_all": 1.0,
+}
+"""How often a rank's link carries the buffer: the collectives that are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One level of the topology: what a rank (or a node) sends and receives over."""
+
+    name: str
+    """In words: ``NVLink through a switch``."""
+    bandwidth: float
+    """B/s of one direction that a large message reaches."""
+    latency: float
+    """s that any collective takes to start."""
+    hop: float
+    """s that each further step adds."""
+    ramp: float
+    """s: a message whose bytes take this long moves at half the rate."""
+    direct: float = 0.0
+    """B/s of one direction between two devices alone; 0: as in a collective."""
+    multicast: float = 0.0
+    """Rate of a switch's own reduction, of ``bandwidth``; 0: it has none."""
+    shares: tuple[float, ...] = (1.0,)
+    """Share of ``bandwidth`` that a group of 1, 2, 3, … devices has, where no switch joins them;
+    larger groups have the last one's."""
+
+    def rate(self, ranks: Number) -> Real:
+        """B/s of one device in a group of ``ranks``."""
+        if len(self.shares) == 1:
+            return self.bandwidth * self.shares[0]
+        index = smaller(larger(ranks, 1), len(self.shares)) - 1
+        if isinstance(index, (int, float)):
+            return self.bandwidth * self.shares[int(index)]
+        import numpy as np
+
+        return self.bandwidth * np.asarray(self.shares)[index.astype(np.int64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What connects a machine's devices."""
+
+    inside: Link
+    """Between the devices of one node; ``bandwidth`` of each device."""
+    between: Link
+    """Between nodes; ``bandwidth`` of a whole node."""
+
+    def collective(
+        self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number
+    ) -> Real:
+        """Seconds of one collective; see `Rates.collective`."""
+        if kind not in FACTORS:
+            raise UsageError(f"unknown collective {kind!r}", "one of: " + ", ".join(FACTORS))
+        local = larger(smaller(per_node, ranks), 1)
+        nodes = larger(ranks / local, 1)
+        wire = FACTORS[kind] * num_bytes * (ranks - 1) / larger(ranks, 1)
+        near = choose(local > 1, self._near(kind, num_bytes, wire, local, nodes), 0.0)
+        begin = choose(local > 1, self.inside.latency + self.inside.hop * (local - 1), 0.0)
+        if not is_any(nodes > 1):  # a search's tensor-parallel groups: nothing leaves a node
+            return choose(ranks > 1, begin + _moving(near, self.inside.ramp), 0.0)
+        far = choose(nodes > 1, sharing * wire / self.between.bandwidth, 0.0)
+        ramp = choose(nodes > 1, self.between.ramp, self.inside.ramp)
+        away = choose(nodes > 1, self.between.latency + self.between.hop * log2(nodes), 0.0)
+        return choose(ranks > 1, begin + away + _moving(larger(near, far), ramp), 0.0)
+
+    def _near(
+        self, kind: str, num_bytes: Number, wire: Number, local: Number, nodes: Number
+    ) -> Real:
+        """Seconds that bytes move inside a node."""
+        ring = wire / self.inside.rate(local)
+        if kind != "all_reduce" or not self.inside.multicast:
+            return ring
+        once = num_bytes * (local + 1) / local
+        switch = once / (self.inside.bandwidth * self.inside.multicast)
+        return choose(nodes > 1, ring, smaller(ring, switch))
+
+    def send(self, num_bytes: Number, across_nodes: Number, sharing: Number) -> Real:
+        """Seconds of one transfer from a device to another."""
+        near = self._one_way(self.inside, num_bytes)
+        far = self._one_way(self.between, num_bytes * sharing)
+        return choose(across_nodes > 0, far, near)
+
+    def _one_way(self, link: Link, num_bytes: Number) -> Real:
+        between_two = link.rate(2) * max(1.0, link.direct / link.bandwidth)
+        return link.latency + _moving(num_bytes / between_two, link.ramp)
+
+
+def _moving(seconds: Number, ramp: Number) -> Real:
+    return seconds * (1.0 + ramp / (seconds + ramp))

@@ -1,0 +1,228 @@
+"""From what a person asks to what is predicted: a model, a layout of it, and a site.
+
+Answers what stands for whatever was not said: sequences as long as the model was made for (4096 at
+most), the half precision that the chip has, flash attention from the year 2020 on, the engine that
+usually runs such a layout.  What is said and cannot be is refused by `legal`.
+
+Where a training would run: so many GPUs of one kind, and what joins them.
+
+Answers which rates hold there.  It is what a prediction is asked for and what an upgrade changes;
+nothing of it need exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.catalog.chip import Chip, peak
+from trainrig.catalog.lookup import require_chip
+from trainrig.errors import UsageError, unknown
+from trainrig.predict.legal import MOST_COUNT, MOST_GPUS, check, engine_for, refuse_later
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
+from trainrig.predict.rates.from_records import rates_of_records
+from trainrig.predict.search.space import Space
+from trainrig.record import Record
+from trainrig.workload.layout import ENGINES, RECOMPUTE, Layout
+from trainrig.workload.model import ModelShape
+from trainrig.workload.model_lookup import find
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """GPUs of one kind in nodes of one kind."""
+
+    chip: Chip | None
+    """None where the catalog has no entry: rates are then those that were measured."""
+    gpus: int = 1
+    gpus_per_node: int = 8
+    link: str | None = None
+    """Inside a node: nvlink, pcie, …; None: the chip's own."""
+    fabric: float | None = None
+    """B/s of one node into the network, one direction; None: what such nodes usually have."""
+    p2p: bool | None = None
+    records: tuple[Record, ...] = ()
+    """This machine's measured points, which replace claims."""
+    memory: float | None = None
+    """B of one device, where the catalog does not know the chip."""
+
+    def rates(self) -> Rates:
+        """How fast operations go there."""
+        places: dict[str, Any] = {"link": self.link, "fabric": self.fabric, "p2p": self.p2p}
+        if self.records:
+            found = rates_of_records(self.records, self.chip, **places)
+            return found.replace(memory_bytes=self.memory) if self.memory else found
+        assert self.chip is not None
+        return rates_of_chip(self.chip, **places)
+
+    def replace(self, **changes: Any) -> Site:
+        """The same with some things changed."""
+        return dataclasses.replace(self, **changes)
+
+    def with_chip(self, **changes: Any) -> Site:
+        """The same with another memory, power or slot of the chip."""
+        assert self.chip is not None
+        return self.replace(chip=dataclasses.replace(self.chip, **changes))
+
+
+LONGEST = 4096
+GBIT = 1e9 / 8.0
+MOST_GBPS = 1e6
+Asked = Mapping[str, Any]
+"""What was said, by the options' names with underscores; what is None was not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured, where measured rates are asked for."""
+
+    records: tuple[Record, ...] = ()
+    device: str | None = None
+    """Of which the records are; it stands where no chip is named."""
+    memory: float | None = None
+    """B that it has, where the catalog does not say."""
+
+
+NOTHING = Measured()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be predicted."""
+
+    shape: ModelShape
+    layout: Layout
+    site: Site
+
+
+def question(asked: Asked, measured: Measured = NOTHING) -> Question:
+    """One layout of one model at one site.  Raises UsageError for what cannot be."""
+    shape, said = _model(asked)
+    site = _site(said, measured)
+    layout = _with_words(said, site, shape)
+    sizes = {
+        name: said[name] for name in _SIZES if name in said
+    }  # micro-batch, tp, pp, zero and the like
+    tp, pp = said.get("tp", 1), said.get("pp", 1)
+    engine = said.get("engine")
+    zero = said.get("zero", 3 if engine == "fsdp" else 0)
+    _whole("gpus", site.gpus, MOST_GPUS)
+    layout = layout.replace(**sizes, zero=zero, gpus=site.gpus, gpus_per_node=site.gpus_per_node)
+    layout = layout.replace(engine=engine or engine_for(tp, pp, zero, site.gpus))
+    check(shape, layout)
+    return Question(shape=shape, layout=layout, site=site)
+
+
+def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
+    """All layouts of one model at one site.  Raises UsageError for what cannot be."""
+    shape, said = _model(asked)
+    site = _site(said, measured)
+    _whole("gpus", site.gpus, MOST_GPUS)
+    if "global_batch" not in said:
+        raise UsageError("how many samples is a step?", "as --global-batch 512")
+    base = _with_words(said, site, shape)
+    base = base.replace(gpus=site.gpus, gpus_per_node=site.gpus_per_node)
+    for name in ("recompute", "engine"):
+        if name in said and said[name] not in _WORDS[name]:
+            raise unknown(name, said[name], _WORDS[name])
+    batch = _whole("global-batch", said["global_batch"], MOST_COUNT)
+    check(shape, base.replace(engine="deepspeed"))  # what all of the space have in common
+    return (
+        Space(
+            shape=shape,
+            base=base,
+            global_batch=batch,
+            engine=said.get("engine"),
+            recompute=(said["recompute"],) if "recompute" in said else RECOMPUTE,
+        ),
+        site,
+    )
+
+
+_SIZES = ("tp", "pp", "interleave", "micro_batch", "grad_accum", "shard_size", "sequence_parallel")
+_WORDS = {"recompute": RECOMPUTE, "engine": ENGINES}
+
+
+def _model(asked: Asked) -> tuple[ModelShape, dict[str, Any]]:
+    said = {name: value for name, value in asked.items() if value is not None}
+    refuse_later(expert=said.pop("expert_parallel", 1), context=said.pop("context_parallel", 1))
+    if "model" not in said:
+        raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
+    return find(said["model"]), said
+
+
+def _site(said: Asked, measured: Measured) -> Site:
+    chip = _chip(said, measured.device)
+    if chip is None and not measured.records:
+        raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
+    gpus = said.get("gpus", said.get("tp", 1) * said.get("pp", 1))
+    fabric = said.get("fabric_gbps")
+    if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
+        raise UsageError(
+            f"a fabric of {fabric:g} Gb/s", "Gb/s of a node, as 400 for one port of InfiniBand NDR"
+        )
+    if said.get("link") is not None and said["link"] not in LINKS:
+        raise unknown("link", said["link"], LINKS)
+    return Site(
+        chip=chip,
+        gpus=gpus,
+        gpus_per_node=said.get("gpus_per_node", max(1, min(gpus, 8))),
+        link=said.get("link"),
+        fabric=None if fabric is None else fabric * GBIT,
+        p2p=said.get("p2p"),
+        records=measured.records,
+        memory=measured.memory if chip is None else None,
+    )
+
+
+def _chip(said: Asked, device: str | None) -> Chip | None:
+    from trainrig.catalog.lookup import find_chip
+
+    if "on" in said:
+        return require_chip(said["on"])
+    return None if device is None else find_chip(device)
+
+
+def _with_words(said: Asked, site: Site, shape: ModelShape) -> Layout:
+    """A layout of nothing but words, lengths and their defaults."""
+    words = {name: said[name] for name in _SAID if name in said}
+    words.setdefault("precision", _precision(site.chip))
+    words.setdefault("kernels", _kernels(site.chip, words["precision"]))
+    words.setdefault("seq", min(shape.max_positions, LONGEST))
+    return Layout(**words)
+
+
+_SAID = ("seq", "target_seq", "precision", "kernels", "optimizer", "offload", "lora_rank") + (
+    "schedule",
+    "recompute",
+)
+
+
+def _precision(chip: Chip | None) -> str:
+    """The half precision that a chip has products in."""
+    if chip is None or peak(chip, "bf16") is not None:
+        return "bf16"
+    return "fp16" if peak(chip, "fp16") is not None else "fp32"
+
+
+def _kernels(chip: Chip | None, precision: str) -> str:
+    """Flash attention needs half precision and no chip of before 2020; processors have it, too."""
+    modern = chip is None or (chip.year or 2020) >= 2020
+    return "flash" if modern and precision in ("bf16", "fp16", "fp8") else "eager"
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise UsageError(f"{name} = {value}", f"a whole number from 1 to {most}")
+    return value
+
+
+def positive(name: str, value: float) -> float:
+    """``value``, if it is a number above 0."""
+    if not 0.0 < value < math.inf:
+        raise UsageError(f"{name} = {value:g}", "a number above 0")
+    return value

@@ -1,0 +1,180 @@
+"""Every legal layout of a model on so many GPUs, as arrays: the space that a search goes through.
+
+Varied are the sizes of the mesh (tensor and pipeline parallel, interleaved stages), the
+micro-batch (what divides a rank's share of the global batch), what is sharded over how many ranks
+(ZeRO stage, hybrid sharding), sequence parallelism, and, as words, recomputation, the pipeline's
+schedule and the engine.  Fixed are the global batch, the sequence, the precision, the kernels and
+the optimizer: with another one of these it would not be the same training.
+
+Each size is a divisor of what it divides, so that the candidates are few; which of them are legal
+is `legal.mask`'s to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainrig.errors import UsageError
+from trainrig.predict.legal import engine_for, mask
+from trainrig.workload.layout import RECOMPUTE, SCHEDULES, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainrig.workload.model import ModelShape
+
+    Columns = dict[str, NDArray[np.int64]]
+
+_VARIED = ("tp", "pp", "interleave", "micro_batch", "grad_accum", "zero", "shard_size") + (
+    "sequence_parallel",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is searched through."""
+
+    shape: ModelShape
+    base: Layout
+    """GPUs, nodes, sequence and the words that stay; its sizes of the mesh do not count."""
+    global_batch: int
+    engine: str | None = None
+    """None: what usually runs such a layout (`legal.engine_for`)."""
+    recompute: Sequence[str] = RECOMPUTE
+    schedules: Sequence[str] = SCHEDULES
+
+    def replace(self, **changes: Any) -> Space:
+        """The same with some things changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def divisors(number: int) -> list[int]:
+    """What divides ``number``, in order."""
+    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
+
+
+def layouts(space: Space) -> tuple[Layout, ...]:
+    """All legal layouts, in groups that share their words; each group's sizes are arrays.
+
+    Raises UsageError where there is none.
+    """
+    columns = _sizes(space)
+    found = tuple(group for group in _groups(space, columns) if len(group))
+    if not found:
+        raise UsageError(
+            f"no layout of {space.shape.name} on {space.base.gpus} GPUs makes a global batch of "
+            f"{space.global_batch}",
+            f"a --global-batch that {space.base.gpus} divides, or fewer --gpus",
+        )
+    return found
+
+
+def _sizes(space: Space) -> Columns:
+    """A row for each combination of sizes; not all of them are legal."""
+    import numpy as np
+
+    blocks = [
+        _product(
+            [[tp], [pp], _interleaves(space.shape, pp), divisors(share)]
+            + [_shardings(dp, pp, space.engine), [0, 1] if tp > 1 else [0]]
+        )
+        for tp, pp, dp, share in _meshes(space)
+    ]
+    rows = np.concatenate(blocks) if blocks else np.empty((0, 6), dtype=np.int64)
+    tp, pp, interleave, micro, sharding, sequence = rows.T
+    dp = space.base.gpus // (tp * pp)
+    return {
+        "tp": tp,
+        "pp": pp,
+        "interleave": interleave,
+        "micro_batch": micro,
+        "grad_accum": space.global_batch // (dp * micro),
+        "zero": sharding % 4,
+        "shard_size": sharding // 4,
+        "sequence_parallel": sequence,
+    }
+
+
+def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
+    """Legal tensor and pipeline parallel sizes, the data-parallel ranks and samples of each."""
+    import numpy as np
+
+    gpus = int(space.base.gpus)
+    pairs = [(tp, pp) for tp in divisors(gpus) for pp in divisors(gpus // tp)]
+    tp, pp = np.array(pairs, dtype=np.int64).T
+    one = np.ones_like(tp)
+    meshes = space.base.replace(
+        tp=tp, pp=pp, gpus=one * gpus, engine="deepspeed", **dict.fromkeys(_RESET, 0 * one)
+    ).replace(interleave=one, micro_batch=one, grad_accum=one)
+    for number in np.flatnonzero(mask(space.shape, meshes)):
+        dp = gpus // (pairs[number][0] * pairs[number][1])
+        if space.global_batch % dp == 0:
+            yield *pairs[number], dp, space.global_batch // dp
+
+
+_RESET = ("zero", "shard_size", "sequence_parallel")
+
+
+def _interleaves(shape: ModelShape, pp: int) -> list[int]:
+    return divisors(shape.num_layers // pp) if pp > 1 else [1]
+
+
+def _shardings(dp: int, pp: int, engine: str | None) -> list[int]:
+    """Stage of ZeRO and size of a group in one number: stage + 4 · size."""
+    if dp == 1:
+        return [3] if engine == "fsdp" else [0]
+    sizes = [0, *divisors(dp)[1:-1]]
+    stages = (1,) if pp > 1 else (1, 2, 3)
+    return [0, *(stage + 4 * size for stage in stages for size in sizes)]
+
+
+def _product(choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Every combination, a row each."""
+    import numpy as np
+
+    grid = np.meshgrid(*(np.array(c, dtype=np.int64) for c in choices), indexing="ij")
+    return np.stack([axis.ravel() for axis in grid], axis=1)
+
+
+def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
+    """The rows, by engine; each engine's once for every pair of words."""
+    import numpy as np
+
+    engines = _engines(space, columns)
+    for engine in np.unique(engines):
+        rows = {name: column[engines == engine] for name, column in columns.items()}
+        base = space.base.replace(engine=str(engine), schedule="1f1b")
+        legal = mask(space.shape, base.replace(**rows))
+        rows = {name: column[legal] for name, column in rows.items()}
+        for schedule in space.schedules:
+            chosen = rows if schedule == "1f1b" else _where(rows, _gpipe(rows))
+            for recompute in space.recompute:
+                yield base.replace(schedule=schedule, recompute=recompute, **chosen)
+
+
+def _engines(space: Space, columns: Columns) -> NDArray[np.str_]:
+    """For each row the engine that runs it."""
+    import numpy as np
+
+    if space.engine is not None:
+        return np.full(len(columns["tp"]), space.engine)
+    gpus = int(space.base.gpus)
+    split = columns["tp"] * columns["pp"]
+    names = np.array([engine_for(1 + s, 1, zero, gpus) for s in (0, 1) for zero in range(4)])
+    found: NDArray[np.str_] = names[4 * (split > 1) + columns["zero"]]
+    return found
+
+
+def _gpipe(rows: Columns) -> NDArray[np.bool_]:
+    """Where the schedule makes a difference, and it can be GPipe."""
+    found: NDArray[np.bool_] = (rows["pp"] > 1) & (rows["interleave"] == 1)
+    return found
+
+
+def _where(rows: Columns, chosen: NDArray[np.bool_]) -> Columns:
+    return {name: column[chosen] for name, column in rows.items()}

@@ -1,0 +1,236 @@
+"""How long a training step takes on a machine, and what it is made of.
+
+Answers seconds by part for one layout, or arrays of them for many.  A step is
+    micro-batches · (forward + backward + what is recomputed + their exchanges)
+    + filling and draining the pipeline + exposed gradients + optimizer + offload
+where a phase takes the longer of its device time and the host's time to launch it, and a collective
+that an engine starts early counts for what is left after the computation beside it.  The seconds
+that are composed come from `step_profile`; the shares that hide from `step_constants`.
+
+Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan et al. 2021, section
+2.2; the volumes of tensor and sequence parallel are Korthikanti et al. 2022, section 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainrig.predict.step.calibration import Constants, fitted
+from trainrig.predict.step.profile import Array, Profile, profile
+
+if TYPE_CHECKING:
+    from trainrig.predict.rates import Rates
+    from trainrig.workload.layout import Layout
+    from trainrig.workload.model import ModelShape
+
+PARTS = (
+    "forward",
+    "backward",
+    "recompute",
+    "gaps",
+    "tensor_comm",
+    "pipeline_comm",
+    "bubble",
+    "data_comm",
+    "optimizer",
+    "offload",
+    "data",
+)
+"""What adds up to a step."""
+
+CHUNK = 1 << 14
+"""Layouts that are composed at once: what stays in the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a step by part, on the slowest device; floats, or arrays over layouts."""
+
+    forward: Any
+    backward: Any
+    recompute: Any
+    gaps: Any
+    """The device waits for the host's launches."""
+    tensor_comm: Any
+    pipeline_comm: Any
+    bubble: Any
+    """Stages that wait for the first micro-batch to come and the last to go."""
+    data_comm: Any
+    """Weights and gradients, as far as nothing hides them."""
+    optimizer: Any
+    offload: Any
+    data: Any
+    overlapped: Any
+    """Communication behind computation: not part of the sum."""
+    spread: Any
+    """Half width of the 80 % interval, as a natural logarithm."""
+
+    @property
+    def total(self) -> Any:
+        """Seconds of the whole step."""
+        return sum(getattr(self, name) for name in PARTS)
+
+    @property
+    def interval(self) -> tuple[Any, Any]:
+        """80 %: four in five steps are expected to lie between."""
+        from math import e
+
+        return self.total * e**-self.spread, self.total * e**self.spread
+
+
+def predict_step(
+    shape: ModelShape,
+    layout: Layout,
+    rates: Rates,
+    *,
+    constants: Constants | None = None,
+    head: float = 1.0,
+) -> StepTime:
+    """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
+    num, constants = len(layout), constants or fitted()
+    if num == 1 and not _has_arrays(layout):
+        found = compose(profile(shape, layout, rates, head), constants)
+        return dataclasses.replace(found, **{n: float(getattr(found, n)[0]) for n in _FIELDS})
+    return _in_pieces(shape, layout, rates, constants, head)
+
+
+def _in_pieces(
+    shape: ModelShape, layout: Layout, rates: Rates, constants: Constants, head: float
+) -> StepTime:
+    """Some layouts at a time, each piece written where it belongs while it is in the cache."""
+    import numpy as np
+
+    num = len(layout)
+    whole: dict[str, Any] = {name: np.empty(num) for name in _FIELDS}
+    for at in range(0, num, CHUNK):
+        piece = compose(profile(shape, _slice(layout, at, num), rates, head), constants)
+        for name, array in whole.items():
+            array[at : at + CHUNK] = getattr(piece, name)
+    return StepTime(**whole)
+
+
+_FIELDS = (*PARTS, "overlapped", "spread")
+
+
+def _has_arrays(layout: Layout) -> bool:
+    from trainrig.workload.layout import SIZES
+
+    return any(not isinstance(getattr(layout, name), int) for name in SIZES)
+
+
+def _slice(layout: Layout, at: int, num: int) -> Layout:
+    """``CHUNK`` layouts from ``at``."""
+    import numpy as np
+
+    from trainrig.workload.layout import SIZES
+
+    end = min(at + CHUNK, num)
+    cut = {}
+    for name in SIZES:
+        value = np.asarray(getattr(layout, name))
+        cut[name] = np.broadcast_to(value, (end - at,)) if value.size == 1 else value[at:end]
+    return layout.replace(**cut)
+
+
+def compose(found: Profile, c: Constants) -> StepTime:
+    """Seconds of each part from the profile: what is hidden, what waits for what."""
+    import numpy as np
+
+    p = found
+    device_f, host_f = _times(p, p.forward, c)
+    device_b, host_b = _times(p, p.backward, c)
+    device_r, host_r = _times(p, p.recompute, c)
+    device_l, host_l = _times(p, p.last, c)
+    device_e, host_e = _times(p, p.first, c)
+    m, stages = p.micro_batches, p.stages
+    ends_device = np.where(stages > 1, np.maximum(device_l, device_e), device_l + device_e)
+    ends_host = np.where(stages > 1, np.maximum(host_l, host_e), host_l + host_e)
+    weights = c.streams * p.weights
+    # One micro-batch of the busiest stage.
+    n = p.stage_layers
+    forward = n * device_f + ends_device / 3.0
+    backward = n * device_b + ends_device * (2.0 / 3.0) + weights
+    recompute = n * device_r
+    gap_f = np.maximum(n * host_f + ends_host / 3.0 - forward, 0.0)
+    gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
+    tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
+    sends = c.send * 2.0 * p.virtual * p.send
+    # Exchanges of each block beside its computation, or while the device waits for the host.
+    beside_f = device_f + gap_f / n
+    beside_b = device_b + device_r + gap_b / n
+    exposed_f, hidden_f = _beside(p.gather_forward, beside_f, c)
+    exposed_b, hidden_b = _beside(p.gather_backward + p.scatter * p.each, beside_b, c)
+    micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
+    once = (1.0 - p.each) * (n * p.scatter + p.ends)
+    window = n * device_b + ends_device * (2.0 / 3.0) + gap_b
+    exposed, hidden = _beside(once, window * p.hides, c)
+    # Buckets are as long as blocks: the last one is left over.
+    exposed = np.maximum(exposed, c.data * np.where(once > 0, p.scatter, 0.0) * (1.0 - p.each))
+    data_comm = m * micro_data + exposed + c.data * p.after
+    overlapped = m * n * (hidden_f + hidden_b) + hidden
+    # Filling and draining: every other stage once, in slices of the interleaved ones.
+    whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
+    busiest = forward + backward + recompute - weights
+    each = tensor + gap_f + gap_b + sends + weights
+    others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * each
+    bubble = np.where(stages > 1, others / p.virtual, 0.0)
+    parts: dict[str, Any] = {
+        "forward": m * forward,
+        "backward": m * backward,
+        "recompute": m * recompute,
+        "gaps": m * (gap_f + gap_b),
+        "tensor_comm": m * tensor,
+        "pipeline_comm": m * sends,
+        "bubble": bubble,
+        "data_comm": data_comm,
+        "optimizer": c.optimizer * p.optimizer,
+        "offload": p.offload,
+        "data": np.full_like(data_comm, c.fixed),
+    }
+    return StepTime(**parts, overlapped=overlapped, spread=c.width * _uncertainty(parts))
+
+
+_UNSURE = {
+    "gaps": 0.5,
+    "tensor_comm": 0.25,
+    "pipeline_comm": 0.5,
+    "bubble": 0.2,
+    "data_comm": 0.4,
+    "optimizer": 0.3,
+    "offload": 0.5,
+    "data": 1.0,
+}
+"""Relative uncertainty (one standard deviation) of each part; the rest shares `_COMPUTED`'s."""
+_COMPUTED = 0.1
+
+
+def _uncertainty(parts: dict[str, Array]) -> Array:
+    """Of the sum: parts err by themselves, what is computed errs together."""
+    total = sum(parts.values())
+    squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
+    return (_COMPUTED**2 + squares) ** 0.5
+
+
+def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
+    """Device and host seconds."""
+    products = 1.0 + (c.products * _by_class(p, c) - 1.0) * p.cores
+    attention = c.attention + (c.newest - c.attention) * p.newest
+    device = products * load[0] + attention * load[1] + c.streams * load[2]
+    return device, c.launch * load[3]
+
+
+def _by_class(p: Profile, c: Constants) -> Array:
+    import numpy as np
+
+    return np.take(np.array(c.of_classes()), p.chip.astype(np.int64))
+
+
+def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
+    """What a collective adds beside a computation, and what of it is hidden."""
+    import numpy as np
+
+    exchanged = c.data * exchanged
+    hidden = np.minimum(exchanged, c.hidden * computed)
+    return exchanged - hidden + c.contention * hidden, hidden

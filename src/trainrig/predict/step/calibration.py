@@ -1,0 +1,98 @@
+"""The few numbers of the step's model that are fitted, and the ones that are stated.
+
+Each scales a physical quantity that `rates` or `workload` counts; none knows a model, a chip or a
+source.  They stand in step.toml, which `tools/accuracy.py --fit` writes: fitted to published steps,
+each group of sources counting the same, and refitted without each group in turn to show what they
+are worth on figures that they have not seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_HEADER = "# Written by tools/accuracy.py --fit; predict/step/calibration.py says what each means."
+PATH = Path(__file__).parent / "step.toml"
+
+
+CLASSES = ("volta", "turing", "ga100", "ga102", "ada", "hopper", "blackwell")
+"""Generations of chips (`rates_constants`) of which enough steps were published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Factors on counted seconds, and shares.  The defaults are what is believed before a fit."""
+
+    products: float = 1.1
+    """Products of matrices in tensor cores inside a step against the same alone: a chip that works
+    without pause runs at lower clocks, and caches are cold."""
+    attention: float = 1.5
+    """Fused attention of the flash stack, which is older software's."""
+    newest: float = 1.0
+    """Fused attention of later software: flash+fused (FA3, cuDNN) and compiled (torch 2)."""
+    streams: float = 1.1
+    """Memory-bound kernels, likewise."""
+    launch: float = 2.5
+    """Host seconds of a kernel, with the Python and autograd around it, against its launch."""
+    tensor: float = 1.0
+    """Collectives of tensor parallel against the same alone."""
+    data: float = 1.2
+    """Collectives of data parallel against the same alone."""
+    hidden: float = 0.7
+    """Share of the computation beside it that a collective can hide behind."""
+    contention: float = 0.1
+    """Share of a hidden collective that the computation beside it loses."""
+    send: float = 1.2
+    """Sends between pipeline stages against the same alone."""
+    optimizer: float = 1.0
+    """The optimizer's streams, with clipping and zeroing."""
+    fixed: float = 1e-3
+    """s of each step that no part explains: fetching data, reading the loss, logging."""
+    volta: float = 1.0
+    """Products on this generation of chips against `products`, as are those that follow."""
+    turing: float = 1.0
+    ga100: float = 1.0
+    ga102: float = 1.0
+    ada: float = 1.0
+    hopper: float = 1.0
+    blackwell: float = 1.0
+    width: float = 1.3
+    """Half width of the 80 % interval against the uncertainty that the parts add up to."""
+
+    def of_classes(self) -> tuple[float, ...]:
+        """In the order of CLASSES, and 1 for any other."""
+        return (*(getattr(self, name) for name in CLASSES), 1.0)
+
+    def vector(self) -> tuple[float, ...]:
+        """In the order of the fields."""
+        return dataclasses.astuple(self)
+
+
+BELIEVED = Constants()
+
+
+@cache
+def fitted() -> Constants:
+    """The constants of step.toml."""
+    with PATH.open("rb") as file:
+        return Constants(**tomllib.load(file)["step"])
+
+
+def write(constants: Constants) -> None:
+    """Make these the fitted ones."""
+    lines = [_HEADER, "schema = 1", "", "[step]"]
+    values = dataclasses.asdict(constants)
+    lines += [f"{name} = {value:.4g}" for name, value in values.items()]
+    PATH.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    fitted.cache_clear()
+
+
+HOST_ADAM_BYTES = 28
+"""Read and written in host memory for each parameter of an offloaded Adam: p, m, v, g; p, m, v."""
+HOST_MEMORY = 120e9
+"""B/s of host memory that all devices of a node share; presumed."""
+PORT = 19.6e9
+"""B/s that one of a node's ports into the network reaches; presumed to be of 200 Gbit/s."""

@@ -1,0 +1,250 @@
+"""What devices exchange in a step, and what is done once a step: seconds of each by itself.
+
+`Mesh` holds the sizes that follow from a layout (ranks of each group, members of a node, bytes
+of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  All take arrays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
+from trainrig.workload.model import block_parameters, parameters
+from trainrig.workload.numerics import states_of, style_of
+from trainrig.workload.operators import dtype_bytes
+
+if TYPE_CHECKING:
+    from trainrig.predict.rates import Rates
+    from trainrig.workload.layout import Layout
+    from trainrig.workload.model import ModelShape
+
+Array = Any
+
+_STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi"}
+
+
+def gradient_bytes(layout: Layout) -> int:
+    """Bytes of a gradient while it is accumulated and reduced, as each engine does by itself."""
+    if layout.reduce_bytes:
+        return layout.reduce_bytes
+    if dtype_bytes(layout.precision) >= 4:
+        return 4
+    if layout.engine in ("plain", "ddp"):
+        is_apex = layout.kernels == "fused" and layout.precision == "fp16"
+        return 2 if is_apex else 4
+    if layout.engine == "megatron":
+        return 2 if layout.precision == "fp16" else 4
+    return 2
+
+
+class Mesh:
+    """Sizes that follow from a layout, as arrays."""
+
+    def __init__(self, shape: ModelShape, layout: Layout) -> None:
+        import numpy as np
+
+        self.shape, self.layout = shape, layout
+        array = {
+            name: np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64))
+            for name in ("gpus", "gpus_per_node", "tp", "pp", "micro_batch", "zero", "shard_size")
+        }
+        self.gpus, self.per_node = array["gpus"], np.minimum(array["gpus_per_node"], array["gpus"])
+        self.tp, self.pp, self.micro_batch = array["tp"], array["pp"], array["micro_batch"]
+        self.zero = array["zero"]
+        self.dp = self.gpus // (self.tp * self.pp)
+        self.shards = np.where(array["shard_size"] > 0, array["shard_size"], self.dp)
+        self.shards = np.where(self.zero > 0, self.shards, 1)
+        self.virtual = np.atleast_1d(np.asarray(layout.interleave))
+        self.micro_batches = np.atleast_1d(np.asarray(layout.grad_accum))
+        self.split = np.atleast_1d(np.asarray(layout.sequence_parallel)) > 0
+        self.layers = np.atleast_1d(shape.num_layers + shape.num_decoder_layers)
+        self.stage_layers = -(-self.layers // self.pp)
+        self.gradient_bytes = gradient_bytes(layout)
+        self.weight_bytes = min(2 if layout.engine != "ddp" else 4, dtype_bytes(layout.precision))
+        self._parameters()
+
+    def _parameters(self) -> None:
+        """Of an average block and of the ends, on one device."""
+        import numpy as np
+
+        shape, total = self.shape, parameters(self.shape)
+        blocks = shape.num_layers * block_parameters(shape)
+        if shape.num_decoder_layers:
+            blocks += shape.num_decoder_layers * block_parameters(shape, decoder=True)
+        self.block = blocks / self.layers / self.tp
+        ends = np.where(
+            self.pp > 1, np.maximum(total.embedding, total.head), total.embedding + total.head
+        )
+        self.ends = ends / self.tp
+        self.stage_parameters = self.block * self.stage_layers + self.ends
+        if self.layout.lora_rank:
+            self.trained = self.stage_parameters * lora_share(shape, self.layout.lora_rank)
+        else:
+            self.trained = self.stage_parameters
+        self.trained_share = self.trained / self.stage_parameters
+
+    @property
+    def data_near(self) -> Array:
+        """Ranks of a data-parallel group in one node."""
+        import numpy as np
+
+        return np.clip(self.per_node // np.minimum(self.tp, self.per_node), 1, self.dp)
+
+    def groups(self, near: Array) -> Array:
+        """Groups of ``near`` members each that share a node's fabric."""
+        import numpy as np
+
+        return np.maximum(self.per_node // near, 1)
+
+
+def lora_share(shape: ModelShape, rank: int) -> float:
+    """Trained parameters over all: rank·(in + out) for each matrix of in·out."""
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    wide = shape.hidden
+    ffn = (3 if shape.gated_ffn else 2) * (wide + shape.ffn)
+    adapters = rank * (2 * (wide + queries) + 2 * (wide + keys) + ffn)
+    return adapters * shape.num_layers / parameters(shape).total
+
+
+def exchanges(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+    """Seconds of all exchanges by name of `Profile`'s fields."""
+    return _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates)
+
+
+def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+    """Two sums of activations over the group for each block and direction.
+
+    With sequence parallel each is a scatter and a gather; backward gathers once more, and does that
+    and its scatter beside products of weights' gradients.
+    """
+    import numpy as np
+
+    layout, shape = mesh.layout, mesh.shape
+    if not (mesh.tp > 1).any():
+        return dict.fromkeys(("tensor", "tensor_beside", "tensor_ends"), 0.0)
+    size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
+    seq = layout.seq
+    num_bytes = mesh.micro_batch * seq * shape.hidden * size
+    near = np.minimum(mesh.tp, mesh.per_node)
+    reduce = rates.collective("all_reduce", num_bytes, mesh.tp, near)
+    gather = rates.collective("all_gather", num_bytes, mesh.tp, near)
+    scatter = rates.collective("reduce_scatter", num_bytes, mesh.tp, near)
+    forward = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
+    backward = np.where(mesh.split, 2 * gather, 2 * reduce)
+    beside = np.where(mesh.split, 2 * gather + 2 * scatter, 0.0)
+    again = forward * (layout.recompute == "full")
+    ends = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
+    is_split = mesh.tp > 1
+    return {
+        "tensor": np.where(is_split, forward + backward + again, 0.0),
+        "tensor_beside": np.where(is_split, beside, 0.0),
+        "tensor_ends": np.where(is_split, ends, 0.0),
+    }
+
+
+def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+    """One boundary's activations; Megatron sends each rank's share and gathers inside the node."""
+    import numpy as np
+
+    layout, shape = mesh.layout, mesh.shape
+    if not (mesh.pp > 1).any():
+        return {"send": 0.0}
+    size = dtype_bytes(layout.precision)
+    shared = mesh.split | (layout.engine == "megatron")
+    tokens = mesh.micro_batch * layout.seq / np.where(shared, mesh.tp, 1)
+    num_bytes = tokens * shape.hidden * size
+    across = (mesh.gpus > mesh.per_node).astype(float)
+    sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)
+    sent = rates.send(num_bytes, across, sharing=sharing)
+    near = np.minimum(mesh.tp, mesh.per_node)
+    joined = rates.collective("all_gather", num_bytes * mesh.tp, mesh.tp, near)
+    sent = sent + np.where(shared & ~mesh.split & (mesh.tp > 1), joined, 0.0)
+    return {"send": np.where(mesh.pp > 1, sent, 0.0)}
+
+
+def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+    """Weights and gradients over data-parallel ranks, by engine and what is sharded."""
+    import numpy as np
+
+    engine = mesh.layout.engine
+    near = mesh.data_near
+    shard_near = np.minimum(near, mesh.shards)
+    copies = mesh.dp // np.maximum(mesh.shards, 1)
+    copy_near = np.maximum(near // shard_near, 1)
+    trained = mesh.trained_share
+
+    def over_shards(kind: str, num_bytes: Array) -> Array:
+        sharing = mesh.groups(shard_near)
+        if engine == "deepspeed":  # one ring leaves a node by one port, however many there are
+            ports = rates.links.between.bandwidth / PORT
+            sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
+        return rates.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
+
+    def over_copies(num_bytes: Array) -> Array:
+        return rates.collective(
+            "all_reduce", num_bytes, copies, copy_near, sharing=mesh.groups(copy_near)
+        )
+
+    shares, repeats = (mesh.shards > 1).any(), (copies > 1).any()
+
+    def reduced(num: Array) -> Array:
+        """All-reduce, or reduce-scatter and an all-reduce of shards over the copies."""
+        num_bytes = num * mesh.gradient_bytes * trained
+        scattered = over_shards("reduce_scatter", num_bytes) if shares else 0.0
+        return scattered + (over_copies(num_bytes / mesh.shards) if repeats else 0.0)
+
+    def gathered(num: Array, where: Array) -> Array:
+        """Of those layouts; no other is asked for."""
+        return over_shards("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
+
+    is_many = mesh.dp > 1
+    streams = (engine == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
+    each = streams | ((engine == "deepspeed") & (mesh.zero == 2))
+    hides = each | (engine in ("ddp", "fsdp", "plain"))
+    block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
+    is_full = mesh.zero == 3
+    kept = (mesh.zero > 0) & ~streams
+    found = {
+        "gather_forward": np.where(streams, block, 0.0),
+        "gather_backward": np.where(is_full, block, 0.0),
+        "scatter": reduced(mesh.block),
+        "ends": reduced(mesh.ends) + np.where(streams, ends, 0.0),
+        "after": np.where(kept, gathered(mesh.stage_parameters * trained, kept), 0.0),
+    }
+    found = {name: np.where(is_many, value, 0.0) for name, value in found.items()}
+    return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}
+
+
+def optimized(mesh: Mesh, rates: Rates) -> Array:
+    """Streams over states, masters and gradients of this rank's share, and clipping."""
+    import numpy as np
+
+    layout = mesh.layout
+    num_bytes = mesh.trained / np.maximum(mesh.shards, 1) * update_bytes(mesh.shape, layout)
+    if layout.offload != "none":
+        return np.zeros(1)
+    tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
+    return rates.optimizer(num_bytes, tensors=tensors, style=_STYLE.get(layout.optimizer, "fused"))
+
+
+def update_bytes(shape: ModelShape, layout: Layout) -> float:
+    """Bytes moved for each parameter: gradients twice (clipping), moments, weights, masters."""
+    held = states_of(layout, style_of(shape, layout))
+    gradient = held.lasting_grad or held.passing_grad
+    weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
+    return 2.0 * gradient + 2.0 * held.moments + weights
+
+
+def offloaded(mesh: Mesh, rates: Rates) -> Array:
+    """Gradients to the host, its Adam over this rank's share, weights back."""
+    import numpy as np
+
+    layout = mesh.layout
+    if layout.offload == "none":
+        return np.zeros(1)
+    mine = mesh.trained / np.maximum(mesh.shards, 1)
+    link = rates.offload(mine * (mesh.gradient_bytes + mesh.weight_bytes), to="host")
+    adam = mine * HOST_ADAM_BYTES * mesh.per_node / HOST_MEMORY
+    if layout.offload == "disk":
+        adam = np.maximum(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))
+    return link + adam

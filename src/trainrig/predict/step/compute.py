@@ -1,0 +1,249 @@
+"""Device and host seconds of one block, and of a model's ends, on one tensor-parallel share.
+
+Answers what a micro-batch costs on one device before anything is exchanged: seconds of products,
+of fused attention, of streams, and host seconds of launches, for forward, backward and what is
+recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence parallel) of a search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from trainrig.predict.rates import Rates
+from trainrig.workload import kernels as kernels_of
+from trainrig.workload.blocks import Step, block, embed, head
+from trainrig.workload.flops import until_saved
+from trainrig.workload.kernels import FLASH, Kernels, is_bart
+from trainrig.workload.layout import Layout
+from trainrig.workload.model import ModelShape
+from trainrig.workload.operators import Part, dtype_bytes
+
+Load = tuple[float, float, float, float]
+"""Seconds of products, fused attention, streams; host seconds of launches."""
+NOTHING: Load = (0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """One micro-batch on one device."""
+
+    forward: Load
+    """Of an average block, as are the next two."""
+    backward: Load
+    recompute: Load
+    first: Load
+    """Embedding, both directions."""
+    last: Load
+    """Final norm, logits and loss, both directions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a load depends on besides the shape."""
+
+    tp: int
+    micro_batch: int
+    sequence_parallel: bool
+    layout: Layout
+    """For its words and lengths; its sizes are not read."""
+    head: float = 1.0
+    """Share of the tokens that logits are computed for."""
+
+
+def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
+    """Seconds of a micro-batch's parts; what a search asks for again is priced once."""
+    layout = setting.layout
+    way = kernels_of.way_of(shape, layout)
+    key = (
+        *(shape, way, setting.tp, setting.micro_batch, setting.sequence_parallel, setting.head),
+        *(layout.seq, layout.target_seq, layout.precision, layout.kernels, layout.engine),
+    )
+    known = _known(rates)
+    if key not in known:
+        known[key] = _priced(shape, setting, way, rates)
+    if layout.recompute == "none":
+        return known[key]
+    more = (*key, layout.recompute)
+    if more not in known:
+        again = _recomputed(shape, setting, way, rates)
+        known[more] = dataclasses.replace(known[key], recompute=again)
+    return known[more]
+
+
+def _recomputed(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Load:
+    layout = setting.layout
+    blocks = _blocks(shape, _step(shape, setting))
+    return _average(
+        [(_timed(_again(parts, layout), way, layout, rates, False), s) for parts, s in blocks]
+    )
+
+
+_latest: tuple[Rates, dict[object, Loads]] | None = None
+
+
+def _known(rates: Rates) -> dict[object, Loads]:
+    """What was priced by these rates: those of the latest only, so that nothing piles up."""
+    global _latest
+    if _latest is None or _latest[0] is not rates or len(_latest[1]) > _MOST_KNOWN:
+        _latest = (rates, {})
+    return _latest[1]
+
+
+_MOST_KNOWN = 1 << 14
+
+
+def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Loads:
+    layout, step = setting.layout, _step(shape, setting)
+
+    def both(parts: list[Part]) -> tuple[Load, Load]:
+        forward = _timed(parts, way, layout, rates, False)
+        return forward, _timed(parts, way, layout, rates, True)
+
+    blocks = [(both(parts), share) for parts, share in _blocks(shape, step)]
+    return Loads(
+        forward=_average([(load[0], share) for load, share in blocks]),
+        backward=_average([(load[1], share) for load, share in blocks]),
+        recompute=NOTHING,
+        first=_sum(*both(embed(shape, step.batch, step.seq, step.dtype))),
+        last=_sum(*both(_head(shape, step, setting.head, is_padded=layout.engine == "megatron"))),
+    )
+
+
+def _timed(
+    parts: list[Part], way: kernels_of.Way, layout: Layout, rates: Rates, backward: bool
+) -> Load:
+    make = kernels_of.backward if backward else kernels_of.forward
+    return _seconds(make(parts, way), rates, layout, backward)
+
+
+def _step(shape: ModelShape, setting: Setting) -> Step:
+    layout = setting.layout
+    has_bias = shape.positions == "relative" and not is_bart(shape)  # it has no fused kernel
+    fused = layout.kernels in FLASH and not has_bias
+    return Step(
+        batch=setting.micro_batch,
+        seq=layout.seq,
+        target_seq=layout.target_seq,
+        dtype={"fp8": "bf16"}.get(layout.precision, layout.precision),
+        causal="half",
+        attention="fused" if fused else "plain",
+        recompute=layout.recompute,
+        tp=setting.tp,
+        sequence_parallel=setting.sequence_parallel,
+    )
+
+
+def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Part], float]]:
+    """Kinds of block, with the share of each among all."""
+    if shape.num_decoder_layers == 0:
+        return [(block(shape, step), 1.0)]
+    num = shape.num_layers + shape.num_decoder_layers
+    return [
+        (block(shape, step), shape.num_layers / num),
+        (block(shape, step, decoder=True), shape.num_decoder_layers / num),
+    ]
+
+
+def _again(parts: list[Part], layout: Layout) -> list[Part]:
+    """What is run once more: all of a block, or (selective) what is cheap beside what it saves.
+
+    Selective means the core of attention in Megatron, and wherever scores are kept; with a fused
+    attention elsewhere it is torch's: attention and every second product are kept.
+    """
+    if layout.recompute == "none":
+        return []
+    if layout.recompute == "full":
+        return until_saved(parts)
+    if layout.kernels not in FLASH or layout.engine == "megatron":
+        return [part for part in parts if ".attend" in part.name]
+    products = [part for part in parts if part.kind == "matmul"]
+    others = [part for part in parts if part.kind not in ("matmul", "attention")]
+    return others + products[::2]
+
+
+def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
+    """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
+    whole = Setting(
+        tp=1, micro_batch=int(layout.global_batch), sequence_parallel=False, layout=layout
+    )
+    step = dataclasses.replace(_step(shape, whole), causal="full")
+    num = shape.num_layers + shape.num_decoder_layers
+    return sum(
+        round(num * share) * sum(part.forward.flops for part in _again(parts, layout))
+        for parts, share in _blocks(shape, step)
+    )
+
+
+def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Part]:
+    if share <= 0.0:
+        return []
+    few = max(1, round(share * step.written))
+    if is_padded:
+        shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
+    return head(shape, dataclasses.replace(step, target_seq=few))
+
+
+_PAD = 128 * 8
+"""Megatron pads a vocabulary to a multiple of 128 for each tensor-parallel rank."""
+
+
+def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Load:
+    precision = layout.precision
+    low = precision == "fp8"
+    products = streams = attention = 0.0
+    launches = found.launches
+    for count, m, n, k in found.products:
+        dtype = "fp8" if low and count == 1 else ("bf16" if low else precision)
+        alone = float(rates.matmul(m, n, k, batch=count, dtype=dtype))
+        products += alone * _alignment(count, n, k, dtype)
+        if dtype == "fp8":  # operands are scaled and written again, both ways round
+            streams += float(rates.stream(3.0 * (m * k + n * k), kernels=2))
+            launches += 2
+    for one in found.attention:
+        attention += float(
+            rates.attention(
+                batch=one.batch,
+                heads=one.num_heads,
+                kv_heads=one.num_kv_heads,
+                queries=one.queries,
+                keys=one.keys,
+                head_dim=one.head_dim,
+                dtype="bf16" if low else precision,
+                causal=one.half,
+                backward=backward,
+                kernels="flash" if layout.kernels == "compiled" else layout.kernels,
+            )
+        )
+    for num_bytes, num in found.streams:
+        streams += float(rates.stream(num_bytes, kernels=num))
+    return (products, attention, streams, launches * rates.launch)
+
+
+def _alignment(count: int, n: int, k: int, dtype: str) -> float:
+    """How much longer a product takes whose rows do not begin where tensor cores load them.
+
+    NVIDIA's guide asks for multiples of 16 bytes, best of 128: below, operands are loaded word by
+    word (heads 108 wide), or with half as wide accesses (1800 columns against 1792).
+    """
+    size = dtype_bytes(dtype)
+    if dtype == "fp32":
+        return 1.0
+    if n * size % 16 or k * size % 16:
+        return _HEADS_UNALIGNED if count > 1 else _UNALIGNED
+    return _HALF_ALIGNED if count == 1 and (n * size % 128 or k * size % 128) else 1.0
+
+
+_HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2
+
+
+def _sum(first: Load, second: Load) -> Load:
+    a, b = first, second
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+
+
+def _average(found: list[tuple[Load, float]]) -> Load:
+    total = NOTHING
+    for (a, b, c, d), share in found:
+        total = _sum(total, (share * a, share * b, share * c, share * d))
+    return total

@@ -1,0 +1,186 @@
+"""The seconds that a step is composed of, before anything overlaps: arrays over layouts.
+
+Answers, for each layout: what a stage computes for a micro-batch (`step_loads`, once for each
+unique share), what each collective takes by itself, and how often; which of them an engine starts
+early enough to hide.  Does not answer what is hidden: `step` does, with the fitted constants.
+
+Ranks: tensor parallel is innermost (ranks of one node), then data parallel, then stages, as in
+Megatron-LM and DeepSpeed.  A group's members in a node are min(ranks, gpus_per_node / inner);
+groups in one node share its fabric.
+
+Which engine does what with gradients (docs/definitions.md):
+ddp        all-reduce in buckets beside the last micro-batch's backward
+fsdp       weights gathered a block ahead, gradients scattered a block behind, each micro-batch
+megatron   one all-reduce (zero 1: reduce-scatter, then all-gather) after the last micro-batch
+deepspeed  zero 0 and 1 as megatron; zero 2 and 3 beside backward, each micro-batch
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainrig.predict.step.calibration import CLASSES
+from trainrig.predict.step.compute import Loads, Setting, loads
+from trainrig.workload.model import block_parameters, parameters
+from trainrig.workload.operators import dtype_bytes
+
+if TYPE_CHECKING:
+    from trainrig.predict.rates import Rates
+    from trainrig.workload.layout import Layout
+    from trainrig.workload.model import ModelShape
+
+Array = Any
+"""An array of floats with one number for each layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Unhidden, unscaled seconds; every field is an array over layouts.
+
+    Loads have a leading axis of four: products, attention, streams, launches.
+    """
+
+    forward: Array
+    backward: Array
+    recompute: Array
+    first: Array
+    last: Array
+    layers: Array
+    stage_layers: Array
+    """Of the longest stage."""
+    stages: Array
+    virtual: Array
+    micro_batches: Array
+    tensor: Array
+    """Collectives of a block, forward and backward and what is recomputed."""
+    tensor_ends: Array
+    send: Array
+    """One message between two stages."""
+    gather_forward: Array
+    """Weights of one block."""
+    gather_backward: Array
+    scatter: Array
+    """Gradients of one block."""
+    each: Array
+    """1: gradients are exchanged with every micro-batch, 0: with the last."""
+    hides: Array
+    """1: gradients are exchanged beside backward, 0: after it."""
+    ends: Array
+    """Weights and gradients of a stage's ends, once."""
+    after: Array
+    """Exchanged after backward, with nothing beside it."""
+    tensor_beside: Array
+    """Collectives of a block that backward starts early: gathered inputs, scattered gradients."""
+    cores: Array
+    """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
+    newest: Array
+    """1: attention kernels of later software (flash+fused, compiled)."""
+    chip: Array
+    """Index of the chip's class in CLASSES, or one past the end."""
+    weights: Array
+    """Streams over the weights for each micro-batch: casts, accumulation."""
+    optimizer: Array
+    offload: Array
+
+    def __len__(self) -> int:
+        return int(self.layers.shape[0])
+
+
+def stack(profiles: list[Profile]) -> Profile:
+    """One profile over the layouts of all."""
+    import numpy as np
+
+    return Profile(
+        **{
+            field.name: np.concatenate([getattr(one, field.name) for one in profiles], axis=-1)
+            for field in dataclasses.fields(Profile)
+        }
+    )
+
+
+def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
+    """What a step of each layout is made of; ``head``: share of tokens with logits."""
+    import numpy as np
+
+    from trainrig.predict.step.communication import Mesh, exchanges, offloaded, optimized
+
+    found = _computed(shape, layout, rates, head)
+    num = found["forward"].shape[-1]
+    mesh = Mesh(shape, layout)
+    parts = exchanges(mesh, rates) | {
+        "layers": mesh.layers,
+        "stage_layers": mesh.stage_layers,
+        "stages": mesh.pp,
+        "virtual": mesh.virtual,
+        "micro_batches": mesh.micro_batches,
+        "cores": float(layout.precision != "fp32"),
+        "newest": float(layout.kernels in ("flash+fused", "compiled")),
+        "chip": float(_class_index(rates.device)),
+        "weights": _over_weights(mesh, rates),
+        "optimizer": optimized(mesh, rates),
+        "offload": offloaded(mesh, rates),
+    }
+    arrays = {name: np.asarray(value, dtype=float) for name, value in parts.items()}
+    spread = {
+        name: array if array.shape == (num,) else np.broadcast_to(array, (num,))
+        for name, array in arrays.items()
+    }
+    return Profile(**found, **spread)
+
+
+def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
+    """Loads of each layout; blocks are priced once for each unique share."""
+    import numpy as np
+
+    sizes = [layout.tp, layout.micro_batch, layout.sequence_parallel]
+    tp, batch, split = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
+    num = len(layout)
+    key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 1) + (split > 0)
+    unique, inverse = np.unique(key, return_inverse=True)
+    rows = [_row(shape, layout, rates, head, int(one)) for one in unique]
+    table = {
+        name: np.array([getattr(row, name) for row in rows]).T
+        for name in ("forward", "backward", "recompute", "first", "last")
+    }
+    where = np.broadcast_to(inverse.reshape(-1), (num,))
+    return {name: values.take(where, axis=1) for name, values in table.items()}
+
+
+def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> Loads:
+    setting = Setting(
+        tp=key >> 32,
+        micro_batch=(key >> 1) & 0x7FFFFFFF,
+        sequence_parallel=bool(key & 1),
+        layout=layout,
+        head=head,
+    )
+    return loads(shape, setting, rates)
+
+
+def _class_index(device: str) -> int:
+    from trainrig.catalog import find_chip
+    from trainrig.predict.rates.from_chip import class_of
+
+    chip = find_chip(device)
+    name = class_of(chip) if chip else ""
+    return CLASSES.index(name) if name in CLASSES else len(CLASSES)
+
+
+def _over_weights(mesh: Any, rates: Rates) -> Array:
+    """Casting weights and gradients under autocast, and adding to what is accumulated."""
+    layout = mesh.layout
+    wide = dtype_bytes(layout.precision) >= 4
+    is_autocast = layout.engine in ("plain", "ddp") and layout.kernels in (
+        "eager",
+        "flash",
+        "compiled",
+    )
+    casts = 12.0 if is_autocast and not wide else 0.0
+    adds = 3.0 * mesh.gradient_bytes
+    counted = mesh.stage_parameters * (casts + adds * (mesh.micro_batches > 1))
+    return rates.stream(counted, kernels=1)
+
+
+__all__ = ["Profile", "block_parameters", "parameters", "profile", "stack"]

@@ -1,0 +1,289 @@
+"""Layers by batch and sequence: how much of the matmul peak each cell reaches, as a heat map.
+
+One map a layer and pass; in it a grid for each device of the run and, beside them, what others
+published of the same layer on an RTX 3090 Ti and an RTX 4090.  A cell's share is of the best matmul
+of its dtype that the same device, or the same source, was seen to reach: not of the data sheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainrig.analysis.match import Row
+from trainrig.analysis.patterns import Answer
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.waterfall import devices, is_burst
+from trainrig.benchmarks.labels import Device, case_text, name_devices
+from trainrig.record import Record, Status
+from trainrig.units import format_share, si_scale
+
+MAX_MAPS = 12
+MAX_GRIDS = 4
+"""In one map: own devices first, then the published ones."""
+MAX_AXIS = 12
+"""Rows or columns of one grid."""
+BESIDE = ("RTX 3090 Ti", "RTX 4090")
+PASSES = ("forward+backward", "forward")
+LEVELS = (0.10, 0.25, 0.40, 0.55, 0.70)
+"""Shares of the peak at which the next colour begins."""
+_ONE_RATE = frozenset(["fp16", "bf16"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One batch and sequence."""
+
+    value: str
+    """In the map's unit."""
+    share: str
+    """Of the grid's peak; empty where none is known."""
+    level: int
+    """The colour, 0 to len(LEVELS)."""
+    flat: bool = False
+    """Whether it lies in a row that is bound by launches."""
+    note: str = ""
+    """Why it is not judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """One device's cells."""
+
+    label: str
+    source: str
+    """Whose numbers: empty for what this run saw."""
+    peak: str
+    batches: tuple[int, ...]
+    seqs: tuple[int, ...]
+    cells: tuple[tuple[Cell | None, ...], ...]
+    """By batch, then by sequence."""
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether any cell is not to be judged."""
+        return any(cell.note for line in self.cells for cell in line if cell)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """One layer and pass."""
+
+    title: str
+    unit: str
+    grids: tuple[Grid, ...]
+    folded: bool
+    """Shown only when asked for: the forward pass by itself."""
+
+    @property
+    def has_flat(self) -> bool:
+        """Whether any cell is bound by launches."""
+        return any(cell.flat for grid in self.grids for line in grid.cells for cell in line if cell)
+
+
+def heat_maps(
+    view: RunView, everything: Sequence[Row], said: Iterable[Answer] = ()
+) -> tuple[HeatMap, ...]:
+    """The maps that the run's layers fill; ``said`` tells which cells are bound by launches."""
+    flat = {name for answer in said if answer.id == "launch-bound" for name in answer.records}
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in everything:
+        if _is_cell(row) and row.count == 1:
+            groups.setdefault(_kind(row), []).append(row)
+    names = name_devices(devices(everything))
+    found = []
+    for kind in sorted(groups, key=lambda kind: PASSES.index(kind[-1])):
+        members = groups[kind]
+        if len({_place(row.case) for row in members}) > 1:
+            found.append(_map(view, everything, members, names, flat))
+    return tuple(found[:MAX_MAPS])
+
+
+def _is_cell(row: Row) -> bool:
+    sizes = (row.case.get("batch"), row.case.get("seq"))
+    return (
+        row.benchmark == "layer"
+        and row.metric == "flop_rate"
+        and row.case.get("pass") in PASSES
+        and all(isinstance(size, int) for size in sizes)
+        and row.measured is not None
+    )
+
+
+def _kind(row: Row) -> tuple[str, ...]:
+    """Everything of a case but its place in the grid; the pass last."""
+    rest = {k: str(v) for k, v in row.case.items() if k not in ("batch", "seq", "pass")}
+    return (*(f"{name}={rest[name]}" for name in sorted(rest)), str(row.case["pass"]))
+
+
+def _place(case: object) -> tuple[int, int]:
+    assert hasattr(case, "get")
+    return int(str(case.get("batch"))), int(str(case.get("seq")))
+
+
+def _map(
+    view: RunView,
+    everything: Sequence[Row],
+    members: Sequence[Row],
+    names: dict[Device, str],
+    flat: set[str],
+) -> HeatMap:
+    first = members[0]
+    own: dict[Device, list[Record]] = {}
+    for row in members:
+        if row.measured is not None:
+            own.setdefault((row.device, row.index), []).append(row.measured)
+    others = _published(view, first)
+    top = max(r.value or 0.0 for records in (*own.values(), *others.values()) for r in records)
+    scale, unit = si_scale(top, first.unit)
+    grids = [
+        _grid(names[where], "", records, _own_peak(everything, where, first), scale, flat)
+        for where, records in sorted(own.items(), key=_by_index)[: MAX_GRIDS - len(others)]
+    ]
+    grids += [
+        _grid(device, source, records, _their_peak(view, records[0]), scale, flat)
+        for (device, source), records in others.items()
+    ]
+    case = {k: v for k, v in first.case.items() if k not in ("batch", "seq")}
+    return HeatMap(
+        title=case_text("layer", case),
+        unit=unit,
+        grids=tuple(grids[:MAX_GRIDS]),
+        folded=first.case.get("pass") != PASSES[0],
+    )
+
+
+def _by_index(item: tuple[Device, object]) -> tuple[int, str]:
+    (device, index), _ = item
+    return (-1 if index is None else index, device or "")
+
+
+def _grid(
+    label: str,
+    source: str,
+    records: Sequence[Record],
+    peak: float | None,
+    scale: float,
+    flat: set[str],
+) -> Grid:
+    at = {_place(record.case): record for record in records}
+    batches = tuple(sorted({batch for batch, _ in at}))[:MAX_AXIS]
+    seqs = tuple(sorted({seq for _, seq in at}))[:MAX_AXIS]
+    return Grid(
+        label=label,
+        source=source,
+        peak=f"{peak / scale:.0f}" if peak else "",
+        batches=batches,
+        seqs=seqs,
+        cells=tuple(
+            tuple(_cell(at.get((batch, seq)), peak, scale, flat) for seq in seqs)
+            for batch in batches
+        ),
+    )
+
+
+def _cell(record: Record | None, peak: float | None, scale: float, flat: set[str]) -> Cell | None:
+    if record is None:
+        return None
+    if record.status is not Status.OK or not record.value:
+        return Cell(value=str(record.status), share="", level=0, note=record.reason or "")
+    share = record.value / peak if peak else None
+    return Cell(
+        value=f"{record.value / scale:#.3g}".rstrip("."),
+        share=format_share(share) if share is not None else "",
+        level=sum(share >= level for level in LEVELS) if share is not None else 0,
+        flat=record.id in flat,
+        note=f"disturbed: {record.disturbed}" if record.disturbed else "",
+    )
+
+
+def _own_peak(everything: Sequence[Row], where: Device, first: Row) -> float | None:
+    found = [
+        row.measured.value or 0.0
+        for row in everything
+        if (row.device, row.index) == where
+        and is_burst(row)
+        and row.case.get("dtype") == first.case.get("dtype")
+        and row.measured is not None
+        and row.measured.disturbed is None
+    ]
+    return max(found, default=0.0) or None
+
+
+# ---- what others published
+
+
+def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]:
+    """Of each device of BESIDE the published grid of the same layer with the most cells."""
+    own = {record.id for record in view.records}
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in view.baselines:
+        if record.device in BESIDE and record.id not in own and _is_alike(record, first):
+            found.setdefault((str(record.device), str(record.source)), []).append(record)
+    best: dict[str, tuple[str, str]] = {}
+    for key, records in found.items():
+        if len(records) > 1 and len(records) > len(found.get(best.get(key[0], ("", "")), [])):
+            best[key[0]] = key
+    return {best[device]: found[best[device]] for device in BESIDE if device in best}
+
+
+def _is_alike(record: Record, first: Row) -> bool:
+    if record.benchmark != "layer" or record.metric != "flop_rate" or "batch" not in record.case:
+        return False
+    types = {record.case.get("dtype"), first.case.get("dtype")}
+    return (
+        record.case.get("pass") == first.case.get("pass")
+        and _plain_name(record.case.get("layer")) == _plain_name(first.case.get("layer"))
+        and (len(types) == 1 or types <= _ONE_RATE)
+        and "seq" in record.case
+    )
+
+
+def _plain_name(layer: object) -> str:
+    """``gpt2mediumblock``: a layer's name without blanks, dashes and capitals."""
+    return "".join(letter for letter in str(layer).lower() if letter.isalnum())
+
+
+def _their_peak(view: RunView, record: Record) -> float | None:
+    """The best matmul of the same device and dtype that the same person printed."""
+    who = str(record.source).split("/", 1)[0]
+    found = [
+        other.value or 0.0
+        for other in view.baselines
+        if other.benchmark == "matmul"
+        and other.device == record.device
+        and other.case.get("dtype") == record.case.get("dtype")
+        and str(other.source).startswith(who)
+    ]
+    return max(found, default=0.0) or None
+
+
+# ---- as a plain table, for the terminal and for markdown
+
+
+def heat_table(
+    one: HeatMap, max_columns: int
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Headings and lines: batches down, each grid's sequences across, own devices first."""
+    columns = [(grid, n) for grid in one.grids for n in range(len(grid.seqs))][:max_columns]
+    batches = sorted({batch for grid, _ in columns for batch in grid.batches})
+    headings = ("batch", *(f"{grid.label}, {grid.seqs[n]} tokens" for grid, n in columns))
+    lines = [(str(batch), *(_text(grid, batch, n) for grid, n in columns)) for batch in batches]
+    return headings, tuple(lines)
+
+
+def _text(grid: Grid, batch: int, column: int) -> str:
+    if batch not in grid.batches:
+        return ""
+    cell = grid.cells[grid.batches.index(batch)][column]
+    if cell is None:
+        return ""
+    mark = "*" if cell.flat else "?" if cell.note else ""
+    return f"{cell.value}{mark}" + (f" {cell.share}" if cell.share else "")
+
+
+def heat_legend(one: HeatMap) -> str:
+    """What stands in the cells."""
+    peaks = ", ".join(f"{grid.label} {grid.peak}" for grid in one.grids if grid.peak)
+    said = f"{one.unit}; share of the best matmul ({peaks})" if peaks else one.unit
+    return said + ("; *: launch-bound" if one.has_flat else "")

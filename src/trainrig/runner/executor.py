@@ -1,0 +1,484 @@
+"""Runs planned tasks within their time and appends what came out.
+
+Each block has two fresh workers per device, started together and used in turn:
+every case is measured in the first, then in the second, and settles at once, so
+that a run that is cut off holds whole points.  Cases that would not fit the
+time are recorded as skipped.  Disturbed points are repeated in new workers when
+time is left.
+
+What a run has measured so far, by case and device, also of an earlier sitting.
+
+A run that is resumed takes up the attempts on its disk.  What is settled is not
+measured again; what failed, timed out or was disturbed is still open.
+
+How long a case will take, projected from the ones that ran before it.
+
+The projection assumes the speed of the nearest smaller case of the same kind: it
+overstates cases that launches bound, and is close where it matters, at the
+large ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from trainrig.errors import UnavailableError
+from trainrig.measure import noise
+from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure.family import SERVER, family
+from trainrig.measure.timing import Settings
+from trainrig.measure.worker import Reply, Request, Worker
+from trainrig.record import Record, Status, case_label
+from trainrig.runner.plan import Block, Task
+from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.targets import HOST, Target
+from trainrig.stats import median
+from trainrig.store import RunWriter
+from trainrig.units import format_time
+
+# Before anything is known: work units (FLOPs or bytes) a second, as a modest device has them.  A
+# guess that is too slow would skip a case for nothing; one too fast costs its hard time limit.
+_FIRST_GUESS = {False: 4e10, True: 2e13}
+# Operands and the check of the answer, bytes a second: matmul draws normal values and checks in
+# fp64, the others fill patterns and compare.
+_PREPARE_SPEED = {False: 3e8, True: 3e10}
+_FILL_SPEED = {False: 1.5e9, True: 1e11}
+# A disk's file is laid down, read back, and after writing once more; fio starts and ends.
+_DISK_SPEED = 5e8
+_DISK_FIXED = 0.3
+_FIXED = 0.03
+
+# A case is prepared, checked, warmed, sampled and checked again: this many calls at the least.
+_MIN_CALLS = 4.0
+# A layer's reference is computed in a wider type, which takes a few calls' time more; the first
+# of Hugging Face's waits for its import.
+_LAYER_CALLS = 8.0
+_LAYER_IMPORT = 2.0
+# A training's model is built and its text opened; its first steps settle memory and kernels.
+_STEP_FIXED = 1.0
+_STEP_CALLS = 4.0
+# Before any layer or step was seen: it reaches this share of its dtype's products.
+_OF_PRODUCTS = 0.5
+
+
+class Pace:
+    """Learns the speed of each kind of case on each device."""
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._seen: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+
+    def learn(self, task: Task, reply: Reply) -> None:
+        """Remember how long one call of a case took."""
+        if reply.samples:
+            self._seen.setdefault(_kind(task), []).append((_units(task), median(reply.samples)))
+
+    def call_time(self, task: Task) -> float:
+        """Projected seconds of one call."""
+        units = _units(task)
+        seen = sorted(self._seen.get(_kind(task), ()))
+        smaller = [pair for pair in seen if pair[0] <= units] or seen[:1]
+        if not smaller:
+            return units / self._guess(task)
+        known_units, seconds = smaller[-1]
+        return seconds * max(units / known_units, 1.0)
+
+    def _guess(self, task: Task) -> float:
+        """Work units a second of a kind of which nothing is known yet."""
+        if task.family in ("layer", "step"):
+            products = ("matmul", str(task.case["dtype"]))
+            rates = [
+                units / seconds
+                for kind, seen in self._seen.items()
+                if (kind[0], kind[1:3]) == (task.target.torch_device, products)
+                for units, seconds in seen
+            ]
+            if rates:
+                return _OF_PRODUCTS * max(rates)
+        return _FIRST_GUESS[task.target.is_gpu]
+
+    def overhead(self, task: Task) -> float:
+        """Projected seconds of everything but the sampling: operands, checks, first calls."""
+        if task.family == "storage":
+            return _DISK_FIXED + family(task.family).memory(task.case) / _DISK_SPEED
+        if task.family == "layer":
+            theirs = task.case.get("code") == "huggingface"
+            imports = _LAYER_IMPORT if theirs else 0.0
+            fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
+            return _FIXED + imports + fill + _LAYER_CALLS * self.call_time(task)
+        if task.family == "step":
+            fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
+            return _STEP_FIXED + fill + _STEP_CALLS * self.call_time(task)
+        speed = _PREPARE_SPEED if task.family == "matmul" else _FILL_SPEED
+        prepare = family(task.family).memory(task.case) / speed[task.target.is_gpu]
+        return _FIXED + prepare + _MIN_CALLS * self.call_time(task)
+
+
+def _kind(task: Task) -> tuple[str, ...]:
+    """Cases whose speeds resemble each other."""
+    words = [str(task.case.get(name)) for name in ("dtype", "op", "direction", "memory", "code")]
+    return (task.target.torch_device, task.family, *words)
+
+
+def _units(task: Task) -> float:
+    work = family(task.family).work(task.case)
+    return float(max(work.flops, work.num_bytes))
+
+
+class Attempts:
+    """The attempts at each task of a run."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._known: dict[tuple[object, ...], list[Record]] = {}
+
+    def take_up(self, records: Iterable[Record]) -> None:
+        """Count the attempts that an earlier sitting left; looks of a search are none."""
+        for record in records:
+            if record.attempt is not None and "search" not in record.conditions:
+                self._known.setdefault(_identity_of(record), []).append(record)
+
+    def of(self, task: Task) -> list[Record]:
+        """The attempts at a task, in order; what is appended to the list is kept."""
+        return self._known.setdefault(_identity(task), [])
+
+    def has_value(self, task: Task) -> bool:
+        """Whether any worker measured it."""
+        return any(record.status is Status.OK for record in self.of(task))
+
+    def is_disturbed(self, task: Task) -> bool:
+        """Whether it has a value that must not be judged."""
+        return self.has_value(task) and point_records(self.of(task))[0].disturbed is not None
+
+    def is_settled(self, task: Task) -> bool:
+        """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
+        if any(record.is_wrong_answer for record in self.of(task)):
+            return True
+        return self.has_value(task) and not self.is_disturbed(task)
+
+
+def _identity(task: Task) -> tuple[object, ...]:
+    where = (task.target.name, task.target.index, task.count)
+    return (*where, task.family, *sorted(task.case.items()))
+
+
+def _identity_of(attempt: Record) -> tuple[object, ...]:
+    where = (attempt.device, attempt.device_index, attempt.device_count)
+    return (*where, attempt.benchmark, *sorted(attempt.case.items()))
+
+
+NUM_WORKERS = 2
+_MIN_TIME = 0.05
+_MAX_TIME = 0.4
+# A slow case may take this many calls' time beyond the ordinary, to get its samples, ...
+_SLOW_CALLS = 12.0
+# ... if that is no longer than this; else it gets a few.
+_SLOW_TIME = 2.0
+_GLANCE_CALLS = 3.0
+# A case that would eat more than this of its block is skipped unless it is required.
+_GREEDY = 0.3
+_MAX_ROUNDS = 3
+
+_MEASURED = "already measured in this run"
+
+Describe = Callable[[Record], str]
+MakeWorker = Callable[[str, Path, str], Worker]
+"""(device, log, program) → a worker that has been started."""
+
+
+class Executor:
+    """Runs blocks of tasks into an open run."""
+
+    def __init__(
+        self,
+        run: RunWriter,
+        *,
+        environment: str,
+        deadline: float,
+        watch: Watcher,
+        describe: Describe,
+        complete: Callable[[Record], Record],
+        make_worker: MakeWorker | None = None,
+        early: Sequence[Worker] = (),
+    ) -> None:
+        """``deadline`` is on time.monotonic; ``complete`` adds a point's limit before it is kept.
+
+        ``describe`` words a point for the watcher.  ``early`` are workers for the host
+        that were started while the machine was still looked at; the first pair that is
+        needed there is taken from them.
+        """
+        self._run = run
+        self._environment = environment
+        self._deadline = deadline
+        self._watch = watch
+        self._describe = describe
+        self._complete = complete
+        self._make_worker = make_worker or self._start_worker
+        self._early = tuple(early)
+        self._pace = Pace()
+        self._attempts = Attempts()
+        self._last_tick = 0.0
+        self._tick_lock = threading.Lock()
+        self.done = 0
+        self.total = 0
+
+    def take_up(self, records: Iterable[Record]) -> None:
+        """Go on from the records of a run that was cut off: its attempts count."""
+        self._attempts.take_up(records)
+
+    def _start_pair(self, target: Target, name: str, server: str) -> tuple[Worker, ...]:
+        """Two fresh workers for a device, loading torch side by side."""
+        if target.torch_device == HOST and server == SERVER and self._early:
+            pair, self._early = self._early, ()
+            return pair
+        self._tell(f"starting workers for {name}", level="running")
+        stem = "".join(c if c.isalnum() else "-" for c in name.lower())
+        return tuple(
+            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"), server)
+            for number in range(1, NUM_WORKERS + 1)
+        )
+
+    def run_block(self, block: Block, seconds: float) -> None:
+        """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
+        if all(task.skip or self._attempts.is_settled(task) for task in block.tasks):
+            for task in block.tasks:  # no worker is started for these
+                measured = self._attempts.has_value(task)
+                self._skip(task, _MEASURED if measured or not task.skip else task.skip)
+            return
+        end = min(time.monotonic() + seconds, self._deadline)
+        self._tell(block.name, level="stage")
+        with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
+            pairs = [
+                [
+                    stack.enter_context(worker)
+                    for worker in self._start_pair(target, block.name, _server(block.tasks[0]))
+                ]
+                for target in block.targets
+            ]
+            try:
+                for worker in chain(*pairs):
+                    worker.wait_ready(max(end - time.monotonic(), 1.0))
+            except UnavailableError as error:
+                self._give_up(block.tasks, error.message)
+                return
+            if len(block.targets) == 1:
+                self._run_tasks(block.tasks, pairs[0], end)
+            else:
+                self._run_together(block, pairs, end, threads)
+
+    def _run_together(
+        self,
+        block: Block,
+        pairs: Sequence[Sequence[Worker]],
+        end: float,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        """Each case on all devices at once: prepared everywhere, then released together."""
+        num_devices = len(block.targets)
+        whole = end - time.monotonic()
+        for start in range(0, len(block.tasks), num_devices):
+            tasks = block.tasks[start : start + num_devices]
+            left = end - time.monotonic()
+            reason = next(
+                (why for task in tasks if (why := self._why_not(task, left, whole))), None
+            )
+            if reason is not None:
+                for task in tasks:
+                    self._skip(task, reason)
+                continue
+            self._tell(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
+            for number in range(NUM_WORKERS):
+                barrier = threading.Barrier(num_devices)
+                requests = [
+                    replace(self._request(task, 1.0), hold=True, limit=math.inf) for task in tasks
+                ]
+                replies = threads.map(
+                    lambda pair, request, number=number, barrier=barrier: pair[number].run(
+                        request, lambda: _meet(barrier, request.timeout)
+                    ),
+                    pairs,
+                    requests,
+                )
+                for task, request, reply in zip(tasks, requests, replies, strict=True):
+                    self._keep_attempt(task, request, reply)
+            for task in tasks:
+                self._settle(task)
+
+    def repeat_disturbed(self, tasks: Sequence[Task]) -> None:
+        """Measure disturbed points again in fresh workers, as long as the time allows."""
+        for _ in range(_MAX_ROUNDS - 1):
+            again = [task for task in tasks if self._attempts.is_disturbed(task)]
+            for target, server in dict.fromkeys((task.target, _server(task)) for task in again):
+                own = [task for task in again if (task.target, _server(task)) == (target, server)]
+                self._repeat(target, server, sorted(own, key=lambda task: not task.required))
+
+    def _repeat(self, target: Target, server: str, tasks: Sequence[Task]) -> None:
+        """Two more workers for some tasks of one device, if even one of them fits the time."""
+        start_time = 4.0  # two workers loading torch side by side
+        if self._deadline - time.monotonic() < start_time + 2.0 * self._cost(tasks[0]):
+            return
+        name = f"disturbed points on {target.label}, again"
+        self._tell(name, level="stage")
+        with ExitStack() as stack:
+            workers = [stack.enter_context(w) for w in self._start_pair(target, name, server)]
+            for task in tasks:
+                if self._deadline - time.monotonic() > NUM_WORKERS * self._cost(task):
+                    self._run_task(task, workers, _MAX_TIME)
+
+    def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
+        whole = end - time.monotonic()
+        # In a resumed run what has no attempt at all comes before what was disturbed.
+        tasks = sorted(tasks, key=lambda task: bool(self._attempts.of(task)))
+        for position, task in enumerate(tasks):
+            left = end - time.monotonic()
+            reason = self._why_not(task, left, whole)
+            if reason is not None:
+                self._skip(task, reason)
+                continue
+            share = left / NUM_WORKERS / (len(tasks) - position)
+            self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME))
+
+    def _why_not(self, task: Task, left: float, whole: float) -> str | None:
+        """Why a task is not run, or None."""
+        if self._attempts.is_settled(task):
+            return _MEASURED
+        if task.skip is not None:
+            return task.skip
+        if not task.fits_memory:
+            return f"its operands need more than half of the memory of {task.target.name}"
+        cost = NUM_WORKERS * self._cost(task)
+        if cost > left or (cost > _GREEDY * whole and not task.required and not task.sustained):
+            return _no_time(cost, left)
+        return None
+
+    def _cost(self, task: Task) -> float:
+        """Projected seconds in one worker, at the shortest sampling."""
+        return self._pace.overhead(task) + (task.sustained or _MIN_TIME)
+
+    def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float) -> None:
+        """One case in each worker in turn, then its point."""
+        label = f"{task.step} {case_label(task.case)}"
+        self._tell(label, level="running")
+        for worker in workers:
+            request = self._request(task, seconds)
+            reply = self._within_budget(worker.run(request))
+            self._keep_attempt(task, request, reply)
+            if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
+                break  # the second worker would only say it again
+        self._settle(task)
+
+    def _keep_attempt(self, task: Task, request: Request, reply: Reply) -> None:
+        attempts = self._attempts.of(task)
+        self._pace.learn(task, reply)
+        record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
+        attempts.append(self._run.append(record))
+
+    def _request(self, task: Task, seconds: float) -> Request:
+        call = self._pace.call_time(task)
+        wanted = task.sustained or self._wanted(call, seconds)
+        left = self._deadline - time.monotonic()
+        overhead = self._pace.overhead(task)
+        # A chip has to get hot first, and a disk does not.
+        warmup = 0.6 * task.sustained if task.case.get("sustained") else None
+        timeout = max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0)
+        return Request(
+            family=task.family,
+            case=task.case,
+            settings=Settings(
+                max_time=max(min(wanted, left - overhead), _MIN_TIME), warmup_time=warmup
+            ),
+            timeout=timeout,
+            limit=timeout,
+            extra=task.extra,
+        )
+
+    def _wanted(self, call: float, seconds: float) -> float:
+        """Seconds of sampling: ten samples of a slow call, or a glance at a very slow one.
+
+        A call that cannot have ten samples in the time allowed will not converge
+        whatever it is given, so it is not given more than shows its size.
+        """
+        if _SLOW_CALLS * call <= _SLOW_TIME:
+            return max(seconds, _SLOW_CALLS * call)
+        return max(seconds, _GLANCE_CALLS * call)
+
+    def _within_budget(self, reply: Reply) -> Reply:
+        """A case that the end of the budget cut short is no fault of the device."""
+        if reply.status is Status.TIMEOUT and time.monotonic() >= self._deadline:
+            why = "the budget ended while it ran"
+            return Reply(status=Status.SKIPPED, reason=why, duration=reply.duration)
+        return reply
+
+    def _settle(self, task: Task) -> None:
+        for number, point in enumerate(point_records(self._attempts.of(task))):
+            noted = point.replace(conditions={**point.conditions, **task.notes})
+            kept = self._run.append(self._complete(noted))
+            if number == 0:
+                self.done += 1
+                self._tell(self._describe(kept), level="point")
+
+    def _skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
+        self.done += 1
+        if reason != _MEASURED:
+            subject = self._subject(task)
+            self._run.append(skipped_record(task.family, task.case, subject, reason, status))
+
+    def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
+        """A device did not come up; what an earlier sitting measured on it stands."""
+        for task in tasks:
+            measured = self._attempts.has_value(task)
+            self._skip(task, _MEASURED if measured else reason, Status.FAILED)
+        self._tell(reason, level="point")
+
+    def _subject(self, task: Task) -> Subject:
+        return Subject(
+            device=task.target.name,
+            index=task.target.index,
+            count=task.count,
+            environment=self._environment,
+        )
+
+    def _start_worker(self, device: str, log: Path, server: str) -> Worker:
+        # CUDA's own order is fastest first; the driver's tools count by bus.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        return Worker(device, log, command=(sys.executable, "-m", server), tick=self._tick)
+
+    def _tick(self) -> None:
+        """About once a second while a case runs: one line of telemetry."""
+        with self._tick_lock:
+            if time.monotonic() - self._last_tick >= 1.0:
+                self._last_tick = time.monotonic()
+                self._run.append_series("telemetry", noise.telemetry_row())
+
+    def _tell(self, text: str, *, level: str) -> None:
+        left = max(self._deadline - time.monotonic(), 0.0)
+        event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
+        self._watch(event)
+
+
+def _server(task: Task) -> str:
+    """The program whose workers run a task: a training needs another one than a product."""
+    return family(task.family).server
+
+
+def _meet(barrier: threading.Barrier, timeout: float) -> None:
+    """Wait until every device is prepared; one that died must not hold up the others."""
+    with contextlib.suppress(threading.BrokenBarrierError):
+        barrier.wait(timeout)
+
+
+def _no_time(cost: float, left: float) -> str:
+    if left <= 0.0:
+        return "the time for it was spent before its turn came"
+    return f"projected to take {format_time(cost)}, and {format_time(left)} are left for its kind"

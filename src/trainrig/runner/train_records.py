@@ -1,0 +1,164 @@
+"""From what became of an experiment to records and one JSON object.
+
+The benchmark is ``training``: whole steps of a model by some engine on some layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainrig.analysis.training_results import BENCHMARK
+from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS
+from trainrig.record import Case, Kind, Record, Status
+from trainrig.runner import energy
+from trainrig.runner.experiment_trained import Trained, rates_of, shares_of
+from trainrig.runner.targets import Target
+from trainrig.runner.train_devices import memory_by_rank, words_of
+from trainrig.train.config import Experiment, case_of, settings_of
+
+BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
+_CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
+
+
+def case_for(experiment: Experiment, data_hash: str) -> Case:
+    """What decides the numbers: the case of benchmark ``training``."""
+    return {
+        **case_of(experiment, data_hash),
+        **{name: getattr(experiment, name) for name in _CASE},
+        "experiment": experiment.name,
+    }
+
+
+def _why_no_share(trained: Trained) -> str | None:
+    if trained.status is not Status.OK:
+        return trained.reason
+    own = trained.experiment
+    where = "CPU" if own.device == "cpu" else "device"
+    return None if trained.peak else f"no {own.dtype} peak is claimed for this {where}"
+
+
+def records_of(trained: Trained, target: Target, data_hash: str, environment: str) -> list[Record]:
+    """A point for each number; one without a value says why there is none."""
+    times = tuple(float(row["time"]) for row in trained.rows)
+    base = Record(
+        kind=Kind.MEASURED,
+        benchmark=BENCHMARK,
+        case=case_for(trained.experiment, data_hash),
+        metric="time",
+        unit="s",
+        value=trained.mean("time") if trained.status is Status.OK else None,
+        samples=times or None,
+        status=trained.status,
+        reason=trained.reason,
+        device=target.name,
+        device_index=target.index,
+        device_count=trained.experiment.nproc,
+        environment=environment,
+        duration=trained.duration,
+        disturbed=trained.disturbed if trained.status is Status.OK else None,
+        conditions=_conditions(trained),
+    )
+    if trained.status is not Status.OK:
+        return [base]
+    values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
+    more = [
+        base.replace(id=f"{base.id[:8]}{number:04x}", metric=name, unit=unit, value=value)
+        for number, (name, unit, value) in enumerate(values)
+    ]
+    return [base, *(record.replace(samples=None) for record in more), *_energy(trained, base)]
+
+
+def _energy(trained: Trained, base: Record) -> list[Record]:
+    used, steps = trained.energy
+    return energy.records_of(base, used, steps, steps * _tokens(trained.experiment))
+
+
+def _tokens(own: Experiment) -> int:
+    """Of one step, on all ranks."""
+    return own.global_samples * own.seq
+
+
+def _conditions(trained: Trained) -> Case:
+    """What it ran under: versions and devices as its ranks told them, the load when it began."""
+    known = {
+        "devices": words_of(trained.devices),
+        "cuda_visible_devices": trained.result.visible,
+        "load_average": trained.load,
+    }
+    return {**trained.software, **{name: v for name, v in known.items() if v is not None}}
+
+
+def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
+    units = {
+        "sample_rate": "sample/s",
+        "token_rate": "token/s",
+        "flop_rate": "FLOP/s",
+        "hardware_flop_rate": "FLOP/s",
+    }
+    for name, value in rates_of(trained).items():
+        yield name, units[name], value
+    for name, value in shares_of(trained).items():
+        yield name, "1", value
+    for part in BREAKDOWN:
+        yield f"time.{part}", "s", trained.mean(part)
+    yield "time.overlapped", "s", trained.mean("overlapped")
+    yield "peak_memory", "B", trained.result.memory
+    yield "reserved_memory", "B", trained.result.reserved
+    for name, row in (("first_loss", 0), ("train_loss", -1)):
+        yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
+
+
+def summary_of(trained: Trained) -> dict[str, Any]:
+    """One experiment as ``--json`` prints it; others script against it."""
+    own, rows = trained.experiment, trained.result.rows
+    used, steps = trained.energy
+    rates = rates_of(trained)
+    probe, shares = trained.result.probe, shares_of(trained)
+    return {
+        "name": own.name,
+        "backend": own.backend,
+        "model": own.model,
+        "batch_size": own.batch,
+        "batch_size_asked": "auto" if trained.auto_batch else own.batch,
+        "settings": settings_of(own),
+        "layout_asked": trained.asked,
+        "layout_found": trained.found,
+        "software_found": trained.software,
+        "losses": [row["loss"] for row in rows],
+        "grad_norms": [row["grad_norm"] for row in rows],
+        "step_time_s": trained.mean("time"),
+        "step_times_s": [row["time"] for row in trained.rows],
+        "rounds": [
+            {"step_times_s": [row["time"] for row in each.rows], "disturbed": each.disturbed}
+            for each in trained.rounds
+        ],
+        "samples_per_s": rates.get("sample_rate"),
+        "tokens_per_s": rates.get("token_rate"),
+        "model_flops_per_s_per_device": rates.get("flop_rate"),
+        "hardware_flops_per_s_per_device": rates.get("hardware_flop_rate"),
+        "mfu": shares.get("mfu"),
+        "hfu": shares.get("hfu"),
+        "peak_flops_per_s_claimed": trained.peak.value if trained.peak else None,
+        "peak_source": trained.peak.source if trained.peak else None,
+        "no_mfu_reason": _why_no_share(trained),
+        "peak_memory_bytes": trained.result.memory,
+        "reserved_memory_bytes": trained.result.reserved,
+        "memory_by_rank": memory_by_rank(trained.result),
+        "devices": [dict(each) for each in trained.devices],
+        "cuda_visible_devices": trained.result.visible,
+        **energy.summary_of(used, steps * _tokens(own)),
+        "breakdown": {part: trained.mean(part) for part in BREAKDOWN} if rows else {},
+        "overlapped_communication_s": trained.mean("overlapped") if rows else None,
+        "parity": {
+            "losses": list(probe.losses) if probe else [],
+            "grad_norms": list(probe.grad_norms) if probe else [],
+            "compared": trained.compared,
+            "not_comparable": trained.apart,
+        },
+        "load_average": trained.load,
+        "disturbed": trained.disturbed,
+        "status": trained.status.value,
+        "reason": trained.reason,
+        "row_verdict": trained.word,
+    }

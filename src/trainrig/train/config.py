@@ -1,0 +1,293 @@
+"""What is trained, and how: the description that a whole training follows from.
+
+An Experiment is frozen and flat, so that it can be stored in a run and read back.  `from_dict`
+checks types and names where a description enters; `check` refuses what contradicts itself or the
+model, in one line, before anything is started.  Where the tokens lie is in it, which tokens they
+are is their hash, in the case.
+
+The learning rate of a step: a linear warm-up, then half a cosine down to a tenth.
+
+    step < warmup    peak · (step + 1) / warmup
+    after            floor + (peak − floor) · (1 + cos(π · x)) / 2,
+                     x = (step − warmup) / (steps − warmup), floor = peak / 10
+
+The warm-up's last step runs at the peak, and the last step a little above the floor: no step is
+wasted on a rate of zero.  Beyond the planned steps the rate stays at the floor.  The cosine is
+that of Loshchilov and Hutter 2017 (arXiv 1608.03983), the tenth that of Hoffmann et al. 2022.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from trainrig.errors import UnavailableError, UsageError, unknown
+from trainrig.record import Case
+from trainrig.units import one_line
+from trainrig.workload import ModelShape, find
+
+FLOOR = 0.1
+"""The lowest rate as a share of the highest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cosine:
+    """A warm-up of ``warmup`` steps, a descent until ``steps``."""
+
+    peak: float
+    steps: int
+    warmup: int = 0
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of ``step``, counted from 0."""
+        if step < self.warmup:
+            return self.peak * (step + 1) / self.warmup
+        share = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        floor = FLOOR * self.peak
+        return floor + (self.peak - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
+
+
+DTYPES = ("fp32", "bf16", "fp16")
+RECOMPUTE = ("none", "selective", "full")
+OPTIMIZERS = ("adamw", "adamw-plain", "adamw-8bit", "sgd")
+BACKENDS = ("native", "huggingface", "dataparallel")
+DRIVEN = ("huggingface",)
+"""Backends of another project, each in a Python that may be its own."""
+OFFLOAD = ("none", "host")
+CALLED = {"batch": "batch_size", "seq": "seq_len", "dtype": "precision", "learning_rate": "lr"}
+"""Fields that people know by another name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One training, in one process or in several."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = {
+        "strict": True,
+        "extra": "forbid",
+        "allow_inf_nan": False,
+    }
+
+    name: str = ""
+    """What a table calls it."""
+    backend: str = "native"
+    """Whose engine trains."""
+    python: str = ""
+    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
+    model: str = "gpt2-small-cpu"
+    """A name, numbers, or a path to a config.json: see `workload.find`."""
+    data: str = ""
+    """The prepared folder."""
+    batch: int = 8
+    """Samples that go through the model at once."""
+    auto_batch: bool = False
+    """``batch`` is not known yet: the largest that fits is looked for."""
+    seq: int = 256
+    """Tokens of a sample."""
+    grad_accum: int = 1
+    """Micro-batches of a step: it trains on ``batch · grad_accum`` samples."""
+    steps: int = 20
+    dtype: str = "bf16"
+    """What is computed in; weights are updated in fp32 (`train.precision`)."""
+    recompute: str = "none"
+    """What backward computes a second time: nothing, all but matrix products, or all."""
+    compile: bool = False
+    """torch.compile for each block."""
+    optimizer: str = "adamw"
+    """adamw: by torch's fused kernel; adamw-plain: kernel by kernel; see `optimizers`."""
+    learning_rate: float = 1e-3
+    """The highest of the schedule."""
+    warmup: int | None = None
+    """Steps until then; a tenth of all, at most 100, unless given."""
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    clip: float = 1.0
+    """Gradients of a larger norm are shortened to it; 0: never."""
+    seed: int = 0
+    """Of the first weights and of the samples' order."""
+    heldout_batches: int = 8
+    """Batches of the held-out part that the loss is taken of at the end; 0: none."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; 0: none."""
+    device: str = ""
+    """cpu or cuda; empty: a GPU where there is one."""
+    devices: str = ""
+    """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
+    nproc: int = 1
+    """Ranks that share the data, each with a device of its own; each trains on ``samples``."""
+    zero: int = 0
+    """What is spread over them: 1 optimizer states, 2 gradients too, 3 weights too."""
+    shard_size: int = 0
+    """Ranks that share one copy when zero is 2 or 3 (hybrid sharding); 0: all."""
+    offload: str = "none"
+    """Where sharded weights and optimizer states live: none (on the device) or host."""
+    p2p: bool = True
+    """Whether GPUs copy to each other directly."""
+    rounds: int = 1
+    """How often it is trained, by fresh processes, in turns with the others of its run."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the warm-up, the usual ones if none are given."""
+        return min(100, self.steps // 10) if self.warmup is None else self.warmup
+
+    @property
+    def schedule(self) -> Cosine:
+        """Step → learning rate."""
+        return Cosine(peak=self.learning_rate, steps=self.steps, warmup=self.warmup_steps)
+
+    @property
+    def device_numbers(self) -> tuple[int, ...]:
+        """The driver's number of each rank's GPU; UsageError for what is no list of numbers."""
+        words = self.devices.split(",") if self.devices else []
+        if not all(word.strip().isdecimal() and len(word) < 6 for word in words):
+            raise UsageError(f"{said('devices', self.devices)}", "numbers of GPUs, as 0,1")
+        return tuple(int(word) for word in words)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step on one rank."""
+        return self.batch * self.grad_accum
+
+    @property
+    def global_samples(self) -> int:
+        """Samples of a step on all ranks."""
+        return self.samples * self.nproc
+
+    def replace(self, **changes: Any) -> Experiment:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """As it is stored; what is None is left out."""
+    found = dataclasses.asdict(experiment)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """What was resolved, by the keys of an experiment file; the text by its folder's name.
+
+    Left out is what tells one training from another and changes nothing in it.
+    """
+    found = {name: each for name, each in to_dict(experiment).items() if name not in _NO_SETTING}
+    named = {CALLED.get(name, name): value for name, value in found.items()}
+    return {**named, "data": os.path.basename(experiment.data)}
+
+
+_NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}
+
+
+def from_dict(content: Mapping[str, Any]) -> Experiment:
+    """The experiment in a mapping.  UsageError names the first key that is wrong."""
+    try:
+        # What JSON has no word for, a date, becomes a list: no field takes one.
+        return _adapter().validate_json(json.dumps(dict(content), default=lambda odd: [str(odd)]))
+    except ValidationError as error:
+        name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        if name not in _KINDS:
+            known = ", ".join(CALLED.get(known, known) for known in _KINDS)
+            raise UsageError(f"an experiment has no {name!r}", f"it has: {known}") from None
+        raise UsageError(said(name, content[name]), _WORDS[_KINDS[name]]) from None
+
+
+_KINDS = {f.name: str(f.type).removesuffix(" | None") for f in dataclasses.fields(Experiment)}
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_MOST_SHOWN = 60
+
+
+def said(name: str, value: Any) -> str:
+    """A field and its value as a person wrote them, short enough for a line."""
+    text = one_line(repr(value) if isinstance(value, str) else str(value))
+    short = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
+    return f"{CALLED.get(name, name)} = {short}"
+
+
+@cache
+def _adapter() -> TypeAdapter[Experiment]:
+    return TypeAdapter(Experiment)
+
+
+def case_of(experiment: Experiment, data_hash: str) -> Case:
+    """What decides how long a step takes: the case of benchmark ``step``."""
+    return {
+        "model": experiment.model,
+        "dtype": experiment.dtype,
+        "batch": experiment.batch,
+        "seq": experiment.seq,
+        "grad_accum": experiment.grad_accum,
+        "optimizer": experiment.optimizer,
+        "recompute": experiment.recompute,
+        "compile": experiment.compile,
+        "data": data_hash[:8],
+    }
+
+
+def objective_of(shape: ModelShape) -> str:
+    """What a family learns, by the name that `data.objective` knows."""
+    return {"bert": "masked", "t5": "spans"}.get(shape.family, "causal")
+
+
+def check(experiment: Experiment) -> ModelShape:
+    """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
+    for name in ("batch", "seq", "grad_accum", "steps"):
+        _check_range(experiment, name, 1, 2**31)
+    _check_range(experiment, "rounds", 1, 1001)
+    for name in ("heldout_batches", "checkpoint_every", "seed"):
+        _check_range(experiment, name, 0, 2**63)
+    if experiment.warmup is not None:
+        _check_range(experiment, "warmup", 0, 2**63)
+    for name, known in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("optimizer", OPTIMIZERS)):
+        if getattr(experiment, name) not in known:
+            raise unknown(CALLED.get(name, name), getattr(experiment, name), known)
+    _check_optimizer(experiment)
+    shape = find(experiment.model)
+    if experiment.seq > shape.max_positions and shape.positions == "learned":
+        raise UsageError(
+            f"{shape.name} knows {shape.max_positions} positions, not {experiment.seq}: seq_len",
+            f"--seq-len {shape.max_positions} at most, or a shape with more max_positions",
+        )
+    return shape
+
+
+def _check_range(experiment: Experiment, name: str, least: int, most: int) -> None:
+    value = getattr(experiment, name)
+    if not least <= value < most:
+        raise UsageError(said(name, value), f"a whole number from {least} to {most - 1}")
+
+
+def _check_optimizer(experiment: Experiment) -> None:
+    for name in ("learning_rate", "eps"):
+        if not 0.0 < getattr(experiment, name) < math.inf:
+            raise UsageError(said(name, getattr(experiment, name)), "a number above 0")
+    for name in ("beta1", "beta2"):
+        if not 0.0 <= getattr(experiment, name) < 1.0:
+            raise UsageError(said(name, getattr(experiment, name)), "a number from 0 to below 1")
+    for name in ("weight_decay", "clip"):
+        if not 0.0 <= getattr(experiment, name) < math.inf:
+            raise UsageError(said(name, getattr(experiment, name)), "a number from 0")
+
+
+def check_compiler(experiment: Experiment) -> None:
+    """Raise UnavailableError where torch.compile is asked for and nothing can compile.
+
+    It builds C++ for the host and, for a GPU, a launcher in C; any of these does both.  Going on
+    without would be another case under this one's name.
+    """
+    names = [os.environ.get("CXX", "g++"), "c++", "clang++"]
+    if experiment.compile and not any(shutil.which(name) for name in names):
+        raise UnavailableError(
+            "torch.compile needs a compiler, and none of these is on PATH: " + ", ".join(names),
+            "install g++, or leave --compile out",
+        )

@@ -1,0 +1,383 @@
+"""Experiment files: TOML that says what is trained, several times with a difference.
+
+    model = "gpt2"              what all of them share
+    batch_size = 4
+
+    [[experiment]]              one of them; its keys come before the shared ones
+    name = "DDP"
+    nproc = 2
+    tiny = { batch_size = 2 }   what ``--scale tiny`` changes in this one
+
+    [sweep]                     each experiment once for each combination of these
+    precision = ["fp32", "bf16"]
+
+    [tiny]                      what ``--scale tiny`` changes besides the model
+    seq_len = 128
+
+Keys are those of the command line, with underscores.  A key that there is not, a value of another
+type and a combination that contradicts itself are refused with their line.  What comes out is what
+the rest of the program reads: frozen experiments, every default filled in.
+
+Where a key stands in an experiment file, so that what is refused is refused with its line.
+
+tomllib does not say.  Read here are headers of tables and keys at the beginning of a line; a key
+inside an inline table has the line on which that begins.
+
+Experiments as the file that gives them again, every default filled in.
+
+A run keeps it as experiments.toml: ``trainrig train RUN/experiments.toml`` trains the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from trainrig.errors import DataError, TrainrigError, UsageError, unknown
+from trainrig.train.config import CALLED, Experiment, check, from_dict, said
+from trainrig.train.layout_check import check_layout
+from trainrig.workload import find
+
+_EXPERIMENT = "experiment"
+_HEADER = re.compile(r"""\s*\[+\s*["']?([A-Za-z_-]+)["']?\s*\]""")
+_KEY = re.compile(r"""\s*(?:["']?([A-Za-z_-]+)["']?\s*\.\s*)?["']?([^\s=.'"#]+)["']?\s*[=.]""")
+
+
+class Lines:
+    """The lines of keys and tables."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._at: dict[tuple[str, object], int] = {}
+        self._tables: dict[object, int] = {}
+        table: object = None
+        experiments = -1
+        for number, line in enumerate(text.split("\n"), 1):
+            if header := _HEADER.match(line):
+                experiments += header[1] == _EXPERIMENT
+                table = experiments if header[1] == _EXPERIMENT else header[1]
+                self._tables.setdefault(table, number)
+            elif key := _KEY.match(line):  # of this table, or of one that is named before a dot
+                self._at.setdefault((key[2], table if key[1] is None else key[1]), number)
+
+    def error(self, key: str, table: object, words: str, hint: str | None) -> UsageError:
+        """An error with the line of ``key`` in its table, or of the table."""
+        line = self._at.get((key, table)) or self._tables.get(key) or self._line_of(table)
+        return UsageError(f"{self._path}, line {line}: {words}", hint)
+
+    def _line_of(self, table: object) -> int:
+        name = _EXPERIMENT if isinstance(table, int) else table
+        return self._tables.get(table) or self._at.get((str(name), None), 1)
+
+    def blaming(self, number: int, fields: Mapping[str, str]) -> _Blame:
+        """What is refused inside is refused with a line of experiment ``number``.
+
+        ``fields``: keys of the file that are called otherwise where they are refused.
+        """
+        return _Blame(self, number, fields)
+
+    def of_words(self, words: str, number: int, fields: Mapping[str, str]) -> str | None:
+        """The key among the file's that a refusal speaks of, the experiment's own first."""
+        spoken = set(re.findall(r"[a-z_0-9]+", words))
+        spoken |= {key for key, field in fields.items() if field in spoken}
+        keys = [key for key, table in self._at if table == number]
+        keys += [key for key, table in self._at if table in (None, "sweep", "tiny")]
+        return next((key for key in keys if key in spoken), None)
+
+    def table_of(self, key: str, number: int) -> object:
+        """The table in which a key is set for an experiment."""
+        for table in (number, "sweep", "tiny", None):
+            if (key, table) in self._at:
+                return table
+        return number
+
+
+class _Blame:
+    """Adds the line to what is refused."""
+
+    def __init__(self, lines: Lines, number: int, fields: Mapping[str, str]) -> None:
+        self._lines, self._number, self._fields = lines, number, fields
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, TrainrigError):
+            key = self._lines.of_words(error.message, self._number, self._fields) or ""
+            table = self._lines.table_of(key, self._number)
+            raise self._lines.error(key, table, error.message, error.hint) from None
+
+
+_NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
+"""What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
+FIELDS = {
+    CALLED.get(field.name, field.name): field.name
+    for field in dataclasses.fields(Experiment)
+    if field.name not in _NO_KEYS
+}
+"""Keys, and what they are called inside."""
+KEYS = (*FIELDS, "tokens", "scale")
+LATER = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline parallelism",
+    "interleave": "pipeline parallelism",
+    "schedule": "pipeline parallelism",
+    "sequence_parallel": "sequence parallelism",
+}
+"""Keys of layouts that are not trained yet."""
+AUTO = "auto"
+SCALES = ("full", "tiny")
+MOST = 10_000
+"""Experiments of one file: a sweep's product is counted before it is made."""
+_TABLES = ("experiment", "sweep", "tiny")
+_LENGTH = {"steps", "tokens"}
+"""Two words for one thing: the one in the nearer table holds."""
+_MOST_BYTES = 1 << 24
+_MOST_TOKENS = 1e18
+_MOST_SHOWN = 60
+
+_TINY = {
+    "gpt2": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
+    "gpt-neo": "num_layers=2,hidden=128,num_heads=2,vocab=8192,max_positions=1024",
+    "bert": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
+    "t5": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
+    "llama": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
+}
+
+Keys = Mapping[str, Any]
+
+
+def tiny(model: str) -> str:
+    """The model's family at a size that trains in seconds."""
+    family = find(model).family
+    return f"{family}:{_TINY[family]}"
+
+
+def _check_model(model: str) -> None:
+    """What is no model is refused by its key."""
+    try:
+        find(model)
+    except TrainrigError as error:
+        raise UsageError(f"{said('model', model)}: {error.message}", error.hint) from None
+
+
+def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
+    """The experiments of a file; ``changes`` of the command line come before its keys.
+
+    Raises DataError for what cannot be read, UsageError with the line of what is wrong.
+    """
+    text, content = _content(path)
+    lines = Lines(path, text)
+    _check_keys(content, lines)
+    _check_sweep(content, changes, lines)
+    shared = {key: value for key, value in content.items() if key not in _TABLES}
+    found: dict[str, Experiment] = {}
+    for number, table in enumerate(content.get("experiment", [{}])):
+        own = {key: value for key, value in table.items() if key != "tiny"}
+        smaller = [each.get("tiny", {}) for each in (content, table)]
+        for swept in _combinations(content.get("sweep", {})):
+            keys = _together(shared, own, swept)
+            is_tiny = changes.get("scale", keys.get("scale")) == "tiny"
+            keys = _together(keys, *(smaller if is_tiny else ()), changes)
+            if swept:
+                keys["name"] = _swept_name(keys.get("name"), swept)
+            with lines.blaming(number, FIELDS):
+                _add(experiment_of(keys), found)
+    return tuple(found.values())
+
+
+def _content(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file, and what it says."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise DataError(f"{path} is no experiment file: it is larger than 16 MiB")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no TOML: {error}") from None
+
+
+def _together(*tables: Keys) -> dict[str, Any]:
+    """Keys of several tables, a later one's before an earlier one's."""
+    keys: dict[str, Any] = {}
+    for table in tables:
+        if _LENGTH & table.keys():
+            keys = {key: value for key, value in keys.items() if key not in _LENGTH}
+        keys |= table
+    return keys
+
+
+def _add(experiment: Experiment, found: dict[str, Experiment]) -> None:
+    """Each has a name of its own."""
+    name = experiment.name or f"experiment {len(found) + 1}"
+    if name in found:
+        raise UsageError(
+            f"two experiments are called {name!r}", "give each a name of its own: name"
+        )
+    found[name] = experiment.replace(name=name)
+
+
+def experiment_of(keys: Keys) -> Experiment:
+    """One experiment of keys as the command line has them.  Raises UsageError."""
+    _check_names(keys)
+    keys = dict(keys)
+    scale, tokens = keys.pop("scale", "full"), keys.pop("tokens", None)
+    if scale not in SCALES:
+        raise unknown("scale", str(scale), SCALES)
+    if tokens is not None and "steps" in keys:
+        raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
+    if keys.get("optimizer") == "adamw-fused":
+        keys["optimizer"] = "adamw"
+    if keys.get("batch_size") == AUTO:
+        if tokens is not None:
+            raise UsageError(
+                "tokens and batch_size auto: how many steps they are is not known before",
+                "steps instead of tokens",
+            )
+        keys |= {"batch_size": 1, "auto_batch": True}
+    if "devices" in keys:
+        keys["devices"] = _listed(keys["devices"])
+        keys.setdefault("nproc", keys["devices"].count(",") + 1)
+    named = {FIELDS.get(key, key): value for key, value in keys.items()}
+    found = from_dict({"heldout_batches": 0, "checkpoint_every": 0, **named})
+    _check_model(found.model)
+    if scale == "tiny":
+        found = found.replace(model=tiny(found.model))
+    if tokens is not None:
+        found = found.replace(steps=_steps_for(tokens, found))
+    check_layout(found)
+    check(found)
+    return found
+
+
+def _listed(devices: Any) -> str:
+    """``0,1``, of a list of numbers too."""
+    if isinstance(devices, list):
+        devices = ",".join(map(str, devices))
+    if not isinstance(devices, str) or not devices:
+        raise UsageError(said("devices", devices), 'numbers of GPUs: devices = "0,1"')
+    return devices
+
+
+def _check_names(keys: Keys) -> None:
+    """Every key is one that there is, and what it says can be printed."""
+    _refuse_later(keys)
+    for key in keys:
+        if key not in KEYS:
+            raise _no_key(key)
+    for key, value in keys.items():
+        if isinstance(value, str) and not value.isprintable():
+            raise UsageError(said(key, value), "text without line breaks and control codes")
+
+
+def _no_key(key: str) -> UsageError:
+    short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
+    return UsageError(f"an experiment has no {short!r}", unknown("key", key, KEYS).hint)
+
+
+def _refuse_later(keys: Keys) -> None:
+    for key, what in LATER.items():
+        if key in keys:
+            raise UsageError(
+                f"{said(key, keys[key])}: {what} comes in a later version",
+                f"leave {key} out; nproc and zero spread a training over ranks",
+            )
+
+
+def _steps_for(tokens: Any, found: Experiment) -> int:
+    is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
+    if not is_number or not 1 <= tokens <= _MOST_TOKENS:
+        raise UsageError(said("tokens", tokens), "a number from 1 to 1e18")
+    per_step = max(1, found.global_samples * found.seq)
+    return max(1, math.ceil(tokens / per_step))
+
+
+def _combinations(sweep: Any) -> Iterator[dict[str, Any]]:
+    """Each combination of the swept values; one without any where nothing is swept."""
+    for values in itertools.product(*sweep.values()):
+        yield dict(zip(sweep, values, strict=True))
+
+
+def _swept_name(name: Any, swept: Keys) -> str:
+    words = ", ".join(f"{key} {value}" for key, value in swept.items())
+    return f"{name}, {words}" if name else words
+
+
+def _check_keys(content: Keys, lines: Lines) -> None:
+    """Every key is one that there is, every table of the right kind."""
+    tables = content.get("experiment", [{}])
+    if not isinstance(tables, list) or not all(isinstance(own, dict) for own in tables):
+        raise lines.error("experiment", None, "experiments are tables", "[[experiment]]")
+    if not tables:
+        raise lines.error("experiment", None, "the list of experiments is empty", "[[experiment]]")
+    for name in ("sweep", "tiny"):
+        if not isinstance(content.get(name, {}), dict):
+            raise lines.error(name, None, f"{name} is a table", f"[{name}]")
+    shared = [(key, None) for key in content if key not in _TABLES]
+    own = [(key, number) for number, table in enumerate(tables) for key in table if key != "tiny"]
+    for number, table in enumerate(tables):
+        if not isinstance(table.get("tiny", {}), dict):
+            raise lines.error("tiny", number, "tiny is a table", "tiny = { batch_size = 2 }")
+        own += [(key, number) for key in table.get("tiny", {})]
+    rest = [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
+    for key, place in [*shared, *own, *rest]:
+        if key not in KEYS and key not in LATER:
+            error = _no_key(key)
+            raise lines.error(key, place, error.message, error.hint)
+
+
+def _check_sweep(content: Keys, changes: Keys, lines: Lines) -> None:
+    """Lists of values, not too many, that nothing overrules: names are made of them."""
+    sweep, tables = content.get("sweep", {}), content.get("experiment", [{}])
+    for key, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            raise lines.error(key, "sweep", f"{key} is swept over a list", f"{key} = [1, 2]")
+        is_tiny = "tiny" in (changes.get("scale"), content.get("scale"))
+        smaller = [each.get("tiny", {}) for each in (content, *tables)]
+        if key in changes or (is_tiny and any(key in each for each in smaller)):
+            other = f"--{key.replace('_', '-')}" if key in changes else "[tiny]"
+            words = f"{key} is swept, and {other} says one value for all"
+            raise lines.error(key, "sweep", words, f"leave {other} or the sweep of {key} out")
+    count = len(tables) * math.prod(len(values) for values in sweep.values())
+    if count > MOST:
+        words = f"{count:,} experiments, at most {MOST:,} in one file"
+        raise lines.error("sweep", None, words, "shorter lists, or several files")
+
+
+NAME = "experiments.toml"
+_TITLE = "# What was trained, every default filled in; trainrig train FILE trains it again.\n"
+
+
+def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
+    """The file of these experiments; ``texts``: which text a folder of data holds, by its hash."""
+    tables = [keys_of(each) for each in experiments]
+    shared = {
+        key: value
+        for key, value in tables[0].items()
+        if all(key in table and table[key] == value for table in tables)
+    }
+    own = [{key: value for key, value in table.items() if key not in shared} for table in tables]
+    notes = "".join(f"# text of {digest}: {folder!r}\n" for folder, digest in texts.items())
+    listed: dict[str, Any] = {"experiment": own} if any(own) else {}
+    return _TITLE + notes + tomli_w.dumps(shared | listed)
+
+
+def keys_of(own: Experiment) -> dict[str, Any]:
+    """An experiment in the words of a file; what is empty stays out."""
+    found = {key: getattr(own, field) for key, field in FIELDS.items()}
+    found["warmup"] = own.warmup_steps
+    if own.auto_batch:
+        found["batch_size"] = AUTO
+    return {key: value for key, value in found.items() if value != ""}

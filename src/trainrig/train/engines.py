@@ -1,0 +1,281 @@
+"""Whose engine trains: three functions each, and always a process of its own.
+
+    missing(site)              why it cannot run here, in one line, or None
+    command(experiment, run)   how it is started, with what it needs written to the folder ``run``
+    collect(run)               what came of it, read from the events that its ranks told
+
+    native        ours: `rank`
+    huggingface   transformers.Trainer, by a driver that knows nothing of this package but its data
+    dataparallel  ours in one process on several GPUs, by torch.nn.DataParallel
+
+A backend that drives another project's engine runs in the Python that `interpreters` finds for it,
+with that project's torch; its driver needs nothing of ours but the data.  The first weights are
+written before, by our own Python.
+
+Imports no torch: which of them can run is a question of what is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainrig.errors import MootError, UnavailableError
+from trainrig.train.config import DRIVEN, Experiment, to_dict
+from trainrig.train.interpreters import chosen, is_foreign, lacks, variable_of
+from trainrig.train.launch import Command
+from trainrig.train.parity import Probe
+from trainrig.train.telling import read_events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What an experiment finds on this machine."""
+
+    gpus: int
+    """Those that CUDA_VISIBLE_DEVICES leaves."""
+    cores: int
+    numbers: tuple[int, ...] = ()
+    """The driver's numbers of these GPUs, in the order in which torch sees them."""
+    present: tuple[int, ...] = ()
+    """Of all GPUs there are."""
+    python: str = ""
+    """The interpreter that an experiment names for its backend; empty: the usual one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What another rank than the first told."""
+
+    rank: int
+    rows: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a training told."""
+
+    rows: tuple[Mapping[str, Any], ...] = ()
+    """A step each, of rank 0."""
+    facts: Mapping[str, Any] | None = None
+    """Of the layout, of rank 0."""
+    peers: tuple[Peer, ...] = ()
+    """The other ranks."""
+    memory: float | None = None
+    """The peak of the rank that held most, in bytes."""
+    reserved: float | None = None
+    memories: tuple[Mapping[str, Any], ...] = ()
+    """Of each rank's devices: rank, device, allocated, reserved."""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """That the ranks found to be theirs: rank, device, name, uuid; cores of a host."""
+    visible: str | None = None
+    """CUDA_VISIBLE_DEVICES as rank 0 had it."""
+    ended: float | None = None
+    """When rank 0 had trained its last step that is timed, by the monotonic clock."""
+    probe: Probe | None = None
+
+    @property
+    def rows_of_ranks(self) -> list[tuple[Mapping[str, Any], ...]]:
+        """The steps of each rank."""
+        return [self.rows, *(peer.rows for peer in self.peers)]
+
+
+class Backend(Protocol):
+    """An engine that can be started."""
+
+    def missing(self, site: Site) -> str | None:
+        """Why it cannot run here, or None."""
+
+    def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
+        """How to start it; what it reads is in ``run`` then."""
+
+    def collect(self, run: Path) -> Result:
+        """What its ranks told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Python:
+    """A program in Python that reads experiment.json and tells events."""
+
+    program: tuple[str, ...]
+    driver: str = ""
+    """The backend whose interpreter it runs in; empty: ours, which has all that we have."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Packages of a driver's interpreter, each with the oldest version that will do."""
+    prepare: tuple[str, ...] = ()
+    gpus_only: bool = False
+    one_process: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self, site: Site) -> str | None:
+        """Why it cannot run here, or None."""
+        if find_spec("torch") is None:
+            return "torch is not installed"
+        if self.gpus_only and not site.gpus:
+            return "it runs on GPUs, and there is none"
+        return lacks(chosen(site.python, self.driver), self.needs) if self.driver else None
+
+    def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
+        """One process a rank; on the CPU each has one thread."""
+        run.mkdir(parents=True, exist_ok=True)
+        request = {"experiment": to_dict(experiment), "probe": probe}
+        (run / "experiment.json").write_text(json.dumps(request))
+        env = dict(self.settings)
+        if not experiment.device.startswith("cuda"):
+            env["OMP_NUM_THREADS"] = "1"
+        if not experiment.p2p:
+            env["NCCL_P2P_DISABLE"] = "1"
+        if experiment.devices:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, experiment.device_numbers))
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the driver's numbers
+        python = python_of(experiment)
+        return Command(
+            argv=(python, *self.program, str(run)),
+            ranks=1 if self.one_process else experiment.nproc,
+            env=env,
+            foreign=is_foreign(python),
+            prepare=(sys.executable, *self.prepare, str(run)) if self.prepare else (),
+        )
+
+    def collect(self, run: Path) -> Result:
+        """Rows and facts of each rank; devices and memory of all, and the most of a rank."""
+        ranks = range(len(list(run.glob("events-*.jsonl"))))
+        told = [[event for _, event in read_events(run, rank)] for rank in ranks]
+        first = told[0] if told else []
+        memory = [event for events in told for event in _called("memory", events)]
+        probes, facts = _called("parity", first), _called("layout", first)
+        places = [event.get("placed", {}) for event in facts]
+        return Result(
+            rows=tuple(_called("row", first)),
+            facts=facts[-1] if facts else None,
+            peers=tuple(
+                Peer(
+                    rank=rank,
+                    rows=tuple(_called("row", events)),
+                    facts=next(reversed(_called("layout", events)), None),
+                )
+                for rank, events in enumerate(told[1:], 1)
+            ),
+            memory=max((e["peak"] for e in memory if e["peak"] is not None), default=None),
+            reserved=max((e["reserved"] for e in memory if e.get("reserved")), default=None),
+            memories=_each(told, "memory", lambda event: event),
+            devices=_each(told, "layout", lambda event: event.get("placed", {})),
+            visible=places[-1].get("visible") if places else None,
+            ended=max((e["at"] for e in _called("trained", first) if "at" in e), default=None),
+            probe=Probe(
+                losses=tuple(probes[-1]["losses"]), grad_norms=tuple(probes[-1]["grad_norms"])
+            )
+            if probes
+            else None,
+        )
+
+
+Event = Mapping[str, Any]
+
+
+def _called(name: str, events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event["event"] == name]
+
+
+def _each(
+    told: Sequence[Sequence[Event]], name: str, part: Callable[[Event], Event]
+) -> tuple[Event, ...]:
+    """The devices in the last event ``name`` of each rank, with the rank's number."""
+    return tuple(
+        {"rank": rank, **device}
+        for rank, events in enumerate(told)
+        for event in _called(name, events)[-1:]
+        for device in part(event).get("devices", ())
+    )
+
+
+_START = str(Path(__file__).resolve().parent / "drivers" / "start.py")
+
+ALL: Mapping[str, Backend] = {
+    "native": _Python(("-m", "trainrig.train.native.rank_main")),
+    "huggingface": _Python(
+        (_START, "huggingface"),
+        driver="huggingface",
+        needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
+        prepare=("-m", "trainrig.train.drivers.huggingface_init"),
+        settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+    ),
+    "dataparallel": _Python(
+        ("-m", "trainrig.train.native.rank_main"), gpus_only=True, one_process=True
+    ),
+}
+
+
+def check_site(experiment: Experiment, site: Site) -> None:
+    """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
+    _check_moot(experiment)
+    lacking = ALL[experiment.backend].missing(replace(site, python=experiment.python))
+    if lacking is not None:
+        raise UnavailableError(f"{experiment.backend}: {lacking}", _elsewhere(experiment))
+    on_gpu = experiment.device.startswith("cuda")
+    have, what = (site.gpus, "GPU") if on_gpu else (site.cores, "core")
+    if experiment.nproc > have:
+        ranks = "1 rank" if experiment.nproc == 1 else f"{experiment.nproc} ranks"
+        fewer = f"--nproc {have}" if have else "--device cpu"
+        raise UnavailableError(
+            f"{ranks}, and {have} {what}{'' if have == 1 else 's'}: each rank needs one of its own",
+            fewer + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
+        )
+    _check_devices(experiment, site)
+    if experiment.optimizer == "adamw-8bit" and lacks(python_of(experiment), {"torchao": ""}):
+        raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+
+
+def _check_moot(experiment: Experiment) -> None:
+    """Refuse on a processor what only GPUs have: the way between them, and one process for all."""
+    if experiment.device.startswith("cuda"):
+        return
+    if not experiment.p2p:
+        raise MootError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
+    if experiment.backend == "dataparallel":
+        raise MootError("torch.nn.DataParallel is a matter of GPUs", "--backend native")
+
+
+def _check_devices(experiment: Experiment, site: Site) -> None:
+    """Every GPU that it names is there, and may be used."""
+    for number in experiment.device_numbers:
+        if number not in site.present:
+            there = ", ".join(map(str, site.present)) or "none"
+            raise UnavailableError(
+                f"devices {experiment.devices}: there is no GPU {number}",
+                f"this machine has: {there}",
+            )
+        if number not in site.numbers:
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+            raise UnavailableError(
+                f"devices {experiment.devices}: GPU {number} is hidden from torch"
+                + (f" by CUDA_VISIBLE_DEVICES={shown}" if shown is not None else ""),
+                "unset CUDA_VISIBLE_DEVICES, or name others",
+            )
+
+
+def python_of(experiment: Experiment) -> str:
+    """The interpreter that its ranks run in.  UsageError for a name that is none."""
+    return (
+        chosen(experiment.python, experiment.backend) if is_driven(experiment) else sys.executable
+    )
+
+
+def is_driven(experiment: Experiment) -> bool:
+    """Whether it is trained by another project's engine, which may have a Python of its own."""
+    return experiment.backend in DRIVEN
+
+
+def _elsewhere(experiment: Experiment) -> str:
+    """What to do about a backend that cannot run."""
+    if not is_driven(experiment):
+        return "another --backend"
+    variable = variable_of(experiment.backend)
+    return f"another --backend, or name a Python that has it: --python PATH or {variable}"

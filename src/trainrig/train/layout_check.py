@@ -1,0 +1,208 @@
+"""The layout that was asked for, the one that was found, and what contradicts itself.
+
+A layout as found comes from the facts that a rank read from its live objects (`look`, and the
+drivers): the request is never repeated as a result.  A difference is a fault of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainrig.errors import UsageError, unknown
+from trainrig.train.config import BACKENDS, DRIVEN, OFFLOAD, Experiment
+
+Layout = dict[str, Any]
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+MOST_STEPS = 1_000_000
+"""Of another project's engine: their learning rates are a list."""
+_SHARE = 0.75
+"""A rank that holds less than this share of something does not hold it all."""
+_OPTIMIZERS = {
+    "adamw": ("AdamW", True),
+    "adamw-plain": ("AdamW", False),
+    "adamw-8bit": ("AdamW8bit", False),
+    "sgd": ("SGD", False),
+}
+
+
+def asked_of(experiment: Experiment) -> Layout:
+    """What an experiment asks for."""
+    optimizer, fused = _OPTIMIZERS[experiment.optimizer]
+    return {
+        "ranks": experiment.nproc,
+        "zero": experiment.zero,
+        "shard_ranks": (experiment.shard_size or experiment.nproc) if experiment.zero else 1,
+        "grad_accum": experiment.grad_accum,
+        "micro_tokens": experiment.batch * experiment.seq,
+        "precision": experiment.dtype,
+        "gradient_precision": "fp32",
+        "master_precision": "fp32",
+        "recompute": experiment.recompute != "none",
+        "optimizer": optimizer,
+        "fused_optimizer": fused,
+        "compile": experiment.compile,
+        "offload": experiment.offload == "host",
+        "device": experiment.device or "cpu",
+    }
+
+
+def found_of(facts: Mapping[str, Any]) -> Layout:
+    """What the facts say, in the same words, and what they rest on."""
+    summed = facts.get("reduce_dtype") or facts.get("gradient_dtype")
+    whole = facts["num_parameters"]
+    held = facts["states"] if facts["moments"] else facts["masters"]
+    return {
+        "ranks": _ranks(facts, held),
+        "zero": _zero(facts, held),
+        "shard_ranks": round(whole / held) if held else 1,
+        "grad_accum": facts["micro_batches"],
+        "micro_tokens": facts.get("micro_tokens"),
+        "precision": _DTYPES.get(facts["weight_dtype"], facts["weight_dtype"]),
+        "gradient_precision": _DTYPES.get(str(summed), summed),
+        "master_precision": _DTYPES.get(facts["master_dtype"], facts["master_dtype"]),
+        "recompute": facts["block_forwards"] >= 2 * facts["micro_batches"],
+        "optimizer": facts["optimizer"],
+        "fused_optimizer": facts["fused"],
+        "compile": facts["compiled"],
+        "offload": facts["offloaded"],
+        "device": facts["device"].split(":")[0],
+        "wrapped": facts["wrapped"],
+        "placements": facts["placements"],
+        "transport": facts["transport"],
+        "threads": facts["threads"],
+        "num_parameters": whole,
+        "held_weights": facts["weights"] / whole,
+        "held_weights_in_backward": facts["weights_between"] / whole,
+        "held_gradients": facts["gradients"] / whole,
+        "held_states": held / whole,
+        "state_precision": _DTYPES.get(facts["state_dtype"], facts["state_dtype"]),
+        "gradient_collectives": facts.get("gradient_collectives"),
+    }
+
+
+def _ranks(facts: Mapping[str, Any], held: int) -> int:
+    """Ranks that train one model: those that neither sum gradients nor share states are alone."""
+    whole = held >= _SHARE * facts["num_parameters"]
+    silent = facts["transport"] is not None and facts.get("gradient_collectives") == 0
+    return 1 if silent and whole else int(facts["ranks"])
+
+
+def _zero(facts: Mapping[str, Any], held: int) -> int:
+    """Which stage of ZeRO it is, by what a rank holds of states, gradients and weights.
+
+    Under stage 3 some weights are not there between forward and backward; embedding and head are.
+    """
+    whole = facts["num_parameters"]
+    if facts["ranks"] == 1 or held >= _SHARE * whole:
+        return 0
+    if facts["gradients"] >= _SHARE * whole:
+        return 1
+    return 2 if facts["weights_between"] >= whole else 3
+
+
+def differences(asked: Layout, found: Layout) -> list[str]:
+    """What was asked for and is not there, each with both values."""
+    return [
+        f"{name}: asked {asked[name]}, found {found.get(name)} ({found.get('wrapped')})"
+        for name in asked
+        if asked[name] != found.get(name)
+    ]
+
+
+def check_layout(experiment: Experiment) -> None:
+    """Refuse what contradicts itself, in one line.  Raises UsageError."""
+    for name, known in (("backend", BACKENDS), ("offload", OFFLOAD)):
+        if getattr(experiment, name) not in known:
+            raise unknown(name, getattr(experiment, name), known)
+    if not 1 <= experiment.nproc <= 4096:
+        raise UsageError(f"nproc = {experiment.nproc}", "a whole number from 1 to 4096")
+    if experiment.zero not in (0, 1, 2, 3):
+        raise UsageError(f"zero = {experiment.zero}", "0, 1, 2 or 3")
+    for words, hint in _contradictions(experiment):
+        raise UsageError(words, hint)
+
+
+def _contradictions(own: Experiment) -> list[tuple[str, str]]:
+    """What cannot be had together: a sentence and what to do."""
+    on_cpu, sharded = not own.device.startswith("cuda"), own.zero >= 2
+    names = f"{own.backend} with zero {own.zero}"
+    given = own.device_numbers
+    rules = [
+        (
+            bool(given) and own.device == "cpu",
+            f"devices {own.devices} are GPUs, and device is cpu",
+            "leave one of them out",
+        ),
+        (
+            bool(given) and len(given) != own.nproc,
+            f"devices {own.devices}: {len(given)} of them for nproc = {own.nproc}",
+            "a device for each rank",
+        ),
+        (
+            len(set(given)) != len(given),
+            f"devices {own.devices}: one of them twice",
+            "each rank needs one of its own",
+        ),
+        (
+            own.zero > 0 and own.nproc == 1,
+            f"zero {own.zero} spreads over ranks, and there is one",
+            "--nproc 2 or more, or --zero 0",
+        ),
+        (
+            own.shard_size > 0 and not sharded,
+            "shard_size is for zero 2 and 3",
+            "leave it out, or --zero 3",
+        ),
+        (
+            own.shard_size < 0 or (own.shard_size > 0 and own.nproc % own.shard_size != 0),
+            f"nproc {own.nproc} is no multiple of shard_size {own.shard_size}",
+            "a divisor of nproc",
+        ),
+        (
+            own.offload == "host" and not sharded,
+            "offload host moves shards of weights, and there are none",
+            "zero 2 or 3, or offload none",
+        ),
+        (
+            own.dtype == "fp16" and own.zero > 0,
+            "fp16 scales its loss, and a shard cannot see where another one overflows",
+            "bf16, or zero 0",
+        ),
+        (
+            own.backend == "dataparallel" and own.zero > 0,
+            "torch.nn.DataParallel has every weight on every GPU",
+            "--backend native",
+        ),
+        (
+            own.backend == "huggingface" and own.zero > 0 and on_cpu,
+            f"{names} on a CPU: accelerate would run DDP and not say so",
+            "zero 0, or --backend native",
+        ),
+        (
+            own.python != "" and own.backend not in DRIVEN,
+            f"python names the interpreter of another project's engine, and {own.backend} is ours",
+            "leave it out, or name it in the experiments of " + " or ".join(DRIVEN),
+        ),
+        (
+            own.backend == "huggingface" and own.zero == 1,
+            f"{names}: Trainer shards through FSDP, which has no such stage",
+            "zero 2 or 3, or --backend native",
+        ),
+        (
+            own.backend == "huggingface" and (own.offload != "none" or own.shard_size > 0),
+            "offload and shard_size are the native engine's",
+            "--backend native",
+        ),
+        (
+            own.backend == "huggingface" and own.steps > MOST_STEPS,
+            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
+            "fewer steps, or --backend native",
+        ),
+        (
+            own.backend == "huggingface" and own.recompute == "selective",
+            "Trainer knows no selective recomputation",
+            "recompute full or none",
+        ),
+    ]
+    return [(words, hint) for wrong, words, hint in rules if wrong]

@@ -1,0 +1,226 @@
+"""The training loop: data, forward, backward, communication, clip, optimizer.
+
+`Engine.step` is one step, top to bottom, for one process and for each of several ranks.  Everything
+that it uses is made in `Engine.__init__`: the model, its weights, the optimizer, the learning rate,
+the samples.  How weights, gradients and optimizer states are spread over ranks, and when these
+talk, is the business of `precision.Weights` (one process) and of the classes in `sharding`, which
+the engine uses in the same way.  Nothing in a step waits for a GPU: losses and times are read when
+they have long been computed, at most two steps later (`_Pending`).
+
+The loss of a step is the mean over all targets of its samples, however many micro-batches and ranks
+they are split into, and so are the gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainrig import models
+from trainrig.data.batches import Shard
+from trainrig.data.loader import Loader
+from trainrig.data.open_batches import open_batches
+from trainrig.errors import TrainrigError
+from trainrig.models.loss import ahead_of_backward
+from trainrig.train.config import Experiment, objective_of
+from trainrig.train.native.device_batches import Make, Micro, split
+from trainrig.train.native.optimizers import make_optimizer
+from trainrig.train.native.precision import Weights
+from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
+from trainrig.workload import ModelShape
+
+Spread = Callable[[torch.nn.Module, str], Any]
+"""A model in fp32 and a dtype → what `precision.Weights` is for one process."""
+Row = dict[str, Any]
+"""What is known of a step: its number, loss, gradient norm, learning rate, tokens, times."""
+
+
+class Diverged(TrainrigError):
+    """The loss or the gradient is no number any more."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A step whose numbers may still be on their way from the device."""
+
+    row: Row
+    numbers: Tensor
+    """Loss and gradient norm."""
+    marked: Marked[Any]
+
+
+class Engine:
+    """A model in training.  Use as a context manager: the loader has a thread."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        shape: ModelShape,
+        device: str = "cpu",
+        *,
+        batches: Make | None = None,
+        watch: Stopwatch[Any] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+        spread: Spread | None = None,
+        rank: int = 0,
+    ) -> None:
+        """``batches`` and ``weights`` replace the samples and the first weights, for tests.
+
+        ``spread`` takes the new model and says how its weights lie on the ranks, of which this is
+        one; without it one process has them all.
+        """
+        self.experiment, self.shape, self.device = experiment, shape, device
+        self.model = models.build(
+            shape, device=device, recompute=experiment.recompute, seed=experiment.seed
+        )
+        if weights is not None:
+            self.model.load_state_dict(weights)
+        if experiment.compile:
+            models.compile_blocks(self.model)
+        self._rank = rank
+        self.weights = (spread or Weights)(self.model, experiment.dtype)
+        self.optimizer = make_optimizer(experiment, self.weights.groups(experiment.weight_decay))
+        self.scaler = torch.amp.GradScaler(
+            torch.device(device).type, enabled=experiment.dtype == "fp16"
+        )
+        self.watch = watch or stopwatch_for(device)
+        self._backwards = partial(self.watch.within, "backward")
+        self._make = batches or self._batches("train")
+        self._pending: deque[_Pending] = deque()
+        self._loader: Loader[tuple[Micro, ...]] | None = None
+        self.next_step = 0
+
+    def step(self) -> None:
+        """One step: the global batch forward and backward, then one update."""
+        number, marked = self.next_step, self.watch.begin()
+        rate = self._set_learning_rate(number)
+        loss = torch.zeros((), device=self.device)
+        with self.part("data_wait"):
+            micros = [micro.to(self.device) for micro in next(self.loader)]
+            weight = self.weights.weight_of(sum(micro.targets for micro in micros))
+        for micro in micros:
+            last = micro is micros[-1]
+            with self.part("forward"), ahead_of_backward(self._backwards):
+                part = self.weights.loss(micro.inputs, micro.labels, last=last)
+                part = part * (micro.share * weight)
+            with self.part("backward"):
+                self.weights.backward(self.scaler.scale(part), last=last)
+            loss += part.detach()
+        with self.part("optimizer"):
+            norm = self._clip()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.weights.publish()
+            loss = self.weights.mean(loss)
+        self.next_step += 1
+        self._note(number, rate, loss, norm, marked)
+
+    def part(self, name: str) -> AbstractContextManager[None]:
+        """Where a part of the step is timed; tests make one of them slower here."""
+        return self.watch.part(name)
+
+    def run(self, tell: Callable[[Row], None], stop: Callable[[int], bool]) -> None:
+        """Steps until ``stop(next step)``; each row is told once its numbers are known.
+
+        Raises Diverged at the first loss that is no number; the rows before it were told.
+        """
+        behind = 2 if self.device.startswith("cuda") else 1
+        while not stop(self.next_step):
+            self.step()
+            while len(self._pending) > behind:
+                tell(self._settle(self._pending.popleft()))
+        self.settle(tell)
+
+    def settle(self, tell: Callable[[Row], None]) -> None:
+        """Tell what is still pending, and end the step: what follows belongs to none."""
+        self.watch.end()
+        while self._pending:
+            tell(self._settle(self._pending.popleft()))
+
+    @torch.no_grad()
+    def heldout_loss(self) -> float:
+        """The mean loss over the first batches of the held-out part, in nats a target."""
+        make, total = self._batches("heldout"), torch.zeros((), device=self.device)
+        for number in range(self.experiment.heldout_batches):
+            for micro in self._split(make(number)):
+                here = micro.to(self.device)
+                total += self.model.loss(here.inputs, here.labels) * micro.share
+        return float(total) / self.experiment.heldout_batches
+
+    @property
+    def loader(self) -> Loader[tuple[Micro, ...]]:
+        """Samples from the next step on, made ahead of time; started when first needed."""
+        if self._loader is None:
+            make = self._make
+            self._loader = Loader(lambda step: self._split(make(step)), start=self.next_step)
+        return self._loader
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    def _batches(self, part: str) -> Make:
+        own = self.experiment
+        return open_batches(
+            Path(own.data),
+            part,
+            objective_of(self.shape),
+            seq_len=own.seq,
+            shard=Shard(batch=own.samples, rank=self._rank, num_ranks=own.nproc, seed=own.seed),
+            vocab_size=self.shape.vocab,
+        )
+
+    def _split(self, batch: Any) -> tuple[Micro, ...]:
+        pinned = self.device.startswith("cuda")
+        return split(batch, self.experiment.grad_accum, pinned=pinned)
+
+    def _set_learning_rate(self, step: int) -> float:
+        rate = self.experiment.schedule(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def _clip(self) -> Tensor:
+        """The norm of all gradients; they are shortened to ``clip`` where it is larger."""
+        self.scaler.unscale_(self.optimizer)
+        norm = self.weights.norm()
+        if self.experiment.clip:
+            masters = list(self.weights.master.values())
+            torch.nn.utils.clip_grads_with_norm_(masters, self.experiment.clip, norm)
+        return norm
+
+    def _note(self, number: int, rate: float, loss: Tensor, norm: Tensor, marked: Any) -> None:
+        numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
+        tokens = self.experiment.global_samples * self.experiment.seq
+        row = {"step": number, "learning_rate": rate, "tokens": tokens}
+        self._pending.append(_Pending(row, numbers, marked))
+
+    def _settle(self, pending: _Pending) -> Row:
+        times = self.watch.read(pending.marked)  # waits until the numbers are there, too
+        loss, norm = (float(number) for number in pending.numbers)
+        if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
+            what = "loss" if not math.isfinite(loss) else "gradient norm"
+            value = loss if not math.isfinite(loss) else norm
+            raise Diverged(
+                f"the {what} is {value} at step {pending.row['step']}: training stopped",
+                "a lower --lr, or fp32, and look at the series of the loss",
+            )
+        return {
+            **pending.row,
+            "loss": loss,
+            "grad_norm": norm if math.isfinite(norm) else None,
+        } | times

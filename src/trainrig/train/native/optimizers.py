@@ -1,0 +1,44 @@
+"""The optimizers that an experiment can name, and what each needs.
+
+adamw        torch's AdamW in its fused kernel: one pass over weights, gradients and moments
+adamw-plain  the same by one kernel for each operation: what the fused one is compared with
+adamw-8bit   moments in 8 bits (torchao)
+sgd          no moments: weight − rate · gradient, which hides no wrong scale of a gradient
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from trainrig.errors import UnavailableError
+from trainrig.train.config import Experiment
+
+Groups = list[dict[str, Any]]
+
+
+def make_optimizer(experiment: Experiment, groups: Groups) -> torch.optim.Optimizer:
+    """The experiment's optimizer of ``groups``.  Raises UnavailableError where one is missing."""
+    kind, rate = experiment.optimizer, experiment.learning_rate
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=rate)
+    how: dict[str, Any] = {
+        "lr": rate,
+        "betas": (experiment.beta1, experiment.beta2),
+        "eps": experiment.eps,
+    }
+    if kind == "adamw-8bit":
+        return _eight_bit(groups, how)
+    if kind == "adamw-plain":
+        return torch.optim.AdamW(groups, **how)
+    return torch.optim.AdamW(groups, fused=True, **how)
+
+
+def _eight_bit(groups: Groups, how: dict[str, Any]) -> torch.optim.Optimizer:
+    if find_spec("torchao") is None:
+        raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+    found: torch.optim.Optimizer = import_module("torchao.optim").AdamW8bit(groups, **how)
+    return found

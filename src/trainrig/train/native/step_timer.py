@@ -1,0 +1,115 @@
+"""Where a step's time goes: data wait, forward, backward, optimizer, each timed by itself.
+
+A part is what lies between its own start and end marks; a step lasts from its start to the next
+one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.  Where
+several ranks train, what lies within a part and is waiting for the others is taken out of it and
+makes up ``communication``.  The head's gradients, which the loss computes in the forward pass
+(`models.loss`), belong to backward, as in an engine whose autograd computes them there.
+
+On the CPU a mark is the host's clock.  On a GPU it is an event in the stream, which costs the
+device nothing and is read two steps later, when it has long passed: nothing waits for it.  What the
+host does meanwhile shows where the device had to wait for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from trainrig.benchmarks.training import OTHER, PARTS
+
+M = TypeVar("M")
+
+
+@dataclass(slots=True)
+class Marked(Generic[M]):
+    """The marks of one step, to be read once they have passed."""
+
+    start: M
+    parts: list[tuple[str, M, M]] = field(default_factory=list)
+    inner: list[tuple[str, str, M, M]] = field(default_factory=list)
+    """Name, the part it is taken out of, its start and its end."""
+    end: M | None = None
+
+
+class Stopwatch(Generic[M]):
+    """Marks the parts of one step after another."""
+
+    def __init__(self, mark: Callable[[], M], seconds: Callable[[M, M], float]) -> None:
+        """``seconds(a, b)`` lie between two marks; it may wait until ``b`` has passed."""
+        self.mark, self._seconds = mark, seconds
+        self._open: Marked[M] | None = None
+        self._part = ""
+        self.entered: Callable[[str], None] = lambda _: None
+        """Told the name of each part when it begins."""
+
+    def begin(self) -> Marked[M]:
+        """A step starts; the one before, if it was not ended, ends with the same mark."""
+        now = self.mark()
+        if self._open is not None:
+            self._open.end = now
+        self._open = Marked(now)
+        return self._open
+
+    def end(self) -> None:
+        """The step ends, and what follows belongs to none: a checkpoint, an evaluation."""
+        if self._open is not None:
+            self._open.end = self.mark()
+        self._open = None
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What the body takes belongs to part ``name`` of the current step."""
+        assert self._open is not None and name in PARTS
+        self.entered(name)
+        start, self._part = self.mark(), name
+        yield
+        self._open.parts.append((name, start, self.mark()))
+        self._part = ""
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """What the body takes is ``name``, and no more of the part that it lies in."""
+        start = self.mark()
+        yield
+        self.inner(name, start)
+
+    def inner(self, name: str, start: M) -> None:
+        """What has passed since ``start`` is ``name``, and no more of the part it lies in."""
+        if self._open is not None:
+            self._open.inner.append((name, self._part, start, self.mark()))
+
+    def read(self, marked: Marked[M]) -> dict[str, float]:
+        """Seconds of each part of an ended step, of the rest, and of the whole (``time``)."""
+        assert marked.end is not None
+        whole = self._seconds(marked.start, marked.end)
+        taken = dict.fromkeys(PARTS, 0.0)
+        for name, start, end in marked.parts:
+            taken[name] += self._seconds(start, end)
+        for name, outer, start, end in marked.inner:
+            seconds = self._seconds(start, end)
+            taken[name] = taken.get(name, 0.0) + seconds
+            if outer:
+                taken[outer] -= seconds
+        return {"time": whole, **taken, OTHER: whole - sum(taken.values())}
+
+
+def stopwatch_for(device: str) -> Stopwatch[Any]:
+    """Marks by perf_counter on the host, by events on a GPU."""
+    if not device.startswith("cuda"):
+        return Stopwatch(time.perf_counter, lambda start, end: end - start)
+    import torch
+
+    def mark() -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    return Stopwatch(mark, seconds)

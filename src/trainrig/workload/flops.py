@@ -1,0 +1,207 @@
+"""What a training step is made of: every operation with its FLOPs and bytes, and their sums.
+
+Model FLOPs are what the mathematics needs: forward, and backward as twice that; they are the
+numerator of MFU.  Hardware FLOPs add what is computed a second time (checkpointing, and the scores
+inside a fused attention's backward); they are the numerator of HFU.  Matrix products alone have
+FLOPs; everything else has bytes.  Equal, as integers, to what torch's FlopCounterMode counts in
+our models and in Hugging Face's.
+
+Counted although some leave it out: BERT's masked-language-model head (2bsh² + 2bshV, over all
+tokens and not only the masked ones).  Not counted: BERT's pooler (not trained here), T5's relative
+position bias and Llama's rotary angles (look-ups and additions, no product of matrices), the
+window of GPT-Neo's local layers (computed in full and masked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.workload.blocks import Step, block, embed, head
+from trainrig.workload.model import ModelShape, parameters
+from trainrig.workload.operators import Cost, Part, dtype_bytes, norm
+
+PHASES = ("forward", "backward", "recompute", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of a step."""
+
+    name: str
+    kind: str
+    """matmul, attention, softmax, elementwise, norm, embedding, cross_entropy, cast, optimizer."""
+    phase: str
+    """One of PHASES."""
+    flops: int
+    """Of one call."""
+    read_bytes: int
+    write_bytes: int
+    count: int = 1
+    """Calls in a step."""
+    participants: int = 1
+    """Devices that it needs at once."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.read_bytes + self.write_bytes
+
+
+def step_ops(shape: ModelShape, step: Step) -> tuple[Op, ...]:
+    """The operations of one step in the order of their first calls; blocks are listed once."""
+    sections = _sections(shape, step)
+    ops = [op for section in sections for op in section.in_phase("forward")]
+    if step.mode == "forward":
+        return (*_casts(shape, step), *ops)
+    for section in reversed(sections):
+        if section.is_block:
+            ops += section.recomputed(step.recompute)
+        ops += section.in_phase("backward")
+    return (*_casts(shape, step), *ops, *_optimizer(shape, step))
+
+
+def block_ops(shape: ModelShape, step: Step, *, decoder: bool = False) -> tuple[Op, ...]:
+    """The operations of one block by itself, without an optimizer."""
+    section = _Section("block", block(shape, step, decoder=decoder), 1, is_block=True)
+    if step.mode == "forward":
+        return tuple(section.in_phase("forward"))
+    return (
+        *section.in_phase("forward"),
+        *section.recomputed(step.recompute),
+        *section.in_phase("backward"),
+    )
+
+
+def total_flops(ops: Iterable[Op], *phases: str) -> int:
+    """FLOPs of all calls, of the given phases or of all."""
+    return sum(op.flops * op.count for op in ops if not phases or op.phase in phases)
+
+
+def model_flops(shape: ModelShape, batch: int, seq: int, **choices: Any) -> int:
+    """FLOPs that the mathematics of a step needs; ``choices`` are the fields of Step.
+
+    ``mode="forward"`` or ``"training"``; ``causal="full"`` or ``"half"``.  What is recomputed
+    does not change it.
+    """
+    ops = step_ops(shape, Step(batch=batch, seq=seq, **choices))
+    return total_flops(ops, "forward", "backward")
+
+
+def hardware_flops(shape: ModelShape, batch: int, seq: int, **choices: Any) -> int:
+    """FLOPs that the device computes: the model's, and what is computed a second time."""
+    return total_flops(step_ops(shape, Step(batch=batch, seq=seq, **choices)))
+
+
+def block_flops(
+    shape: ModelShape, batch: int, seq: int, *, decoder: bool = False, **choices: Any
+) -> int:
+    """Model FLOPs of one block."""
+    ops = block_ops(shape, Step(batch=batch, seq=seq, **choices), decoder=decoder)
+    return total_flops(ops, "forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """Parts that run together, ``count`` times."""
+
+    name: str
+    parts: list[Part]
+    count: int
+    is_block: bool = False
+
+    def in_phase(self, phase: str) -> list[Op]:
+        if phase == "forward":
+            return [self._op(part, phase, part.forward) for part in self.parts]
+        ops = []
+        for part in reversed(self.parts):
+            if part.backward.again:
+                again = Cost(flops=part.backward.again, read_bytes=0, write_bytes=0)
+                ops.append(self._op(part, "recompute", again))
+            ops.append(self._op(part, phase, part.backward))
+        return ops
+
+    def recomputed(self, how: str) -> list[Op]:
+        """What checkpointing runs once more before this section's backward."""
+        parts = [] if how == "none" else until_saved(self.parts)
+        if how == "selective":
+            parts = [part for part in parts if part.kind not in ("matmul", "attention")]
+        return [self._op(part, "recompute", part.forward) for part in parts]
+
+    def _op(self, part: Part, phase: str, cost: Cost) -> Op:
+        return Op(
+            name=f"{self.name}.{part.name}",
+            kind=part.kind,
+            phase=phase,
+            flops=cost.flops,
+            read_bytes=cost.read_bytes,
+            write_bytes=cost.write_bytes,
+            count=self.count,
+        )
+
+
+def until_saved(parts: list[Part]) -> list[Part]:
+    """A block up to the last thing that backward needs, where torch stops recomputing.
+
+    An addition needs nothing, and a matmul its inputs but not its result: a block that ends
+    `down(…) + x` does not run `down` again.
+    """
+    parts = list(parts)
+    while parts and parts[-1].name.endswith(".residual"):
+        parts.pop()
+    if parts and parts[-1].kind == "matmul":
+        parts.pop()
+    return parts
+
+
+def _sections(shape: ModelShape, step: Step) -> list[_Section]:
+    if shape.family == "t5":
+        return _encoder_decoder(shape, step)
+    return [
+        _Section("model", embed(shape, step.batch, step.seq, step.dtype), 1),
+        _Section("block", block(shape, step), shape.num_layers, is_block=True),
+        _Section("model", head(shape, step), 1),
+    ]
+
+
+def _encoder_decoder(shape: ModelShape, step: Step) -> list[_Section]:
+    read = step.batch * step.seq
+    return [
+        _Section("encoder", embed(shape, step.batch, step.seq, step.dtype), 1),
+        _Section("encoder.block", block(shape, step), shape.num_layers, is_block=True),
+        _Section("encoder", [norm("norm", read, shape.hidden, step.dtype)], 1),
+        _Section("decoder", embed(shape, step.batch, step.written, step.dtype), 1),
+        _Section(
+            "decoder.block",
+            block(shape, step, decoder=True),
+            shape.num_decoder_layers,
+            is_block=True,
+        ),
+        _Section("decoder", head(shape, step), 1),
+    ]
+
+
+def _casts(shape: ModelShape, step: Step) -> list[Op]:
+    """Weights kept wider than they are computed in are narrowed once a step."""
+    if step.dtype == step.weights:
+        return []
+    num = parameters(shape).total
+    wide, narrow = num * dtype_bytes(step.weights), num * dtype_bytes(step.dtype)
+    down = _whole("cast.weights", "cast", "forward", wide, narrow)
+    up = _whole("cast.gradients", "cast", "backward", narrow, wide)
+    return [down] if step.mode == "forward" else [down, up]
+
+
+def _optimizer(shape: ModelShape, step: Step) -> list[Op]:
+    """Clipping reads the gradients once; AdamW reads four arrays and writes three."""
+    size = parameters(shape).total * dtype_bytes(step.weights)
+    return [
+        _whole("clip", "optimizer", "optimizer", size, 0),
+        _whole("adamw", "optimizer", "optimizer", 4 * size, 3 * size),
+    ]
+
+
+def _whole(name: str, kind: str, phase: str, read_bytes: int, write_bytes: int) -> Op:
+    return Op(
+        name=name, kind=kind, phase=phase, flops=0, read_bytes=read_bytes, write_bytes=write_bytes
+    )

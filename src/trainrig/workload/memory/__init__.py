@@ -1,0 +1,306 @@
+"""How much memory a training step needs on each GPU, by part.
+
+A step has a few moments at which memory can be at its highest: at the loss, when every activation
+waits for its backward pass and the logits exist; in the backward pass of the last block, which may
+have to be computed again; at the end of the backward pass, when all gradients exist; in the
+optimizer.  Each is summed up by itself and the worst one is the answer, as is the worst of the
+first and the last pipeline stage: the first keeps most micro-batches, the last has the logits.
+
+`kept` says what a block keeps, `states` what a parameter holds, `style` what a layout's words mean;
+here they are put together.  Sizes may be arrays, one number for each layout.
+
+Pipeline: with 1F1B the first of p stages keeps p micro-batches, with v interleaved groups
+p + (p - 1)/v of them (Korthikanti et al. 2022, section 4.2.3; Narayanan et al. 2021), with GPipe
+all.  Not modelled: what kernels allocate and free within one call.
+
+The moments of a step at which memory may be at its highest, each summed up by part.
+
+Helper of `memory`, which says why these; the sizes are a stage's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.memory import overheads
+from trainrig.workload.memory import overheads as surroundings
+from trainrig.workload.memory.pipeline_stage import Bytes, Stage, stage_of
+from trainrig.workload.model import ModelShape
+
+Parts = dict[str, Bytes]
+
+
+def moments(stage: Stage) -> Iterator[Parts]:
+    """Bytes by part, moment after moment."""
+    yield _at_loss(stage)
+    yield _in_backward(stage)
+    if stage.shape.num_decoder_layers:
+        yield _in_encoder(stage)
+    yield _at_end(stage)
+    yield _in_update(stage)
+
+
+def _at_loss(stage: Stage) -> Parts:
+    """Every activation waits, and the logits exist."""
+    logits = overheads.loss_bytes(stage.shape, stage.layout, stage.style, stage.rows)
+    return _parts(
+        stage,
+        passing=stage.grads_add_up * 1.0,
+        copies=stage.states.weight_copies,
+        activations=stage.waiting + stage.early + stage.late,
+        logits=stage.has_loss * (logits + _held(stage)),
+        bucket=True,
+    )
+
+
+def _in_backward(stage: Stage) -> Parts:
+    """The last block's backward."""
+    return _parts(
+        stage,
+        passing=stage.grads_add_up * 1.0,
+        copies=stage.states.weight_copies,
+        activations=stage.waiting + stage.early + stage.in_last_block,
+        logits=_rests(stage),
+        bucket=True,
+    )
+
+
+def _in_encoder(stage: Stage) -> Parts:
+    """Backward of the last plain block, when those with cross-attention are done."""
+    of_plain = stage.blocks[0] * stage.block_parameters(1) / stage.num_parameters
+    return _parts(
+        stage,
+        passing=1 - of_plain,
+        activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_plain_block,
+        logits=_rests(stage),
+        bucket=True,
+    )
+
+
+def _at_end(stage: Stage) -> Parts:
+    """All gradients exist, and the activations of a pipeline's other micro-batches."""
+    others = stage.waiting * (1 - 1 / stage.in_flight)
+    return _parts(
+        stage,
+        passing=1.0,
+        activations=others + stage.in_first_block,
+        logits=_rests(stage),
+        bucket=True,
+    )
+
+
+def _in_update(stage: Stage) -> Parts:
+    """The optimizer."""
+    update = stage.states.update * stage.num_trained / stage.sharded(1)
+    parts = _parts(stage, passing=1.0, activations=0, logits=_rests(stage))
+    if stage.layout.offload == "none" and stage.states.update:
+        parts["optimizer"] = parts["optimizer"] + update
+    return parts
+
+
+def _parts(
+    stage: Stage,
+    *,
+    passing: Bytes,
+    activations: Bytes,
+    logits: Bytes,
+    copies: float = 0.0,
+    bucket: bool = False,
+) -> Parts:
+    """What stands at any moment, and what this one adds.
+
+    ``passing``: the share of passing gradients that exist; ``copies``: bytes a parameter of narrow
+    copies; ``bucket``: gradients are on their way to other ranks.
+    """
+    states = stage.states
+    owned = stage.num_trained / stage.sharded(1) * (stage.layout.offload == "none")
+    grads: Any = states.lasting_grad + states.passing_grad * passing
+    return {
+        "weights": _weights(stage) + (copies * stage.num_parameters if copies else 0.0),
+        "gradients": grads * _gradient_numbers(stage),
+        "master": states.master * owned,
+        "optimizer": states.moments * owned,
+        "activations": activations,
+        "logits": logits,
+        "buffers": stage.buffers + stage.buckets if bucket else stage.buffers,
+    }
+
+
+def _weights(stage: Stage) -> Bytes:
+    """Those of FSDP are sharded as soon as gradients are; gathered ones are buffers.
+
+    Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`).
+    """
+    is_fsdp = stage.layout.engine == "fsdp"
+    shards = stage.sharded(2 if is_fsdp else 3)
+    weights = stage.states.weight * stage.num_trained
+    if stage.layout.lora_rank:
+        weights = weights + stage.states.frozen * stage.num_parameters
+    if is_fsdp and stage.layout.offload != "none":
+        return weights / shards * (shards == 1)
+    return weights / shards
+
+
+def _gradient_numbers(stage: Stage) -> Bytes:
+    """Gradients on one rank; sharded ones follow an optimizer to the host."""
+    import numpy as np
+
+    shards = stage.sharded(2)
+    if stage.layout.offload == "none":
+        return stage.num_trained / shards
+    return np.where(np.asarray(shards) > 1, 0, stage.num_trained)
+
+
+def _rests(stage: Stage) -> Bytes:
+    """What a chunked loss holds until the step's end."""
+    return stage.has_loss * overheads.loss_rests(stage.shape, stage.style, stage.rows)
+
+
+def _held(stage: Stage) -> Bytes:
+    """The rests of the micro-batch before, until the loss's name means the new one."""
+    import numpy as np
+
+    rests = overheads.loss_rests(stage.shape, stage.style, stage.rows)
+    return np.where(np.asarray(stage.layout.grad_accum) > 1, rests, 0)
+
+
+PARTS = (
+    "weights",
+    "gradients",
+    "master",
+    "optimizer",
+    "activations",
+    "logits",
+    "buffers",
+    "framework",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on the GPU that needs most, at its worst moment, by part."""
+
+    weights: Bytes
+    """What is computed with, narrow copies of it included."""
+    gradients: Bytes
+    master: Bytes
+    """fp32 copies of narrow weights."""
+    optimizer: Bytes
+    """Moments, and what the update needs besides."""
+    activations: Bytes
+    """What waits for backward, what is computed again, and gradients on their way."""
+    logits: Bytes
+    """Logits and loss, or what a chunked loss holds."""
+    buffers: Bytes
+    """Communication: buckets, gathered weights."""
+    framework: Bytes
+    """The context, libraries' workspaces, what the allocator cannot use; an estimate."""
+
+    @property
+    def allocated(self) -> Bytes:
+        """What the framework's allocator hands out at its peak."""
+        return sum(getattr(self, name) for name in PARTS if name != "framework")
+
+    @property
+    def reserved(self) -> Bytes:
+        """What the framework's allocator holds: without the context and what libraries take."""
+        return surroundings.reserved(self.allocated)
+
+    @property
+    def total(self) -> Bytes:
+        """What the card must have."""
+        return self.allocated + self.framework
+
+    def interval(self, kind: str = "allocated") -> tuple[Bytes, Bytes]:
+        """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
+        return surroundings.interval(self.allocated, kind)
+
+    def at(self, index: int) -> Memory:
+        """One layout of many."""
+        import numpy as np
+
+        every = {name: np.asarray(getattr(self, name)) for name in PARTS}
+        return Memory(**{n: int(v if v.ndim == 0 else v[index]) for n, v in every.items()})
+
+
+def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
+    """Bytes per GPU of the worst stage; arrays where the layout has arrays.
+
+    ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
+    """
+    pieces = [_fullest(shape, piece, head) for piece in _pieces(layout)]
+    if len(pieces) == 1:
+        return _whole(pieces[0], layout)
+    import numpy as np
+
+    sizes = [len(piece) for piece in _pieces(layout)]
+    wide = {
+        name: np.concatenate(
+            [np.broadcast_to(p[name], (n,)) for p, n in zip(pieces, sizes, strict=True)]
+        )
+        for name in pieces[0]
+    }
+    return _whole(wide, layout)
+
+
+_CHUNK = 1 << 14
+"""Layouts that are summed up at once: what stays in the cache."""
+
+
+def _pieces(layout: Layout) -> Iterator[Layout]:
+    """A search's layouts, some at a time."""
+    import numpy as np
+
+    num = len(layout)
+    if num <= _CHUNK:
+        yield layout
+        return
+    sizes = {name: np.asarray(getattr(layout, name)) for name in SIZES}
+    for start in range(0, num, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        cut = {name: size if size.ndim == 0 else size[part] for name, size in sizes.items()}
+        yield layout.replace(**cut)
+
+
+def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
+    """The worst moment of the worst stage."""
+    import numpy as np
+
+    stages = (False, True) if bool(np.any(np.asarray(layout.pp) > 1)) else (True,)
+    found: list[Parts] = []
+    for last in stages:
+        found += moments(stage_of(shape, layout, last=last, head=head))
+    return _worst(found)
+
+
+def _worst(found: list[Parts]) -> Parts:
+    """For each layout the moment with the largest sum."""
+    import numpy as np
+
+    worst = dict(found[0])
+    most: Bytes = sum(worst.values())
+    for moment in found[1:]:
+        size = sum(moment.values())
+        higher = np.asarray(size > most)
+        if higher.all():
+            worst, most = dict(moment), size
+        elif higher.any():
+            worst = {name: np.where(higher, moment[name], worst[name]) for name in worst}
+            most = np.where(higher, size, most)
+    return worst
+
+
+def _whole(parts: Parts, layout: Layout) -> Memory:
+    """Whole bytes: ints for one layout, arrays for many."""
+    import numpy as np
+
+    parts = parts | {"framework": surroundings.around(sum(parts.values()), layout)}
+    many = any(np.ndim(value) for value in parts.values())
+    rounded: dict[str, Any] = {}
+    for name, value in parts.items():
+        whole = np.rint(value).astype(np.int64) if many else round(float(value))
+        rounded[name] = np.broadcast_to(whole, (len(layout),)) if many else whole
+    return Memory(**rounded)

@@ -1,0 +1,202 @@
+"""Communication buffers: gradients in buckets, gathered weights, in bytes of one rank.
+
+ddp         torch copies all gradients into its buckets, which stay (gradient_as_bucket_view off)
+fsdp        two blocks' weights gathered at a time, the one computed with and the next one, the
+            embedding and head for the whole step, and one block's whole gradients; with ZeRO 2
+            all weights stay gathered
+deepspeed   during all of backward a bucket for 2e8 gradients, with stage 2 a second one, filled
+            while the first is on its way (`overlap_comm`); with stage 3 the gathered weights
+megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
+Sources: torch's and DeepSpeed's documentation of the options named here.
+
+What lies between the tensors' sum and what the card shows: estimates, with intervals.
+
+allocated   the sum of the tensors, as the framework's allocator hands them out
+reserved    what the allocator has taken from the driver: blocks that are free or half used stay
+device      everything on the card: the CUDA context, libraries, communicators' buffers besides
+
+The figures are those that people see: 0.3 to 0.7 GiB for a context with its kernels, 8 to 32 MiB
+of workspace for each cuBLAS handle, and some 10 to 40 MiB for each channel of NCCL that is in use.
+
+What the two ends of a model keep: embedding, final norm, logits and loss, in bytes.
+
+Loss in torch's own operations (`F.cross_entropy` is a softmax of the logits' type and a sum), at
+the worst moment of its backward pass, for each logit:
+    widened by the model   softmax, its gradient, the logits' gradient in fp32; the narrow logits
+    autocast               the softmax is narrow (the call names its type, which autocast respects),
+                           a copy in fp32 for the sum, and that one's gradient
+    all narrow             softmax, its gradient, the logits' gradient in the narrow type
+    compiled               one kernel from the narrow logits to their narrow gradient (torch's
+                           compiler since 2.4; before, one fp32 number besides)
+Megatron's loss over split vocabularies works in place: one fp32 number and the narrow logit; the
+gradient of the head's matrix comes into being in fp32 beside the buffer that it is added to.
+`models.loss`, our own, holds some rows of logits at a time and the matrix's gradient in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainrig.workload.layout import Layout
+from trainrig.workload.model import ModelShape, block_parameters, parameters
+from trainrig.workload.numerics import States, Style
+
+_BUCKET = 2e8
+"""reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers."""
+
+
+def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: Any) -> Any:
+    """Bytes of buffers beside ``num_parameters`` of one rank."""
+    import numpy as np
+
+    many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
+    grad = states.lasting_grad + states.passing_grad
+    size: Any = 0.0
+    if layout.engine == "ddp":
+        size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
+    if (zero >= 3).any():
+        gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
+        size = size + np.where(many & (zero >= 3), gathered, 0.0)
+    if layout.engine == "fsdp" and (zero == 2).any():
+        narrow = 4 if layout.precision in ("fp32", "tf32") else 2
+        size = np.where(many & (zero == 2), narrow * num_parameters, size)
+    if layout.engine == "megatron":
+        shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
+        size = size + shared * (2 * layout.seq * shape.hidden) * layout.micro_batch
+    return size
+
+
+def _gathered(shape: ModelShape, layout: Layout, grad: float) -> Any:
+    """Whole weights of two blocks and of the ends, whole gradients of one block."""
+    narrow = 4 if layout.precision in ("fp32", "tf32") else 2
+    block = block_parameters(shape, decoder=shape.num_decoder_layers > 0) / layout.tp
+    found = parameters(shape)
+    ends = (found.embedding + found.head) / layout.tp
+    return narrow * (2 * block + ends) + grad * block
+
+
+def buckets(layout: Layout, states: States) -> Any:
+    """DeepSpeed's buckets of gradients: full from the loss on, however small the model."""
+    import numpy as np
+
+    if layout.engine != "deepspeed":
+        return 0.0
+    zero = np.asarray(layout.zero)
+    many = np.where((np.asarray(layout.dp) > 1) & (zero < 3), np.minimum(zero, 2), 0)
+    return many * _BUCKET * (states.lasting_grad + states.passing_grad)
+
+
+GIB = 1 << 30
+
+CONTEXT = 0.6 * GIB
+"""Driver context, kernels, cuBLAS and cuDNN handles."""
+COMMUNICATORS = 0.5 * GIB
+"""NCCL's buffers where there are several GPUs."""
+UNUSED = 0.06
+"""Of what is allocated: blocks in the allocator's cache that fit nothing."""
+
+_ALLOCATED = (0.90, 1.10)
+_RESERVED = (0.80, 1.40)
+"""Stated beforehand and never fitted: what `allocated` may be off by, and up to a third that the
+allocator holds in blocks that fit nothing."""
+_DEVICE = (0.85, 1.40)
+
+
+def around(allocated: Any, layout: Layout) -> Any:
+    """Bytes besides the tensors, for arrays too."""
+    import numpy as np
+
+    several = np.asarray(layout.gpus) > 1
+    return CONTEXT + np.where(several, COMMUNICATORS, 0.0) + UNUSED * allocated
+
+
+def reserved(allocated: Any) -> Any:
+    """Bytes that the framework's allocator has taken from the driver."""
+    return (1.0 + UNUSED) * allocated
+
+
+def interval(allocated: Any, kind: str) -> tuple[Any, Any]:
+    """Where 8 of 10 lie."""
+    if kind == "allocated":
+        low, high = _ALLOCATED
+        return low * allocated, high * allocated
+    if kind == "reserved":
+        low, high = _RESERVED
+        return low * allocated, high * allocated
+    low, high = _DEVICE
+    return low * allocated + 0.3 * GIB, high * allocated + CONTEXT + COMMUNICATORS + GIB
+
+
+_CHUNK = 2**26
+"""Logits of `models.loss` at a time on a GPU, of at least so many rows:"""
+_FEWEST_ROWS = 256
+
+
+def embedding_bytes(shape: ModelShape, style: Style, seq: int) -> float:
+    """Of one sample: token ids; BERT's norm keeps the sum; dropout its mask."""
+    size = 8 * seq * (3 if shape.family == "bert" else 1)
+    normed = style.residual * shape.hidden * seq if shape.family == "bert" else 0
+    return size + normed + (shape.hidden * seq if style.dropout else 0)
+
+
+def end_bytes(shape: ModelShape, style: Style, seq: int) -> float:
+    """Of one sample, between the last block and the logits."""
+    wide = seq * shape.hidden
+    if shape.family == "bert":  # dense, gelu, norm
+        return wide * (2 * style.compute + style.residual)
+    out = 0 if style.chunked_loss else style.compute
+    copy = 4 + style.residual if style.norm_written_out and not shape.norm_bias else style.residual
+    return wide * (copy + out)
+
+
+def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> Any:
+    """At the worst moment of the loss, for ``rows`` tokens of one rank."""
+    if style.chunked_loss:
+        return chunk_bytes(shape, style, rows)
+    import numpy as np
+
+    logits, c = rows * shape.vocab / layout.tp, style.compute
+    if layout.engine == "megatron":
+        gradient = 4 * shape.vocab * shape.hidden / layout.tp
+        return np.maximum((4 + c) * logits, c * logits + gradient)
+    return _loss_width(style) * logits
+
+
+def _loss_width(style: Style) -> int:
+    """Bytes for each logit where nothing is split or chunked: see the module's paragraph."""
+    c = style.compute
+    if style.compiled:
+        return 2 * c
+    if c == 4:
+        return 12
+    if style.wide_loss:
+        return 12 if style.autocast else 12 + c
+    return 8 + c if style.autocast else 3 * c
+
+
+def loss_rests(shape: ModelShape, style: Style, rows: Any) -> Any:
+    """What the chunked loss holds until the step's end: gradients before their common factor."""
+    if not style.chunked_loss:
+        return 0
+    return 4 * shape.vocab * shape.hidden + style.compute * rows * shape.hidden
+
+
+def chunk_bytes(shape: ModelShape, style: Style, rows: Any) -> Any:
+    """While a chunk of logits is in memory."""
+    import numpy as np
+
+    c, narrow = style.compute, style.compute < 4
+    at_once = max(_FEWEST_ROWS, _CHUNK // shape.vocab)
+    first = np.minimum(at_once, rows) * shape.vocab
+    second = np.minimum(at_once, rows - np.minimum(at_once, rows)) * shape.vocab
+    # in fp32 the softmax, and its input where that is narrow; the chunk before is still held
+    softmax = c * first + np.maximum((8 if narrow else 4) * first, _held(first, second, narrow))
+    product = (c + 4 + (c if narrow else 0)) * first + c * shape.vocab * shape.hidden
+    return np.maximum(softmax, product) + loss_rests(shape, style, rows)
+
+
+def _held(first: Any, second: Any, narrow: bool) -> Any:
+    """fp32 numbers of two chunks at once, if there are two."""
+    import numpy as np
+
+    return np.where(second > 0, 4 * first + (8 if narrow else 4) * second, 0)

@@ -1,0 +1,285 @@
+"""One pipeline stage of a layout: its parameters, and what its activations take.
+
+Helper of `memory`, which says what is counted.  Every size may be an array of layouts; what is
+asked for more than once is computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trainrig.workload.blocks import CORE, FULL, HALF, NONE, PRODUCTS, Kept, block_kept, total
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import overheads
+from trainrig.workload.memory import overheads as ends
+from trainrig.workload.model import (
+    ModelShape,
+    adapter_parameters,
+    attention_parameters,
+    ffn_parameters,
+    norm_parameters,
+    parameters,
+)
+from trainrig.workload.numerics import States, Style, states_of, style_of
+
+_SELECTIVE = {
+    "plain": PRODUCTS,
+    "ddp": HALF,
+    "fsdp": HALF,
+    "megatron": CORE,
+    "deepspeed": CORE,
+}
+"""What an engine's selective recomputation keeps."""
+
+Bytes = Any
+"""A number of bytes, or an array of them."""
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: cached properties need a dictionary
+class Stage:
+    """The first or the last stage (the same one where pp is 1)."""
+
+    shape: ModelShape
+    layout: Layout
+    last: bool
+    head: float
+    """Share of the tokens that logits are computed for."""
+    style: Style
+    states: States
+
+    # --- parameters ------------------------------------------------------------------------
+
+    @cached_property
+    def blocks(self) -> tuple[Bytes, Bytes]:
+        """Plain blocks, and those with cross-attention: the encoder's stages come first."""
+        import numpy as np
+
+        plain, crossed = self.shape.num_layers, self.shape.num_decoder_layers
+        here = -(-(plain + crossed) // self.layout.pp)
+        if not crossed:
+            return here, 0
+        if self.last:
+            of_crossed = np.minimum(here, crossed)
+            return np.minimum(here - of_crossed, plain), of_crossed
+        of_plain = np.minimum(here, plain)
+        return of_plain, np.minimum(here - of_plain, crossed)
+
+    @cached_property
+    def has_loss(self) -> Any:
+        """1 where the head is on this stage."""
+        return self._alone | int(self.last)
+
+    @cached_property
+    def has_embedding(self) -> Any:
+        """1 where the embedding is on this stage."""
+        return self._alone | int(not self.last)
+
+    @cached_property
+    def _alone(self) -> Any:
+        import numpy as np
+
+        return (np.asarray(self.layout.pp) == 1).astype(int)
+
+    @cached_property
+    def num_parameters(self) -> Bytes:
+        """Of one rank, before ZeRO."""
+        plain, crossed = self.blocks
+        found = parameters(self.shape)
+        tied_copy = found.embedding if self.shape.tied else 0
+        ends_here = self.has_embedding * found.embedding + self.has_loss * found.head
+        ends_here = ends_here + (1 - self.has_embedding) * tied_copy
+        num = plain * self.block_parameters(1) + ends_here / self.layout.tp
+        return num + crossed * self.block_parameters(2) if self.shape.num_decoder_layers else num
+
+    def block_parameters(self, num_attentions: int) -> Bytes:
+        """Of one rank; norms are whole on each."""
+        shape = self.shape
+        shared = num_attentions * attention_parameters(shape) + ffn_parameters(shape)
+        return shared / self.layout.tp + (num_attentions + 1) * norm_parameters(shape)
+
+    @cached_property
+    def num_trained(self) -> Bytes:
+        """All of them, or the adapters' (each split over tensor-parallel ranks)."""
+        rank = self.layout.lora_rank
+        if not rank:
+            return self.num_parameters
+        plain, crossed = self.blocks
+        of_plain = adapter_parameters(self.shape, rank)
+        of_crossed = adapter_parameters(self.shape, rank, decoder=True)
+        return (plain * of_plain + crossed * of_crossed) / self.layout.tp
+
+    def sharded(self, stage: int) -> Bytes:
+        """Ranks that share what ZeRO ``stage`` shards."""
+        return self._sharded[stage - 1]
+
+    @cached_property
+    def _sharded(self) -> tuple[Bytes, ...]:
+        import numpy as np
+
+        zero = np.asarray(self.layout.zero)
+        if not zero.any():
+            return 1, 1, 1
+        shards = self.layout.shards
+        return tuple(np.where(zero >= s, shards, 1) if (zero >= s).any() else 1 for s in (1, 2, 3))
+
+    @cached_property
+    def buffers(self) -> Bytes:
+        """Those that stay allocated."""
+        return overheads.buffers(self.shape, self.layout, self.states, self.num_trained)
+
+    @cached_property
+    def buckets(self) -> Bytes:
+        """Those that exist during backward."""
+        return overheads.buckets(self.layout, self.states)
+
+    # --- activations -----------------------------------------------------------------------
+
+    @cached_property
+    def policy(self) -> str:
+        """Which tensors are kept."""
+        if self.layout.recompute == "selective":
+            return _SELECTIVE[self.layout.engine]
+        return FULL if self.layout.recompute == "full" else NONE
+
+    @cached_property
+    def _seqs(self) -> tuple[int, int]:
+        """Tokens read and tokens written of a sample."""
+        read = self.layout.seq
+        return read, (self.layout.target_seq or read) if self.shape.family == "t5" else read
+
+    @cached_property
+    def _lists(self) -> tuple[list[Kept], list[Kept]]:
+        read, written = self._seqs
+        plain = block_kept(self.shape, self.style, read)
+        if self.shape.family != "t5":
+            return plain, []
+        return plain, block_kept(self.shape, self.style, written, decoder=True, read=read)
+
+    @cached_property
+    def _sequence_shares(self) -> Bytes:
+        import numpy as np
+
+        split = np.asarray(self.layout.sequence_parallel) > 0
+        return np.where(split, self.layout.tp, 1) if split.any() else 1
+
+    def _bytes(self, items: list[Kept], policy: str) -> Bytes:
+        """One micro-batch of one block on one rank."""
+        share = total(items, policy, split=True) / self.layout.tp
+        rest = total(items, policy, split=False) / self._sequence_shares
+        return (share + rest) * self.layout.micro_batch
+
+    @cached_property
+    def of_one(self) -> tuple[Bytes, Bytes]:
+        """What one micro-batch keeps: of plain blocks, and of those with cross-attention."""
+        pairs = zip(self.blocks, self._lists, strict=True)
+        plain, crossed = (n * self._bytes(items, self.policy) if items else 0 for n, items in pairs)
+        return plain, crossed
+
+    @cached_property
+    def waiting(self) -> Bytes:
+        """Activations of all micro-batches that are under way, of the blocks."""
+        plain, crossed = self.of_one
+        return (plain + crossed) * self.in_flight
+
+    @cached_property
+    def in_flight(self) -> Bytes:
+        """Micro-batches whose activations this stage holds; a fraction with interleaved groups."""
+        import numpy as np
+
+        p, v, all_of_them = self.layout.pp, self.layout.interleave, self.layout.grad_accum
+        many = np.where(np.asarray(p) > 1, all_of_them, 1)
+        if self.layout.schedule == "gpipe":
+            return many
+        if self.last:
+            return np.minimum(1 + p * (v - 1) / v, many)
+        return np.minimum(p + np.where(np.asarray(v) > 1, (p - 1) / v, 0), many)
+
+    @cached_property
+    def early(self) -> Bytes:
+        """What the embedding keeps, for all micro-batches under way."""
+        read, written = self._seqs
+        size = ends.embedding_bytes(self.shape, self.style, read)
+        if self.shape.family == "t5":
+            size += ends.embedding_bytes(self.shape, self.style, written)
+        size = size * self.layout.micro_batch / self._sequence_shares
+        return self.has_embedding * size * self.in_flight
+
+    @cached_property
+    def late(self) -> Bytes:
+        """What lies between the last block and the loss; T5 has another end after its encoder."""
+        read, written = self._seqs
+        size = ends.end_bytes(self.shape, self.style, written)
+        if self.shape.family == "t5":
+            size += ends.end_bytes(self.shape, self.style, read)
+        return self.has_loss * size * self.layout.micro_batch / self._sequence_shares
+
+    @cached_property
+    def rows(self) -> Bytes:
+        """Tokens that logits are computed for."""
+        return self.head * self._seqs[1] * self.layout.micro_batch
+
+    # --- the backward pass of one block ----------------------------------------------------
+
+    @cached_property
+    def in_plain_block(self) -> Bytes:
+        """What is computed again, and gradients on their way."""
+        return self._in_block(decoder=False)
+
+    @cached_property
+    def in_last_block(self) -> Bytes:
+        """The same, of the block that backward begins with."""
+        return self._in_block(decoder=True) if self._lists[1] else self.in_plain_block
+
+    def _in_block(self, *, decoder: bool) -> Bytes:
+        items = self._lists[decoder]
+        again: Bytes = 0
+        if self.policy != NONE:
+            again = self._bytes(items, NONE) - self._bytes(items, self.policy)
+        return again + self._gradients(self._seqs[decoder])
+
+    @cached_property
+    def in_first_block(self) -> Bytes:
+        """The same of the block that backward ends with, and what it kept."""
+        return self._bytes(self._lists[0], NONE) + self._gradients(self._seqs[0])
+
+    def _gradients(self, seq: int) -> Bytes:
+        """The residual's gradient, and inside the branch that needs most."""
+        import numpy as np
+
+        layout, shape = self.layout, self.shape
+        outside = self.style.residual * seq * shape.hidden / self._sequence_shares
+        size = layout.micro_batch * (self._inside(seq) / layout.tp + outside)
+        matrix = shape.hidden * shape.ffn / layout.tp
+        if layout.lora_rank:
+            return size
+        if layout.engine == "megatron":  # in fp32, before it is added to the buffer
+            return size + 4 * (2 if shape.gated_ffn else 1) * matrix
+        return size + np.where(self.grads_add_up, 0, self.states.passing_grad * matrix)
+
+    def _inside(self, seq: int) -> float:
+        """Bytes of one sample: the activation's gradients, or those of the scores."""
+        shape, c = self.shape, self.style.compute
+        inside = c * seq * shape.ffn * (2 if shape.gated_ffn else 1)
+        scores = shape.num_heads * seq * seq
+        if not self.style.flash:
+            freed = c * seq * shape.ffn * (3 if shape.gated_ffn else 2)
+            return max(inside, scores * (8 - c if self.style.softmax == 4 else 2 * c) - freed)
+        if shape.positions == "relative":  # a bias for each score has a gradient
+            return max(inside, c * scores)
+        return inside
+
+    @cached_property
+    def grads_add_up(self) -> Any:
+        """Whether gradients of earlier micro-batches are there during this one."""
+        import numpy as np
+
+        return self.states.grads_add_up & (np.asarray(self.layout.grad_accum) > 1)
+
+
+def stage_of(shape: ModelShape, layout: Layout, *, last: bool, head: float = 1.0) -> Stage:
+    """The first or the last stage of a layout."""
+    style = style_of(shape, layout)
+    states = states_of(layout, style)
+    return Stage(shape=shape, layout=layout, last=last, head=head, style=style, states=states)

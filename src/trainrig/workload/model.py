@@ -1,0 +1,302 @@
+"""Model shapes: the numbers that fix a transformer.
+
+A shape says everything that its parameters, FLOPs and bytes follow from, and what its layers
+compute (activation, biases, positions), so that `models` builds a network from a shape alone.
+It holds no weights and no tokenizer.  `named` has the known ones.
+
+How many parameters a shape has: exactly, by formula, in the parts that people speak of.
+
+With h the width, a = heads · head_dim, k = kv_heads · head_dim, f the feed-forward width and V the
+vocabulary: an attention has h·a + 2·h·k + a·h weights, a feed-forward network 2·h·f (3·h·f gated),
+an embedding V·h; biases and norms besides.  A tied head has no weights of its own.  The masked
+language model of BERT is counted with its head's transform and without a pooler, as it is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.errors import UsageError
+
+FAMILIES = ("gpt2", "gpt-neo", "bert", "t5", "llama")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+_MAX = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Llama 3's stretching of the rotary wavelengths beyond the first training length.
+
+    Wavelengths over ``original_positions / low`` are multiplied by ``factor``, those under
+    ``original_positions / high`` stay, those between are blended.
+    """
+
+    factor: float
+    low: float
+    high: float
+    original_positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A transformer in numbers.  Letters in brackets are those of the formulas."""
+
+    name: str
+    family: str
+    num_layers: int
+    """Blocks; for t5 those of the encoder."""
+    num_decoder_layers: int = 0
+    """Blocks with cross-attention (t5)."""
+    hidden: int
+    """Width of the residual stream (h)."""
+    num_heads: int
+    num_kv_heads: int
+    """Heads of keys and values; fewer than num_heads is grouped-query attention."""
+    head_dim: int
+    ffn: int
+    """Width inside the feed-forward network; 4h in the classic ones."""
+    vocab: int
+    """Tokens that the embedding knows (V)."""
+    max_positions: int
+    """Learned positions, or the length that rotary and relative ones were meant for."""
+    activation: str
+    gated_ffn: bool = False
+    """down(act(gate(x)) * up(x)) instead of down(act(up(x)))."""
+    tied: bool = True
+    """The logits' matrix is the token embedding."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    norm_eps: float = 1e-5
+    init_std: float = 0.02
+    """Standard deviation of fresh weights; for t5 the factor on its own scheme."""
+    token_types: int = 0
+    """Rows of the segment embedding (bert)."""
+    num_buckets: int = 0
+    max_distance: int = 0
+    """Relative positions (t5): buckets, and the distance that the last one begins at."""
+    scale_logits: bool = False
+    """Logits are divided by √h (t5 with a tied embedding)."""
+    rope_theta: float = 0.0
+    rope_scaling: RopeScaling | None = None
+    windows: tuple[int, ...] = ()
+    """For each layer, how many tokens it looks back on, 0 = all; empty = all for all."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only earlier ones (t5: in its decoder)."""
+        return self.family != "bert"
+
+    @property
+    def positions(self) -> str:
+        """How a layer knows the order of its tokens: learned, relative or rotary."""
+        return {"t5": "relative", "llama": "rotary"}.get(self.family, "learned")
+
+    @property
+    def norm_bias(self) -> bool:
+        """LayerNorm has a bias; RMSNorm (t5, llama) has not, and subtracts no mean."""
+        return self.family not in ("t5", "llama")
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor on q·k: 1/√head_dim, but 1 in T5 and GPT-Neo, whose weights absorb it."""
+        return 1.0 if self.family in ("t5", "gpt-neo") else float(self.head_dim**-0.5)
+
+
+_POSITIVE = (
+    "num_layers",
+    "hidden",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn",
+    "vocab",
+    "max_positions",
+)
+_COUNTS = ("num_decoder_layers", "token_types", "num_buckets", "max_distance")
+_FLAGS = ("gated_ffn", "tied", "qkv_bias", "out_bias", "ffn_bias", "scale_logits")
+_ABOVE_ZERO = ("norm_eps", "init_std")
+
+
+def _is_whole(number: object, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number < _MAX
+
+
+def _is_real(number: object) -> bool:
+    real = isinstance(number, int | float) and not isinstance(number, bool)
+    return real and math.isfinite(number)  # type: ignore[arg-type]
+
+
+def _check(shape: ModelShape) -> None:
+    if shape.family not in FAMILIES:
+        raise UsageError(f"unknown model family {shape.family!r}", "one of: " + ", ".join(FAMILIES))
+    _check_kinds(shape)
+    if shape.activation not in ACTIVATIONS:
+        raise UsageError(
+            f"{shape.name}: unknown activation {shape.activation!r}",
+            "one of: " + ", ".join(ACTIVATIONS),
+        )
+    for wrong, what in _contradictions(shape):
+        if wrong:
+            raise UsageError(f"{shape.name}: {what}", "the numbers must fit one another")
+
+
+def _check_kinds(shape: ModelShape) -> None:
+    """Each field by itself: numbers also come from a command line, where any may be mistyped."""
+    asked: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+        (_POSITIVE, lambda n: _is_whole(n, 1), "a whole number from 1"),
+        (_COUNTS, lambda n: _is_whole(n, 0), "a whole number from 0"),
+        (_FLAGS, lambda n: isinstance(n, bool), "true or false"),
+        (_ABOVE_ZERO, lambda n: _is_real(n) and n > 0, "a number above 0"),
+        (("rope_theta",), lambda n: _is_real(n) and n >= 0, "a number from 0"),
+        (("windows",), _are_windows, "a window for each layer"),
+    ]
+    for names, fits, wanted in asked:
+        for name in names:
+            if not fits(getattr(shape, name)):
+                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
+
+
+def _are_windows(windows: object) -> bool:
+    return isinstance(windows, tuple) and all(_is_whole(window, 0) for window in windows)
+
+
+def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
+    kv_heads, heads = shape.num_kv_heads, shape.num_heads
+    one_width = shape.family not in ("t5", "llama")
+    return (
+        (heads % kv_heads != 0, f"{heads} heads cannot share {kv_heads} heads of keys"),
+        (
+            kv_heads != heads and shape.family != "llama",
+            f"{shape.family} has a head of keys for each head",
+        ),
+        (
+            one_width and heads * shape.head_dim != shape.hidden,
+            f"{heads} heads of {shape.head_dim} do not make a width of {shape.hidden}",
+        ),
+        (
+            shape.positions == "rotary" and (shape.head_dim % 2 != 0 or shape.rope_theta <= 0),
+            "rotary positions turn pairs: head_dim must be even, rope_theta above 0",
+        ),
+        (
+            shape.family == "t5" and not (shape.num_decoder_layers > 0 and shape.num_buckets > 3),
+            "t5 needs decoder layers and at least 4 buckets",
+        ),
+        (
+            shape.family == "t5" and shape.max_distance <= shape.num_buckets // 2,
+            f"max_distance {shape.max_distance} leaves no room for {shape.num_buckets} buckets",
+        ),
+        (
+            shape.rope_scaling is not None
+            and not 0 < shape.rope_scaling.low < shape.rope_scaling.high,
+            "rotary scaling needs 0 < low < high",
+        ),
+        (shape.family == "bert" and shape.token_types < 1, "BERT has segments: token_types"),
+        (shape.family == "bert" and not shape.tied, "BERT's logits use its token embedding"),
+        (shape.family != "t5" and shape.num_decoder_layers != 0, "only t5 has a decoder apart"),
+        (
+            bool(shape.windows) and len(shape.windows) != shape.num_layers,
+            f"{len(shape.windows)} windows for {shape.num_layers} layers",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Parameters by part, of the whole model."""
+
+    embedding: int
+    """Tokens, learned positions, segments and their norm, relative position buckets."""
+    attention: int
+    ffn: int
+    norms: int
+    """Norms of the blocks, and the final ones."""
+    head: int
+    """What only the logits use: 0 in a tied GPT-2."""
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.attention + self.ffn + self.norms + self.head
+
+
+def parameters(shape: ModelShape) -> Parameters:
+    """Counted as torch counts: each tensor once, tied ones too."""
+    num_blocks = shape.num_layers + shape.num_decoder_layers
+    num_attentions = num_blocks + shape.num_decoder_layers  # cross-attention once more
+    num_norms = num_attentions + num_blocks + _final_norms(shape)
+    return Parameters(
+        embedding=_embedding(shape),
+        attention=num_attentions * attention_parameters(shape),
+        ffn=num_blocks * ffn_parameters(shape),
+        norms=num_norms * norm_parameters(shape),
+        head=_head(shape),
+    )
+
+
+def block_parameters(shape: ModelShape, *, decoder: bool = False) -> int:
+    """One block; ``decoder``: one with cross-attention (t5)."""
+    num_attentions = 2 if decoder else 1
+    return (
+        num_attentions * attention_parameters(shape)
+        + ffn_parameters(shape)
+        + (num_attentions + 1) * norm_parameters(shape)
+    )
+
+
+def attention_parameters(shape: ModelShape) -> int:
+    """Projections to queries, keys and values, and back."""
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    weights = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
+    biases = shape.qkv_bias * (queries + 2 * keys) + shape.out_bias * shape.hidden
+    return weights + biases
+
+
+def ffn_parameters(shape: ModelShape) -> int:
+    """Up (twice if gated) and down."""
+    num_up = 2 if shape.gated_ffn else 1
+    biases = shape.ffn_bias * (num_up * shape.ffn + shape.hidden)
+    return (num_up + 1) * shape.hidden * shape.ffn + biases
+
+
+def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -> int:
+    """Adapters of ``rank`` on all matrices of one block: rank · (wide in + wide out) for each.
+
+    Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
+    """
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    attention = 4 * shape.hidden + 2 * queries + 2 * keys
+    ffn = (3 if shape.gated_ffn else 2) * (shape.hidden + shape.ffn)
+    return rank * ((2 if decoder else 1) * attention + ffn)
+
+
+def norm_parameters(shape: ModelShape) -> int:
+    """A scale, and for LayerNorm a shift, for each element of the width."""
+    return shape.hidden * (2 if shape.norm_bias else 1)
+
+
+def _final_norms(shape: ModelShape) -> int:
+    """BERT normalises after each part, so that none is left for the end; T5 ends twice."""
+    return {"bert": 0, "t5": 2}.get(shape.family, 1)
+
+
+def _embedding(shape: ModelShape) -> int:
+    rows = shape.vocab + shape.token_types
+    if shape.positions == "learned":
+        rows += shape.max_positions
+    own_norm = norm_parameters(shape) if shape.family == "bert" else 0
+    num_stacks = 2 if shape.family == "t5" else 0
+    return rows * shape.hidden + own_norm + num_stacks * shape.num_buckets * shape.num_heads
+
+
+def _head(shape: ModelShape) -> int:
+    logits = 0 if shape.tied else shape.vocab * shape.hidden
+    if shape.family != "bert":
+        return logits
+    transform = shape.hidden * (shape.hidden + 1) + norm_parameters(shape)
+    return logits + transform + shape.vocab

@@ -1,0 +1,41 @@
+"""Which shape a user means: a name, a Hugging Face config.json, or a family with its numbers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import UsageError
+from trainrig.workload.model import FAMILIES, ModelShape
+from trainrig.workload.presets import NAMED, custom, named
+
+
+def find(text: str) -> ModelShape:
+    """The shape that a user means: a name, a path to a config.json, or `family:number=value,…`."""
+    family, colon, numbers = text.partition(":")
+    if colon and family in FAMILIES:
+        return custom(family, name=text, **dict(map(_number, numbers.split(","))))
+    path, is_folder = Path(text), os.path.isdir(text)
+    known = text == "" or text.lower() in map(str.lower, NAMED)
+    if not known and (text.endswith(".json") or is_folder):
+        from trainrig.workload.hf_config import read_config  # pydantic: formulas need none
+
+        return read_config(path / "config.json" if is_folder else path)
+    return named(text)
+
+
+def _number(item: str) -> tuple[str, Any]:
+    name, _, value = item.partition("=")
+    if name in ("name", "family"):
+        raise UsageError(f"{name} is not a number of a shape")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for read in (int, float):
+        try:
+            return name, read(value)
+        except ValueError:
+            continue
+    if name == "activation":
+        return name, value
+    raise UsageError(f"cannot read {item!r} as number=value", "as in gpt2:num_layers=4,hidden=256")

@@ -1,0 +1,194 @@
+"""How an engine and its kernels hold numbers: bytes of each, and what is written out or fused.
+
+`Layout` says precision, engine, kernel stack and optimizer in words; this says what follows from
+the words for memory.  Three schemes of mixed precision:
+
+    masters    weights in the narrow type, fp32 copies of them for the optimizer
+               (Megatron, DeepSpeed, our own engine)
+    autocast   weights in fp32, narrowed when they are used (torch's amp); norms, softmax and the
+               residual stream stay in fp32; each product narrows its inputs anew
+    pure       all in the narrow type, the optimizer's moments too
+
+Sources: Micikevicius et al. 2018 (masters); torch's autocast op lists; Rajbhandari et al. 2020,
+section 3.1 (16 bytes a parameter); Megatron-Core's table for its distributed optimizer (18 and 20).
+
+What each trained parameter holds: weight, gradient, master copy, optimizer's moments, in bytes.
+
+One table for all engines.  A number is bytes for a parameter; beside it stands the ZeRO stage from
+which it is sharded over data parallel (Rajbhandari et al. 2020): 1 optimizer and masters, 2
+gradients, 3 weights.  The sum for AdamW in mixed precision without sharding is 16 (fp16 gradients)
+to 18 bytes (fp32 gradients).
+
+Gradients are of two kinds: those that stay allocated from step to step, and those that come into
+being during backward and are gone after the update, so that they do not meet all activations.
+torch frees them since its version 2 (`zero_grad(set_to_none=True)` became the default, release
+notes of 2.0); before, they were filled with zeros and stayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainrig.workload.layout import Layout
+from trainrig.workload.model import ModelShape
+
+_WIDTH = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+"""Bytes of an activation; fp8 is what products read, what is kept is bf16."""
+
+_WITH_DROPOUT = ("gpt2", "bert", "t5")
+"""Families whose published configurations train with dropout."""
+_WIDE_LOSS = {"current": ("gpt2", "gpt-neo", "llama"), "torch1": ("gpt-neo", "llama")}
+"""Families whose code widens the logits to fp32 before the loss (Hugging Face's models: all causal
+ones since its version 4.46, of the older ones those that were published later)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What follows from a layout's words; bytes are those of one number."""
+
+    compute: int
+    """What products read and write."""
+    residual: int
+    """The stream between the blocks."""
+    softmax: int
+    """The softmax's result, where scores are kept."""
+    autocast: bool
+    scheme: str
+    flash: bool
+    fused: bool
+    """Norms, softmax, rotary positions and gated activations are single kernels.  A compiler makes
+    the same: what a product reads is written out, and kept, what lies between is not."""
+    compiled: bool
+    native: bool
+    """Attention reads grouped heads, and heads side by side, as they are."""
+    norm_written_out: bool
+    """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
+    gelu_written_out: bool
+    repeats_keys: bool
+    """Grouped heads of keys are copied for each head of queries."""
+    dropout: bool
+    chunked_loss: bool
+    """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
+    wide_loss: bool
+    """The model itself widens its logits to fp32 before the loss."""
+
+
+def style_of(shape: ModelShape, layout: Layout) -> Style:
+    """What the layout's words mean for a model."""
+    compute, scheme = _WIDTH[layout.precision], scheme_of(layout)
+    autocast = scheme == "autocast" and compute < 4 and layout.engine != "fsdp"
+    ours, compiled = layout.engine == "plain", layout.kernels == "compiled"
+    kernels = "fused" in layout.kernels or layout.engine == "megatron"
+    fused, flash = kernels or compiled, compiled or "flash" in layout.kernels
+    grouped = shape.num_kv_heads != shape.num_heads
+    return Style(
+        compute=compute,
+        residual=4 if autocast else compute,
+        softmax=compute if fused else _softmax(shape, compute, wide=ours or autocast),
+        autocast=autocast,
+        scheme=scheme,
+        flash=flash,
+        fused=fused,
+        compiled=compiled,
+        native=kernels,
+        norm_written_out=not (ours or fused),
+        gelu_written_out=not (ours or fused),
+        repeats_keys=grouped and not kernels and not (ours and flash),
+        dropout=has_dropout(shape, layout),
+        chunked_loss=ours or (kernels and flash and layout.engine != "megatron"),
+        wide_loss=shape.family in _WIDE_LOSS[layout.software],
+    )
+
+
+def _softmax(shape: ModelShape, compute: int, *, wide: bool) -> int:
+    """GPT-2 and BERT, as published, have the softmax in the type of the scores."""
+    return compute if shape.family in ("gpt2", "bert") and not wide else 4
+
+
+def scheme_of(layout: Layout) -> str:
+    """masters, autocast or pure: as the layout says, or as its engine does."""
+    if layout.states != "auto":
+        return layout.states
+    return "autocast" if layout.engine in ("ddp", "fsdp") else "masters"
+
+
+def has_dropout(shape: ModelShape, layout: Layout) -> bool:
+    """As the layout says; otherwise where it was usual: with the older kernels and families."""
+    if layout.dropout != "auto":
+        return layout.dropout == "yes"
+    if layout.kernels not in ("eager", "fused") or layout.engine == "plain":
+        return False
+    families = (*_WITH_DROPOUT, "gpt-neo") if layout.engine == "megatron" else _WITH_DROPOUT
+    return shape.family in families
+
+
+MOMENTS = {"adamw": 2.0, "adamw-fused": 2.0, "adamw-8bit": 2.0, "sgd": 0.0, "adafactor": 0.0}
+"""Numbers that an optimizer keeps for each parameter; Adafactor's rows and columns are nothing
+beside it (Shazeer and Stern 2018)."""
+
+_BLOCK_8BIT = 1.0 + 4.0 / 256
+"""Bytes of an 8-bit moment: a byte, and an fp32 scale for each block of 256 (Dettmers 2022)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Bytes for a parameter."""
+
+    weight: float
+    frozen: float
+    """A weight that is not trained, where adapters are."""
+    weight_copies: float
+    """Narrow copies that autocast keeps until backward has used them."""
+    lasting_grad: float
+    """A gradient that stays from step to step."""
+    passing_grad: float
+    """A gradient that is gone after the update, or after each micro-batch."""
+    master: float
+    moments: float
+    update: float
+    """What the update itself needs besides, at its worst."""
+    grads_add_up: bool
+    """The passing gradients stay through the micro-batches of a step."""
+
+
+def states_of(layout: Layout, style: Style) -> States:
+    """The table's row for a layout."""
+    narrow, masters = style.compute < 4, style.scheme == "masters" and style.compute < 4
+    own = float(style.compute if masters or style.scheme == "pure" else 4)
+    lasting, passing = _gradients(layout, style, own)
+    copies = style.autocast and layout.recompute != "full" and not layout.lora_rank
+    kept_wide = 4.0 if masters or style.scheme == "autocast" or not narrow else own
+    return States(
+        weight=own,
+        frozen=float(style.compute),
+        weight_copies=float(style.compute) if copies else 0.0,
+        lasting_grad=lasting,
+        passing_grad=passing,
+        master=4.0 if masters else 0.0,
+        moments=_moments(layout.optimizer, kept_wide),
+        update=_update(layout, masters, lasting, kept_wide),
+        grads_add_up=not (layout.engine == "plain" and masters),
+    )
+
+
+def _gradients(layout: Layout, style: Style, own: float) -> tuple[float, float]:
+    """(lasting, passing): one of them is 0 but in our engine with masters, which has both."""
+    wide = float(layout.reduce_bytes)
+    if layout.engine == "megatron":  # one flat buffer, as long as the model lives
+        return wide or (2.0 if layout.precision == "fp16" else 4.0), 0.0
+    if layout.engine == "deepspeed":
+        return wide or own, 0.0
+    if layout.engine == "plain" and style.scheme == "masters" and style.compute < 4:
+        return 4.0, own
+    return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
+
+
+def _moments(optimizer: str, width: float) -> float:
+    return MOMENTS[optimizer] * (_BLOCK_8BIT if optimizer == "adamw-8bit" else width)
+
+
+def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:
+    """Gradients widened for the masters; torch's unfused AdamW holds √v of all parameters."""
+    widened = 4.0 if masters and layout.engine in ("megatron", "deepspeed") and lasting < 4 else 0.0
+    unfused = width if layout.optimizer == "adamw" and layout.engine != "megatron" else 0.0
+    return widened + unfused

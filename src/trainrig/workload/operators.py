@@ -1,0 +1,298 @@
+"""What is run: shapes to FLOPs and bytes, one formula each for the whole program.
+
+FLOP convention: a multiply and an add are two.  Bytes are the ones a perfect
+cache would move: each operand read once, each result written once; what the
+hardware moves besides (write-allocate reads, spilled tiles) is not counted, so
+that a rate in counted bytes/s never exceeds the real one.
+
+Sources: the 2mkn convention is that of BLAS and of every data sheet's tensor
+peak; STREAM (McCalpin) counts its kernels' bytes the same way.
+
+What the parts of a transformer cost: FLOPs and bytes of one operation, forward and backward.
+
+An operation's FLOPs are those of its matrix products; a norm, an activation or a softmax has none,
+by the field's convention, and is priced by its bytes.  Bytes are the ones a perfect cache would
+move between memory and chip: each operand read once, each result written once.
+
+Backward of y = x·W is two products of the same size: the gradients of x and of W.  A fused
+attention keeps no scores and computes them once more in its backward: `Cost.again`, which counts
+for the hardware and not for the model (FlashAttention, Dao et al. 2022, appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainrig.errors import UsageError
+
+DTYPE_BYTES = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+}
+
+# FLOPs and operands an element: (flops, arrays read, arrays written).
+# scale: y = a·x.  add: z = x + y.  gelu (tanh form): counted as 8 FLOPs an element by
+# convention; its true cost is the device's tanh, so only its bytes are judged.
+VECTOR_OPS = {"scale": (1, 1, 1), "add": (1, 2, 1), "gelu": (8, 1, 1)}
+
+# Arrays read and written by one pass, as STREAM counts them.
+COPY_DIRECTIONS = {
+    "h2d": (1, 1),
+    "d2h": (1, 1),
+    "d2d": (1, 1),
+    "read": (1, 0),
+    "write": (0, 1),
+    "copy": (1, 1),
+    "triad": (2, 1),
+}
+
+# Host and device links are rated by what crosses them: once, not read plus written.
+_CROSSING = frozenset({"h2d", "d2h"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one call of an operation costs."""
+
+    flops: int
+    num_bytes: int
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element in memory; tf32 is stored as fp32.  UsageError if unknown."""
+    if dtype not in DTYPE_BYTES:
+        raise UsageError(f"unknown dtype {dtype!r}", "one of: " + ", ".join(DTYPE_BYTES))
+    return DTYPE_BYTES[dtype]
+
+
+def output_bytes(dtype: str) -> int:
+    """Bytes of one element of a matmul's result: int8 accumulates in int32, fp8 yields bf16."""
+    return {"int8": 4, "fp8": 2}.get(dtype, dtype_bytes(dtype))
+
+
+def matmul(m: int, k: int, n: int, dtype: str) -> Work:
+    """(m,k)·(k,n): 2mkn FLOPs; both operands read once, the result written once."""
+    operands = (m * k + k * n) * dtype_bytes(dtype)
+    return Work(flops=2 * m * k * n, num_bytes=operands + m * n * output_bytes(dtype))
+
+
+def vector(op: str, num_elements: int, dtype: str) -> Work:
+    """An elementwise operation on ``num_elements``; see VECTOR_OPS for what is counted."""
+    if op not in VECTOR_OPS:
+        raise UsageError(f"unknown vector operation {op!r}", "one of: " + ", ".join(VECTOR_OPS))
+    flops, reads, writes = VECTOR_OPS[op]
+    num_bytes = (reads + writes) * num_elements * dtype_bytes(dtype)
+    return Work(flops=flops * num_elements, num_bytes=num_bytes)
+
+
+def copy(direction: str, num_bytes: int) -> Work:
+    """One pass over arrays of ``num_bytes`` each; what crosses a link is counted once."""
+    if direction not in COPY_DIRECTIONS:
+        raise UsageError(
+            f"unknown copy direction {direction!r}", "one of: " + ", ".join(COPY_DIRECTIONS)
+        )
+    reads, writes = COPY_DIRECTIONS[direction]
+    passes = 1 if direction in _CROSSING else reads + writes
+    flops = 2 * (num_bytes // 8) if direction == "triad" else 0
+    return Work(flops=flops, num_bytes=passes * num_bytes)
+
+
+Product = tuple[int, int, int, int]
+"""``count`` products (m,k)·(k,n) in one call, as (count, m, n, k): 2·count·m·n·k FLOPs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One pass, in one direction."""
+
+    products: tuple[Product, ...] = ()
+    """The matrix products that are calls of their own; ``flops`` counts them."""
+    flops: int = 0
+    again: int = 0
+    """FLOPs computed a second time, not part of ``flops``."""
+    read_bytes: int
+    write_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An operation of the model: what it is, and what it costs in both directions."""
+
+    name: str
+    kind: str
+    forward: Cost
+    backward: Cost
+    heads: Heads | None = None
+    """Sizes of a fused attention."""
+
+
+def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Part:
+    """(rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice."""
+    size = dtype_bytes(dtype)
+    x, weight, y = rows * wide_in, wide_in * wide_out, rows * wide_out
+    flops = 2 * rows * wide_in * wide_out
+    return Part(
+        name=name,
+        kind="matmul",
+        forward=Cost(
+            products=((1, rows, wide_out, wide_in),),
+            flops=flops,
+            read_bytes=(x + weight) * size,
+            write_bytes=y * size,
+        ),
+        backward=Cost(
+            products=((1, rows, wide_in, wide_out), (1, wide_out, wide_in, rows)),
+            flops=2 * flops,
+            read_bytes=(y + weight + y + x) * size,  # dx = dy·Wᵀ, then dW = xᵀ·dy
+            write_bytes=(x + weight) * size,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The sizes of one attention: ``queries`` tokens look at ``keys`` tokens."""
+
+    batch: int
+    queries: int
+    keys: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    half: bool = False
+    """Causal, counted as half of the scores."""
+
+    @property
+    def score_flops(self) -> int:
+        """q·kᵀ of all heads; weights·v costs the same."""
+        full = 2 * self.batch * self.num_heads * self.queries * self.keys * self.head_dim
+        return full // 2 if self.half else full
+
+
+def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
+    """softmax(q·kᵀ)·v in one kernel: scores never reach memory, and are computed twice.
+
+    ``bias``: elements of an additive position bias that is read, and whose gradient is written.
+    """
+    size = dtype_bytes(dtype)
+    tokens = heads.batch * heads.head_dim
+    q = tokens * heads.queries * heads.num_heads
+    kv = 2 * tokens * heads.keys * heads.num_kv_heads
+    sums = 4 * heads.batch * heads.num_heads * heads.queries  # log-sum-exp in fp32
+    return [
+        Part(
+            name=name,
+            kind="attention",
+            heads=heads,
+            forward=Cost(
+                flops=2 * heads.score_flops,
+                read_bytes=(q + kv + bias) * size,
+                write_bytes=q * size + sums,
+            ),
+            backward=Cost(
+                flops=4 * heads.score_flops,
+                again=heads.score_flops,
+                read_bytes=(3 * q + kv + bias) * size + sums,  # q, o and do
+                write_bytes=(q + kv + bias) * size,
+            ),
+        )
+    ]
+
+
+def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
+    """The same in three operations, whose scores are written and read back."""
+    size = dtype_bytes(dtype)
+    tokens = heads.batch * heads.head_dim
+    q = tokens * heads.queries * heads.num_heads
+    k = tokens * heads.keys * heads.num_kv_heads
+    scores = heads.batch * heads.num_heads * heads.queries * heads.keys
+    flops = heads.score_flops
+    num, m, n, k_dim = heads.batch * heads.num_heads, heads.queries, heads.keys, heads.head_dim
+    return [
+        _product(f"{name}.scores", (num, m, n, k_dim), flops, (q, k, scores), size),
+        elementwise(f"{name}.softmax", "softmax", scores, dtype, reads=1, extra=bias),
+        _product(f"{name}.values", (num, m, k_dim, n), flops, (scores, k, q), size),
+    ]
+
+
+def _product(
+    name: str, product: Product, flops: int, elements: tuple[int, int, int], size: int
+) -> Part:
+    left, right, out = elements
+    num, m, n, k = product
+    return Part(
+        name=name,
+        kind="attention",
+        forward=Cost(
+            products=(product,),
+            flops=flops,
+            read_bytes=(left + right) * size,
+            write_bytes=out * size,
+        ),
+        backward=Cost(
+            products=((num, m, k, n), (num, k, n, m)),
+            flops=2 * flops,
+            read_bytes=(2 * out + left + right) * size,
+            write_bytes=(left + right) * size,
+        ),
+    )
+
+
+def elementwise(
+    name: str, kind: str, elements: int, dtype: str, *, reads: int, extra: int = 0
+) -> Part:
+    """One result from ``reads`` arrays of as many elements; ``extra`` elements are read besides.
+
+    Backward reads the result's gradient and the inputs, and writes each input's gradient.
+    """
+    size = dtype_bytes(dtype)
+    return Part(
+        name=name,
+        kind=kind,
+        forward=Cost(read_bytes=(reads * elements + extra) * size, write_bytes=elements * size),
+        backward=Cost(
+            read_bytes=(elements + reads * elements) * size,
+            write_bytes=(reads * elements + extra) * size,
+        ),
+    )
+
+
+def residual(name: str, elements: int, dtype: str) -> Part:
+    """x + f(x); backward adds the two gradients that meet where x forks."""
+    size = dtype_bytes(dtype)
+    add = Cost(read_bytes=2 * elements * size, write_bytes=elements * size)
+    return Part(name=name, kind="elementwise", forward=add, backward=add)
+
+
+def norm(name: str, rows: int, wide: int, dtype: str) -> Part:
+    """LayerNorm or RMSNorm; its own few weights are not counted."""
+    return elementwise(name, "norm", rows * wide, dtype, reads=1)
+
+
+def embedding(name: str, rows: int, wide: int, dtype: str) -> Part:
+    """Rows looked up; backward adds each row's gradient into the table's."""
+    size = dtype_bytes(dtype)
+    ids = 8 * rows
+    return Part(
+        name=name,
+        kind="embedding",
+        forward=Cost(read_bytes=rows * wide * size + ids, write_bytes=rows * wide * size),
+        backward=Cost(read_bytes=2 * rows * wide * size + ids, write_bytes=rows * wide * size),
+    )
+
+
+def cross_entropy(rows: int, vocab: int, dtype: str) -> Part:
+    """Softmax of the logits against one target each; backward writes the logits' gradient."""
+    size = dtype_bytes(dtype)
+    logits, targets = rows * vocab * size, 8 * rows
+    return Part(
+        name="cross_entropy",
+        kind="cross_entropy",
+        forward=Cost(read_bytes=logits + targets, write_bytes=4 * rows),
+        backward=Cost(read_bytes=logits + targets + 4 * rows, write_bytes=logits),
+    )

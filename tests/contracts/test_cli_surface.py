@@ -1,0 +1,129 @@
+"""The command line's surface is an interface: verbs, their arguments and options are pinned here.
+
+A change that is meant is taken over with ``pytest --inline-snapshot=fix tests/contracts/test_cli_surface.py``
+and told in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from inline_snapshot import snapshot
+
+from trainrig.cli.main import VERBS, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+TEXTS = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("src/trainrig/**/*.py"),
+    *ROOT.glob("src/trainrig/**/*.md"),
+]
+
+
+def command(verb: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), verb)
+    assert found is not None
+    return found
+
+
+def surface(verb: str) -> str:
+    """The parameters of a verb, or of each of its commands, as they are typed."""
+    found = command(verb)
+    if isinstance(found, click.Group):
+        return " | ".join(f"{name} {typed(found.commands[name])}" for name in found.commands)
+    return typed(found)
+
+
+def typed(found: click.Command) -> str:
+    return " ".join(
+        "/".join(parameter.opts)
+        if isinstance(parameter, click.Option)
+        else parameter.human_readable_name.upper() + "..." * (parameter.nargs == -1)
+        for parameter in found.params
+    )
+
+
+def test_the_surface_is_as_promised() -> None:
+    assert {verb: surface(verb) for verb in VERBS} == snapshot(
+        {
+            "qualify": "--budget --out --resume --detach --json",
+            "inspect": "--json --wait",
+            "catalog": "NAME... --compare --json",
+            "bench": "FAMILY --dtype --size --op --path --device --peak --budget --out --json",
+            "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
+            "train": "FILE --model --batch-size --seq-len --steps --tokens --precision "
+            "--recompute --grad-accum --compile --lr --seed --data --device --devices --backend "
+            "--python --scale --only --nproc --zero --shard-size --offload --optimizer --p2p "
+            "--rounds --timeout --out --resume --json",
+            "predict": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
+            "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "
+            "--sequence-parallel --expert-parallel/--ep --context-parallel/--cp --tokens --what-if "
+            "--cases --json",
+            "fits": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
+            "--batch-size --grad-accum --tp --pp --interleave --schedule --zero --shard-size "
+            "--sequence-parallel --expert-parallel/--ep --context-parallel/--cp --json",
+            "plan": "--model --seq-len --precision --kernels --engine --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
+            "--expert-parallel/--ep --context-parallel/--cp --global-batch --top --tokens --days "
+            "--what-if --write --json",
+            "report": "RUN... --html --md --json",
+            "compare": "OLD NEW --md --json",
+            "ledger": "RUNS --calibrate --json",
+            "bundle": "RUN --out --unpack --json",
+            "demo": "--html --md --json",
+        }
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_json_and_a_line_of_help(verb: str) -> None:
+    assert all("--json" in part.split() for part in surface(verb).split(" | "))
+    assert command(verb).get_short_help_str()
+    result = CliRunner().invoke(command(verb), ["--help"])
+    assert result.exit_code == 0
+
+
+def test_the_readme_has_every_verb() -> None:
+    assert re.findall(r"^\| `trainrig (\w+)` \|", README, re.MULTILINE) == list(VERBS)
+
+
+def test_an_unknown_verb_is_no_command() -> None:
+    assert cli.get_command(click.Context(cli), "quality") is None
+
+
+def said_in(text: str) -> list[tuple[str, list[str]]]:
+    """The commands that a text names, as verb and options."""
+    lines = re.findall(r"\btrainrig ([a-z]+)\b([^`\"'\n]*)", text)
+    return [(verb, re.findall(r"--[a-z][a-z-]*", rest)) for verb, rest in lines if verb in VERBS]
+
+
+def test_documents_and_hints_name_options_that_exist() -> None:
+    said = {
+        (path.name, verb, option)
+        for path in TEXTS
+        for verb, options in said_in(path.read_text())
+        for option in options
+    }
+    assert ("bundle.py", "bundle", "--unpack") in said
+    for name, verb, option in sorted(said):
+        assert option in [*surface(verb).split(), "--help"], f"{name}: trainrig {verb} {option}"
+
+
+def test_an_option_that_does_not_exist_would_be_seen() -> None:
+    text = "hint: trainrig qualify --resume RUN --fast, or `trainrig inspect`"
+    assert said_in(text) == [("qualify", ["--resume", "--fast"]), ("inspect", [])]
+
+
+def test_commands_in_code_spans_are_verbs() -> None:
+    for path in TEXTS:
+        if path.suffix == ".md":
+            for verb in re.findall(r"(?:`|^    )trainrig ([a-z]+)", path.read_text(), re.MULTILINE):
+                assert verb in VERBS, f"{path.name}: trainrig {verb}"

@@ -1,0 +1,233 @@
+"""Every number that the program writes has its definition in docs/definitions.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trainrig.machine.counters import GpuConditions, HostConditions
+from trainrig.machine.snapshot import Missing
+from trainrig.measure import (
+    buffers,
+    copy,
+    disk_activity,
+    fio,
+    layer,
+    layer_check,
+    matmul,
+    noise,
+    step,
+    storage,
+    timing,
+    vector,
+)
+from trainrig.measure.family import FAMILIES, family
+from trainrig.measure.layer_blocks import ATTENTIONS, CODES
+from trainrig.record import Case, Kind
+from trainrig.stats import AGREEMENT, FLAT, FLAT_GROWTH, Change
+from trainrig.workload import layers
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "definitions.md").read_text()
+
+CASES: dict[str, Case] = {
+    "matmul": {"dtype": "fp32", "m": 8, "k": 8, "n": 8, "cache": "hot", "sustained": True},
+    "vector": {"op": "add", "dtype": "fp32", "num_elements": 8, "cache": "hot"},
+    "copy": {"direction": "triad", "bytes": 64, "memory": "host", "cache": "cold"},
+    "layer": layer.layer_case("BERT-large layer", "bf16", "forward+backward", 2, 128),
+    "storage": dict(storage.case_of("fsync", "fio", 1 << 20)),
+    "step": {
+        "model": "gpt2-small-cpu",
+        "dtype": "bf16",
+        "batch": 8,
+        "seq": 256,
+        "grad_accum": 1,
+        "optimizer": "adamw",
+        "recompute": "none",
+        "compile": False,
+        "data": "00000000",
+    },
+}
+
+
+def section(title: str) -> str:
+    """The text under a heading, up to the next one of its level."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
+    assert found is not None, f"docs/definitions.md has no section {title!r}"
+    return found[1]
+
+
+def named(text: str) -> set[str]:
+    """Words in code marks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def test_every_family_has_a_section() -> None:
+    assert set(FAMILIES) == set(CASES)
+    for name in FAMILIES:
+        assert len(section(name)) > 500
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_case_field_is_defined(name: str) -> None:
+    chosen = family(name)
+    chosen.check(CASES[name])
+    fields = {
+        "matmul": matmul._FIELDS | {"sustained"},
+        "vector": vector._FIELDS,
+        "layer": layer.WHOLE,
+        "storage": set(storage.case_of("read", "fio")),
+        "step": step.FIELDS,
+    }
+    wanted = fields.get(name, copy._FIELDS)
+    assert set(CASES[name]) == wanted
+    assert wanted <= named(section(name))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_metric_is_defined(name: str) -> None:
+    for metric in family(name).metrics(CASES[name]):
+        assert f"**{metric.name}**" in section(name)
+        row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{name}`"))
+        assert "higher" in row or "lower" in row
+        assert any(
+            f"`{metric.name}`" in line and metric.unit in line and f"| `{name}`" in line
+            for line in TEXT.splitlines()
+        )
+
+
+def test_every_result_of_a_step_is_defined() -> None:
+    results = {name for name, _ in step.FAMILY.results}
+    assert results | {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul"} <= named(
+        section("step")
+    )
+
+
+def test_layers_stand_there_with_their_numbers() -> None:
+    text = " ".join(section("layer").split())
+    parts = {name for fields in layer.PART.values() for name in fields}
+    choices = {*layers.LAYERS, *layers.PARTS, *layers.PASSES, *CODES, *ATTENTIONS}
+    assert parts | choices <= named(text)
+    for dtype in layer.DTYPES:
+        assert re.search(rf"\b{dtype}\b", text), dtype
+    allowed = [f"{layer_check._ROUNDINGS[dtype]:g}" for dtype in layer.DTYPES]
+    assert (
+        f"{', '.join(allowed[:-1])} and {allowed[-1]} roundings ({', '.join(layer.DTYPES)})" in text
+    )
+    assert f"more than {percent(FLAT)} above another" in text
+    assert FLAT_GROWTH == 4
+
+
+def test_every_choice_is_defined() -> None:
+    assert {*vector.OPS, *buffers.CACHES} <= named(section("vector"))
+    memories = {memory for choices in copy.MEMORIES.values() for memory in choices}
+    assert {*copy.DIRECTIONS, *memories} <= named(section("copy"))
+    for dtype in matmul.DTYPES:
+        assert re.search(rf"\b{dtype}\b", section("matmul")), dtype
+    for dtype in vector.DTYPES:
+        assert re.search(rf"\b{dtype}\b", section("vector")), dtype
+
+
+def unknown(kind: type) -> dict[str, Missing]:
+    return {name: Missing("") for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def test_every_condition_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+    monkeypatch.setattr(noise, "_known", lambda values: seen.update(values) or {})
+    own = noise.OwnThreads(main_ran=1.0, worst_wait=0.0)
+    noise.describe_host(HostConditions(**unknown(HostConditions)), own)
+    noise.describe_gpu(GpuConditions(**unknown(GpuConditions)))
+    assert len(seen) >= 13
+    defined = named(section("Was the machine quiet?"))
+    assert seen <= defined
+    assert {"clock", "calls_per_sample", "threads", "t", "cpu_share", "utilization"} <= defined
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:g} %"
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("a thread waited for a processor", noise.MAX_THREAD_WAIT),
+        ("the measuring thread ran less than", noise.MIN_MAIN_THREAD),
+        ("CPU quota held it back", noise.MAX_QUOTA),
+        ("the hypervisor took processors", noise.MAX_STEAL),
+        ("other processes used processors", noise.MAX_OTHER),
+        ("a thread of the worker waited for a processor", noise.MAX_GPU_THREAD_WAIT),
+    ],
+)
+def test_the_rules_stand_there_with_their_thresholds(words: str, value: float) -> None:
+    lines = section("Was the machine quiet?").splitlines()
+    (line,) = [line for line in lines if f"{words} |" in line]
+    assert f"| {percent(value)}" in line
+
+
+def test_faulty_clock_reasons_are_listed() -> None:
+    for reason in noise._FAULTY_REASONS:
+        assert reason in section("Was the machine quiet?")
+
+
+def test_the_loop_and_the_settle_rule_stand_there_with_their_numbers() -> None:
+    text = " ".join(section("Time, and how it becomes a point").split())
+    assert {"converged", "time", "samples"} <= named(text)
+    assert f"at most {percent(timing.TARGET_HALF_WIDTH)} of the median" in text
+    assert f"at least {timing._MIN_TIME:g} s" in text
+    assert f"{timing._MAX_SAMPLES} samples" in text
+    assert f"lie within {percent(AGREEMENT)} of each other" in text
+    cold = " ".join(section("vector").split())
+    assert "four times the last-level cache" in cold
+    assert buffers.COLD_FACTOR == 4
+    assert f"more than {buffers._MAX_SETS} sets" in cold
+
+
+def test_storage_stands_there_with_its_numbers() -> None:
+    text = " ".join(section("storage").split())
+    cases = [storage.case_of(op, tool) for op in storage.OPS for tool in storage.TOOLS]
+    assert {name for case in cases for name in case} <= named(text)
+    assert {*storage.OPS, *storage.TOOLS, "direct", "mapped", "loader"} <= named(text)
+    for case in cases:
+        for metric in family("storage").metrics(case):
+            assert f"**{metric.name}**" in text
+            assert f"`{metric.name}`" in TEXT
+            assert f"{metric.unit}" in TEXT
+    rows = {line.split("|")[1].strip(" `"): line for line in TEXT.splitlines() if "| `" in line}
+    for op in storage.IO_OPS:
+        assert f"| {storage.DEPTHS[op]}, 1 |" in rows[op]
+        assert {1 << 20: "1 MiB", 4096: "4 KiB"}[storage.BLOCKS[op]] in rows[op]
+    assert f"within {percent(AGREEMENT)} of each other (`storage`: 25 %)" in " ".join(TEXT.split())
+    assert storage.FAMILY.agreement == 0.25
+    assert {"latency_p50_s", "latency_p99_s", "indicative", "mount", "filesystem"} <= named(text)
+    assert (storage.BATCH, storage.SEQ) == (8, 1024)
+    assert fio.MIN_VERSION <= (3, 16)
+
+
+def test_what_disturbs_a_disk_stands_there() -> None:
+    text = section("Was the machine quiet?")
+    assert f"others moved of the disk's bytes | {percent(disk_activity.MAX_OTHER_IO)}" in text
+    assert (
+        f"other processes used of the processors | {percent(disk_activity.MAX_OTHER_CPU)}" in text
+    )
+    assert {"other_read_rate", "other_write_rate"} <= named(text)
+
+
+def test_kinds_of_records_and_calls_are_explained() -> None:
+    text = section("Claims, expectations, published figures")
+    for kind in (Kind.CLAIMED, Kind.PREDICTED, Kind.BASELINE):
+        assert f"**{kind}**" in text
+    for change in Change:
+        assert str(change) in section("compare")
+
+
+def test_every_benchmark_name_in_the_package_is_in_the_table() -> None:
+    source = Path(noise.__file__).parents[1]
+    names = {
+        name
+        for path in source.rglob("*.py")
+        for name in re.findall(r'benchmark="(\w+)"', path.read_text())
+    }
+    table = {name for line in TEXT.splitlines() if line.startswith("| `") for name in named(line)}
+    assert names | {"memory", "link", *FAMILIES} <= table

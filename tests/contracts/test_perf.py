@@ -1,0 +1,37 @@
+"""The programs in perf/: each runs by itself, prints a ratio, and is documented."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_runs_and_prints_a_ratio(name: str) -> None:
+    # One thread: several tests share the processors, and nothing here is timed in earnest.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent / "src")}
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"^ratio \d+\.\d+ of ", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_each_is_documented_and_nothing_else() -> None:
+    readme = (FOLDER / "README.md").read_text()
+    assert re.findall(r"^\| `(\w+)\.py` \|", readme, re.MULTILINE) == PROGRAMS
+
+
+def test_make_bench_runs_the_programs_and_not_their_helpers() -> None:
+    makefile = (FOLDER.parent / "Makefile").read_text()
+    assert "perf/[!_]*.py" in makefile
+    assert {path.name for path in FOLDER.glob("_*.py")}  # there are helpers to be left out

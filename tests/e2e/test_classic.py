@@ -1,0 +1,104 @@
+"""The classic sequence as a file: its small scale, what of it is skipped where, what it chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.errors import MootError, UsageError
+from trainrig.record import Outcome, Status
+from trainrig.runner.experiment_trained import Trained
+from trainrig.runner.experiment_verdict import verdict_of
+from trainrig.runner.experiments import asked_for, at_full_scale
+from trainrig.runner.train_prepare import lacks
+from trainrig.train.config import Experiment
+from trainrig.train.config_file import read_file
+from trainrig.train.engines import Site
+
+FILE = Path(__file__).resolve().parents[2] / "experiments" / "classic.toml"
+TWO_CORES = Site(gpus=0, cores=2)
+
+
+def test_the_small_scale_keeps_what_each_step_changes() -> None:
+    """Batch 8 and 11 stay apart; the checkpointed batch is twice the others, not six times."""
+    small = {own.name: own for own in read_file(FILE, {"scale": "tiny"})}
+    assert len(small) == 15 and {own.seq for own in small.values()} == {64}
+    assert [own.batch for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
+    full = {own.name: own for own in read_file(FILE, {})}
+    assert [own.batch for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]
+    assert small["BERT, fp32"].optimizer == "adamw-plain" and full["BERT, fp32"].dtype == "fp32"
+
+
+def test_the_tiny_table_of_an_experiment(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    text = 'model = "gpt2"\nseq_len = 512\n[[experiment]]\nbatch_size = 9\n{}[tiny]\nseq_len = 64\n'
+    path.write_text(text.format("tiny = { batch_size = 3, seq_len = 32 }\n"))
+    (small,), (full,) = read_file(path, {"scale": "tiny"}), read_file(path, {})
+    assert (small.batch, small.seq, full.batch, full.seq) == (3, 32, 9, 512)
+    for wrong, words in (
+        ("tiny = 3", "line 5: tiny is a table"),
+        ("tiny = { depth = 3 }", "line [35]: an experiment has no 'depth'"),
+    ):
+        path.write_text(text.format(wrong + "\n"))
+        with pytest.raises(UsageError, match=words):
+            read_file(path, {})
+    path.write_text(text.format("tiny = { seed = 3 }\n") + "[sweep]\nseed = [1, 2]\n")
+    with pytest.raises(UsageError, match="seed is swept"):
+        read_file(path, {"scale": "tiny"})
+
+
+def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> None:
+    small = read_file(FILE, {"scale": "tiny"})
+    moot = [own.name for own in small if isinstance(lacks(own, TWO_CORES), MootError)]
+    assert moot == [
+        "GPT-2, without P2P",
+        "GPT-2, accumulation without P2P",
+        "GPT-2, torch.nn.DataParallel",
+    ]
+    said = lacks(next(own for own in small if not own.p2p), TWO_CORES)
+    assert said is not None and said.message == "p2p off is a matter of GPUs"
+    one = [lacks(own.replace(device="cuda"), Site(gpus=1, cores=8)) for own in small]
+    assert any(one) and not any(isinstance(error, MootError) for error in one)
+
+
+def trained(name: str, **more: Any) -> Trained:
+    return Trained(experiment=Experiment(name=name), compared=True, **more)
+
+
+def test_a_run_is_complete_without_what_only_gpus_have() -> None:
+    skipped = {"status": Status.SKIPPED, "reason": "a matter of GPUs"}
+    found = verdict_of([trained("a"), trained("b", moot=True, **skipped)], (), None)
+    assert found.outcome is Outcome.PASS
+    assert found.reason.startswith("1 experiment:") and "1 of GPUs alone" in found.reason
+    assert found.reason.endswith("b")
+    lacking = verdict_of([trained("a"), trained("b", **skipped)], (), None)
+    assert lacking.outcome is Outcome.INCOMPLETE and "b: a matter of GPUs" in lacking.reason
+
+
+def test_some_of_a_file_are_chosen_by_name() -> None:
+    chosen = asked_for(FILE, {"scale": "tiny", "only": "gpt-2, acc"})
+    assert [own.name for own in chosen] == [
+        "GPT-2, accumulation",
+        "GPT-2, accumulation without P2P",
+    ]
+    with pytest.raises(UsageError, match="'T5'") as caught:
+        asked_for(FILE, {"only": "T5"})
+    assert caught.value.hint is not None and "BERT, fp32" in caught.value.hint
+    with pytest.raises(UsageError, match="--only"):
+        asked_for(None, {"model": "gpt2", "only": "a"})
+
+
+def test_published_figures_are_those_of_the_full_scale() -> None:
+    keys = {"scale": "tiny", "only": "BERT", "device": "cpu"}
+    small, full = asked_for(FILE, keys), at_full_scale(FILE, keys)
+    assert [own.name for own in small] == [own.name for own in full]
+    assert {own.model for own in full} == {"bert-large"} and full[0].seq == 512
+    assert at_full_scale(None, keys) == ()
+
+
+def test_what_is_wrong_at_full_scale_alone_does_not_stop_a_tiny_run(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text('model = "gpt2"\nseq_len = 4096\n[tiny]\nseq_len = 64\n')
+    assert asked_for(path, {"scale": "tiny"}) and at_full_scale(path, {"scale": "tiny"}) == ()

@@ -1,0 +1,308 @@
+"""Experiments end to end: real engines on two real ranks, from a file to records and a verdict.
+
+What takes minutes is marked `engines` and run by ``make test-engines``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from trainrig.machine import inspect, to_dict
+from trainrig.record import Kind, Outcome, Record, Status
+from trainrig.runner import experiments as runner
+from trainrig.runner.experiment_trained import Trained
+from trainrig.runner.targets import find_targets
+from trainrig.runner.train_records import BREAKDOWN
+from trainrig.store import create_run, read_run
+from trainrig.train.config import Experiment, from_dict
+from trainrig.train.config_file import experiment_of, tiny
+from trainrig.train.engines import ALL, Result
+from trainrig.train.launch import Ended, launch
+from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.parity import disagreement, reference_of
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+engines = pytest.mark.engines
+
+
+@pytest.fixture(scope="module")
+def data(prepared_text: Path) -> str:
+    """A small prepared corpus."""
+    return str(prepared_text)
+
+
+def experiment(data: str, **changes: Any) -> Experiment:
+    keys = {"model": MODEL, "data": data, "batch_size": 2, "seq_len": 16, "steps": 6}
+    return experiment_of(keys | {"precision": "fp32", "device": "cpu", "nproc": 2} | changes)
+
+
+def train(own: Experiment, folder: Path, **how: Any) -> tuple[Ended, Result]:
+    """One training by its backend, nothing around it."""
+    backend = ALL[own.backend]
+    ended = launch(backend.command(own, folder), folder, **how)
+    return ended, backend.collect(folder)
+
+
+def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Path) -> None:
+    """One of two ranks that trains as one process does, and one that diverges."""
+    asked = (
+        experiment(data, name="fine", zero=1, grad_accum=2),
+        experiment(data, name="wild", lr=1e30),
+        experiment(data, name="wide", nproc=4096),
+    )
+    measure_rates(tmp_path)
+    outcomes = runner.run_experiments(asked, out=tmp_path)
+    found = runner.summary(outcomes)
+    assert outcomes.verdict.outcome is Outcome.FAIL
+    fine, wild, wide = found["experiments"]
+    assert (fine["row_verdict"], wild["row_verdict"], wide["row_verdict"]) == (
+        "PASS",
+        "FAIL",
+        "skipped",
+    )
+    assert "training stopped" in wild["reason"] and len(fine["losses"]) == 6
+    assert "4096 ranks" in wide["reason"]
+    assert fine["parity"]["compared"] and fine["layout_found"]["zero"] == 1
+    assert sum(fine["breakdown"].values()) == pytest.approx(fine["step_time_s"])
+    assert fine["samples_per_s"] == pytest.approx(8 / fine["step_time_s"])
+    assert fine["peak_memory_bytes"] > 0
+    run = read_run(outcomes.run)
+    told = [r for r in run.records if r.kind is Kind.PREDICTED and r.case["experiment"] == "fine"]
+    assert [r.metric for r in told] == ["time", "peak_memory"] and told[0].value
+    assert run.records.index(told[0]) == 0, "written before anything was measured"
+    assert [row["name"] for row in found["foretold"]] == ["fine", "wild"], "no training, no telling"
+    assert found["foretold"][0]["step_time_s"] == told[0].value
+    measured = [r for r in run.records if r.kind is Kind.MEASURED]
+    points = {r.metric: r for r in measured if r.case["experiment"] == "fine"}
+    assert points["time"].key == told[0].key
+    assert points["time"].value == pytest.approx(fine["step_time_s"])
+    assert points["time"].device_count == 2 and points["sample_rate"].status is Status.OK
+    statuses = {r.case["experiment"]: r.status for r in measured if r.metric == "time"}
+    assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
+    assert [row["step"] for row in run.series["01-fine"]] == list(range(6))
+    assert {row["tokens"] for row in run.series["01-fine"]} == {8 * 16}
+    assert all(row["overlapped"] > 0.0 for row in run.series["01-fine"])
+    stored = [from_dict(content) for content in run.config["experiments"]]
+    assert [e.name for e in stored] == ["fine", "wild", "wide"]
+    assert stored[0] == asked[0].replace(data=str(Path(data).resolve()))
+    assert (outcomes.run / "report.html").exists()
+    errors = {f["id"] for f in found["findings"] if f["severity"] == "error"}
+    assert errors == {"training-failed"}  # on a busy machine a part of the time may be in no part
+
+
+def measure_rates(folder: Path) -> None:
+    """A run of this machine with what a prediction rests on."""
+    snapshot = inspect()
+    device = find_targets(snapshot)[-1].name
+    matmul = {"dtype": "fp32", "m": 512, "k": 512, "n": 512, "cache": "hot"}
+    copy = {"direction": "triad", "bytes": 1 << 28, "memory": "host", "cache": "cold"}
+    rates = (("matmul", matmul, "flop_rate", "FLOP/s"), ("copy", copy, "byte_rate", "B/s"))
+    with create_run(folder, "qualify", {}) as run:
+        run.write_machine(to_dict(snapshot))
+        for benchmark, case, metric, unit in rates:
+            point = Record(
+                kind=Kind.MEASURED, benchmark=benchmark, case=case, metric=metric, unit=unit,
+                value=1e11, device=device,
+            )  # fmt: skip
+            run.append(point)
+
+
+def small_files() -> None:
+    """Let no file grow beyond 12 kB, as a full disk would."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+
+
+def test_a_full_disk_is_one_line_and_what_was_trained_stays(data: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainrig", "train", "--backend", "native", "--model", MODEL]
+        + ["--data", data, "--batch-size", "2", "--seq-len", "16", "--steps", "5"]
+        + ["--device", "cpu", "--precision", "fp32", "--out", str(tmp_path), "--json"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        preexec_fn=small_files,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("trainrig: ")]
+    assert len(said) == 1 and "cannot write" in said[0] and "File too large" in said[0]
+    (folder,) = tmp_path.iterdir()
+    run = read_run(folder)
+    assert len(run.series["01-native"]) == 5
+    assert any(r.metric == "time" and r.status is Status.OK for r in run.records)
+    assert ranks_of(folder) == []
+
+
+def ranks_of(folder: Path) -> list[psutil.Process]:
+    """The processes of the ranks that train in a folder."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder) in (process.info["cmdline"] or [])
+    ]
+
+
+@engines
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGKILL, Status.FAILED, "rank 1 was ended by SIGKILL"),
+        (signal.SIGSTOP, Status.TIMEOUT, "rank 0 waits in "),
+    ],
+    ids=["killed", "hung"],
+)
+def test_a_lost_rank_ends_the_others(
+    data: str, tmp_path: Path, number: signal.Signals, status: Status, words: str
+) -> None:
+    struck: list[int] = []
+
+    def strike(rank: int, event: Mapping[str, Any]) -> None:
+        if rank == 0 and event["event"] == "row" and not struck:
+            for process in ranks_of(tmp_path):
+                if process.environ()["RANK"] == "1":
+                    process.send_signal(number)
+                    struck.append(process.pid)
+
+    ended, _ = train(experiment(data, steps=10**6), tmp_path, heard=strike, silence=10.0)
+    assert ended.status is status
+    assert ended.reason is not None and words in ended.reason
+    assert ranks_of(tmp_path) == []
+
+
+@engines
+@pytest.mark.parametrize("model", ["gpt2", "bert-base", "t5-base", "llama-1B", "gpt-neo-1.3B"])
+def test_hugging_face_trains_what_one_process_of_ours_does(
+    data: str, tmp_path: Path, model: str
+) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    own = experiment(data, model=tiny(model), backend="huggingface", grad_accum=2, recompute="full")
+    ended, theirs = train(own, tmp_path / "theirs")
+    assert ended.status is Status.OK, ended.reason
+    assert theirs.facts is not None and theirs.probe is not None
+    assert differences(asked_of(own), found_of(theirs.facts)) == []
+    _, ours = train(reference_of(own).replace(steps=1), tmp_path / "ours")
+    assert ours.probe is not None
+    assert disagreement(theirs.probe, ours.probe, "fp32") is None
+
+
+@engines
+def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path: Path) -> None:
+    """Left to itself, Trainer trains BERT on a loss times ranks and micro-batches."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    own = experiment(data, model=tiny("bert-base"), backend="huggingface", grad_accum=2)
+    folder = tmp_path / "theirs"
+    backend = ALL["huggingface"]
+    command = backend.command(own, folder)
+    request = json.loads((folder / "experiment.json").read_text())
+    (folder / "experiment.json").write_text(json.dumps(request | {"plain_loss": True}))
+    assert launch(command, folder).status is Status.OK
+    theirs = backend.collect(folder)
+    _, ours = train(reference_of(own).replace(steps=1), tmp_path / "ours")
+    assert theirs.probe is not None and ours.probe is not None
+    said = disagreement(theirs.probe, ours.probe, "fp32")
+    assert said is not None and "loss of step 0" in said
+    ratio = theirs.probe.losses[0] / ours.probe.losses[0]
+    assert ratio == pytest.approx(4.0, rel=0.05)
+
+
+@engines
+def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path: Path) -> None:
+    """It is refused before it starts; here the refusal is gone round."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    own = experiment(data, backend="huggingface").replace(zero=3)
+    ended, theirs = train(own, tmp_path)
+    if ended.status is Status.OK:
+        assert theirs.facts is not None
+        said = differences(asked_of(own), found_of(theirs.facts))
+        assert said[0].startswith("zero: asked 3, found 0 (DistributedDataParallel)")
+    else:
+        assert theirs.rows == ()
+
+
+@engines
+def test_hybrid_sharding_on_four_ranks(data: str, tmp_path: Path) -> None:
+    own = experiment(data, nproc=4, zero=3, shard_size=2, batch_size=1)
+    ended, hybrid = train(own, tmp_path / "hybrid")
+    assert ended.status is Status.OK, ended.reason
+    assert hybrid.facts is not None and hybrid.probe is not None
+    assert differences(asked_of(own), found_of(hybrid.facts)) == []
+    _, alone = train(reference_of(own).replace(steps=1), tmp_path / "alone")
+    assert alone.probe is not None
+    assert disagreement(hybrid.probe, alone.probe, "fp32") is None
+
+
+@pytest.fixture
+def slow_link() -> Iterator[tuple[str, ...]]:
+    """The start of a command line that runs where the loopback carries 5 Mbit/s."""
+    if os.geteuid() != 0 or not (shutil.which("tc") and shutil.which("ip")):
+        pytest.skip("needs root and tc")
+    name = f"trainrig-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True).returncode:
+        pytest.skip("needs root and tc in a place that allows network namespaces")
+    inside = ("ip", "netns", "exec", name)
+    slowed = "tc qdisc add dev lo root tbf rate 5mbit burst 128k latency 5s"
+    try:
+        for line in ("ip link set lo up", slowed):
+            if subprocess.run([*inside, *line.split()], check=False).returncode:
+                pytest.skip("needs root and tc with tbf in the kernel")
+        yield inside
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@engines
+def test_a_slow_link_is_communication_and_nothing_else(
+    data: str, tmp_path: Path, slow_link: tuple[str, ...]
+) -> None:
+    own = experiment(data, steps=7)
+    quick = Trained(experiment=own, result=train(own, tmp_path / "quick")[1])
+    command = ALL["native"].command(own, tmp_path / "slow")
+    slowed = dataclasses.replace(
+        command, argv=(*slow_link, *command.argv), env={**command.env, "GLOO_SOCKET_IFNAME": "lo"}
+    )
+    ended = launch(slowed, tmp_path / "slow")
+    assert ended.status is Status.OK, ended.reason
+    slow = Trained(experiment=own, result=ALL["native"].collect(tmp_path / "slow"))
+    rise = {part: (slow.mean(part) or 0.0) - (quick.mean(part) or 0.0) for part in BREAKDOWN}
+    whole = (slow.mean("time") or 0.0) - (quick.mean("time") or 0.0)
+    assert whole > 0.0
+    assert rise["communication"] > 0.8 * whole
+
+
+@engines
+def test_one_command_compares_every_way_to_train(data: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainrig", "train", str(ROOT / "experiments/parity.toml")]
+        + ["--scale", "tiny", "--data", data, "--out", str(tmp_path), "--json"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["verdict"] == "PASS"
+    assert {each["row_verdict"] for each in found["experiments"]} == {"PASS"}
+    assert {each["layout_found"]["zero"] for each in found["experiments"]} == {0, 1, 2, 3}
+    first = [each["losses"][0] for each in found["experiments"]]
+    assert first == pytest.approx([first[0]] * len(first), rel=1e-3)
+    assert len(found["experiments"]) == 10

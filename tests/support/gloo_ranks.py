@@ -1,0 +1,135 @@
+"""Two real ranks that go through all layouts in one process group; rank 0 writes what came out.
+
+Started by `trainrig.train.launch`, as ranks are.  A layout costs a second this way, not ten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from trainrig.data.batches import Batch
+from trainrig.train.config import Experiment, from_dict, objective_of
+from trainrig.train.native import layout_observed
+from trainrig.train.native.collectives import Collectives
+from trainrig.train.native.loop import Engine
+from trainrig.train.native.rank_main import die_with_parent, leave, spread_of
+from trainrig.train.native.step_timer import stopwatch_for
+from trainrig.train.parity import STEPS, probe_of
+from trainrig.train.telling import Teller
+from trainrig.workload import ModelShape, custom
+
+CLIPPED: dict[str, Any] = {
+    "steps": 3,
+    "optimizer": "sgd",
+    "learning_rate": 0.5,
+    "clip": 0.1,
+    "weight_decay": 0.5,
+}
+"""What the comparison's own steps leave out: gradients that are shortened, weights that decay."""
+
+SHAPE = custom("gpt2", num_layers=2, hidden=32, num_heads=2, vocab=128, max_positions=16)
+BERT = custom("bert", num_layers=1, hidden=32, num_heads=2, vocab=128, max_positions=16)
+SHAPES = {"gpt2": SHAPE, "bert": BERT}
+
+
+def batches_for(experiment: Experiment, shape: ModelShape, rank: int) -> Any:
+    """A rank's share of random tokens; of BERT's only some have a label, on each rank others."""
+
+    def batches(step: int) -> Batch:
+        random = np.random.default_rng((7, step))
+        tokens = random.integers(0, 128, (experiment.global_samples, experiment.seq + 1))
+        labels = tokens[:, 1:].copy()
+        if objective_of(shape) == "masked":
+            hidden = np.linspace(0.2, 0.9, len(labels))[:, None]
+            labels[random.random(labels.shape) < hidden] = -100
+            labels[:, 0] = tokens[:, 1]
+        own = slice(rank * experiment.samples, (rank + 1) * experiment.samples)
+        return Batch(inputs=tokens[own, :-1].copy(), labels=labels[own].copy())
+
+    return batches
+
+
+def engine_for(experiment: Experiment, rank: int, wire: Any, watch: Any) -> Engine:
+    """The engine of one rank."""
+    shape = SHAPES[experiment.model]
+
+    def spread(model: Any, dtype: str) -> Any:
+        return spread_of(model, dtype, experiment=experiment, shape=shape, wire=wire)
+
+    batches = batches_for(experiment, shape, rank)
+    return Engine(experiment, shape, batches=batches, watch=watch, spread=spread, rank=rank)
+
+
+def probe(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, Any]:
+    """Losses and gradient norms of plain gradient descent, and the facts of the layout."""
+    rows: list[dict[str, Any]] = []
+    facts: dict[str, Any] = {}
+    for how in (experiment, probe_of(experiment)):
+        watch = stopwatch_for("cpu")
+        wire = None if alone else Collectives(watch)
+        with engine_for(how, rank, wire, watch) as engine:
+            facts = facts or layout_observed.first_step(engine, wire)
+            if how is not experiment:
+                engine.run(rows.append, lambda step: step >= STEPS)
+    return {
+        "facts": facts,
+        "losses": [row["loss"] for row in rows],
+        "grad_norms": [row["grad_norm"] for row in rows],
+        "parts": rows[-1],
+    }
+
+
+def clipped(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, torch.Tensor]:
+    """The whole weights after a few steps with clipping and decay."""
+    watch = stopwatch_for("cpu")
+    wire = None if alone else Collectives(watch)
+    with engine_for(experiment.replace(**CLIPPED), rank, wire, watch) as engine:
+        engine.run(lambda _: None, lambda step: step >= CLIPPED["steps"])
+    found = {}
+    for name, weight in engine.weights.model.items():
+        whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        found[name.removeprefix("model.")] = whole.detach().float()
+    return found
+
+
+def digests(weights: dict[str, torch.Tensor]) -> list[int]:
+    """Of each rank's weights."""
+    own = zlib.crc32(b"".join(weight.numpy().tobytes() for weight in weights.values()))
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
+
+
+def main() -> None:
+    die_with_parent()
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    teller = Teller(folder, rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = {}
+    for name, content in json.loads((folder / "layouts.json").read_text()).items():
+        teller.at(part=name)
+        found[name] = probe(from_dict(content), rank, alone=False)
+        weights = clipped(from_dict(content), rank, alone=False)
+        found[name]["digests"] = digests(weights)
+        if rank == 0:
+            torch.save(weights, folder / f"{name}.pt")
+        teller.tell("alive")
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    dist.barrier()
+    teller.tell("done")
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""Experiments of two runs: what meets, what is said first, what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from training_summaries import JITTER, summary
+from trainrig.analysis.compare_training import experiments_of_two
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.training_results import fault, read, stored
+from trainrig.cli import compare as verb
+from trainrig.cli import report as report_verb
+from trainrig.errors import DataError, TrainrigError
+from trainrig.record import Kind, Outcome, Record, Status, Verdict
+from trainrig.report.render.html import render_html
+from trainrig.report.render.markdown import markdown
+from trainrig.store import create_run
+
+SETTINGS = {"batch_size": 4, "nproc": 2, "zero": 0, "precision": "fp32", "data": "text"}
+
+
+def own(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
+    return summary(name, seconds, **{"settings": SETTINGS} | changes)
+
+
+def view(*rows: dict[str, Any], name: str = "run", **fields: Any) -> RunView:
+    config = {"experiments": [{"name": row["name"]} for row in rows], "name": name}
+    return RunView(name=name, series={"experiments": rows}, config=config, **fields)
+
+
+def compared(old: dict[str, Any], new: dict[str, Any]) -> Any:
+    found = experiments_of_two(view(old, name="a"), view(new, name="b"))
+    assert found is not None
+    (row,) = found.rows
+    return row
+
+
+def test_twice_as_slow_is_worse_and_alike_cannot_be_told() -> None:
+    rows = [own("slower", 1.0), own("alike", 1.0), own("faster", 1.0)]
+    later = [own("slower", 2.0), own("alike", 1.01), own("faster", 0.5)]
+    found = experiments_of_two(view(*rows, name="a"), view(*later, name="b"))
+    assert found is not None
+    assert [each.says for each in found.rows] == ["worse", "cannot tell", "better"]
+    assert [each.unlike for each in found.rows] == [(), (), ()]
+
+
+def test_other_settings_under_one_name_are_said() -> None:
+    row = compared(own("x", 1.0), own("x", 0.5, settings=SETTINGS | {"zero": 3}))
+    assert (row.unlike, row.says) == (("zero: 0 → 3",), "better")
+    # Of a run that kept no settings what it asked for is compared.
+    row = compared(summary("x", 1.0), own("x", 1.0, layout_asked={"ranks": 1, "zero": 0}))
+    assert row.unlike == ("ranks: 2 → 1",)
+
+
+def test_the_text_is_known_by_its_digest_and_not_by_its_folder() -> None:
+    def run(name: str, digest: str) -> RunView:
+        record = Record(
+            kind=Kind.MEASURED,
+            benchmark="training",
+            case={"experiment": "x", "data": digest},
+            metric="time",
+            unit="s",
+            status=Status.FAILED,
+            device="CPU",
+        )
+        folder = SETTINGS | {"data": name}
+        return view(own("x", 1.0, settings=folder), name=name, records=(record,))
+
+    for other, said in (("1234", ()), ("9999", ("data: 1234 → 9999",))):
+        found = experiments_of_two(run("a", "1234"), run("b", other))
+        assert found is not None and found.rows[0].unlike == said
+
+
+def test_threads_and_software_as_found_are_said() -> None:
+    found = {"ranks": 2, "zero": 0, "precision": "fp32", "grad_accum": 1, "recompute": False}
+    found |= {"compile": False, "offload": False, "wrapped": "DDP", "threads": 1}
+    old = own("x", 1.0, layout_found=found, software_found={"torch": "2.12", "nccl": "2"})
+    new = own("x", 1.0, layout_found=found | {"threads": 2}, software_found={"torch": "2.13"})
+    assert compared(old, new).unlike == ("torch: 2.12 → 2.13", "found threads: 1 → 2")
+
+
+def test_other_devices_of_one_machine_are_said() -> None:
+    old, new = (own("x", 1.0, cuda_visible_devices=seen) for seen in ("0", "3"))
+    assert compared(old, new).unlike == ("cuda_visible_devices: 0 → 3",)
+    assert compared(old, own("x", 1.0)).unlike == ()
+
+
+def test_another_model_or_length_has_no_ratio() -> None:
+    row = compared(own("x", 1.0), own("x", 0.5, model="bert", row_verdict="FAIL"))
+    assert (row.ratio, row.says) == (None, "cannot tell") and "other work" in row.why
+    short = own("x", 1.0, tokens_per_s=8 * 64.0)
+    row = compared(short, own("x", 0.5, tokens_per_s=16 * 128.0))
+    assert row.ratio is None and "other work" in row.why
+    assert compared(short, own("x", 0.5, tokens_per_s=16 * 64.0)).says == "better"
+
+
+def test_what_trained_and_fails_now_is_worse() -> None:
+    fails = own("x", 1.0, row_verdict="FAIL", reason="rank 1 was ended by SIGKILL")
+    row = compared(own("x", 1.0), fails)
+    assert (row.says, row.why) == ("worse", "PASS → FAIL: rank 1 was ended by SIGKILL")
+    assert compared(fails, own("x", 1.0)).says == "better"
+    assert compared(fails, fails).says == "cannot tell"
+
+
+def test_on_another_device_nothing_is_judged() -> None:
+    def run(name: str, device: str, seconds: float) -> RunView:
+        record = Record(
+            kind=Kind.MEASURED,
+            benchmark="training",
+            case={"experiment": "x"},
+            metric="time",
+            unit="s",
+            value=seconds,
+            device=device,
+        )
+        return view(own("x", seconds), name=name, records=(record,))
+
+    found = experiments_of_two(run("a", "RTX 3090", 1.0), run("b", "RTX 4090", 0.5))
+    assert found is not None
+    (row,) = found.rows
+    assert row.ratio == pytest.approx(2.0) and row.says == "cannot tell"
+    assert row.why == "another device: RTX 3090 → RTX 4090"
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_a_disturbed_row_cannot_tell(busy: str) -> None:
+    rows = {name: own("x", 1.0 if name == "a" else 3.0) for name in "ab"}
+    rows[busy]["disturbed"] = "others"
+    assert compared(rows["a"], rows["b"]).says == "cannot tell"
+
+
+def rounds(rates: Sequence[float]) -> dict[str, Any]:
+    """Quiet ones, of ten steps each."""
+    each = [{"step_times_s": [8 / rate] * 10, "disturbed": None} for rate in rates]
+    return own("x", 8 / rates[0], rounds=each, layout_asked={"ranks": 2, "device": "cpu"})
+
+
+def test_rounds_of_two_runs_took_no_turns() -> None:
+    """They scatter by 1 % each, and the machine's mood may have changed in between."""
+    old = rounds([100.0, 101.0, 99.0])
+    assert compared(old, rounds([112.0, 113.0, 111.0])).says == "cannot tell"
+    row = compared(old, rounds([130.0, 131.0, 129.0]))
+    assert row.rests_on == "rounds" and compared(own("x", 1.0), own("x", 1.0)).rests_on == "steps"
+    assert row.says == "better" and row.low < 1.3 / 1.15 < row.ratio < row.high
+
+
+def test_those_of_one_run_are_listed() -> None:
+    old = view(own("x", 1.0), own("gone", 1.0), name="a")
+    new = view(
+        own("x", 1.0), own("added", 1.0), name="b", verdict=Verdict(outcome=Outcome.PASS, reason="")
+    )
+    found = experiments_of_two(old, new)
+    assert found is not None
+    assert found.alone == (
+        ("gone", "not in the new run"),
+        ("added", "not in the old run, which was cut off"),
+    )
+
+
+# ---- files
+
+
+def written(parent: Path, rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> Path:
+    planned = names or [row["name"] for row in rows]
+    with create_run(parent, "train", {"experiments": [{"name": name} for name in planned]}) as run:
+        for row in rows:
+            run.append_series("experiments", row)
+    return run.path
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(verb.command, [str(word) for word in words], standalone_mode=False)
+
+
+def test_the_verb_ends_in_one_where_an_experiment_got_worse(tmp_path: Path) -> None:
+    old = written(tmp_path / "a", [own("x", 1.0), own("y", 1.0)])
+    new = written(tmp_path / "b", [own("x", 2.0, settings=SETTINGS | {"zero": 1}), own("y", 1.0)])
+    worse = call(old, new, "--md", tmp_path / "c.md")
+    assert worse.return_value == 1
+    said = worse.stdout
+    assert said.index("zero: 0 → 1") < said.index("0.50 ×") < said.index("worse")
+    assert said.rstrip().endswith("1 worse, 1 cannot tell")
+    text = (tmp_path / "c.md").read_text()
+    assert "| x | zero: 0 → 1 | 0.50 × |" in text and "**1 worse, 1 cannot tell**" in text
+    better = call(new, old, "--json")
+    assert better.return_value == 0
+    found = json.loads(better.stdout)
+    assert found["counts"]["better"] == 1
+    assert [row["says"] for row in found["experiments"]["compared"]] == ["better", "cannot tell"]
+
+
+def test_unlike_machines_come_first(tmp_path: Path) -> None:
+    def machine(model: str) -> dict[str, Any]:
+        return {"cpu": {"model": model}}
+
+    paths = []
+    for name, model in (("a", "EPYC 7763"), ("b", "EPYC 9655")):
+        with create_run(tmp_path / name, "train", {"experiments": [{"name": "x"}]}) as run:
+            run.write_machine(machine(model))
+            run.append_series("experiments", own("x", 1.0))
+        paths.append(run.path)
+    said = call(*paths).stdout
+    assert said.index("EPYC 9655") < said.index("Samples/s, new over old")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_every_line_fits(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = "ZeRO-3, accumulation, checkpointing, bf16"
+    old = written(tmp_path / "a", [own(long, 1.0)])
+    new = written(tmp_path / "b", [own(long, 2.0, settings=SETTINGS | {"zero": 3})])
+    lines = call(old, new).stdout.splitlines()[3:]
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"name": "x"}, "Field required"),
+        (own("x", 1.0, step_time_s="soon"), "step_time_s"),
+        (own("x", 1.0, losses=[1.0]), "1 losses and 2 gradient norms"),
+        (own("x", 1.0, samples_per_s=1e300), "samples_per_s"),
+        (own("x", 1.0, breakdown={"forward": [1]}), "breakdown"),
+    ],
+)
+def test_a_foreign_summary_is_one_line(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    old = written(tmp_path / "a", [own("x", 1.0)])
+    new = written(tmp_path / "b", [own("y", 1.0), row], ["y", "x"])
+    for found in (call(old, new), call(new, old)):
+        assert isinstance(found.exception, DataError) and found.exception.exit_code == 2
+        assert "experiments.jsonl:2" in found.exception.message
+        assert words in found.exception.message and "\n" not in found.exception.message
+        assert found.stdout == ""
+    shown = CliRunner().invoke(report_verb.command, [str(new)], standalone_mode=False)
+    assert shown.exception is None and "comparison of experiments:" in " ".join(
+        shown.stdout.split()
+    )
+
+
+def test_a_run_that_was_cut_off_or_is_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    whole = written(tmp_path / "a", [own("x", 1.0)])
+    empty = written(tmp_path / "b", [], ["x"])
+    with create_run(tmp_path / "c", "qualify", {}) as run:
+        pass
+    for other, words in ((empty, "cut off before its first"), (run.path, "has no experiments")):
+        found = call(whole, other)
+        assert isinstance(found.exception, DataError) and words in found.exception.message
+
+
+def test_a_torn_last_line_leaves_the_rest(tmp_path: Path) -> None:
+    old = written(tmp_path / "a", [own("x", 1.0), own("y", 1.0)])
+    new = written(tmp_path / "b", [own("x", 1.0), own("y", 1.0)])
+    file = new / "series" / "experiments.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    said = call(old, new).stdout
+    assert "not in the new run, which was cut off" in " ".join(said.split())
+
+
+def test_the_page_of_two_runs_holds_one_against_the_other() -> None:
+    old, new = view(own("x", 1.0), name="a"), view(own("x", 0.5), name="b")
+    page = render_html([old, new])
+    assert "Old run against new run" in page and "1 better" in page
+    unlike = [{"cpu": {"model": model}} for model in ("EPYC 7763", "EPYC 9655")]
+    sides = [replace(each, machine=said) for each, said in zip((old, new), unlike, strict=True)]
+    page = render_html(sides)
+    assert page.index("Unlike machines") < page.index("2.00 ×")
+    assert "Old run against new run" not in render_html([old, old])
+    assert "Old run against new run" not in render_html([old, RunView(name="c")])
+
+
+# ---- garbage
+
+_VALUES: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from([1e308, -1.0, 0.0, 2**70, "PASS", "\x1b[2J", "`|<b>"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+GOOD = own(
+    "x",
+    1.0,
+    rounds=[{"step_times_s": list(JITTER), "disturbed": None}] * 3,
+    overlapped_communication_s=0.1,
+    breakdown={"forward": 0.5, "backward": 0.4},
+    software_found={"torch": "2"},
+)
+
+
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    st.dictionaries(st.sampled_from([*GOOD, "tokens_per_s", "mfu"]), _VALUES, max_size=3),
+    st.dictionaries(st.sampled_from(["forward", "other"]), _VALUES, max_size=2),
+)
+def test_whatever_a_summary_holds_is_shown_or_refused(
+    changes: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    row = GOOD | changes
+    if isinstance(row["breakdown"], dict):
+        row["breakdown"] = row["breakdown"] | parts
+    strange, good = view(row, GOOD | {"name": "z"}, name="a"), view(GOOD, name="b")
+    assert (fault(strange.series) is None) == bool(stored(strange.series))
+    for page in (render_html([strange]), render_html([good, strange]), markdown(strange)):
+        assert "\x1b" not in page
+    for pair in ((strange, good), (good, strange)):
+        with contextlib.suppress(TrainrigError):
+            read(strange.series)
+            experiments_of_two(*pair)
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [GOOD, GOOD | {"name": "y"}]
+    return written(folder / "a", rows), written(folder / "b", rows)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.integers(0, 2000),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),
+)
+def test_a_truncated_or_damaged_file_is_compared_or_one_line(
+    two_runs: tuple[Path, Path], end: int, changes: list[tuple[int, int]]
+) -> None:
+    file = two_runs[1] / "series" / "experiments.jsonl"
+    whole = file.read_bytes()
+    data = bytearray(whole)
+    for place, byte in changes:
+        data[place % len(data)] = byte
+    file.write_bytes(bytes(data[: len(data) - end]))
+    try:
+        found = call(*two_runs)
+    finally:
+        file.write_bytes(whole)
+    if found.exception is not None:
+        assert isinstance(found.exception, DataError), found.exception
+        assert "\n" not in found.exception.message and found.stdout == ""
+    else:
+        assert found.return_value in (0, 1)

@@ -1,0 +1,201 @@
+"""The verdict: each rule with the fault that it catches, and a healthy case it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner_fakes import ids, planned, point
+from trainrig.analysis.judge import judge
+from trainrig.record import Finding, Limit, Outcome, Status
+
+LOW, HIGH = 150e12, 180e12
+
+
+def test_a_point_within_its_band_passes():
+    good = point(165e12)
+    verdict = judge([planned(good, LOW, HIGH), good])
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.findings == ()
+    assert "1 points within their bands" in verdict.reason
+
+
+def test_clearly_below_the_band_fails_and_names_the_number():
+    slow = point(20e12)
+    verdict = judge([planned(slow, LOW, HIGH), slow])
+    assert verdict.outcome is Outcome.FAIL
+    assert ids(verdict.findings) == ["below-band"]
+    assert "20.0 TFLOPS" in verdict.findings[0].evidence
+    assert "150 TFLOPS" in verdict.findings[0].evidence
+
+
+def test_an_interval_that_reaches_into_the_band_is_not_clearly_below():
+    unsure = point(140e12, spread=0.10)
+    assert judge([planned(unsure, LOW, HIGH), unsure]).outcome is Outcome.PASS
+
+
+def test_a_disturbed_point_is_never_judged_and_its_step_is_not_done():
+    busy = point(20e12, disturbed="other processes used 40 % of the CPUs")
+    verdict = judge([planned(busy, LOW, HIGH), busy])
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert ids(verdict.findings) == ["step-not-done", "disturbed"]
+
+
+def test_another_size_satisfies_the_step_when_one_is_disturbed():
+    busy, good = point(20e12, disturbed="busy"), point(165e12, size=8192)
+    plan = [planned(busy, LOW, HIGH), planned(good, LOW, HIGH)]
+    assert judge([*plan, busy, good]).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("status", [Status.SKIPPED, Status.TIMEOUT, Status.OOM, Status.FAILED])
+def test_a_required_step_without_a_value_is_incomplete(status):
+    failed = point(None, status=status, reason="why not")
+    verdict = judge([planned(failed, LOW, HIGH), failed])
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "fp16 matmul on RTX 4090 #0" in verdict.reason
+    assert any("why not" in finding.evidence for finding in verdict.findings)
+
+
+def test_a_required_step_that_never_ran_is_incomplete():
+    verdict = judge([planned(point(1.0), LOW, HIGH)])
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "not run" in verdict.findings[0].evidence
+
+
+def test_a_device_that_dies_under_load_is_not_saved_by_its_smallest_product():
+    died = point(None, size=8192, status=Status.FAILED, reason="the worker died with SIGSEGV")
+    small, large = point(1e12, size=128), point(165e12, size=16384)
+    trivial = planned(small, 0.5e12, 2e12, conditions={"step": "fp16 matmul", "required": False})
+    plan = [planned(died, LOW, HIGH), trivial]
+    assert judge([*plan, died, small]).outcome is Outcome.INCOMPLETE
+    verdict = judge([*plan, planned(large, LOW, HIGH), died, small, large])
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "SIGSEGV" in verdict.findings[0].evidence
+
+
+def test_a_case_that_does_not_tell_does_not_satisfy_its_step():
+    busy, small = point(20e12, disturbed="busy"), point(1e12, size=128)
+    trivial = planned(small, 0.5e12, 2e12, conditions={"step": "fp16 matmul", "required": False})
+    assert judge([planned(busy, LOW, HIGH), trivial, busy, small]).outcome is Outcome.INCOMPLETE
+
+
+def test_an_optional_step_may_be_skipped():
+    good, skipped = point(165e12), point(None, size=128, status=Status.SKIPPED, reason="no time")
+    optional = planned(skipped, LOW, HIGH, conditions={"step": "other", "required": False})
+    verdict = judge([planned(good, LOW, HIGH), optional, good, skipped])
+    assert verdict.outcome is Outcome.PASS
+
+
+def test_a_wrong_answer_fails_whatever_the_speed():
+    wrong = point(None, status=Status.FAILED, reason="wrong answer after timing: a row is off")
+    verdict = judge([planned(wrong, LOW, HIGH), wrong])
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.findings[0].id == "wrong-answer"
+
+
+def test_a_little_above_the_claim_is_the_boost_clock():
+    fast = point(174e12, limit=Limit(value=165.2e12, source="RTX 4090 data sheet, fp16 dense"))
+    verdict = judge([planned(fast, LOW, HIGH), fast])
+    assert verdict.outcome is Outcome.PASS
+    assert ids(verdict.findings) == ["above-claim"]
+    assert "105 %" in verdict.findings[0].evidence
+    assert "boost" in verdict.findings[0].fix
+
+
+def test_above_the_claim_of_a_link_says_nothing_of_clocks():
+    fast = point(27e9, benchmark="copy", case={"direction": "h2d"}, metric="byte_rate", unit="B/s")
+    fast = fast.replace(limit=Limit(value=26e9, source="PCIe"))
+    verdict = judge([planned(fast, 20e9, 30e9), fast])
+    assert ids(verdict.findings) == ["above-claim"]
+    assert "boost" not in verdict.findings[0].fix
+
+
+def test_a_processor_far_above_its_base_clocks_claim_is_not_implausible():
+    fast = point(330e12, device="EPYC", index=None, limit=Limit(value=165e12, source="base clock"))
+    bare = planned(fast, 0, 0, value=None, interval=None, status=Status.MISSING)
+    assert judge([bare, fast]).outcome is Outcome.PASS
+
+
+def test_far_above_the_claim_is_implausible():
+    absurd = point(330e12, limit=Limit(value=165.2e12, source="RTX 4090 data sheet"))
+    verdict = judge([planned(absurd, LOW, HIGH * 3), absurd])
+    assert verdict.outcome is Outcome.FAIL
+    assert ids(verdict.findings) == ["implausible"]
+
+
+def test_the_odd_card_is_named():
+    cards = [point(165e12, index=number) for number in range(7)] + [point(140e12, index=7)]
+    plan = [planned(card, 120e12, HIGH) for card in cards]
+    verdict = judge([*plan, *cards])
+    assert verdict.outcome is Outcome.FAIL
+    assert ids(verdict.findings) == ["odd-device"]
+    assert "RTX 4090 #7" in verdict.findings[0].evidence
+
+
+def test_siblings_within_the_margin_are_alike():
+    cards = [point(165e12, index=0), point(157e12, index=1)]
+    verdict = judge([*(planned(card, LOW, HIGH) for card in cards), *cards])
+    assert verdict.findings == ()
+
+
+def test_unlike_cards_are_not_compared():
+    cards = [point(165e12, index=0), point(80e12, index=1, device="RTX 3090 Ti")]
+    plan = [planned(cards[0], LOW, HIGH), planned(cards[1], 70e12, 90e12)]
+    assert judge([*plan, *cards]).outcome is Outcome.PASS
+
+
+def test_no_target_known_is_said_and_no_fault():
+    good = point(165e12)
+    bare = planned(good, 0, 0, value=None, interval=None, status=Status.MISSING, source=None)
+    verdict = judge([bare, good])
+    assert verdict.outcome is Outcome.PASS
+    assert "no target known" in verdict.reason
+
+
+def test_a_repeated_point_replaces_the_disturbed_one():
+    busy, good = point(20e12, disturbed="busy"), point(165e12)
+    verdict = judge([planned(good, LOW, HIGH), busy, good])
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.findings == ()
+
+
+def test_a_fault_of_the_machine_fails_a_run_with_good_numbers():
+    good = point(165e12)
+    fault = Finding(id="gpu-without-driver", severity="error", evidence="no driver", fix="install")
+    verdict = judge([planned(good, LOW, HIGH), good], [fault])
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.reason == "no driver"
+
+
+def test_a_warning_of_the_machine_does_not():
+    good = point(165e12)
+    warning = Finding(id="swap-used", severity="warning", evidence="swap", fix="add memory")
+    assert judge([planned(good, LOW, HIGH), good], [warning]).outcome is Outcome.PASS
+
+
+def test_an_interrupted_run_is_incomplete_even_when_all_it_has_is_good():
+    good = point(165e12)
+    verdict = judge([planned(good, LOW, HIGH), good], interrupted="interrupted")
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCOMPLETE, "interrupted")
+
+
+def test_a_run_without_a_plan_is_incomplete():
+    assert judge([]).outcome is Outcome.INCOMPLETE
+
+
+def test_a_step_on_one_of_two_cards_does_not_stand_for_the_other():
+    good, failed = point(165e12, index=0), point(None, index=1, status=Status.FAILED, reason="x")
+    verdict = judge([planned(good, LOW, HIGH), planned(failed, LOW, HIGH), good, failed])
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "#1" in verdict.reason
+
+
+def test_failures_with_one_reason_are_one_finding():
+    failed = [
+        point(None, size=size, status=Status.FAILED, reason="the worker did not start")
+        for size in (512, 1024, 2048)
+    ]
+    verdict = judge([*(planned(one, LOW, HIGH) for one in failed), *failed])
+    assert ids(verdict.findings).count("case-failed") == 1
+    assert "and 2 more cases" in next(
+        finding.evidence for finding in verdict.findings if finding.id == "case-failed"
+    )

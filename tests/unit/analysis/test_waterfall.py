@@ -1,0 +1,340 @@
+"""Drops split into causes: what is injected into a made-up machine comes out of its report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from report_views import claimed, claimed_memory, matmul_case, point
+from trainrig.analysis.op_counts import count_layer, count_step, memory_seconds
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.time_loss import (
+    LAUNCH_GAPS,
+    NOT_EXPLAINED,
+    PARTS,
+    TOO_MUCH,
+    Loss,
+    Share,
+    attribute,
+)
+from trainrig.analysis.waterfall import Gap, Rung, ladder
+from trainrig.record import Record
+from trainrig.workload import Op, total_flops
+
+PEAK = 100e12
+BANDWIDTH = 1e12
+WITHIN = 0.10
+MODEL = {"model": "gpt2-medium", "dtype": "bf16", "seq": 1024, "batch": 4}
+LAYER = {"layer": "GPT-2 medium block", "dtype": "bf16", "seq": 1024, "pass": "forward+backward"}
+LAYER |= {"hidden": 1024, "heads": 16, "ffn": 4096}
+
+
+# ---- the pure function
+
+
+def shares(*losses: Loss, time: float = 2.0) -> dict[str, Share]:
+    """Work of 100 TFLOP at 100 TFLOPS: one second is needed, the rest is lost."""
+    found = attribute(ceiling_rate=PEAK, work=1e14, time=time, losses=losses)
+    return {share.name: share for share in found}
+
+
+def test_shares_add_up_to_the_drop() -> None:
+    found = shares(Loss(name="optimizer", seconds=0.3), Loss(name="data wait", seconds=0.5))
+    assert sum(share.amount for share in found.values()) == pytest.approx(PEAK - 1e14 / 2.0)
+    assert sum(share.part for share in found.values()) == pytest.approx(1.0)
+    assert list(found) == ["data wait", "optimizer", NOT_EXPLAINED]
+    assert found["data wait"].amount == pytest.approx(25e12)
+    assert found[NOT_EXPLAINED].seconds == pytest.approx(0.2)
+
+
+def test_what_is_explained_twice_is_said() -> None:
+    found = shares(Loss(name="optimizer", seconds=0.8), Loss(name="data wait", seconds=0.5))
+    assert found[TOO_MUCH].amount == pytest.approx(-15e12)
+    assert NOT_EXPLAINED not in found
+
+
+def test_without_a_drop_there_are_no_shares() -> None:
+    assert shares(Loss(name="optimizer", seconds=0.1), time=1.0) == {}
+    assert shares(Loss(name="optimizer", seconds=0.1), time=0.9) == {}
+
+
+def test_nothing_measured_leaves_everything_unexplained() -> None:
+    assert list(shares(Loss(name="optimizer", seconds=0.0))) == [NOT_EXPLAINED]
+
+
+def operation(kind: str, flops: int, num_bytes: int) -> Op:
+    size = {"read_bytes": num_bytes, "write_bytes": 0}
+    return Op(name=kind, kind=kind, phase="forward", flops=flops, count=2, **size)
+
+
+def test_memory_bound_seconds_are_what_bytes_take_longer_than_flops() -> None:
+    """By hand at 100 FLOP/s and 10 B/s: 1 s of bytes under 2 s of FLOPs is hidden behind them."""
+    hidden, bound = operation("matmul", 200, 10), operation("matmul", 50, 10)
+    norm, update = operation("norm", 0, 30), operation("optimizer", 0, 70)
+    assert memory_seconds([hidden], 100.0, 10.0) == 0.0
+    assert memory_seconds([bound], 100.0, 10.0) == pytest.approx(2 * 0.5)
+    assert memory_seconds([hidden, norm, update], 100.0, 10.0) == pytest.approx(2 * 3.0)
+
+
+def test_plain_attention_moves_its_scores() -> None:
+    """4 · 16 heads · 1024² scores in bf16: written, read and written by softmax, read."""
+
+    def num_bytes(**changes: Any) -> int:
+        counted = count_layer(rate_point("layer", {**LAYER, "pass": "forward", **changes}, 1.0))
+        assert counted is not None
+        return sum(op.num_bytes for op in counted.ops)
+
+    scores = 2 * 4 * 16 * 1024**2
+    plain, fused = (num_bytes(batch=4, attention=how) for how in ("plain", "fused"))
+    assert plain - fused == pytest.approx(4 * scores, rel=0.01)
+    assert num_bytes(batch=4) == fused
+    eager = rate_point("layer", {**LAYER, "pass": "forward", "batch": 4}, 1.0)
+    counted = count_layer(eager.replace(conditions={"software": "transformers, eager"}))
+    assert counted is not None
+    assert sum(op.num_bytes for op in counted.ops) == plain
+
+
+# ---- a made-up machine: its layer is the roofline, its step is layers and what stands around them
+
+
+def rate_point(benchmark: str, case: dict[str, Any], value: float, **more: Any) -> Record:
+    return point(benchmark, case, value, **({"metric": "flop_rate", "unit": "FLOP/s"} | more))
+
+
+def layer_point(batch: int, extra: float = 0.0, floor: float = 0.0) -> Record:
+    """A layer at its roofline, ``extra`` seconds slower, and never under ``floor`` seconds."""
+    record = rate_point("layer", {**LAYER, "batch": batch}, 1.0)
+    counted = count_layer(record)
+    assert counted is not None
+    flops = total_flops(counted.ops)
+    time = flops / PEAK + memory_seconds(counted.ops, PEAK, BANDWIDTH) + extra
+    return record.replace(value=counted.work / max(time, floor))
+
+
+def step_records(
+    layers: float, best: float, recompute: str = "none", **injected: float
+) -> list[Record]:
+    """A step whose layers run at ``layers`` FLOP/s, with seconds put into its parts.
+
+    What stands around the layers is at its roofline under ``best``, the best layer's rate.
+    """
+    case = {**MODEL, "recompute": recompute} if recompute != "none" else dict(MODEL)
+    bare = rate_point("step", case, 1.0)
+    counted, without = count_step(bare), count_step(bare, recompute="none")
+    assert counted is not None
+    assert without is not None
+    outside = [op for op in counted.ops if "block" not in op.name]
+    again = total_flops(counted.ops, "recompute") - total_flops(without.ops, "recompute")
+    blocks = without.work - total_flops(outside)
+    parts = {"data_wait": 0.001, "optimizer": 0.02, "other": 0.002}
+    for name, seconds in injected.items():
+        parts[name] = parts.get(name, 0.0) + seconds
+    computing = blocks / layers + total_flops(outside) / best + again / best
+    time = computing + memory_seconds(outside, best, BANDWIDTH) + sum(parts.values())
+    taken = {"metric": "time", "unit": "s"}
+    return [
+        rate_point("step", case, counted.work / time),
+        point("step", case, time, **taken),
+        *(
+            point("step", case, seconds, **(taken | {"metric": f"time.{name}"}))
+            for name, seconds in parts.items()
+        ),
+    ]
+
+
+COLD = {"op": "scale", "dtype": "fp32", "num_elements": 2**26, "cache": "cold"}
+
+
+def run(*records: Record) -> RunView:
+    machine = (
+        claimed("bf16", 1.1 * PEAK),
+        claimed_memory(1.1 * BANDWIDTH),
+        rate_point("matmul", matmul_case("bf16", 8192), PEAK),
+        point("vector", COLD, BANDWIDTH),
+    )
+    return RunView(name="made up", records=(*machine, *records))
+
+
+def rung_of(view: RunView, name: str) -> tuple[Rung, Gap]:
+    (found,) = (each for each in ladder(view) if each.quantity == "bf16 compute")
+    rung = next(rung for rung in found.rungs if rung.name == name)
+    assert rung.gap is not None
+    return rung, rung.gap
+
+
+def step_run(recompute: str = "none", **injected: float) -> RunView:
+    layer = layer_point(4)
+    assert layer.value is not None
+    return run(layer, *step_records(layer.value, layer.value, recompute, **injected))
+
+
+def seconds_of(gap: Gap, name: str) -> float:
+    return sum(share.seconds for share in gap.shares if share.name.startswith(name))
+
+
+@pytest.mark.parametrize("part", ["data_wait", "optimizer", "other", "communication", "launch_gap"])
+def test_an_injected_part_is_attributed(part: str) -> None:
+    name, injected = PARTS[part][0], 0.08
+    _, before = rung_of(step_run(), "Training step")
+    rung, after = rung_of(step_run(**{part: injected}), "Training step")
+    grown = seconds_of(after, name) - seconds_of(before, name)
+    assert grown == pytest.approx(injected, rel=WITHIN)
+    others = {s.name: s.seconds for s in before.shares if s.name not in (name, NOT_EXPLAINED)}
+    same = {s.name: s.seconds for s in after.shares if s.name in others}
+    assert same == pytest.approx(others)
+    assert sum(share.amount for share in after.shares) == pytest.approx(-after.amount)
+    assert abs(seconds_of(after, NOT_EXPLAINED)) < WITHIN * injected
+    assert rung.record is not None
+
+
+def test_the_share_of_the_drop_is_the_injected_one() -> None:
+    """Half of what was lost is data wait: half of the TFLOPS are."""
+    _, bare = rung_of(step_run(), "Training step")
+    lost = sum(share.seconds for share in bare.shares)
+    _, gap = rung_of(step_run(data_wait=lost), "Training step")
+    (share,) = (share for share in gap.shares if share.name == PARTS["data_wait"][0])
+    assert share.part == pytest.approx(0.5, rel=WITHIN)
+    assert share.amount == pytest.approx(-gap.amount / 2.0, rel=WITHIN)
+    assert gap.cause.startswith("data wait: ")
+    assert gap.next == PARTS["data_wait"][1]
+
+
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_recomputation_is_attributed(how: str) -> None:
+    _, gap = rung_of(step_run(how), "Training step")
+    with_it = count_step(rate_point("step", {**MODEL, "recompute": how}, 1.0))
+    without = count_step(rate_point("step", dict(MODEL), 1.0))
+    assert with_it is not None
+    assert without is not None
+    layer = layer_point(4).value
+    assert layer is not None
+    more = total_flops(with_it.ops) - total_flops(without.ops)
+    found = seconds_of(gap, "activations computed again")
+    assert found == pytest.approx(more / layer, rel=WITHIN)
+
+
+def test_a_slow_step_that_no_part_shows_stays_unexplained() -> None:
+    """The same seconds in forward, which nothing accounts for: the residual, not a guess."""
+    layer = layer_point(4).value
+    assert layer is not None
+    rate, time, *parts = step_records(layer, layer)
+    assert rate.value is not None
+    assert time.value is not None
+    slow = time.value + 0.08
+    records = [rate.replace(value=rate.value * time.value / slow), time.replace(value=slow), *parts]
+    _, gap = rung_of(run(layer_point(4), *records), "Training step")
+    assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.08, rel=WITHIN)
+
+
+def test_a_layers_memory_bound_work_is_its_roofline() -> None:
+    _, gap = rung_of(run(layer_point(8)), "Best layer")
+    counted = count_layer(layer_point(8))
+    assert counted is not None
+    expected = memory_seconds(counted.ops, PEAK, BANDWIDTH)
+    assert seconds_of(gap, "memory-bound") == pytest.approx(expected)
+    assert abs(seconds_of(gap, NOT_EXPLAINED)) < 0.01 * expected
+    assert gap.known
+
+
+def test_a_layer_slower_than_its_roofline_keeps_a_residual() -> None:
+    _, gap = rung_of(run(layer_point(8, extra=0.01)), "Best layer")
+    assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.01, rel=WITHIN)
+    assert gap.shares[-1].name == NOT_EXPLAINED
+    assert "not explained: " in gap.cause
+
+
+def test_an_injected_launch_gap_of_a_layer() -> None:
+    """Every batch takes as long as 20 ms of launches: what the GPU did not do is the gap."""
+    floor, batches = 0.02, (1, 2, 4)
+    layers = [layer_point(batch, floor=floor) for batch in batches]
+    _, gap = rung_of(run(*layers), "Best layer")
+    busy = layer_point(4)
+    counted = count_layer(busy)
+    assert counted is not None
+    assert busy.value is not None
+    injected = floor - counted.work / busy.value
+    assert seconds_of(gap, LAUNCH_GAPS) == pytest.approx(injected, rel=WITHIN)
+    assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.0, abs=1e-9)
+    assert seconds_of(gap, TOO_MUCH) == 0.0
+    _, without = rung_of(run(*(layer_point(batch) for batch in batches)), "Best layer")
+    assert seconds_of(without, LAUNCH_GAPS) == 0.0
+
+
+def test_a_launch_gap_of_the_steps_layers() -> None:
+    """The step's own batch lies in the flat row; the best layer, at a larger batch, does not."""
+    floor = 0.02
+    layers = [layer_point(batch, floor=floor) for batch in (1, 2, 4)] + [layer_point(32)]
+    own, best = layers[2].value, layers[3].value
+    assert own is not None
+    assert best is not None
+    counted = count_layer(layers[2])
+    assert counted is not None
+    _, gap = rung_of(run(*layers, *step_records(own, best)), "Training step")
+    injected = 24 * (floor - counted.work / best)
+    assert seconds_of(gap, LAUNCH_GAPS) == pytest.approx(injected, rel=WITHIN)
+
+
+def test_a_lower_clock_is_one_of_the_shares() -> None:
+    cool = rate_point("matmul", matmul_case("bf16", 4096), PEAK * 1.01)
+    cool = cool.replace(conditions={"sm_clock_hz": 2.5e9})
+    hot = layer_point(8, extra=0.01).replace(
+        conditions={"sm_clock_hz": 2.0e9, "throttle_reasons": "sw_power_cap"}
+    )
+    _, gap = rung_of(run(cool, hot), "Best layer")
+    (share,) = (share for share in gap.shares if share.name.startswith("power cap"))
+    assert share.name == "power cap: 2.00 GHz against 2.50 GHz"
+    counted = count_layer(hot)
+    assert counted is not None
+    assert share.seconds == pytest.approx(counted.work / (PEAK * 1.01) * 0.25)
+
+
+def test_a_part_of_a_disturbed_point_is_not_used() -> None:
+    view = step_run()
+    records = tuple(
+        r.replace(disturbed="busy") if r.metric == "time.optimizer" else r for r in view.records
+    )
+    _, gap = rung_of(RunView(name="busy", records=records), "Training step")
+    assert not [share for share in gap.shares if share.name == "optimizer"]
+    assert seconds_of(gap, "optimizer, by its counted bytes") > 0.0
+
+
+def test_parts_may_stand_in_the_attempts_conditions() -> None:
+    layer = layer_point(4).value
+    assert layer is not None
+    rate, time, *parts = step_records(layer, layer, data_wait=0.08)
+    timed = {part.metric: part.value for part in parts}
+    tries = [time.replace(id=f"try-{n}", attempt=n, conditions=timed) for n in (1, 2)]
+    from trainrig.record import Derivation
+
+    made = rate.replace(derived=Derivation(ids=("try-1", "try-2"), formula="FLOPs / time"))
+    _, gap = rung_of(run(layer_point(4), *tries, made), "Training step")
+    assert seconds_of(gap, "data wait") == pytest.approx(0.081)
+
+
+def test_accumulation_repeats_all_but_the_optimizer() -> None:
+    once = count_step(rate_point("step", dict(MODEL), 1.0))
+    four = count_step(rate_point("step", {**MODEL, "grad_accum": 4}, 1.0))
+    assert once is not None
+    assert four is not None
+    assert four.work == 4 * once.work
+    optimizer = [[op.count for op in c.ops if op.kind == "optimizer"] for c in (once, four)]
+    assert optimizer[0] == optimizer[1]
+
+
+def test_a_model_by_numbers_is_known_and_no_file_is_read() -> None:
+    numbers = {**MODEL, "model": "gpt2:num_layers=4,hidden=256,vocab=8192,max_positions=1024"}
+    counted = count_step(rate_point("step", numbers, 1.0))
+    assert counted is not None
+    assert counted.shape.num_layers == 4
+    for name in ("gpt2:hidden=-1", "gpt2:nonsense=3", "gpt2:.json", "/tmp/x.json", "gpt2:"):
+        assert count_step(rate_point("step", {**MODEL, "model": name}, 1.0)) is None, name
+
+
+def test_an_unknown_model_has_no_operations() -> None:
+    assert count_step(rate_point("step", {**MODEL, "model": "../../etc/passwd"}, 1.0)) is None
+    assert count_step(rate_point("step", {**MODEL, "batch": -1}, 1.0)) is None
+    assert count_layer(rate_point("layer", {**LAYER, "batch": 4, "layer": "x"}, 1.0)) is None
+    for wrong in ({"batch": 10**18}, {"batch": 4, "heads": 0}, {"batch": 4, "pass": "backward"}):
+        assert count_layer(rate_point("layer", {**LAYER, **wrong}, 1.0)) is None, wrong
+    assert count_step(rate_point("step", {**MODEL, "grad_accum": 0}, 1.0)) is None

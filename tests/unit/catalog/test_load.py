@@ -1,0 +1,234 @@
+"""The catalog's data files: every value sourced, dense, consistent; broken files refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak, vector_peak
+from trainrig.catalog.load import load_chips, read_chips
+from trainrig.catalog.lookup import chip_by_pci_id, find_chip
+from trainrig.errors import DataError
+
+CHIPS = load_chips()
+NOT_CLAIMS = {"name", "vendor", "provenance", "short_names", "peaks", "notes"}
+NAMED_BY_THE_ISSUE = [
+    "V100 SXM2 16GB", "V100 SXM2 32GB", "V100 PCIe 16GB", "V100 PCIe 32GB", "T4", "RTX 2080 Ti",
+    "TITAN V", "A100 SXM4 40GB", "A100 SXM4 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB",
+    "A800 SXM4 80GB", "A30", "A40", "RTX A6000", "RTX 3090", "RTX 3090 Ti", "RTX 4090",
+    "RTX 4090 D", "RTX 5090", "RTX 6000 Ada", "L4", "L40S", "H100 PCIe 80GB", "H100 SXM5 80GB",
+    "H100 NVL 94GB", "H800 SXM5 80GB", "H20 96GB", "H200 SXM 141GB", "B200 SXM", "MI250X",
+    "MI300X", "MI325X", "MI355X", "Gaudi2", "Gaudi3", "TPU v4", "TPU v5e", "TPU v5p",
+    "Ascend 910B", "Apple M4", "Apple M4 Pro", "Apple M4 Max (40-core)",
+]  # fmt: skip
+
+
+def by_name(name: str) -> Chip:
+    chip = find_chip(name)
+    assert chip is not None, name
+    return chip
+
+
+@pytest.mark.parametrize("name", NAMED_BY_THE_ISSUE)
+def test_the_chips_people_ask_for_are_there(name: str) -> None:
+    assert by_name(name).name == name
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+def test_every_value_has_a_dated_source(chip: Chip) -> None:
+    claims = {field.name for field in dataclasses.fields(chip)} - NOT_CLAIMS
+    given = {name for name in claims if getattr(chip, name) not in (None, ())}
+    assert given | {p.field for p in chip.peaks} == set(chip.provenance)
+    for origin in chip.provenance.values():
+        assert origin.source.title
+        assert re.fullmatch(r"20\d\d-\d\d(-\d\d)?", origin.source.date)
+
+
+def test_what_was_recalled_is_never_called_verified() -> None:
+    recalled = [
+        (chip.name, name)
+        for chip in CHIPS
+        for name, origin in chip.provenance.items()
+        if origin.source.key == "recalled" and origin.verified
+    ]
+    assert recalled == []
+
+
+# Vendors round the claim (8 TB/s for 8.18), so up to 2.5 % apart; a wrong bus width, stack count
+# or multiplier is off by 9 % or more (11 or 12 memory chips of 32 bits).
+BANDWIDTH_TOLERANCE = 0.025
+
+
+@pytest.mark.parametrize(
+    "chip",
+    [chip for chip in CHIPS if chip.computed_bandwidth and chip.bandwidth],
+    ids=lambda chip: chip.name,
+)
+def test_bandwidth_is_data_rate_times_bus_width(chip: Chip) -> None:
+    assert chip.computed_bandwidth == pytest.approx(chip.bandwidth, rel=BANDWIDTH_TOLERANCE)
+
+
+def test_bandwidth_of_the_textbook_examples() -> None:
+    assert by_name("RTX 4090").computed_bandwidth == pytest.approx(1008e9)
+    assert by_name("Apple M4 Max (40-core)").computed_bandwidth == pytest.approx(546e9, rel=1e-3)
+    assert sum(chip.computed_bandwidth is not None for chip in CHIPS) >= 40
+
+
+# Dense peaks as their makers print them.  The sparse figure is twice this.
+DENSE = [
+    ("H100 SXM5 80GB", "fp16", None, 989e12),
+    ("H100 SXM5 80GB", "fp8", None, 1979e12),
+    ("H100 PCIe 80GB", "bf16", None, 756e12),
+    ("H200 SXM 141GB", "bf16", None, 989e12),
+    ("A100 SXM4 80GB", "bf16", None, 312e12),
+    ("A100 SXM4 80GB", "tf32", None, 156e12),
+    ("A100 SXM4 80GB", "fp64", None, 19.5e12),
+    ("A100 PCIe 40GB", "int8", None, 624e12),
+    ("RTX 4090", "fp16", None, 165.2e12),
+    ("RTX 4090", "fp16", "fp16", 330.3e12),
+    ("RTX 4090", "fp8", None, 330.3e12),
+    ("RTX 4090", "int8", None, 660.6e12),
+    ("RTX 5090", "bf16", None, 209.5e12),
+    ("RTX PRO 6000 Blackwell", "bf16", None, 503.8e12),
+    ("RTX 3090", "fp16", None, 71e12),
+    ("RTX 2080 Ti", "fp16", None, 53.8e12),
+    ("L40S", "bf16", None, 362e12),
+    ("L4", "fp16", None, 121e12),
+    ("V100 SXM2 16GB", "fp16", None, 125e12),
+    ("V100 SXM2 16GB", "fp32", None, 15.67e12),
+    ("B200 SXM", "bf16", None, 2250e12),
+    ("MI300X", "bf16", None, 1307.4e12),
+    ("MI355X", "bf16", None, 2500e12),
+    ("Gaudi2", "bf16", None, 432e12),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "accumulate", "rate"), DENSE)
+def test_peaks_are_dense_and_keyed_by_accumulate_type(
+    name: str, dtype: str, accumulate: str | None, rate: float
+) -> None:
+    found = peak(by_name(name), dtype, accumulate)
+    assert found is not None
+    assert found.rate == pytest.approx(rate, rel=1e-3)
+
+
+# Dense fp16 multiply-adds per clock of one tensor core by compute capability, and what other types
+# do relative to it; a sparse peak would be twice that.
+FMA_PER_CLOCK = {"7.0": 64, "7.5": 64, "8.0": 256, "8.6": 128, "8.9": 128, "9.0": 512}
+FMA_PER_CLOCK |= {"10.0": 1024, "12.0": 128}
+RELATIVE = {"tf32": 0.5, "bf16": 1.0, "fp16": 1.0, "fp8": 2.0, "int8": 2.0, "fp4": 4.0}
+COUNTED = [
+    (chip, found)
+    for chip in CHIPS
+    for found in chip.peaks
+    if found.unit == "tensor" and found.dtype in RELATIVE
+    if chip.tensor_cores and chip.boost_clock and chip.compute_capability in FMA_PER_CLOCK
+]
+
+
+@pytest.mark.parametrize(
+    ("chip", "found"), COUNTED, ids=[f"{chip.name} {found.field}" for chip, found in COUNTED]
+)
+def test_no_tensor_peak_exceeds_what_the_tensor_cores_can_do(chip: Chip, found: Peak) -> None:
+    assert chip.tensor_cores and chip.boost_clock
+    per_core_and_clock = found.rate / (2 * chip.tensor_cores * chip.boost_clock)
+    most = FMA_PER_CLOCK[chip.compute_capability or ""] * RELATIVE[found.dtype]
+    assert per_core_and_clock <= most * 1.02
+
+
+def test_that_check_covers_most_of_the_catalog() -> None:
+    assert len(COUNTED) >= 100
+    assert len({chip.name for chip, _ in COUNTED}) >= 25
+
+
+def test_a_peak_that_is_not_known_is_none() -> None:
+    assert peak(by_name("V100 SXM2 16GB"), "bf16") is None
+    assert peak(by_name("RTX 3090"), "fp8") is None
+    assert peak(by_name("Apple M4"), "fp16") is None
+    assert peak(by_name("RTX 4090"), "fp12") is None
+    assert vector_peak(by_name("Gaudi3"), "fp32") is None
+
+
+def test_the_faster_unit_counts_for_a_matmul_and_the_lanes_for_elementwise() -> None:
+    a100 = by_name("A100 SXM4 80GB")
+    matmul, lanes = peak(a100, "fp64"), vector_peak(a100, "fp64")
+    assert matmul is not None and matmul.unit == "tensor"
+    assert lanes is not None and lanes.rate == pytest.approx(9.746e12)
+
+
+def test_pci_ids_lead_to_their_chip() -> None:
+    found = chip_by_pci_id("10DE:2684")
+    assert found is not None and found.name == "RTX 4090"
+    assert chip_by_pci_id("10de:2685") is by_name("RTX 4090 D")
+    assert chip_by_pci_id("10de:2717") is None  # the laptop's RTX 4090
+    assert chip_by_pci_id("") is None
+
+
+def test_values_that_contradict_each_other_are_flagged() -> None:
+    assert not by_name("Ascend 910B").provenance["tensor.fp16.fp32"].verified
+    assert by_name("RTX 4090").provenance["tensor.fp16.fp32"] == Provenance(
+        source=Source(
+            key="ada",
+            title="NVIDIA Ada GPU Architecture, whitepaper v2.1, appendix A",
+            url="https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf",
+            date="2026-11-20",
+        ),
+        verified=True,
+    )
+
+
+WHOLE = """
+schema = 1
+[sources.a]
+title = "A sheet"
+date = "2026-11-20"
+[[chip]]
+name = "X1"
+vendor = "Maker"
+[chip.from.a]
+tdp_w = 100
+"""
+
+BROKEN = [
+    ("not = [toml", "chip.toml"),
+    ("schema = 2\nchip = []\n[sources]\n", "schema"),
+    (WHOLE.replace("tdp_w = 100", "tdp_w = -5"), "tdp_w"),
+    (WHOLE.replace("tdp_w = 100", 'tdp_w = "100 W"'), "tdp_w"),
+    (WHOLE.replace("tdp_w = 100", "tdp_w = nan"), "tdp_w"),
+    (WHOLE.replace("tdp_w = 100", "watts = 100"), "watts"),
+    (WHOLE.replace("chip.from.a", "chip.from.b"), "unknown source"),
+    (WHOLE.replace('date = "2026-11-20"', 'date = "lately"'), "date"),
+    (WHOLE.replace('date = "2026-11-20"', ""), "date"),
+    (WHOLE + "[chip.unverified.a]\ntdp_w = 90\n", "given twice"),
+    (WHOLE + '[[chip]]\nname = "x1"\nvendor = "Maker"\n', "belongs to both"),
+    (WHOLE + "tensor.fp16.sparse = 2\n", "tensor"),
+    (WHOLE + 'pci_ids = ["2684"]\n', "pci_ids"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), BROKEN)
+def test_a_broken_data_file_is_one_line(tmp_path: Path, text: str, part: str) -> None:
+    path = tmp_path / "chip.toml"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_chips([path])
+    assert part in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_the_unbroken_file_reads(tmp_path: Path) -> None:
+    path = tmp_path / "chip.toml"
+    path.write_text(WHOLE)
+    (chip,) = read_chips([path])
+    assert (chip.name, chip.tdp, chip.bandwidth) == ("X1", 100.0, None)
+
+
+def test_bytes_that_are_no_text_and_absent_files_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "chip.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    for bad in (path, tmp_path / "none.toml"):
+        with pytest.raises(DataError):
+            read_chips([bad])

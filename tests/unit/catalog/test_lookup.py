@@ -1,0 +1,213 @@
+"""A name gives the right chip or none, never a neighbour's figures."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainrig.catalog.load import load_chips
+from trainrig.catalog.lookup import candidates, did_you_mean, find_chip, normalise, require_chip
+from trainrig.errors import UsageError
+
+CHIPS = load_chips()
+KNOWN = [name for chip in CHIPS for name in (chip.name, *chip.short_names, *chip.aliases)]
+
+REPORTED = {
+    "NVIDIA GeForce RTX 4090": "RTX 4090",
+    "NVIDIA GeForce RTX 4090 D": "RTX 4090 D",
+    "4090 D": "RTX 4090 D",
+    "rtx-4090": "RTX 4090",
+    "GeForce RTX 4090": "RTX 4090",
+    "GeForce RTX 2080 Ti": "RTX 2080 Ti",
+    "NVIDIA GeForce RTX 3090 Ti": "RTX 3090 Ti",
+    "NVIDIA GeForce RTX 5090": "RTX 5090",
+    "NVIDIA A100-SXM4-80GB": "A100 SXM4 80GB",
+    "A100-SXM4-40GB": "A100 SXM4 40GB",
+    "NVIDIA A100-PCIE-40GB": "A100 PCIe 40GB",
+    "NVIDIA A100 80GB PCIe": "A100 PCIe 80GB",
+    "NVIDIA A800-SXM4-80GB": "A800 SXM4 80GB",
+    "NVIDIA H100 80GB HBM3": "H100 SXM5 80GB",
+    "NVIDIA H100 PCIe": "H100 PCIe 80GB",
+    "NVIDIA H100 NVL": "H100 NVL 94GB",
+    "NVIDIA H200": "H200 SXM 141GB",
+    "NVIDIA H20": "H20 96GB",
+    "NVIDIA H800": "H800 SXM5 80GB",
+    "NVIDIA GH200 480GB": "GH200 96GB",
+    "NVIDIA B200": "B200 SXM",
+    "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada",
+    "NVIDIA RTX A6000": "RTX A6000",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTX PRO 6000 Blackwell",
+    "Tesla V100-SXM2-16GB": "V100 SXM2 16GB",
+    "Tesla V100-SXM2-32GB": "V100 SXM2 32GB",
+    "Tesla V100-PCIE-32GB": "V100 PCIe 32GB",
+    "Tesla T4": "T4",
+    "NVIDIA TITAN V": "TITAN V",
+    "NVIDIA L40S": "L40S",
+    "AMD Instinct MI300X OAM": "MI300X",
+    "Gaudi 3": "Gaudi3",
+    "Apple M4": "Apple M4",
+}
+
+# Other chips, slices, virtual cards, boards, several cards, and names that fit several chips.
+NEVER_MATCHED = [
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 3080 Ti Laptop GPU",
+    "NVIDIA GeForce RTX 2080 with Max-Q Design",
+    "NVIDIA GeForce RTX 2080 SUPER",
+    "NVIDIA GeForce RTX 4080 SUPER",
+    "NVIDIA GeForce RTX 5090 D",
+    "NVIDIA GeForce RTX 5090 D v2",
+    "NVIDIA GeForce RTX 5090 Laptop GPU",
+    "NVIDIA A100X",
+    "A100X",
+    "NVIDIA A100-SXM-64GB",
+    "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "H100 MIG 1g",
+    "MIG 1g.10gb",
+    "GRID A100-10C",
+    "GRID A100X-4C",
+    "NVIDIA A40-48Q",
+    "NVIDIA A10G",
+    "NVIDIA A10M",
+    "NVIDIA A16",
+    "NVIDIA A2",
+    "NVIDIA AX800",
+    "NVIDIA A800 40GB Active",
+    "NVIDIA H100",
+    "NVIDIA H100 64GB HBM2",
+    "NVIDIA H200 NVL",
+    "NVIDIA H20-3e",
+    "NVIDIA H20 NVL16",
+    "NVIDIA H800 PCIe",
+    "NVIDIA H800 NVL",
+    "NVIDIA L2",
+    "NVIDIA L20",
+    "NVIDIA L40G",
+    "NVIDIA GB10",
+    "NVIDIA RTX 6000D",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    "Quadro RTX 6000",
+    "Quadro RTX 8000",
+    "NVIDIA RTX 5000 Ada Generation",
+    "NVIDIA RTX 6000 Ada Generation Laptop GPU",
+    "RTX 6000",
+    "NVIDIA TITAN V CEO Edition",
+    "TITAN X (Pascal)",
+    "Tesla V100-SXM3-32GB",
+    "Tesla V100S-PCIE-32GB",
+    "Tesla V100-DGXS-32GB",
+    "Tesla V100-SXM2...",
+    "Tesla T40 24GB",
+    "NVIDIA T400",
+    "NVIDIA GeForce RTX 3090 x2",
+    "2x RTX 4090",
+    "RTX 4090+",
+    "RTX 4090超",
+    "RTX 40901",
+    "RTX 409",
+    "AMD Instinct MI300A",
+    "AMD Instinct MI300X HF",
+    "AMD Instinct MI250X / MI250",
+    "AMD Instinct MI250",
+    "AMD Instinct MI350X",
+    "Gaudi",
+    "TPU v5",
+    "Ascend 910",
+    "Ascend 910B3",
+    "Ascend910",
+    "Apple M4 Max",
+    "Apple M4 Ultra",
+    "A100",
+    "H100",
+    "V100",
+    "GH200",
+    "NVIDIA Graphics Device",
+    "NVIDIA",
+    "GeForce RTX",
+    "",
+    "   ",
+    "NVIDIA Corporation AD102 [GeForce RTX 4090] (rev a1)",
+    "RTX 4090" + " " * 400 + "Laptop GPU",
+]
+
+
+@pytest.mark.parametrize(("reported", "name"), REPORTED.items())
+def test_reported_names_find_their_chip(reported: str, name: str) -> None:
+    found = find_chip(reported)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize("reported", NEVER_MATCHED)
+def test_other_chips_and_slices_find_none(reported: str) -> None:
+    assert find_chip(reported) is None
+
+
+def test_every_name_of_a_chip_finds_that_chip() -> None:
+    for chip in CHIPS:
+        for name in (chip.name, *chip.short_names, *chip.aliases):
+            assert find_chip(name) is chip
+
+
+def test_only_vendor_words_in_front_are_dropped() -> None:
+    assert normalise("NVIDIA GeForce RTX 4090") == normalise("rtx-4090") == "rtx4090"
+    assert normalise("Quadro RTX 6000") != normalise("RTX 6000")
+    assert normalise("GRID A100") != normalise("A100")
+    assert normalise("RTX 4090 by NVIDIA") != normalise("RTX 4090")
+
+
+def test_an_ambiguous_name_lists_its_candidates() -> None:
+    names = [chip.name for chip in candidates("A100")]
+    assert names == ["A100 SXM4 40GB", "A100 SXM4 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB"]
+    assert [chip.name for chip in candidates("A100 80GB")] == ["A100 SXM4 80GB", "A100 PCIe 80GB"]
+    assert candidates("A1") == ()
+    assert candidates("") == ()
+    with pytest.raises(UsageError, match=r"A100 is one of: A100 SXM4 40GB, .*A100 PCIe 80GB"):
+        require_chip("A100")
+
+
+def test_an_unknown_name_gets_a_hint_and_no_figures() -> None:
+    with pytest.raises(UsageError) as caught:
+        require_chip("RTX 4900")
+    assert caught.value.hint is not None and "RTX 4090" in caught.value.hint
+    assert did_you_mean("NVIDIA GeForce RTX 4090 Laptop GPU") == ("RTX 4090",)
+    with pytest.raises(UsageError) as caught:
+        require_chip("zzzzzz")
+    assert caught.value.hint == "list them with: trainrig catalog"
+    with pytest.raises(UsageError) as caught:
+        require_chip("x" * 5000)
+    assert len(caught.value.message) < 100
+
+
+@settings(deadline=None)  # a busy machine is no fault
+@given(st.text(max_size=300))
+def test_any_text_finds_a_chip_only_by_one_of_its_names(text: str) -> None:
+    found = find_chip(text)
+    if found is not None:
+        own = (found.name, *found.short_names, *found.aliases)
+        assert normalise(text) in {normalise(name) for name in own}
+    candidates(text)
+    did_you_mean(text)
+
+
+@settings(deadline=None)  # a busy machine is no fault
+@given(
+    st.sampled_from(KNOWN),
+    st.text(alphabet="abcdefghijklmnopqrstuvwxyz0123456789é+", min_size=1, max_size=6),
+)
+def test_a_word_more_is_another_chip(name: str, extra: str) -> None:
+    found = find_chip(f"{name} {extra}")
+    if found is not None:  # "RTX 4090" and "d" is the name of another chip of ours, exactly
+        assert normalise(f"{name} {extra}") in {normalise(known) for known in KNOWN}
+        assert found is not find_chip(name) or normalise(extra) == ""
+
+
+@settings(deadline=None)  # a busy machine is no fault
+@given(st.sampled_from(KNOWN), st.sampled_from([str.upper, str.lower, str.title]))
+def test_case_spaces_and_dashes_do_not_count(name: str, change: object) -> None:
+    assert callable(change)
+    spelled = change(name).replace(" ", "--")
+    assert find_chip(f"  {spelled}\t") is find_chip(name)

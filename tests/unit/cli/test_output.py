@@ -1,0 +1,99 @@
+"""Where output goes that cannot be written: one line, the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAINRIG = f"{sys.executable} -m trainrig"
+LIGHT = ("--help", "catalog", "catalog --json", "inspect", "demo")
+
+
+def shell(command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+        env={**os.environ, **environ},
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("verb", LIGHT)
+def test_a_full_disk_behind_stdout_is_one_line(verb):
+    done = shell(f"{TRAINRIG} {verb} > /dev/full")
+    assert done.returncode == 3
+    assert done.stderr.strip() == "trainrig: cannot write the output: No space left on device"
+
+
+@pytest.mark.parametrize("verb", LIGHT)
+def test_a_closed_stdout_is_no_fault_of_the_command(verb):
+    done = shell(f"{TRAINRIG} {verb} >&-")
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["catalog", "catalog --json", "demo"])
+def test_a_reader_that_has_seen_enough_is_no_finding(verb):
+    done = shell(f'{TRAINRIG} {verb} | head -c 100; echo " ${{PIPESTATUS[0]}}"')
+    assert done.stdout.endswith(" 0\n")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("verb", ["catalog", "demo", "inspect"])
+def test_a_terminal_that_lacks_a_character_gets_the_rest(verb, encoding):
+    done = shell(f"{TRAINRIG} {verb}", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_a_verb_the_help_is_shown_plainly():
+    done = shell(TRAINRIG)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: trainrig")
+
+
+@pytest.mark.parametrize("where", ["/proc/x", "/dev/null/x"])
+def test_a_detached_run_that_cannot_be_written_is_refused_here(where):
+    done = shell(f"{TRAINRIG} qualify --detach --out {where}")
+    assert done.returncode == 3
+    assert done.stderr.startswith("trainrig: cannot write")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_detached_resume_of_nothing_is_refused_here(tmp_path):
+    done = shell(f"{TRAINRIG} qualify --detach --out {tmp_path} --resume {tmp_path}/none")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainrig: no such run")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_talk_that_nobody_hears_costs_no_run(tmp_path):
+    """A reader of stderr that has seen enough, or a full disk behind it."""
+    program = (
+        "from trainrig.cli.output import prepare_streams; prepare_streams()\n"
+        "from trainrig.cli.progress import on_stderr\n"
+        "from trainrig.runner.progress import Progress\n"
+        "watch = on_stderr()\n"
+        "for _ in range(9): watch(Progress(text='x' * 99999))\n"
+        "print('went on')\n"
+    )
+    (tmp_path / "talk.py").write_text(program)
+    start = f"{sys.executable} {tmp_path / 'talk.py'}"
+    for behind in ("2> /dev/full", "2> >(head -c 1 > /dev/null)"):
+        done = shell(f"{start} {behind}")
+        assert (done.returncode, done.stdout) == (0, "went on\n")
+
+
+def test_a_files_name_commands_no_terminal(trainrig, tmp_path):
+    code, out, err = trainrig("train", str(tmp_path / "a\x1b[2J\nb.toml"))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.endswith("a?[2J?b.toml: No such file or directory")

@@ -1,0 +1,121 @@
+"""What happened between two readings of the kernel's counters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from machine_fakes import FakeHost
+from trainrig.machine.counters import HostLoad, HostReading, between, parse_pressure, parse_stat
+from trainrig.machine.snapshot import Missing
+
+CPU = "/sys/devices/system/cpu"
+
+
+def reading(**changes: float | Missing) -> HostReading:
+    """A reading of four processors at time zero."""
+    start = HostReading(
+        time_s=100.0,
+        own_cpu_s=5.0,
+        threads=4,
+        busy_s=1000.0,
+        steal_s=10.0,
+        waited_s=2.0,
+        throttled_s=0.0,
+        thermal_events=3,
+        load_1m=0.5,
+        clock_hz=3e9,
+    )
+    return dataclasses.replace(start, **changes)  # type: ignore[arg-type]
+
+
+def test_a_quiet_machine() -> None:
+    after = reading(time_s=110.0, own_cpu_s=15.0, busy_s=1010.0)
+    seen = between(reading(), after)
+    assert (seen.busy_other_fraction, seen.steal_fraction, seen.own_cpus) == (0.0, 0.0, 1.0)
+    assert (seen.pressure_fraction, seen.thermal_events, seen.load_1m) == (0.0, 0, 0.5)
+
+
+def test_others_that_take_half_of_the_machine() -> None:
+    after = reading(time_s=110.0, own_cpu_s=15.0, busy_s=1030.0)
+    assert between(reading(), after).busy_other_fraction == 0.5
+
+
+def test_a_hypervisor_that_takes_a_quarter() -> None:
+    assert between(reading(), reading(time_s=110.0, steal_s=20.0)).steal_fraction == 0.25
+
+
+def test_waiting_throttling_and_heat() -> None:
+    after = reading(time_s=110.0, waited_s=3.0, throttled_s=4.0, thermal_events=5)
+    seen = between(reading(), after)
+    assert (seen.pressure_fraction, seen.throttled_fraction, seen.thermal_events) == (0.1, 0.4, 2)
+
+
+def test_own_time_beyond_the_kernels_ticks_is_not_negative() -> None:
+    after = reading(time_s=100.01, own_cpu_s=5.01, busy_s=1000.0)
+    assert between(reading(), after).busy_other_fraction == 0.0
+
+
+def test_a_counter_that_fell_tells_nothing() -> None:
+    seen = between(reading(), reading(time_s=110.0, busy_s=3.0))
+    assert seen.busy_other_fraction == Missing("the counter was reset")
+
+
+def test_missing_counters_stay_missing_and_out_of_the_record() -> None:
+    none = Missing("no such file")
+    seen = between(reading(steal_s=none), reading(time_s=110.0))
+    assert seen.steal_fraction == none
+    case = seen.as_case()
+    assert "host_steal_fraction" not in case
+    assert case["host_wall_s"] == 10.0
+
+
+def test_two_readings_at_one_moment_do_not_divide_by_zero() -> None:
+    assert between(reading(), reading()).busy_other_fraction == 0.0
+
+
+STAT = "cpu  100 0 50 800 0 0 25 25 7 0\ncpu0 1 2\ncpu1 3 4\nintr 5\n"
+
+
+def test_stat_counts_processors_busy_time_and_steal() -> None:
+    threads, busy, steal = parse_stat(STAT)
+    assert (threads, busy, steal) == (2, 1.75, 0.25)
+
+
+@pytest.mark.parametrize("content", ["", "cpu 1 2 3", "cpu a b c d e f g h\ncpu0 1", "intr 3"])
+def test_stat_of_another_shape_is_missing(content: str) -> None:
+    assert all(isinstance(value, Missing) for value in parse_stat(content))
+
+
+def test_pressure() -> None:
+    content = "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0 total=9"
+    assert parse_pressure(content) == 2.5
+    assert isinstance(parse_pressure("full total=9"), Missing)
+
+
+def test_reads_what_there_is() -> None:
+    files = {
+        "/proc/stat": STAT,
+        "/proc/loadavg": "1.25 0.8 0.5 2/300 4242",
+        "/proc/pressure/cpu": "some avg10=0.00 total=1000000",
+    }
+    for cpu, (package, clock) in enumerate([("0", "3000000"), ("0", "4000000"), ("1", "5000000")]):
+        files[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = package
+        files[f"{CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"] = clock
+        files[f"{CPU}/cpu{cpu}/thermal_throttle/package_throttle_count"] = "2"
+    seen = HostLoad(FakeHost(files=files)).read(own_cpu_s=1.5)
+    assert (seen.own_cpu_s, seen.load_1m, seen.waited_s, seen.clock_hz) == (1.5, 1.25, 1.0, 4e9)
+    assert seen.thermal_events == 4  # two packages, each counted once
+
+
+def test_reads_this_machine() -> None:
+    load = HostLoad()
+    seen = between(load.read(), load.read())
+    assert seen.wall_s > 0.0 and seen.own_cpus >= 0.0
+
+
+def test_a_host_that_tells_nothing() -> None:
+    load = HostLoad(FakeHost())
+    seen = between(load.read(), load.read())
+    assert set(seen.as_case()) == {"host_wall_s", "host_own_cpus"}

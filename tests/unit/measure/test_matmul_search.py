@@ -1,0 +1,279 @@
+"""The search for the fastest shape, on made-up surfaces: what it finds, costs and keeps."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner_fakes import HOST, FakeWorker, gpu, quiet
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.machine import inspect
+from trainrig.measure.matmul import shape
+from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
+from trainrig.measure.worker import Reply, Request
+from trainrig.record import Kind, Record, Status
+from trainrig.runner import matmul_search
+from trainrig.runner.bench import BenchRequest, bench
+from trainrig.runner.progress import nobody
+from trainrig.runner.session import Scene
+from trainrig.store import RunWriter, create_run, read_run
+
+AXIS = tuple(range(1024, 16384 + 1, 1024))
+GRID = Grid(m=AXIS, k=AXIS, n=AXIS)
+Rate = Callable[[Shape], float]
+
+
+def waves(num_processors: int = 132, tile: tuple[int, int] = (128, 256)) -> Rate:
+    """A GPU: tiles fill its processors in waves, a short k does not pay, a large one throttles."""
+
+    def rate(mkn: Shape) -> float:
+        m, k, n = mkn
+        tiles = math.ceil(m / tile[0]) * math.ceil(n / tile[1])
+        full = tiles / (math.ceil(tiles / num_processors) * num_processors)
+        throttled = 1.0 - 0.06 * min(1.0, flops(mkn) / 6e12)
+        compute = flops(mkn) / (8e14 * full * k / (k + 600) * throttled)
+        moved = 2 * (m * k + k * n + m * n) / 4e12
+        return flops(mkn) / (max(compute, moved) + 6e-6)
+
+    return rate
+
+
+def hump(peak_at: Shape) -> Rate:
+    """One smooth summit."""
+
+    def rate(mkn: Shape) -> float:
+        away = (math.log2(a / b) for a, b in zip(mkn, peak_at, strict=True))
+        return 1e12 * math.exp(-0.1 * sum(x * x for x in away))
+
+    return rate
+
+
+class Machine:
+    """Measures shapes of a surface; a look costs 30 ms and eight calls."""
+
+    def __init__(self, rate: Rate, noise: float = 0.0) -> None:
+        self.rate = rate
+        self.noise = noise
+        self.random = random.Random(1)
+        self.seen: list[Shape] = []
+
+    def cost(self, mkn: Shape) -> float:
+        return 0.03 + 8 * flops(mkn) / self.rate(mkn)
+
+    def look(self, mkn: Shape) -> Seen:
+        self.seen.append(mkn)
+        slow = abs(self.random.gauss(0.0, self.noise))
+        return Seen(rate=self.rate(mkn) * math.exp(-slow), seconds=self.cost(mkn))
+
+
+def search(machine: Machine, grid: Grid = GRID, seconds: float = 1e9) -> Found:
+    found = find_peak(grid, machine.look, seconds=seconds)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        hump((2048, 8192, 4096)),
+        hump((16384, 16384, 16384)),
+        hump((1024, 16384, 1024)),
+        waves(),
+        waves(108, (128, 128)),
+        waves(128),
+    ],
+)
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_finds_the_summit_in_a_tenth_of_a_sweep(rate: Rate, noise: float) -> None:
+    machine = Machine(rate, noise)
+    found = search(machine)
+    best = max(map(rate, GRID.shapes()))
+    sweep = sum(map(machine.cost, GRID.shapes()))
+    assert rate(found.shape) >= 0.98 * best
+    assert sum(map(machine.cost, machine.seen)) <= 0.1 * sweep
+    assert found.num_shapes == 16**3
+    assert found.num_measured == len(set(machine.seen))
+
+
+def test_the_projected_sweep_is_what_a_sweep_costs() -> None:
+    machine = Machine(waves())
+    found = search(machine)
+    assert found.seconds == pytest.approx(sum(map(machine.cost, machine.seen)))
+    sweep = sum(map(machine.cost, GRID.shapes()))
+    assert found.sweep_seconds == pytest.approx(sweep, rel=0.3)
+
+
+def test_keeps_to_its_seconds() -> None:
+    machine = Machine(waves())
+    found = search(machine, seconds=3.0)
+    # The finals measure at least two shapes three times, whatever is left.
+    assert found.seconds <= 3.0 + 7 * max(map(machine.cost, machine.seen))
+
+
+def test_one_lucky_look_does_not_win() -> None:
+    """The finals rank by their own measurements, not by the first sight of a shape."""
+    true, lucky = hump((2048, 2048, 2048)), (1024, 1024, 1024)
+    looks: Counter[Shape] = Counter()
+
+    def look(mkn: Shape) -> Seen:
+        looks[mkn] += 1
+        luck = 3.0 if mkn == lucky and looks[mkn] == 1 else 1.0
+        return Seen(rate=true(mkn) * luck, seconds=0.03)
+
+    found = find_peak(GRID, look, seconds=1e9)
+    assert found is not None
+    assert looks[lucky] > 1  # it came to the finals
+    assert found.shape != lucky
+    assert true(found.shape) >= 0.98 * true((2048, 2048, 2048))
+
+
+def test_finalists_are_measured_in_turn() -> None:
+    machine = Machine(waves())
+    search(machine)
+    last = machine.seen[-6:]
+    assert last == [last[0], last[1]] * 3
+    assert last[0] != last[1]
+
+
+def test_shapes_that_do_not_run_or_fit_are_passed_over() -> None:
+    rate = hump((16384, 16384, 16384))
+    grid = Grid(m=AXIS, k=AXIS, n=AXIS, fits=lambda s: max(s) <= 8192)
+
+    def look(mkn: Shape) -> Seen:
+        assert max(mkn) <= 8192
+        return Seen(rate=None if mkn[1] > 4096 else rate(mkn), seconds=0.03)
+
+    found = find_peak(grid, look, seconds=1e9)
+    assert found is not None and found.shape[1] <= 4096
+    assert rate(found.shape) >= 0.9 * rate((8192, 4096, 8192))
+    assert found.num_shapes == 8**3
+
+
+def test_nothing_runs() -> None:
+    def look(_: Shape) -> Seen:
+        return Seen(rate=None, seconds=1.0)
+
+    assert find_peak(GRID, look, seconds=5.0) is None
+
+
+def test_a_grid_of_one() -> None:
+    found = search(Machine(waves()), Grid(m=(512,), k=(256,), n=(128,)))
+    assert found.shape == (512, 256, 128) and found.num_shapes == 1
+
+
+def scene(run: RunWriter, seconds: float = 1000.0) -> Scene:
+    return Scene(
+        run=run,
+        snapshot=inspect(),
+        targets=(HOST,),
+        environment="test",
+        claims=(),
+        deadline=matmul_search.time.monotonic() + seconds,
+        watch=nobody,
+    )
+
+
+def searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[str, Request], Reply]
+) -> tuple[list[matmul_search.Block], list[Record]]:
+    """What a search on a fake worker plans and leaves behind."""
+    monkeypatch.setattr(
+        matmul_search, "Worker", lambda device, log: FakeWorker(device, log, answer, [])
+    )
+    with create_run(tmp_path, "bench", {}) as run:
+        blocks = matmul_search.peak_blocks(scene(run), (HOST,), ("fp32",), (256, 512, 1024))
+    return list(blocks), list(read_run(run.path).records)
+
+
+def answer_by(rate: Rate) -> Callable[[str, Request], Reply]:
+    def answer(_: str, request: Request) -> Reply:
+        mkn = shape(request.case)
+        return quiet(flops(mkn) / rate(mkn))
+
+    return answer
+
+
+def test_every_look_leaves_a_marked_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,), records = searched(tmp_path, monkeypatch, answer_by(hump((512, 1024, 256))))
+    (task,) = block.tasks
+    assert shape(task.case) == (512, 1024, 256)
+    assert task.notes["peak_of"] == 27 and task.notes["peak_axes"] == "256 512 1024"
+    assert records and all(r.kind is Kind.MEASURED and r.samples for r in records)
+    assert all(r.conditions["search"] is True and not r.is_point for r in records)
+    measured = {tuple(r.case.items()) for r in records}
+    assert len(measured) == task.notes["peak_measured"]
+
+
+def test_a_dtype_that_does_not_run_is_told_by_an_ordinary_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: str, request: Request) -> Reply:
+        return Reply(status=Status.SKIPPED, reason="no such type here", started="x", duration=0.0)
+
+    (block,), records = searched(tmp_path, monkeypatch, answer)
+    assert [shape(task.case) for task in block.tasks] == [(256, 256, 256)]
+    assert block.tasks[0].required and not block.tasks[0].notes
+    assert len(records) == 1
+
+
+def test_a_worker_that_does_not_come_up_costs_the_search_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead(FakeWorker):
+        def wait_ready(self, timeout: float = 1.0) -> dict[str, object]:
+            raise UnavailableError("no torch")
+
+    monkeypatch.setattr(
+        matmul_search, "Worker", lambda device, log: Dead(device, log, answer_by(waves()), [])
+    )
+    with create_run(tmp_path, "bench", {}) as run:
+        (block,) = matmul_search.peak_blocks(scene(run), (HOST,), ("fp32",), (256, 512))
+    assert [shape(task.case) for task in block.tasks] == [(256, 256, 256)]
+
+
+def test_a_wrong_answer_in_the_search_becomes_a_failed_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = answer_by(hump((512, 512, 512)))
+
+    def answer(device: str, request: Request) -> Reply:
+        if shape(request.case) == (512, 512, 512):
+            reason = "wrong answer after timing: off"
+            return Reply(status=Status.FAILED, reason=reason, started="x", duration=0.1)
+        return good(device, request)
+
+    _, records = searched(tmp_path, monkeypatch, answer)
+    (bad,) = [r for r in records if r.is_point]
+    assert bad.status is Status.FAILED and (bad.reason or "").startswith("wrong answer")
+
+
+def test_a_gpu_has_its_own_grid_within_its_memory() -> None:
+    assert max(matmul_search.usual_grid(HOST, "fp32").m) == 8192
+    grid = matmul_search.usual_grid(gpu(0, memory_bytes=2 << 30), "fp16")
+    assert grid.m[:2] == (512, 1024)
+    assert (512, 512, 512) in grid.shapes() and not grid.fits((16384, 16384, 16384))
+
+
+@pytest.mark.parametrize(
+    ("request_", "budget", "words"),
+    [
+        (BenchRequest(family="vector", peak=True), 60.0, "vector has no --peak"),
+        (BenchRequest(family="matmul", peak=True, ops=("add",)), 60.0, "no --op"),
+        (BenchRequest(family="matmul", peak=True, dtypes=("fp12",)), 60.0, "unknown dtype"),
+        (BenchRequest(family="matmul", peak=True, sizes=("-4",)), 60.0, "not a size"),
+        (BenchRequest(family="matmul", peak=True), 6.0, "does not fit"),
+    ],
+)
+def test_what_cannot_be_searched_is_said_before_a_run_is_made(
+    request_: BenchRequest, budget: float, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        bench(request_, budget=budget, out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

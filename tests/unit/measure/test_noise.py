@@ -1,0 +1,241 @@
+"""The rules by which a machine counts as busy, and the readings that they judge."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from machine_fakes import FakeHost
+from trainrig.machine.counters import GpuConditions, HostConditions
+from trainrig.machine.snapshot import Missing
+from trainrig.machine.system_access import ThisMachine
+from trainrig.measure import noise
+from trainrig.measure.noise import OwnThreads, compare_waits, judge_gpu, judge_host, thread_waits
+
+UNKNOWN = Missing("not here")
+
+
+def host(**changes: Any) -> HostConditions:
+    """A quiet host over a second."""
+    quiet = {
+        "wall_s": 1.0,
+        "busy_other_fraction": 0.01,
+        "steal_fraction": 0.0,
+        "own_cpus": 2.0,
+        "pressure_fraction": 0.0,
+        "throttled_fraction": 0.0,
+        "thermal_events": 0,
+        "load_1m": 2.0,
+        "clock_hz": 3e9,
+    }
+    return HostConditions(**{**quiet, **changes})
+
+
+def gpu(**changes: Any) -> GpuConditions:
+    """A GPU at full load with nobody else on it."""
+    quiet = {
+        "sm_clock_hz": 2.5e9,
+        "memory_clock_hz": 1e10,
+        "power_w": 440.0,
+        "temperature_c": 70.0,
+        "throttle_reasons": ("sw_power_cap",),
+        "utilization": 1.0,
+        "other_processes": 0,
+    }
+    return GpuConditions(**{**quiet, **changes})
+
+
+def threads(worst_wait: float | Missing = 0.003, main_ran: float = 0.999) -> OwnThreads:
+    return OwnThreads(main_ran=main_ran, worst_wait=worst_wait)
+
+
+def test_a_quiet_host_is_quiet() -> None:
+    assert judge_host(host(), threads()) is None
+    assert judge_host(host(), threads(worst_wait=0.04)) is None  # a guest that does nothing else
+    assert judge_gpu(gpu(), threads()) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "own", "words"),
+    [
+        ({}, threads(worst_wait=0.98), "a thread waited for a processor 98 % of the time"),
+        ({}, threads(worst_wait=0.06), "waited for a processor 6 %"),
+        ({}, threads(main_ran=0.6), "the measuring thread ran only 60 % of the time"),
+        ({"busy_other_fraction": 0.5}, threads(), "other processes used 50 % of the processors"),
+        ({"steal_fraction": 0.1}, threads(), "the hypervisor took 10 % of the processors"),
+        ({"throttled_fraction": 0.3}, threads(), "the container's CPU quota held it back 30 %"),
+        ({"thermal_events": 3}, threads(), "slowed down 3 times because it was hot"),
+    ],
+)
+def test_each_rule_of_the_host(changes: dict[str, Any], own: OwnThreads, words: str) -> None:
+    reason = judge_host(host(**changes), own)
+    assert reason is not None
+    assert words in reason
+
+
+def test_what_the_counters_cannot_resolve_is_not_judged() -> None:
+    """One tick of 10 ms in a window of 50 ms on one processor is a fifth of it."""
+    assert judge_host(host(wall_s=0.05, busy_other_fraction=0.2), threads()) is None
+    assert judge_host(host(wall_s=1.0, busy_other_fraction=0.2), threads()) is not None
+    assert judge_host(host(wall_s=0.05, steal_fraction=0.2), threads()) is None
+    assert judge_host(host(wall_s=0.05, busy_other_fraction=0.4), threads()) is not None
+    # The threads' own waiting is counted in nanoseconds.
+    assert judge_host(host(wall_s=0.02), threads(worst_wait=0.2)) is not None
+
+
+def test_what_is_missing_is_not_judged() -> None:
+    blind = host(
+        busy_other_fraction=UNKNOWN,
+        steal_fraction=UNKNOWN,
+        throttled_fraction=UNKNOWN,
+        thermal_events=UNKNOWN,
+        load_1m=UNKNOWN,
+        clock_hz=UNKNOWN,
+    )
+    assert judge_host(blind, threads(worst_wait=UNKNOWN)) is None
+    assert "main_thread_share" in noise.describe_host(blind, threads())
+    assert "load_1m" not in noise.describe_host(blind, threads())
+    unseen = gpu(other_processes=UNKNOWN, throttle_reasons=UNKNOWN, power_w=UNKNOWN)
+    assert judge_gpu(unseen, threads(worst_wait=UNKNOWN)) is None
+    assert "power_w" not in noise.describe_gpu(unseen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "own", "words"),
+    [
+        ({"other_processes": 1}, threads(), "1 other processes had the GPU open"),
+        ({"throttle_reasons": ("idle", "hw_thermal_slowdown")}, threads(), "hw_thermal_slowdown"),
+        ({"throttle_reasons": ("hw_power_brake",)}, threads(), "hw_power_brake"),
+        ({"throttle_reasons": ("sw_thermal_slowdown",)}, threads(), "sw_thermal_slowdown"),
+        ({"throttle_reasons": ("hw_slowdown",)}, threads(), "hw_slowdown"),
+        ({}, threads(worst_wait=0.5), "the thread that feeds the GPU waited"),
+    ],
+)
+def test_each_rule_of_a_gpu(changes: dict[str, Any], own: OwnThreads, words: str) -> None:
+    reason = judge_gpu(gpu(**changes), own)
+    assert reason is not None
+    assert words in reason
+
+
+@pytest.mark.parametrize("reason", ["sw_power_cap", "application_clocks", "idle", "sync_boost"])
+def test_ordinary_clock_reasons_are_noted_not_judged(reason: str) -> None:
+    state = gpu(throttle_reasons=(reason,))
+    assert judge_gpu(state, threads()) is None
+    assert noise.describe_gpu(state)["throttle_reasons"] == reason
+
+
+def test_conditions_are_flat_and_in_base_units() -> None:
+    assert noise.describe_host(host(), threads()) == {
+        "load_1m": 2.0,
+        "other_cpu_share": 0.01,
+        "steal_share": 0.0,
+        "cpu_time_per_wall": 2.0,
+        "thread_wait_share": 0.003,
+        "main_thread_share": 0.999,
+        "cpu_clock_hz": 3e9,
+    }
+    assert noise.describe_gpu(gpu())["other_gpu_processes"] == 0
+
+
+def schedstat(*waits: int) -> FakeHost:
+    return FakeHost(
+        {f"/proc/self/task/{7 + i}/schedstat": f"900 {wait} 12" for i, wait in enumerate(waits)}
+    )
+
+
+def test_the_worst_thread_counts() -> None:
+    before = thread_waits(schedstat(1_000_000, 5_000_000))
+    after = thread_waits(schedstat(2_000_000, 105_000_000, 30_000_000))
+    own = compare_waits(before, after, main_ran=0.9, wall=0.2)
+    assert own.worst_wait == pytest.approx(0.5)
+    # A thread that started meanwhile counts from its start.
+    own = compare_waits(before, thread_waits(schedstat(0, 0, 50_000_000)), main_ran=1.0, wall=0.2)
+    assert own.worst_wait == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("content", ["", "1 2", "1 x 3", "1 -2 3"])
+def test_threads_that_are_not_counted(content: str) -> None:
+    waits = thread_waits(FakeHost({"/proc/self/task/7/schedstat": content}))
+    assert waits == {}
+    assert isinstance(compare_waits(waits, waits, main_ran=1.0, wall=1.0).worst_wait, Missing)
+
+
+@pytest.fixture
+def one_processor() -> Iterator[int]:
+    """This test's thread, and what it starts, share one processor."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("no CPU affinity here")
+    before = os.sched_getaffinity(0)
+    chosen = min(before)
+    os.sched_setaffinity(0, {chosen})
+    yield chosen
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_processor")
+def test_a_neighbour_on_our_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that every rule above is for: somebody else's work where ours should run."""
+    if not thread_waits(ThisMachine()):
+        pytest.skip("this kernel does not count the waiting of threads")
+    monkeypatch.setattr(noise, "_num_threads", lambda: 1)
+    busy = [sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"]
+    with subprocess.Popen(busy, stdout=subprocess.PIPE) as neighbour:
+        assert neighbour.stdout is not None
+        neighbour.stdout.readline()  # it runs
+        with noise.watch("cpu") as watched:
+            spin(50_000_000)
+        neighbour.kill()
+    assert watched.disturbed is not None
+    assert "waited for a processor" in watched.disturbed
+    assert watched.conditions["threads"] == 1
+
+
+def spin(own_ns: int) -> None:
+    """Use this much processor time of our own, however long that takes."""
+    end = time.thread_time_ns() + own_ns
+    while time.thread_time_ns() < end:
+        pass
+
+
+def test_a_measuring_thread_that_sleeps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does whose partner in a barrier has lost its processor."""
+    monkeypatch.setattr(noise, "_num_threads", lambda: 1)
+    with noise.watch("cpu") as watched:
+        threading.Event().wait(0.05)
+    assert watched.disturbed is not None
+    assert float(watched.conditions["main_thread_share"] or 0.0) < 0.98
+
+
+def test_a_failing_body_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError), noise.watch("cpu"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("per_call", "calls"), [(0.01, 3), (1e-9, 500), (0.0, 500), (9.0, 1)])
+def test_a_gpu_is_kept_busy_while_it_is_read(per_call: float, calls: int) -> None:
+    made: list[int] = []
+    noise.queue_more(lambda: made.append(1), per_call)()
+    assert len(made) == calls
+
+
+def test_a_row_of_telemetry() -> None:
+    first, second = noise.telemetry_row(), noise.telemetry_row()
+    assert float(second["t"] or 0.0) >= float(first["t"] or 0.0) > 1.7e9
+    assert all(value is None or isinstance(value, str | int | float) for value in second.values())
+    if sys.platform == "linux":
+        assert {"t", "load_1m", "cpu_share"} <= second.keys()
+
+
+def test_telemetry_names_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise.Telemetry, "_count_gpus", lambda self: 2)
+    monkeypatch.setattr(noise, "gpu_conditions", lambda index: gpu(power_w=100.0 + index))
+    row = noise.Telemetry().row()
+    assert (row["gpu0_power_w"], row["gpu1_power_w"]) == (100.0, 101.0)
+    assert row["gpu1_utilization"] == 1.0

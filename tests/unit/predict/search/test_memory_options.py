@@ -1,0 +1,212 @@
+"""Does it fit, how much more would, and which knob comes first: against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from trainrig.cli.fits import command
+from trainrig.errors import UsageError
+from trainrig.predict.legal import check, engine_for
+from trainrig.predict.scenario import Question, question
+from trainrig.predict.search.memory_options import (
+    MOST_SAMPLES,
+    STACKS,
+    Fit,
+    fit,
+    knobs,
+    largest_micro_batch,
+)
+from trainrig.predict.step import predict_step
+from trainrig.workload import custom, named
+from trainrig.workload.layout import OFFLOAD, OPTIMIZERS, RECOMPUTE, Layout
+from trainrig.workload.memory import memory
+
+GIB = 1 << 30
+BROAD = custom("llama", num_layers=64, hidden=4096, num_heads=64, ffn=16384)
+"""Everything divides it: what `check` refuses is the engine's."""
+
+
+def asked(model: str, chip: str, **more: Any) -> Question:
+    return question({"model": model, "on": chip} | more)
+
+
+ASKED = [
+    ("llama-7B", "RTX 4090", {"gpus": 4}),
+    ("gpt2-xl", "RTX 3090", {"micro_batch": 8}),
+    ("gpt2-xl", "A100 SXM4 80GB", {"gpus": 8, "micro_batch": 12, "grad_accum": 2}),
+    ("llama-13B", "H100 SXM5 80GB", {"gpus": 16, "tp": 2, "engine": "megatron"}),
+    ("bert-large", "V100 SXM2 32GB", {"micro_batch": 64, "seq": 512}),
+    ("llama-8B", "A100 SXM4 80GB", {"gpus": 8, "zero": 3, "micro_batch": 4}),
+]
+
+
+def found(case: tuple[str, str, dict[str, Any]]) -> Fit:
+    model, chip, more = case
+    return fit(asked(model, chip, **more))
+
+
+def by_hand(of: Fit) -> list[tuple[tuple[bool, float, float], Layout]]:
+    """Every single change of every number and word that can be a knob, ranked by the definition."""
+    base, shape, rates = of.asked.layout, of.asked.shape, of.asked.site.rates()
+    before = memory(shape, base).total
+    ranked = []
+    for layout in neighbours(base):
+        try:
+            check(shape, layout)
+        except UsageError:
+            continue
+        needs = float(memory(shape, layout).total)
+        time = float(predict_step(shape, layout, rates).total) / int(layout.global_batch)
+        if needs < before:
+            fits = needs <= rates.memory_bytes
+            key = (False, time, needs) if fits else (True, needs, time)
+            ranked.append((key, layout))
+    return sorted(ranked, key=lambda pair: pair[0])
+
+
+def neighbours(base: Layout) -> list[Layout]:
+    batch = int(base.global_batch)
+    found = [base.replace(recompute=how) for how in RECOMPUTE]
+    found += [base.replace(offload=where) for where in OFFLOAD if where != "disk"]
+    found += [base.replace(optimizer=o) for o in OPTIMIZERS if o == "adamw-8bit"]
+    found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels, ())]
+    if base.tp > 1:
+        found.append(base.replace(sequence_parallel=1))
+    for micro, zero, tp, pp in itertools.product(
+        range(1, int(base.micro_batch) + 1), range(4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
+    ):
+        sizes = {"micro_batch": micro, "zero": zero, "tp": tp, "pp": pp}
+        changed = [name for name, size in sizes.items() if size != getattr(base, name)]
+        lowered = changed == ["pp", "zero"] or changed == ["zero", "pp"]
+        if len(changed) != 1 and not (lowered and zero == min(base.zero, 1)):
+            continue
+        if base.gpus % (tp * pp) or (zero < base.zero and not lowered) or tp * pp < base.tp:
+            continue
+        if (tp > base.tp and tp > base.gpus_per_node) or tp < base.tp or pp < base.pp:
+            continue
+        once = base.gpus // (tp * pp) * micro
+        if batch % once == 0 and (zero <= base.zero or base.dp > 1):
+            new = base.replace(**sizes, grad_accum=batch // once)
+            found.append(new.replace(engine=engine(base, new)))
+    return [layout for layout in found if layout != base]
+
+
+def engine(base: Layout, new: Layout) -> str:
+    """The same one where it runs the layout, else the usual one."""
+    for name in (base.engine, engine_for(new.tp, new.pp, new.zero, new.gpus)):
+        try:
+            check(BROAD, new.replace(engine=name))
+        except UsageError:
+            continue
+        return name
+    return base.engine
+
+
+@pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case[0]} on {case[1]}")
+def test_the_order_is_that_of_brute_force(case: tuple[str, str, dict[str, Any]]) -> None:
+    of = found(case)
+    expected = [layout for _, layout in by_hand(of)]
+    flash = set(STACKS) if of.asked.site.chip and of.asked.site.chip.year >= 2020 else set()
+    expected = [x for x in expected if flash or x.kernels in (of.asked.layout.kernels, "fused")]
+    assert [one.knob.layout for one in of.turned] == expected
+    assert len(expected) >= 4
+
+
+@pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case[0]} on {case[1]}")
+def test_each_knob_says_what_predict_says(case: tuple[str, str, dict[str, Any]]) -> None:
+    of = found(case)
+    for one in of.turned:
+        assert one.saved == int(of.memory.total) - int(one.memory.total) > 0
+        assert one.slower == pytest.approx(one.sample_time / of.sample_time)
+        assert int(one.knob.layout.global_batch) == int(of.asked.layout.global_batch)
+
+
+@pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case[0]} on {case[1]}")
+def test_the_largest_micro_batch_is_the_last_that_fits(
+    case: tuple[str, str, dict[str, Any]],
+) -> None:
+    of = found(case)
+    shape, layout = of.asked.shape, of.asked.layout
+    most = of.largest_micro_batch
+    fits = [memory(shape, layout.replace(micro_batch=b)).total <= of.capacity for b in range(1, 99)]
+    assert most == sum(fits)
+    assert all(fits[:most]) and not any(fits[most:])
+
+
+def test_a_micro_batch_has_an_end() -> None:
+    tiny = named("gpt2")
+    assert largest_micro_batch(tiny, Layout(seq=1), 1e15) == MOST_SAMPLES
+    assert largest_micro_batch(tiny, Layout(seq=1), 1e9) == 0
+
+
+def test_the_way_ends_where_it_fits() -> None:
+    of = found(ASKED[0])
+    assert not of.fits and len(of.way) >= 2
+    assert [one.fits for one in of.way] == [False] * (len(of.way) - 1) + [True]
+    assert of.way[0] == of.turned[0]
+    assert not found(("gpt2", "A100 SXM4 80GB", {})).way, "what fits needs no way"
+    assert not found(("gpt3-175B", "RTX 3090", {})).way, "and no knob brings 175B onto one card"
+
+
+def test_an_absurd_batch_is_answered_at_once() -> None:
+    huge = Layout(micro_batch=2**31 - 1)
+    sizes = [
+        int(k.layout.micro_batch) for k in knobs(named("gpt2"), huge) if k.name == "micro-batch"
+    ]
+    assert sizes == [1], "a prime has one smaller divisor; not two thousand million are tried"
+
+
+def test_no_knob_is_illegal() -> None:
+    shape = named("llama-7B")
+    for layout in (Layout(), Layout(gpus=8, engine="megatron", tp=4), Layout(gpus=6, zero=1)):
+        for knob in knobs(shape, layout):
+            check(shape, knob.layout)
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command, list(words), standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value), result.output
+
+
+def test_the_command_answers_in_json() -> None:
+    code, text = run("--model", "llama-7b", "--on", "RTX 4090", "--gpus", "4", "--json")
+    answer = json.loads(text)
+    assert code == 1 and answer["fits"] is False
+    assert sum(answer["memory_parts_bytes"].values()) == answer["memory_bytes_per_gpu"]
+    assert answer["knobs"][0]["change"].startswith("--")
+    assert answer["gpu_memory_bytes"] == 24 * GIB
+    code, text = run("--model", "gpt2-medium", "--on", "RTX 4090", "--batch-size", "4", "--json")
+    assert code == 0 and json.loads(text)["largest_micro_batch"] >= 4
+
+
+def test_the_command_answers_people() -> None:
+    code, text = run("--model", "llama-7b", "--on", "RTX 4090", "--gpus", "4")
+    assert code == 1
+    assert "llama-7B on 4 × RTX 4090: does not fit" in text
+    assert "not even one sample at a time fits" in text
+    assert "one after the other until it fits: --" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "hint"),
+    [
+        (["--model", "lama-7b", "--on", "RTX 4090"], "unknown model", "llama-7B"),
+        (["--model", "gpt2", "--on", "RTX 4091"], "unknown chip", "RTX 4090"),
+        (["--model", "gpt2", "--on", "RTX 4090", "--tp", "5", "--gpus", "5"], "12 heads", "1"),
+        (["--model", "gpt2", "--on", "RTX 4090", "--batch-size", "-1"], "-1", "whole number"),
+        (["--model", "gpt2", "--on", "RTX 4090", "--ep", "8"], "mixture of experts", "later"),
+        (["--on", "RTX 4090"], "which model?", "--model"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_hint(words: list[str], says: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(*words)
+    assert says in caught.value.message and "\n" not in caught.value.message
+    assert hint in f"{caught.value.message} {caught.value.hint}"

@@ -1,0 +1,288 @@
+"""The search: its best is brute force's, its front is a front, and gaps are sums of their parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainrig.catalog import require_chip
+from trainrig.errors import UsageError
+from trainrig.predict.scenario import Site, space
+from trainrig.predict.search import price, search
+from trainrig.predict.search.gpu_count import _between, _counts, gpus_needed
+from trainrig.predict.search.space import Space, layouts
+from trainrig.predict.step import PARTS
+from trainrig.report.planning import best_table, front_table, gap_line, tight_line
+from trainrig.train.config_file import read_file
+from trainrig.workload import custom, named
+from trainrig.workload.layout import Layout
+
+SMALL = custom("gpt2", num_layers=4, hidden=768, num_heads=12)
+CHIPS = ("RTX 4090", "A100 SXM4 80GB", "V100 SXM2 16GB")
+
+
+def small_space(gpus: int, batch: int, seq: int = 512) -> Space:
+    base = Layout(gpus=gpus, gpus_per_node=min(gpus, 4), seq=seq, precision="fp16")
+    return Space(shape=SMALL, base=base, global_batch=batch)
+
+
+def every(space: Space, rates) -> list:
+    """Each layout by itself, one after the other."""
+    return [
+        price(space, group.at(index), rates)
+        for group in layouts(space)
+        for index in range(len(group))
+    ]
+
+
+@given(
+    chip=st.sampled_from(CHIPS),
+    gpus=st.sampled_from([1, 2, 4]),
+    batch=st.sampled_from([4, 6, 8]),
+    memory=st.floats(0.6, 4.0),
+)
+@settings(max_examples=6, deadline=None)
+def test_the_best_is_that_of_brute_force(chip, gpus, batch, memory) -> None:
+    rates = Site(chip=require_chip(chip), gpus=gpus).rates()
+    rates = rates.replace(memory_bytes=memory * 2**30 + 1e9)
+    asked = small_space(gpus, batch)
+    found = search(asked, rates, top=5)
+    one_by_one = every(asked, rates)
+    assert found.considered == len(one_by_one)
+    fitting = sorted((c for c in one_by_one if c.fits), key=lambda c: (c.time, c.memory))
+    assert found.fitting == len(fitting)
+    if not fitting:
+        assert not found.best[0].fits and found.front == ()
+        assert found.best[0].memory == min(c.memory for c in one_by_one)
+        return
+    assert [c.time for c in found.best] == pytest.approx([c.time for c in fitting[:5]])
+    assert found.best[0].memory <= rates.memory_bytes
+    # The front: nothing that fits is faster without needing more.
+    times, sizes = (np.array([getattr(c, n) for c in fitting]) for n in ("time", "memory"))
+    for one in found.front:
+        better = (times < one.time * (1 - 1e-9)) & (sizes <= one.memory)
+        assert not better.any()
+    assert found.front[0].time == found.best[0].time
+    assert found.front[-1].memory == sizes.min()
+
+
+def test_a_gap_is_the_sum_of_its_parts() -> None:
+    rates = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8).rates()
+    first, *others = search(small_space(8, 24), rates, top=20).best
+    for other in others:
+        gap = first.gap(other)
+        assert list(gap) == list(PARTS)
+        assert sum(gap.values()) == pytest.approx(other.time - first.time, abs=1e-12)
+        assert sum(other.parts.values()) == pytest.approx(other.time)
+    assert "the next best takes" in gap_line(first, others[0])
+    assert gap_line(first, first) == "the next best takes as long"
+
+
+def test_more_memory_is_never_slower_and_a_wall_is_a_wall() -> None:
+    rates = Site(chip=require_chip("RTX 4090"), gpus=4).rates()
+    times = []
+    for gib in (2.0, 3.0, 6.0, 24.0):
+        best = search(small_space(4, 48), rates.replace(memory_bytes=gib * 2**30), top=1).best[0]
+        assert best.memory <= gib * 2**30 or not best.fits
+        times.append(best.time if best.fits else np.inf)
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+def test_what_is_fixed_stays() -> None:
+    asked = {"model": "gpt2", "on": "RTX 4090", "gpus": 4, "global_batch": 16}
+    every_, site = space(asked | {"recompute": "full", "engine": "megatron"})
+    found = search(every_, site.rates())
+    assert {(c.layout.recompute, c.layout.engine) for c in found.best} == {("full", "megatron")}
+
+
+def test_counts_of_gpus() -> None:
+    assert [n for n in _counts(8) if n <= 100] == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
+    best = Site(chip=None, gpus=48, gpus_per_node=8)
+    assert _between(32, best) == [40]
+    assert _between(24, best) == [32, 40]
+    assert _between(2, best.replace(gpus=4, gpus_per_node=4)) == [3]
+
+
+def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
+    chip = require_chip("A100 SXM4 80GB")
+    site = Site(chip=chip, gpus=8, gpus_per_node=8)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=96)
+    tokens = 2e12
+    found = gpus_needed(asked, site, tokens, days=30.0)
+    steps = tokens / (96 * 512)
+
+    def days(gpus: int) -> float:
+        base = asked.base.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
+        there = site.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
+        try:
+            best = search(asked.replace(base=base), there.rates(), top=1).best[0]
+        except UsageError:
+            return np.inf
+        return steps * best.time / 86400.0
+
+    assert found.days == pytest.approx(days(found.site.gpus))
+    assert found.days <= 30.0
+    fewer = [n for n in (1, 2, 3, 4, 6, 8, 16, 24, 32, 40, 48) if n < found.site.gpus]
+    assert fewer and all(days(n) > 30.0 for n in fewer)
+
+
+def test_just_fast_enough_is_fast_enough() -> None:
+    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=96)
+    for days in (30.0, 35.0):  # a power of two, and 3 between two of them
+        found = gpus_needed(asked, site, 2e12, days=days)
+        again = gpus_needed(asked, site, 2e12, days=found.days)
+        assert (again.site.gpus, again.days) == (found.site.gpus, found.days)
+        assert found.site.gpus == {30.0: 4, 35.0: 3}[days]
+
+
+def test_what_no_number_of_gpus_does_is_refused() -> None:
+    site = Site(chip=require_chip("RTX 4090"), gpus=8)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=2)
+    with pytest.raises(UsageError, match=r"no number of GPUs .* in 1e-06 days"):
+        gpus_needed(asked, site, 1e12, days=1e-6)
+    # Two samples keep two GPUs busy; more wait for them.
+    with pytest.raises(UsageError, match=r"in 20 days with a global batch of 2; \d+ take \d+"):
+        gpus_needed(asked, site, 2e12, days=20.0)
+
+
+PLAN = ("plan", "--model", "gpt2", "--on", "RTX 4090")
+BATCH = ("--global-batch", "16")
+
+
+def test_a_plan_as_json(trainrig) -> None:
+    words = ("--gpus", "4", *BATCH, "--top", "3", "--tokens", "1e9", "--what-if", "+4gpu")
+    code, out, _ = trainrig(*PLAN, *words, "--json")
+    told = json.loads(out)
+    assert code == 0 and told["fits"] is True
+    assert told["layouts_considered"] >= told["layouts_fitting"] > 3 == len(told["best"])
+    assert told["seconds"] > 0.0
+    first, second, _ = told["best"]
+    gap = told["gap_to_next"]
+    assert gap["step_time_s"] == pytest.approx(second["step_time_s"] - first["step_time_s"])
+    assert sum(gap["parts_s"].values()) == pytest.approx(gap["step_time_s"], abs=1e-12)
+    assert told["prediction"]["step_time_s"] == pytest.approx(first["step_time_s"])
+    assert told["prediction"]["days"] > 0.0
+    assert told["upgrades"][0]["gain"] > 0.0
+    assert all(one["layout"]["global_batch"] == 16 for one in told["best"])
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_plan_for_people(trainrig, monkeypatch, width) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = trainrig(*PLAN, "--gpus", "4", *BATCH, "--tokens", "1e9")
+    assert code == 0
+    for said in ("fastest", "less memory", "next best takes", "1.00B tokens:", "kWh"):
+        assert said in " ".join(out.split())
+    assert "…" not in out
+    assert all(len(line) <= width for line in out.splitlines())
+
+
+def test_a_layout_with_little_room_is_called_tight() -> None:
+    rates = Site(chip=require_chip("RTX 4090"), gpus=4).rates()
+    found = search(small_space(4, 8), rates, top=1)
+    needed = found.best[0].memory
+    assert tight_line(found, needed * 1.1) is None
+    assert "within 5.0 % of the" in (tight_line(found, needed * 1.04) or "")
+    (words,) = best_table(small_space(4, 8), found, needed * 1.04).columns[3].cells
+    assert words.endswith(", tight")
+
+
+def test_how_many_gpus_is_told(trainrig) -> None:
+    words = ("--global-batch", "64", "--tokens", "1e11", "--days", "10", "--json")
+    code, out, _ = trainrig(*PLAN, *words)
+    told = json.loads(out)
+    assert code == 0
+    assert told["budget"]["gpus"] == told["gpus"] == told["best"][0]["layout"]["gpus"]
+    assert told["budget"]["days"] <= 10.0
+    assert told["budget"]["days"] == pytest.approx(told["prediction"]["days"])
+
+
+def test_nothing_fits_is_a_finding(trainrig) -> None:
+    words = ("plan", "--model", "gpt3-175B", "--on", "RTX 4090", "--gpus", "8", *BATCH)
+    code, out, _ = trainrig(*words)
+    assert code == 1
+    assert "Nothing fits in memory" in out
+    code, out, _ = trainrig(*words, "--json")
+    told = json.loads(out)
+    assert code == 1 and told["fits"] is False and told["layouts_fitting"] == 0
+    assert told["best"][0]["memory_bytes_per_gpu"] > 24 * 2**30
+
+
+def test_winners_are_experiment_files(trainrig, tmp_path) -> None:
+    folder = tmp_path / "plans" / "new"
+    words = ("--gpus", "4", *BATCH, "--top", "40", "--write", str(folder), "--json")
+    code, out, _ = trainrig(*PLAN, *words)
+    told = json.loads(out)
+    assert code == 0 and len(told["written"]) == 40
+    read = 0
+    for path, one in zip(sorted(folder.iterdir()), told["best"], strict=True):
+        content = tomllib.loads(path.read_text())
+        layout = one["layout"]
+        assert path.read_text().startswith("# Predicted: ")
+        assert content["nproc"] == 4 and content["batch_size"] == layout["micro_batch"]
+        assert content.get("tp", 1) == layout["tp"] and content.get("pp", 1) == layout["pp"]
+        if content["backend"] == "native" and layout["zero"] != 1:
+            (experiment,) = read_file(path, {})
+            read += 1
+            assert experiment.zero == layout["zero"] and experiment.nproc == 4
+            assert experiment.global_samples == 16
+    assert read > 5
+
+
+REFUSED = [
+    ((*PLAN, *BATCH), "on how many GPUs?", "--days"),
+    ((*PLAN, "--gpus", "4"), "how many samples is a step?", "--global-batch"),
+    ((*PLAN, "--gpus", "4", "--global-batch", "0"), "global-batch = 0", "from 1"),
+    ((*PLAN, "--gpus", "7", *BATCH), "no layout of gpt2 on 7 GPUs", "that 7 divides"),
+    ((*PLAN, "--gpus", "12", *BATCH), "12 GPUs do not fill nodes of 8", "16"),
+    ((*PLAN, "--gpus", "0", *BATCH), "gpus = 0", "from 1"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--top", "0"), "top = 0", "from 1"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--engine", "fsd"), "unknown engine 'fsd'", "fsdp"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--recompute", "ful"), "unknown recompute 'ful'", "full"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--days", "3"), "how many tokens", "--tokens"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--days", "3", "--tokens", "1e9"), "--gpus says it", "days"),
+    ((*PLAN, *BATCH, "--days", "-3", "--tokens", "1e9"), "days = -3", "above 0"),
+    ((*PLAN, *BATCH, "--days", "3", "--tokens", "nan"), "tokens = nan", "above 0"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--seq-len", "2048"), "knows 1024 positions", "1024"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--ep", "2"), "mixture of experts comes later", "expert"),
+    ((*PLAN, "--gpus", "4", *BATCH, "--what-if", "faster"), "unknown upgrade 'faster'", "nvlink"),
+]
+
+
+@pytest.mark.parametrize(("words", "says", "hint"), REFUSED, ids=lambda v: str(v)[-40:])
+def test_bad_input_is_one_line_and_a_hint(trainrig, words, says, hint) -> None:
+    code, out, err = trainrig(*words)
+    assert (code, out) == (2, "")
+    message, told = err.splitlines()
+    assert message.startswith("trainrig: ") and says in message
+    assert told.startswith("  hint: ") and hint in told
+
+
+def test_a_folder_that_cannot_be_written(trainrig, tmp_path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    code, _, err = trainrig(*PLAN, "--gpus", "4", *BATCH, "--write", str(taken / "plans"))
+    assert code == 3
+    assert "cannot write" in err
+
+
+def test_a_long_front_is_thinned_to_its_ends() -> None:
+    rates = Site(chip=require_chip("A100 SXM4 80GB"), gpus=64).rates()
+    asked = Space(shape=named("gpt2-xl"), base=Layout(gpus=64, seq=1024), global_batch=256)
+    found = search(asked, rates, top=1)
+    assert found.front[0].time < found.front[-1].time
+    assert found.front[0].memory > found.front[-1].memory
+    many = [dataclasses.replace(found.front[0], time=float(n)) for n in range(1, 38)]
+    for num in (1, 2, 10, 11, 20, 21, 37):
+        table = front_table(asked, dataclasses.replace(found, front=tuple(many[:num])), 80e9)
+        assert table.row_count <= 11
+        shown = list(table.columns[0].cells)
+        assert (float(shown[0]), float(shown[-1])) == (1.0, float(num))

@@ -1,0 +1,235 @@
+"""Which layouts are refused, with which sentence; a search's mask refuses the same ones."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainrig.errors import DataError, UsageError
+from trainrig.predict import legal
+from trainrig.predict.search.space import Space, divisors, layouts
+from trainrig.workload import custom, named
+from trainrig.workload.hf_config import shape_of_config
+from trainrig.workload.layout import SIZES, Layout
+
+LLAMA = named("llama-70B")
+GPT = named("gpt2-medium")
+T5 = named("t5-base")
+NARROW = custom("llama", num_layers=2, hidden=64, num_heads=4, head_dim=16, ffn=101)
+MANY = {"gpus": 64, "engine": "deepspeed"}
+
+REFUSED = [
+    (
+        LLAMA,
+        {"gpus": 32, "tp": 32},
+        "8 heads of keys and values cannot be split over 32",
+        "2, 4, 8",
+    ),
+    (GPT, {"gpus": 12, "gpus_per_node": 12, "tp": 12}, "16 heads cannot be split over 12", "1, 2"),
+    (GPT, {"gpus": 10, "gpus_per_node": 10, "pp": 5}, "24 layers cannot be divided over 5", "3, 4"),
+    (
+        GPT,
+        {"gpus": 16, "pp": 8, "interleave": 2, "grad_accum": 8},
+        "24 layers cannot be divided over 8 stages × 2 interleaved",
+        "one of: 1, 2, 3",
+    ),
+    (
+        GPT,
+        {"gpus": 8, "tp": 4, "pp": 4},
+        "8 GPUs cannot be divided into 4 tensor",
+        "multiple of 16",
+    ),
+    (GPT, {"gpus": 12, "gpus_per_node": 8}, "12 GPUs do not fill nodes of 8", "as 16 GPUs"),
+    (GPT, {"interleave": 2}, "interleaving 2 stages needs a pipeline", "--pp 2"),
+    (
+        GPT,
+        {"pp": 2, "interleave": 2, "schedule": "gpipe", "grad_accum": 2},
+        "GPipe does not interleave",
+        "--schedule 1f1b",
+    ),
+    (GPT, {"pp": 4, "interleave": 2, "grad_accum": 6}, "6 micro-batches cannot be dealt", "of 4"),
+    (GPT, {"sequence_parallel": 1}, "what tensor parallelism leaves whole", "--tp 2"),
+    (GPT, {"tp": 2, "sequence_parallel": 1, "seq": 1023}, "sequences of 1023", "--seq-len"),
+    (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
+    (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),
+    (GPT, {"shard_size": 8}, "nothing is sharded", "--zero"),
+    (GPT, {"zero": 3, "shard_size": 5}, "cannot be cut into groups of 5", "1, 2, 4, 8"),
+    (T5, {"pp": 2}, "encoder-decoder .* come later", "--pp 1"),
+    (GPT, {"engine": "plain"}, "one process, not 64", "ddp"),
+    (GPT, {"engine": "ddp", "tp": 2}, "DDP splits neither", "--tp 1"),
+    (GPT, {"engine": "ddp", "zero": 2}, "ddp shards the optimizer at most", "--engine fsdp"),
+    (GPT, {"engine": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),
+    (GPT, {"engine": "fsdp", "zero": 1}, "ZeRO 1 neither", "--zero 3"),
+    (GPT, {"seq": 2048}, "gpt2-medium knows 1024 positions, not 2048", "--seq-len 1024"),
+    (NARROW, {"tp": 2}, "widths of 64 and 101 cannot be split over 2", "one of: 1, 2, 4"),
+    (GPT, {"tp": 0}, "tp = 0", "from 1"),
+    (GPT, {"micro_batch": -4}, "batch-size = -4", "from 1"),
+    (GPT, {"gpus": 10**9}, "gpus = 1000000000", "to 1048576"),
+    (GPT, {"gpus_per_node": 0}, "gpus-per-node = 0", "from 1"),
+    (GPT, {"zero": 4}, "zero = 4", "0 to 3"),
+    (GPT, {"seq": 10**9}, "seq-len = 1000000000", "from 1"),
+    (GPT, {"grad_accum": True}, "grad-accum = True", "from 1"),
+]
+
+
+@pytest.mark.parametrize(("shape", "numbers", "says", "hint"), REFUSED)
+def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint) -> None:
+    with pytest.raises(UsageError, match=says) as refused:
+        legal.check(shape, Layout(**MANY | numbers))
+    assert "\n" not in refused.value.message
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "numbers"),
+    [
+        (GPT, {}),
+        (GPT, {"gpus": 1, "engine": "plain"}),
+        (GPT, {"gpus": 3, "engine": "ddp"}),
+        (GPT, {"tp": 16, "sequence_parallel": 1}),
+        (GPT, {"pp": 4, "interleave": 3, "grad_accum": 8, "engine": "megatron"}),
+        (GPT, {"zero": 3, "shard_size": 8, "engine": "fsdp"}),
+        (named("llama-8B"), {"seq": 2**20}),
+        (T5, {"tp": 4}),
+    ],
+)
+def test_what_can_be_run_is_not(shape, numbers) -> None:
+    legal.check(shape, Layout(**MANY | numbers))
+
+
+def test_every_rule_is_seen_to_refuse() -> None:
+    seen = set()
+    for shape, numbers, _, _ in REFUSED:
+        asked = legal.Asked(shape, Layout(**MANY | numbers))
+        with contextlib.suppress(ZeroDivisionError):  # out of range, which is refused before
+            seen |= {number for number, rule in enumerate(legal.RULES) if rule.broken(asked)}
+    assert seen == set(range(len(legal.RULES)))
+
+
+def test_what_comes_later_is_said() -> None:
+    with pytest.raises(UsageError, match="mixture of experts comes later"):
+        legal.refuse_later(expert=8)
+    with pytest.raises(UsageError, match="context parallelism comes later"):
+        legal.refuse_later(expert=1, context=2)
+    legal.refuse_later(expert=1, context=1)
+
+
+def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:
+    inside, outside = Layout(gpus=16, tp=8), Layout(gpus=16, tp=16)
+    assert legal.warnings(inside) == ()
+    assert "leaves the node of 8" in legal.warnings(outside)[0]
+
+
+def test_a_global_batch_is_divided_or_refused() -> None:
+    layout = Layout(gpus=8, micro_batch=4)
+    assert legal.check_global_batch(layout, 96) == 3
+    with pytest.raises(UsageError, match="100 cannot be divided over 8") as refused:
+        legal.check_global_batch(layout, 100)
+    assert refused.value.hint == "a multiple of 32, as 96"
+
+
+SMALL = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
+
+
+@given(
+    rows=st.lists(st.tuples(SMALL, SMALL, SMALL, SMALL, SMALL), min_size=1, max_size=20),
+    zero=st.integers(0, 3),
+    sequence=st.integers(0, 1),
+    engine=st.sampled_from(["ddp", "fsdp", "megatron", "deepspeed"]),
+    shape=st.sampled_from([GPT, LLAMA, T5]),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_mask_refuses_what_the_sentences_refuse(rows, zero, sequence, engine, shape) -> None:
+    tp, pp, interleave, accum, shard = np.array(rows).T
+    many = Layout(
+        gpus=64, tp=tp, pp=pp, interleave=interleave, grad_accum=accum, engine=engine,
+        zero=np.full(len(tp), zero), shard_size=shard * (zero > 0), sequence_parallel=sequence,
+        seq=512,
+    )  # fmt: skip
+    for index, allowed in enumerate(legal.mask(shape, many)):
+        try:
+            legal.check(shape, many.at(index))
+        except UsageError:
+            assert not allowed
+        else:
+            assert allowed
+
+
+def test_divisors() -> None:
+    assert divisors(1) == [1]
+    assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
+
+
+def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
+    """Every combination of small sizes, one by one: what the enumeration must find."""
+    found = set()
+    sizes = range(1, gpus + 1)
+    for tp, pp, vpp, micro, zero, shard, sp in itertools.product(
+        sizes, sizes, range(1, shape.num_layers + 1), range(1, batch + 1),
+        range(4), range(gpus), (0, 1),
+    ):  # fmt: skip
+        dp, rest = divmod(gpus, tp * pp)
+        if rest or batch % (dp * micro) or (zero > 0 and dp == 1) or shard in (1, dp):
+            continue
+        layout = Layout(
+            gpus=gpus, tp=tp, pp=pp, interleave=vpp, micro_batch=micro, zero=zero,
+            grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
+            engine=legal.engine_for(tp, pp, zero, gpus), seq=64,
+        )  # fmt: skip
+        try:
+            legal.check(shape, layout)
+        except UsageError:
+            continue
+        found.add(tuple(int(getattr(layout, name)) for name in SIZES))
+    return found
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(1, 3), (4, 8), (6, 12)])
+def test_the_enumeration_misses_nothing(gpus: int, batch: int) -> None:
+    shape = custom("gpt2", num_layers=4, hidden=96, num_heads=6)
+    space = Space(shape=shape, base=Layout(gpus=gpus, seq=64), global_batch=batch)
+    groups = layouts(space)
+    rows = [
+        tuple(int(getattr(group.at(i), name)) for name in SIZES)
+        for group in groups
+        if group.recompute == "none" and group.schedule == "1f1b"
+        for i in range(len(group))
+    ]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == by_hand(shape, gpus, batch)
+    assert {g.recompute for g in groups} == {"none", "selective", "full"}
+
+
+def test_each_group_makes_the_global_batch_and_is_legal() -> None:
+    shape = named("gpt3-6.7B")
+    groups = layouts(Space(shape=shape, base=Layout(gpus=64, seq=2048), global_batch=192))
+    for group in groups:
+        assert np.all(np.asarray(group.global_batch) == 192)
+        assert legal.mask(shape, group).all()
+        if group.schedule == "gpipe":
+            assert np.all(group.pp > 1)
+    assert {g.schedule for g in groups} == {"1f1b", "gpipe"}
+
+
+def test_a_batch_that_no_layout_makes_is_refused() -> None:
+    odd = Space(shape=named("gpt2"), base=Layout(gpus=7, gpus_per_node=7), global_batch=10)
+    with pytest.raises(UsageError, match="no layout of gpt2 on 7 GPUs makes a global batch of 10"):
+        layouts(odd)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "mixtral", "num_local_experts": 8},
+        {"model_type": "llama", "num_experts": 64},
+        {"model_type": "deepseek_v3", "n_routed_experts": 256},
+    ],
+)
+def test_a_mixture_of_experts_is_refused_with_that_sentence(config) -> None:
+    with pytest.raises(DataError, match=r"config\.json: mixture of experts comes later"):
+        shape_of_config(config, "config.json")

@@ -1,0 +1,263 @@
+"""`trainrig predict`: what is told, what is presumed, what is refused, what upgrades are worth."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainrig.catalog import require_chip
+from trainrig.errors import UsageError
+from trainrig.predict.prediction import DAY, answer, answer_dict
+from trainrig.predict.scenario import Site, question
+from trainrig.predict.search.upgrades import parse, rank
+from trainrig.predict.step import PARTS
+from trainrig.report.prediction_report import count, layout_words, where
+
+TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
+
+
+def words_of(asked: dict[str, object]) -> list[str]:
+    names = {"micro_batch": "batch-size", "seq": "seq-len"}
+    pairs = ((f"--{names.get(k, k.replace('_', '-'))}", str(v)) for k, v in asked.items())
+    return ["predict", *(word for pair in pairs for word in pair)]
+
+
+def test_a_prediction_as_json(trainrig) -> None:
+    code, out, _ = trainrig(*words_of(TWO | {"tokens": "1e9"}), "--link", "nvlink", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert sum(told["parts_s"].values()) == pytest.approx(told["step_time_s"])
+    assert list(told["parts_s"]) == list(PARTS)
+    assert sum(told["memory_parts_bytes"].values()) == told["memory_bytes_per_gpu"]
+    low, high = told["interval"]["step_time_s"]
+    assert low < told["step_time_s"] < high
+    assert told["tokens_per_step"] == 2 * 5 * 1024
+    assert told["tokens_per_day"] == pytest.approx(told["tokens_per_s"] * DAY)
+    assert told["days"] == pytest.approx(1e9 / told["tokens_per_day"])
+    assert told["kwh"] == pytest.approx(told["days"] * 24 * 2 * 0.45)  # 450 W each
+    assert 0.2 < told["mfu"] < 0.9 and told["hfu"] >= told["mfu"]
+    assert told["layout"]["engine"] == "ddp" and told["layout"]["dp"] == 2
+    assert set(told["provenance"]) >= {"matmul", "stream", "collective"}
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = trainrig(*words_of(TWO | {"tokens": "10e9", "what-if": "nvlink, power=300W"}))
+    assert code == 0
+    assert out.startswith("gpt2-medium on 2 × RTX 3090 Ti\n")
+    for said in (
+        "forward",
+        "backward",
+        "optimizer",
+        "MFU",
+        "80 % between",
+        "days",
+        "a GPU has",
+        "matmul: ",
+    ):
+        assert said in out
+    assert "matmul: RTX 3090 Ti" in out and "collective: " in out and "disk: " not in out
+    assert "…" not in out
+    assert all(len(line) <= width for line in out.splitlines())
+
+
+def test_what_does_not_fit_is_a_finding(trainrig) -> None:
+    code, out, _ = trainrig(*words_of({"model": "llama-7B", "on": "RTX 4090"}), "--json")
+    assert code == 1
+    assert json.loads(out)["fits"] is False
+
+
+REFUSED = [
+    ({}, "which model?", "--model gpt2-medium"),
+    ({"model": "gpt2"}, "on what?", "--on"),
+    ({"model": "gpt2-medum", "on": "RTX 4090"}, "unknown model 'gpt2-medum'", "gpt2-medium"),
+    ({"model": "gpt2", "on": "RTX 4091"}, "unknown chip: RTX 4091", "RTX 4090"),
+    ({"model": "gpt2", "on": "A100"}, "A100 is one of:", "the whole name"),
+    (TWO | {"precision": "bf61"}, "unknown precision 'bf61'", "bf16"),
+    (TWO | {"recompute": "selectiv"}, "unknown recompute 'selectiv'", "selective"),
+    (TWO | {"kernels": "flush"}, "unknown kernels 'flush'", "flash"),
+    (TWO | {"engine": "megatrn"}, "unknown engine 'megatrn'", "megatron"),
+    (TWO | {"optimizer": "adam"}, "unknown optimizer 'adam'", "adamw"),
+    (TWO | {"schedule": "zigzag", "pp": 2}, "unknown schedule 'zigzag'", "1f1b"),
+    (TWO | {"offload": "cloud"}, "unknown offload 'cloud'", "host"),
+    (TWO | {"link": "nvlnk"}, "unknown link 'nvlnk'", "nvlink"),
+    (TWO | {"tp": 3, "gpus": 3}, "16 heads cannot be split over 3", "1, 2, 4"),
+    (TWO | {"pp": 5, "gpus": 5}, "24 layers cannot be divided over 5 stages", "1, 2, 3"),
+    (TWO | {"gpus": -1}, "gpus = -1", "from 1"),
+    (TWO | {"gpus": 0}, "gpus = 0", "from 1"),
+    (TWO | {"gpus": 10**15}, "gpus = 1000000000000000", "from 1"),
+    (TWO | {"micro_batch": 0}, "batch-size = 0", "from 1"),
+    (TWO | {"zero": 7}, "zero = 7", "0 to 3"),
+    (TWO | {"seq": 4096}, "knows 1024 positions, not 4096", "--seq-len 1024"),
+    (TWO | {"fabric_gbps": -3}, "a fabric of -3 Gb/s", "400"),
+    (TWO | {"fabric_gbps": "nan"}, "a fabric of nan Gb/s", "400"),
+    (TWO | {"fabric_gbps": 1e12}, "a fabric of 1e+12 Gb/s", "Gb/s"),
+    (TWO | {"tokens": 0}, "tokens = 0", "above 0"),
+    (TWO | {"tokens": "inf"}, "tokens = inf", "above 0"),
+    (TWO | {"ep": 8}, "mixture of experts comes later", "--expert-parallel"),
+    (TWO | {"cp": 2}, "context parallelism comes later", "--context-parallel"),
+    (TWO | {"what-if": "nvlnk"}, "unknown upgrade 'nvlnk'", "nvlink"),
+    (TWO | {"what-if": "nvlink,,p2p"}, "an upgrade is missing", "ib-400"),
+    (TWO | {"what-if": "+0gpu"}, "+0gpu adds nothing", "+1gpu"),
+    (TWO | {"rates": "no-such-run"}, "no such run", "qualify"),
+    (TWO | {"gpus": "two"}, "'two' is not a valid integer", "--help"),
+    (TWO | {"lora_rank": -1}, "lora-rank = -1", "from 0"),
+]
+
+
+@pytest.mark.parametrize(("asked", "says", "hint"), REFUSED, ids=lambda v: str(v)[:50])
+def test_bad_input_is_one_line_and_a_hint(trainrig, asked, says, hint) -> None:
+    code, out, err = trainrig(*words_of(asked))
+    assert code == 2
+    assert out == ""
+    message, told = err.splitlines()
+    assert message.startswith("trainrig: ") and says in message
+    assert told.startswith("  hint: ") and hint in told
+
+
+def test_what_is_not_said_is_presumed() -> None:
+    asked = question({"model": "gpt3-175B", "on": "A100 SXM4 80GB", "tp": 8, "pp": 4})
+    layout = asked.layout
+    assert (layout.gpus, layout.dp, layout.engine) == (32, 1, "megatron")
+    assert (layout.seq, layout.precision, layout.kernels) == (2048, "bf16", "flash")
+    old = question({"model": "gpt2", "on": "V100 SXM2 16GB"}).layout
+    assert (old.precision, old.kernels, old.engine) == ("fp16", "eager", "plain")
+    sharded = question({"model": "gpt2", "on": "RTX 4090", "gpus": 4, "engine": "fsdp"}).layout
+    assert sharded.zero == 3
+    assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq == 4096
+
+
+def test_utilisation_is_none_where_it_is_not_defined() -> None:
+    adapters = answer(question(TWO | {"lora_rank": 8}))
+    assert adapters.mfu is None and adapters.hfu is None
+    assert answer_dict(adapters)["mfu"] is None
+
+
+def test_recomputation_adds_to_hfu_alone() -> None:
+    kernels = {"kernels": "fused"}
+    plain, some, full = (
+        answer(question(TWO | kernels | {"recompute": how}))
+        for how in ("none", "selective", "full")
+    )
+    assert plain.model_flops == some.model_flops == full.model_flops
+    assert plain.hardware_flops == plain.model_flops
+    # Scores and values once more, of 24 layers, 10 samples: 4·b·s²·h each.
+    assert some.hardware_flops - some.model_flops == 24 * 4 * 10 * 1024**2 * 1024
+    assert some.hardware_flops < full.hardware_flops < plain.model_flops * 4 / 3
+
+
+SITE = Site(chip=require_chip("RTX 3090 Ti"), gpus=2, gpus_per_node=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "changed"),
+    [
+        ("nvlink", {"link": "nvlink"}),
+        ("pcie", {"link": "pcie"}),
+        ("p2p", {"p2p": True}),
+        ("no-p2p", {"p2p": False}),
+        ("ib-400", {"fabric": 50e9}),
+        ("8xib-400", {"fabric": 400e9}),
+        ("eth-100", {"fabric": 12.5e9}),
+        ("+1gpu", {"gpus": 3, "gpus_per_node": 3}),
+        ("+3 nodes", {"gpus": 8}),
+    ],
+)
+def test_an_upgrade_changes_the_site(word, changed) -> None:
+    (upgrade,) = parse(word)
+    assert upgrade.apply(SITE) == SITE.replace(**changed)
+
+
+def test_an_upgrade_changes_the_chip() -> None:
+    slot, memory, power = (u.apply(SITE).chip for u in parse("pcie5, +24GB, power=300W"))
+    assert slot is not None and slot.pcie_generation == 5
+    assert memory is not None and memory.memory == 48 * 2**30
+    assert power is not None and power.tdp == 300.0
+
+
+@pytest.mark.parametrize(
+    ("chip", "word", "why"),
+    [
+        ("RTX 4090", "nvlink", "RTX 4090 has no NVLink"),
+        ("RTX 4090", "power=3000W", "3000 W is no limit that RTX 4090"),
+        ("RTX 4090", "power=10W", "10 W is no limit"),
+    ],
+)
+def test_what_cannot_be_had_is_last_with_its_reason(chip, word, why) -> None:
+    site = Site(chip=require_chip(chip))
+    first, last = rank(site, parse(f"{word}, +1gpu"), lambda there: 10.0 * there.gpus, before=10.0)
+    assert (first.name, first.rate, first.gain) == ("+1gpu", 20.0, 1.0)
+    assert last.rate is None and why in (last.reason or "")
+    assert last.to_dict()["tokens_per_s"] is None
+
+
+def test_upgrades_are_ranked_by_what_they_bring(trainrig) -> None:
+    asked = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
+    words = [*words_of(asked), "--engine", "megatron", "--kernels", "fused", "--link", "pcie"]
+    _, out, _ = trainrig(*words, "--what-if", "power=300W,nvlink,+24GB", "--json")
+    upgrades = json.loads(out)["upgrades"]
+    assert [one["name"] for one in upgrades] == ["nvlink", "+24GB", "power=300W"]
+    assert upgrades[0]["gain"] > 0.1 > upgrades[1]["gain"] >= 0.0 > upgrades[2]["gain"]
+
+
+def test_what_is_not_in_the_catalog_cannot_be_upgraded() -> None:
+    with pytest.raises(UsageError, match="cannot be upgraded"):
+        parse("+24GB")[0].apply(Site(chip=None))
+
+
+def test_words() -> None:
+    layout = question(TWO | {"tp": 2, "sequence_parallel": 1}).layout
+    assert layout_words(layout) == (
+        "megatron, tp 2, sequence parallel, batch 5, bf16 with fp32 masters, flash"
+    )
+    assert where(layout, "RTX 3090 Ti") == "2 × RTX 3090 Ti"
+    assert where(layout.replace(gpus=16, gpus_per_node=8), "H") == "16 × H in 2 nodes"
+    assert [count(n) for n in (0.5, 12, 999.9, 2.7e9, 1.4e11)] == [
+        "0.500", "12.0", "1.00k", "2.70B", "140B",
+    ]  # fmt: skip
+
+
+COLUMNS = "chip,num_gpus,layers,hidden,heads,vocab,seq,global_batch,micro_batch,precision"
+TABLE = f"""{COLUMNS},step_time_s,group
+RTX 4090,2,12,768,12,50257,1024,16,8,bf16,0.2,mine
+no such chip,1,12,768,12,50257,1024,8,8,bf16,0.2,mine
+"""
+
+
+def test_cases_are_told_a_line_each_or_as_a_table(trainrig, tmp_path) -> None:
+    path = tmp_path / "cases.csv"
+    path.write_text(TABLE)
+    code, out, _ = trainrig("predict", "--cases", str(path), "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert code == 0
+    assert (first["row"], first["reason"]) == (0, None)
+    assert 0.01 < first["step_time_s"] < 1.0
+    assert second["step_time_s"] is None and "not in the catalog" in second["reason"]
+    code, out, _ = trainrig("predict", "--cases", str(path))
+    assert code == 0
+    assert "mean of the groups' medians" in out and "RTX 4090" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("a,b\n1,2\n", "no column chip"), (None, "cannot read"), (b"\xff\xfe\x00", "no CSV")],
+)
+def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content, says) -> None:
+    path = tmp_path / "cases.csv"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, out, err = trainrig("predict", "--cases", str(path), "--json")
+    assert (code, out) == (2, "")
+    message, hint = err.splitlines()
+    assert says in message and hint.startswith("  hint: ")
+
+
+def test_a_precision_that_a_chip_lacks_is_told() -> None:
+    def told(chip: str, precision: str) -> tuple[str, ...]:
+        return answer(question({"model": "gpt2", "on": chip, "precision": precision})).warnings
+
+    assert "no bf16 rate is claimed of V100" in told("V100 SXM2 32GB", "bf16")[0]
+    assert "no fp8 rate" in told("RTX 3090", "fp8")[0]
+    assert told("V100 SXM2 32GB", "fp16") == told("RTX 4090", "fp8") == ()

@@ -1,0 +1,285 @@
+"""Rows of a table: what they mean, what they do not depend on, and what is wrong with bad ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainrig.catalog.published import training
+from trainrig.errors import DataError, UsageError
+from trainrig.predict.table import READ, case_of, predict_row, predict_rows, read_rows
+
+ROW = {
+    "chip": "A100 SXM4 80GB",
+    "num_gpus": "8",
+    "gpus_per_node": "8",
+    "link": "nvlink",
+    "framework": "PyTorch FSDP",
+    "model": "MPT-1b",
+    "layers": "24",
+    "hidden": "2048",
+    "heads": "16",
+    "kv_heads": "16",
+    "ffn": "8192",
+    "vocab": "50368",
+    "seq": "2048",
+    "global_batch": "128",
+    "micro_batch": "8",
+    "dp": "8",
+    "tp": "1",
+    "pp": "1",
+    "zero_stage": "3",
+    "grad_accum": "2",
+    "precision": "bf16",
+    "kernel_stack": "flash",
+    "recompute": "none",
+    "kind": "pretrain",
+}
+TABLE = list(itertools.islice(training.read(), 0, None, 12))
+
+
+def row(**changes: str) -> dict[str, str]:
+    return ROW | changes
+
+
+def test_a_row_is_read_as_it_stands() -> None:
+    case = case_of(ROW)
+    assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)
+    one = case.layout
+    assert (one.gpus, one.micro_batch, one.grad_accum, one.zero) == (8, 8, 2, 3)
+    assert (one.engine, one.kernels, one.recompute, one.precision) == (
+        *("fsdp", "flash", "none", "bf16"),
+    )
+    assert case.unstated == ()
+
+
+def test_the_answer_has_the_agreed_fields_and_is_json() -> None:
+    (found,) = predict_rows([ROW])
+    assert list(found) == ["row", "step_time_s", "memory_bytes_per_gpu", "interval", "reason"]
+    again = json.loads(json.dumps(found))
+    for name in ("step_time_s", "memory_bytes_per_gpu"):
+        low, high = again["interval"][name]
+        assert 0.0 < low <= again[name] * 1.2 and again[name] <= high * 1.2
+    assert again["reason"] is None and again["row"] == 0
+
+
+def test_no_prediction_knows_where_a_row_came_from() -> None:
+    shuffled = [one | {} for one in TABLE]
+    for column in ("source", "group", "notes", "grade", "step_time_s", "tokens_per_s_per_gpu"):
+        cells = [one.get(column, "") for one in TABLE]
+        for at, one in enumerate(shuffled):
+            one[column] = cells[at - 7]
+    assert [predict_row(one) for one in shuffled] == [predict_row(one) for one in TABLE]
+    assert any(a != b for a, b in zip(shuffled, TABLE, strict=True))
+
+
+def test_only_the_declared_columns_are_read() -> None:
+    few = [{name: one.get(name, "") for name in READ} for one in TABLE[::3]]
+    assert [predict_row(one) for one in few] == [predict_row(one) for one in TABLE[::3]]
+    assert not {"source", "group", "notes"} & set(READ)
+
+
+def test_an_offloaded_optimizer_takes_time_and_leaves_memory() -> None:
+    here, away = predict_row(ROW), predict_row(row(offload="host"))
+    assert away["memory_bytes_per_gpu"] < here["memory_bytes_per_gpu"]
+    assert away["step_time_s"] > here["step_time_s"]
+
+
+def test_deepspeed_that_does_not_say_where_its_optimizer_was_may_have_had_it_on_the_host() -> None:
+    blank, here, away = (
+        predict_row(row(framework="DeepSpeed", zero_stage="2", offload=word))
+        for word in ("", "none", "host")
+    )
+    assert blank["memory_bytes_per_gpu"] == here["memory_bytes_per_gpu"]
+    lows, highs = zip(
+        *(one["interval"]["memory_bytes_per_gpu"] for one in (blank, here, away)), strict=True
+    )
+    assert lows[0] == lows[2] < lows[1] and highs[0] == highs[1]
+    assert case_of(row()).unstated == (), "FSDP says nothing, and did nothing"
+
+
+def test_kinds_of_memory_are_told_apart() -> None:
+    kinds = ("allocated", "reserved", "device")
+    found = [predict_row(row(memory_kind=kind))["memory_bytes_per_gpu"] for kind in kinds]
+    assert found[1] == pytest.approx(1.06 * found[0]), "what the allocator cannot use"
+    assert found[2] - found[1] > 1e9, "the context and communicators"
+
+
+def test_what_is_not_stated_widens_the_interval() -> None:
+    stated, blank = predict_row(ROW), predict_row(row(kernel_stack="", recompute=""))
+
+    def width(found: dict[str, Any]) -> float:
+        low, high = found["interval"]["step_time_s"]
+        return float(high / low)
+
+    assert width(blank) > 1.1 * width(stated)
+    assert case_of(row(kernel_stack="")).unstated == ("kernel_stack",)
+    assert case_of(row(precision="")).layout.precision == "bf16"
+    assert case_of(row(precision="", chip="V100 SXM2 16GB")).layout.precision == "fp16"
+    assert case_of(row(precision="bf16-mixed")).layout.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"chip": ""}, "chip: not stated"),
+        ({"chip": "RTX 9999"}, "not in the catalog"),
+        ({"layers": ""}, "layers: not stated"),
+        ({"layers": "-3"}, "whole number from 0"),
+        ({"layers": "0"}, "whole number from 1"),
+        ({"hidden": "2048.5"}, "whole number"),
+        ({"hidden": "1e400"}, "whole number"),
+        ({"seq": "two thousand"}, "not a number"),
+        ({"heads": "7"}, "7 heads do not divide"),
+        ({"num_gpus": "8", "tp": "3"}, "no multiple of tp 3"),
+        ({"num_gpus": "", "dp": ""}, "num_gpus"),
+        ({"global_batch": "", "micro_batch": ""}, "neither global_batch nor micro_batch"),
+        ({"zero_stage": "4"}, "0 to 3"),
+        ({"num_gpus": "8", "dp": "4"}, "dp = 4: 8 GPUs by tp 1 × pp 1 are 8"),
+        ({"tp": "3", "num_gpus": "24"}, "16 heads cannot be split over 3"),
+        ({"pp": "5", "num_gpus": "40", "zero_stage": "0"}, "24 layers cannot be divided over 5"),
+        ({"pp": "2", "num_gpus": "16"}, "ZeRO 3 cannot shard"),
+        ({"global_batch": "100"}, "a global batch of 100 is not"),
+        ({"cp": "2"}, "context parallelism"),
+        ({"ep": "8"}, "expert parallelism"),
+        ({"model": "Mixtral 8x7B MoE"}, "mixture of experts"),
+        ({"model": "Transformer-XL base"}, "Transformer-XL"),
+        ({"precision": "int3"}, "precision"),
+        ({"kernel_stack": "magic"}, "kernel_stack"),
+        ({"recompute": "some"}, "recompute"),
+        ({"offload": "elsewhere"}, "offload"),
+        ({"link": "string"}, "link"),
+        ({"fabric_gbps_per_node": "-1"}, "fabric_gbps_per_node"),
+        ({"fabric_gbps_per_node": "fast"}, "not a number"),
+        ({"hardware": "B200 (power limited)"}, "power limit"),
+    ],
+)
+def test_a_row_that_lacks_something_says_what(changes: dict[str, str], reason: str) -> None:
+    found = predict_row(row(**changes))
+    assert found["step_time_s"] is None and found["memory_bytes_per_gpu"] is None
+    assert reason in found["reason"]
+    assert "\n" not in found["reason"] and len(found["reason"]) < 200
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(READ),
+        st.one_of(
+            st.text(max_size=12),
+            st.integers(-5, 2**40).map(str),
+            st.sampled_from(["nan", "inf", "1e308", "0", "-0.0", "true", "\uff14", "1_000"]),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=150)
+def test_no_cell_makes_it_crash(cells: dict[str, str]) -> None:
+    found = predict_row(ROW | cells)
+    assert (found["step_time_s"] is None) == (found["reason"] is not None)
+    if found["step_time_s"] is not None:
+        assert 0.0 < found["step_time_s"] < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("framework", "changes", "engine"),
+    [
+        ("Megatron-DeepSpeed", {"tp": "2", "num_gpus": "16", "zero_stage": "1"}, "megatron"),
+        ("HF + DeepSpeed 0.19", {}, "deepspeed"),
+        ("torchtitan (FSDP2)", {}, "fsdp"),
+        ("something of our own", {"zero_stage": "3"}, "fsdp"),
+        ("something of our own", {"zero_stage": "1"}, "deepspeed"),
+        ("something of our own", {"zero_stage": "0", "tp": "2", "num_gpus": "16"}, "megatron"),
+        ("something of our own", {"zero_stage": "0"}, "ddp"),
+    ],
+)
+def test_the_engine_follows_from_the_framework_or_the_split(
+    framework: str, changes: dict[str, str], engine: str
+) -> None:
+    assert case_of(row(framework=framework, **changes)).layout.engine == engine
+
+
+@pytest.mark.parametrize(
+    ("changes", "family"),
+    [
+        ({"model": "BERT-large"}, "bert"),
+        ({"model": "T5-base"}, "t5"),
+        ({"model": "ours", "ffn": "5632"}, "llama"),
+        ({"model": "ours", "kv_heads": "4"}, "llama"),
+        ({"model": "ours"}, "gpt2"),
+    ],
+)
+def test_the_family_follows_from_the_name_or_the_numbers(
+    changes: dict[str, str], family: str
+) -> None:
+    assert case_of(row(**changes)).shape.family == family
+
+
+def test_binned_batches_are_shorter_than_what_is_printed() -> None:
+    changes = {"model": "BERT-large", "framework": "NVIDIA DeepLearningExamples", "seq": "512"}
+    phase_two = row(**changes, zero_stage="0", kernel_stack="fused")
+    assert case_of(phase_two).mean_seq == 320 and case_of(phase_two).layout.seq == 512
+    assert case_of(phase_two | {"kind": "finetune"}).mean_seq == 0
+    assert case_of(phase_two | {"seq": "128"}).mean_seq == 0
+    other = predict_row(phase_two | {"framework": "apex"})
+    assert predict_row(phase_two)["step_time_s"] < 0.75 * other["step_time_s"]
+
+
+def test_a_printed_fabric_counts_where_no_rate_is_stated() -> None:
+    many = row(num_gpus="64", dp="64", global_batch="1024")
+    omni = many | {"interconnect": "NVLink3 / Omni-Path"}
+    assert predict_row(omni)["step_time_s"] > predict_row(many)["step_time_s"]
+    assert "fabric_gbps_per_node" in case_of(omni).unstated
+
+
+def test_heads_that_are_not_stated_suit_the_split() -> None:
+    case = case_of(row(hidden="14400", heads="", kv_heads="", ffn="57600", tp="8", num_gpus="64"))
+    assert case.shape.num_heads == 200 and case.shape.num_heads % 8 == 0
+
+
+def test_deepspeed_deals_layers_that_do_not_divide() -> None:
+    changes = {"layers": "26", "pp": "4", "num_gpus": "32", "zero_stage": "1"}
+    assert "26 layers" in predict_row(row(**changes))["reason"]
+    found = predict_row(row(framework="Megatron-DeepSpeed", **changes))
+    assert found["reason"] is None
+
+
+def test_batches_follow_from_each_other() -> None:
+    by_accum = case_of(row(global_batch="", grad_accum="2")).layout
+    by_batch = case_of(row(grad_accum="")).layout
+    assert by_accum.grad_accum == by_batch.grad_accum == 2
+    assert case_of(row(micro_batch="")).layout.micro_batch == 8
+
+
+def test_a_table_without_what_is_needed_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("chip,layers\nA100 SXM4 80GB,24\n", encoding="utf-8")
+    with pytest.raises(DataError, match="no column hidden, seq"):
+        list(read_rows(path))
+    with pytest.raises(DataError, match="cannot read"):
+        list(read_rows(tmp_path / "absent.csv"))
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00chip")
+    with pytest.raises(DataError):
+        list(read_rows(tmp_path / "binary.csv"))
+
+
+def test_rows_stream_and_ragged_ones_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "ragged.csv"
+    header = ",".join(ROW)
+    whole = ",".join(ROW.values())
+    path.write_text(f"\ufeff{header}\n{whole}\n{whole},more,and more\nA10\n", encoding="utf-8")
+    first, second, third = read_rows(path)
+    assert predict_row(first) == predict_row(second)
+    assert predict_row(third)["reason"] is not None
+    endless = predict_rows(itertools.repeat(ROW))
+    assert [next(endless)["row"] for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_case_that_means_nothing_is_an_error_of_use() -> None:
+    with pytest.raises(UsageError):
+        case_of({})

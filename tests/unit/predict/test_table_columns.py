@@ -1,0 +1,197 @@
+"""What tables leave out or spell in their own way: a stated default, and a wider interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.errors import UsageError
+from trainrig.predict.table import case_of, predict_row, read_rows
+
+ROW = {
+    "chip": "A100 SXM4 80GB",
+    "num_gpus": "8",
+    "gpus_per_node": "8",
+    "link": "nvlink",
+    "framework": "PyTorch FSDP",
+    "model": "Llama-2-7B",
+    "layers": "32",
+    "hidden": "4096",
+    "heads": "32",
+    "kv_heads": "32",
+    "ffn": "11008",
+    "vocab": "32000",
+    "seq": "4096",
+    "global_batch": "32",
+    "micro_batch": "2",
+    "dp": "8",
+    "tp": "1",
+    "pp": "1",
+    "zero_stage": "3",
+    "grad_accum": "2",
+    "precision": "bf16",
+    "kernel_stack": "flash",
+    "recompute": "none",
+    "kind": "pretrain",
+}
+
+
+def row(**changes: str) -> dict[str, str]:
+    return ROW | changes
+
+
+def width(found: dict[str, Any]) -> float:
+    low, high = found["interval"]["step_time_s"]
+    return float(high / low)
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("bf16 (amp)", "bf16"),
+        ("amp_bf16", "bf16"),
+        ("bf16-mixed", "bf16"),
+        ("torch.bfloat16", "bf16"),
+        ("16-mixed", "fp16"),
+        ("FP16", "fp16"),
+        ("float16", "fp16"),
+        ("mxfp8", "fp8"),
+        ("fp8 (TE)", "fp8"),
+        ("TF32", "tf32"),
+        ("float32", "fp32"),
+    ],
+)
+def test_a_precision_is_known_however_it_is_spelled(text: str, precision: str) -> None:
+    case = case_of(row(precision=text))
+    assert case.layout.precision == precision and "precision" not in case.unstated
+    assert case_of(row(precision="", dtype=text)).layout.precision == precision
+
+
+@pytest.mark.parametrize("text", ["nf4", "int8", "bnb 4-bit bf16"])
+def test_weights_that_are_quantised_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="precision"):
+        case_of(row(precision=text))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": ""},
+        {"precision": "mixed"},
+        {"chip": "A100"},
+        {"ffn": ""},
+        {"heads": ""},
+        {"zero_stage": ""},
+        {"micro_batch": "", "grad_accum": ""},
+    ],
+)
+def test_what_a_default_stands_for_widens_the_interval(changes: dict[str, str]) -> None:
+    found = predict_row(row(**changes))
+    assert found["reason"] is None
+    assert width(found) > 1.005 * width(predict_row(ROW))
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM4 80GB"),
+        ("H100 SXM", "H100 SXM5 80GB"),
+        ("H100", "H100 SXM5 80GB"),
+        ("RTX 4090 24GB", "RTX 4090"),
+        ("GB200 (per GPU)", "GB200"),
+        ("RTX PRO 6000", "RTX PRO 6000 Blackwell"),
+    ],
+)
+def test_a_chip_is_known_by_what_tables_call_it(name: str, chip: str) -> None:
+    assert case_of(row(chip=name, link="")).chip.name == chip
+    assert case_of(row(chip="", hardware=chip, link="")).chip.name == chip
+
+
+@pytest.mark.parametrize("name", ["RTX 3090 12GB", "RTX", "TPU", "A", "RTX 4090 Laptop GPU"])
+def test_no_chip_stands_for_another(name: str) -> None:
+    assert "not in the catalog" in predict_row(row(chip=name, link=""))["reason"]
+
+
+@pytest.mark.parametrize("blank", ["NaN", "nan", "None", "null", "N/A", "-", "  "])
+def test_what_tables_write_for_nothing_is_nothing(blank: str) -> None:
+    changes = dict.fromkeys(("kv_heads", "grad_accum", "vpp", "cp", "ep", "dp"), blank)
+    assert predict_row(row(**changes)) == predict_row(row(**dict.fromkeys(changes, "")))
+    assert predict_row(row(layers=blank))["reason"] == "layers: not stated"
+    assert case_of(row(link="none", recompute="None")).unstated == ()
+
+
+def test_fsdp_shards_weights_where_no_stage_is_stated() -> None:
+    layout = case_of(row(zero_stage="")).layout
+    assert (layout.zero, layout.engine) == (3, "fsdp")
+    assert case_of(row(zero_stage="", framework="")).layout.zero == 0
+
+
+def test_sequence_parallel_without_tensor_parallel_is_nothing() -> None:
+    assert predict_row(row(seq_parallel="True")) == predict_row(ROW)
+    megatron = row(tp="2", dp="4", zero_stage="1", framework="Megatron-LM", grad_accum="4")
+    assert case_of(megatron | {"seq_parallel": "True"}).layout.sequence_parallel == 1
+
+
+def test_micro_batches_that_are_not_stated_fit_in_memory() -> None:
+    case = case_of(row(micro_batch="", grad_accum="", global_batch="2048"))
+    found = predict_row(row(micro_batch="", grad_accum="", global_batch="2048"))
+    assert found["memory_bytes_per_gpu"] < case.rates.memory_bytes
+    assert case.layout.micro_batch * case.layout.grad_accum == 256
+    pipeline = row(
+        micro_batch="",
+        grad_accum="",
+        global_batch="64",
+        pp="8",
+        dp="1",
+        zero_stage="0",
+        framework="Megatron-LM",
+    )
+    assert case_of(pipeline).layout.grad_accum >= 32
+
+
+@pytest.mark.parametrize(
+    ("word", "link"), [("NVLink 4", "NVLink"), ("NVSwitch", "NVLink"), ("PCIe 4.0 x16", "PCIe")]
+)
+def test_a_link_is_known_however_it_is_spelled(word: str, link: str) -> None:
+    assert case_of(row(link=word)).rates.provenance["collective"].startswith(link)
+
+
+def test_nodes_that_are_not_stated_are_filled() -> None:
+    case = case_of(row(num_gpus="12", dp="12", gpus_per_node="", global_batch="48"))
+    assert case.layout.gpus_per_node == 6
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_a_table_is_read_as_programs_write_it(tmp_path: Path, between: str) -> None:
+    path = tmp_path / "table.csv"
+    lines = [between.join(ROW), between.join(ROW.values())]
+    path.write_bytes("\r\n".join(lines).replace("Llama-2-7B", "Llama-2-7B \xd7").encode("latin-1"))
+    (found,) = read_rows(path)
+    assert predict_row(found) == predict_row(ROW)
+
+
+def test_a_long_cell_costs_its_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    rows = [",".join(ROW), ",".join(row(layers="9" * 200_000).values()), ",".join(ROW.values())]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    first, second = (predict_row(one) for one in read_rows(path))
+    assert first["reason"] and second["reason"] is None
+
+
+def test_memory_is_of_the_kind_that_the_row_states() -> None:
+    allocated, reserved, device = (
+        predict_row(row(memory_kind=kind)) for kind in ("allocated", "reserved", "device")
+    )
+    assert predict_row(ROW) == allocated
+    assert allocated["memory_bytes_per_gpu"] < device["memory_bytes_per_gpu"]
+    assert (
+        reserved["interval"]["memory_bytes_per_gpu"]
+        != allocated["interval"]["memory_bytes_per_gpu"]
+    )
+
+
+def test_a_case_knows_no_more_than_an_answer_where_a_row_came_from() -> None:
+    named = row(source="Megatron-LM", group="megatron2021", notes="DeepSpeed, fp16", grade="C")
+    assert case_of(named) == case_of(ROW)

@@ -1,0 +1,484 @@
+"""What the report says: joined rows, ladders and their causes, and the words around them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pytest
+
+import report_views as made
+from report_views import GPU, claimed, claimed_link, claimed_memory, matmul_case, point
+from trainrig.analysis.device_ranking import run_groups
+from trainrig.analysis.evidence import intensity_of
+from trainrig.analysis.match import join
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.waterfall import Gap, Ladder, ladder
+from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
+from trainrig.report.render.markdown import markdown
+from trainrig.report.render.terminal import print_report
+from trainrig.report.run_report import MAX_ROWS, build_page
+from trainrig.report.words import device_names, gaps_in, verdict_word, worst_rung, worst_sentence
+
+
+def run_of(*records: Record, **more: Any) -> RunView:
+    return RunView(**({"name": "run", "records": records, "verdict": passed()} | more))
+
+
+def passed() -> Verdict:
+    return Verdict(outcome=Outcome.PASS, reason="all required steps ran")
+
+
+def only(view: RunView) -> Ladder:
+    (found,) = ladder(view)
+    return found
+
+
+def gap_of(view: RunView) -> Gap:
+    """The gap of the last rung of the only ladder."""
+    gap = only(view).rungs[-1].gap
+    assert gap is not None
+    return gap
+
+
+def big(value: float, **more: Any) -> Record:
+    return point("matmul", matmul_case("fp16", 8192), value, **more)
+
+
+CLAIM = claimed("fp16", 165.2e12)
+
+
+# Joining
+
+
+def test_equal_cards_share_a_prediction_and_have_rows_of_their_own() -> None:
+    first, second = big(160e12), big(150e12, device_index=1)
+    expected = made.predicted(first, 140e12, 170e12).replace(device_index=None)
+    rows = join([CLAIM, expected, first, second])
+    assert [(row.index, row.measured) for row in rows] == [(0, first), (1, second)]
+    assert all(row.predicted is expected for row in rows)
+
+
+def test_a_prediction_of_one_card_is_not_another_cards() -> None:
+    first, second = big(160e12), big(150e12, device_index=1)
+    mine = made.predicted(second, 140e12, 170e12)
+    assert [row.predicted for row in join([mine, first, second])] == [None, mine]
+
+
+def test_a_repeated_point_replaces_the_one_before() -> None:
+    (row,) = join([big(100e12, disturbed="busy"), again := big(160e12)])
+    assert row.measured is again
+
+
+def test_attempts_and_other_versions_do_not_meet_a_point() -> None:
+    one = big(160e12)
+    rows = join([*made.settled(one, 1e12), one.replace(version=2)])
+    assert len(rows) == 2
+    assert all(row.measured is not None and row.measured.attempt is None for row in rows)
+
+
+def test_published_figures_meet_by_key() -> None:
+    theirs = big(172e12, kind=Kind.BASELINE, device_index=None, source="someone")
+    other = theirs.replace(device="RTX 3090 Ti")
+    (row,) = join([big(160e12)], [theirs, other])
+    assert row.baselines == (theirs,)
+
+
+def test_a_case_that_was_only_predicted_has_a_row() -> None:
+    expected = made.predicted(big(160e12), 140e12, 170e12)
+    (row,) = join([expected])
+    assert (row.measured, row.predicted) == (None, expected)
+
+
+# Ladders
+
+
+def test_the_claim_with_the_right_accumulation_is_the_ceiling() -> None:
+    twice = claimed("fp16", 330.3e12, accumulate="fp16")
+    found = only(run_of(twice, CLAIM, big(130e12)))
+    assert [rung.value for rung in found.rungs] == [165.2e12, 130e12]
+    assert found.rungs[1].gap is not None
+    assert found.rungs[1].gap.share == pytest.approx(130 / 165.2 - 1)
+
+
+def test_without_a_claim_record_the_points_limit_is_the_ceiling() -> None:
+    found = only(run_of(big(130e12, limit=Limit(value=165.2e12, source="data sheet"))))
+    assert (found.rungs[0].value, found.rungs[0].provenance) == (165.2e12, "data sheet")
+
+
+def test_without_any_claim_there_is_no_gap() -> None:
+    found = only(run_of(big(130e12)))
+    assert found.rungs[0].note == "no claim known"
+    assert found.rungs[1].gap is None
+
+
+def test_sustained_hangs_below_burst_and_all_at_once_below_that() -> None:
+    sustained = point("matmul", matmul_case("fp16", 8192, sustained=True), 150e12)
+    together = big(140e12, device_count=2)
+    found = only(run_of(CLAIM, big(160e12), sustained, together))
+    names = [rung.name for rung in found.rungs]
+    assert names == ["Claim", "Best matmul", "Sustained matmul", "Matmul, all GPUs at once"]
+    assert found.rungs[2].gap is not None
+    assert found.rungs[2].gap.amount == pytest.approx(-10e12)
+
+
+def test_an_undisturbed_point_is_preferred_to_a_faster_disturbed_one() -> None:
+    disturbed = point("matmul", matmul_case("fp16", 4096), 170e12, disturbed="busy")
+    found = only(run_of(CLAIM, disturbed, big(150e12)))
+    assert found.rungs[1].value == 150e12
+
+
+def test_a_skipped_case_says_why() -> None:
+    skipped = big(None, status=Status.SKIPPED, reason="would take 90 s")
+    rung = only(run_of(CLAIM, skipped)).rungs[1]
+    assert (rung.value, rung.note, rung.gap) == (None, "skipped: would take 90 s", None)
+
+
+def test_hot_vectors_are_no_rung_of_the_memory_ladder() -> None:
+    case = {"op": "scale", "dtype": "fp32", "num_elements": 4096, "cache": "hot"}
+    assert ladder(run_of(claimed_memory(1e12), point("vector", case, 3e12))) == ()
+
+
+def test_a_machine_with_two_cards_numbers_them() -> None:
+    titles = [each.title for each in ladder(run_of(CLAIM, big(1e14), big(1e14, device_index=1)))]
+    assert titles == [f"fp16 compute of {GPU} #0", f"fp16 compute of {GPU} #1"]
+    assert only(run_of(CLAIM, big(1e14))).title == f"fp16 compute of {GPU}"
+
+
+# Causes: each is named when, and only when, the records show it
+
+
+def link_copy(value: float, memory: str = "pinned") -> Record:
+    case = {"direction": "h2d", "bytes": 2**28, "memory": memory, "cache": "cold"}
+    return point("copy", case, value)
+
+
+def machine_with(**link: int) -> dict[str, Any]:
+    machine = made.machine(1)
+    machine["gpus"][0]["link"] |= link
+    return machine
+
+
+def host_with(**cpu: Any) -> dict[str, Any]:
+    machine = made.machine(0)
+    machine["cpu"] |= cpu
+    return machine
+
+
+def on_cpu(value: float) -> Record:
+    return big(value, device=made.CPU, device_index=None)
+
+
+CPU_CLAIM = claimed("fp16", 165.2e12, made.CPU)
+SHEET = {"sm_clock_hz": 2.52e9}
+
+CAUSES: dict[str, tuple[RunView, str]] = {
+    "disturbed": (run_of(CLAIM, big(100e12, disturbed="load 9")), "disturbed: load 9"),
+    "boost clock": (
+        run_of(CLAIM, big(174e12, conditions={"sm_clock_hz": 2.73e9})),
+        "ran at 2.73 GHz; the data sheet counts with 2.52 GHz: not an error",
+    ),
+    "above, clock unknown": (run_of(CLAIM, big(174e12)), "boost clock above the data sheet's"),
+    "at the claim": (run_of(CLAIM, big(166e12)), "at the claim"),
+    "close": (run_of(CLAIM, big(162e12)), "close to its ceiling"),
+    "thermal": (
+        run_of(
+            CLAIM,
+            big(
+                100e12,
+                conditions={"throttle_reasons": "hw_thermal_slowdown", "temperature_c": 91.0},
+            ),
+        ),
+        "thermal slowdown at 91 °C",
+    ),
+    "power": (
+        run_of(
+            CLAIM,
+            big(130e12, conditions={"throttle_reasons": "sw_power_cap"} | SHEET),
+            machine=made.machine(1),
+        ),
+        "power cap of 450 W: 2.52 GHz under load",
+    ),
+    "clock": (
+        run_of(CLAIM, big(130e12, conditions={"sm_clock_hz": 2.1e9})),
+        "clock: 2.10 GHz under load, 2.52 GHz behind the ceiling; that is 78 % of the gap",
+    ),
+    "memory-bound": (
+        run_of(CLAIM, claimed_memory(1008e9), point("matmul", matmul_case("fp16", 128), 9e12)),
+        "memory-bound shape: 43 FLOP/B, the ridge lies at 164",
+    ),
+    "rising": (
+        run_of(CLAIM, big(120e12), point("matmul", matmul_case("fp16", 4096), 90e12)),
+        "still rising at 8192",
+    ),
+    "narrow link": (
+        run_of(claimed_link(31.5e9), link_copy(12e9), machine=machine_with(width=8)),
+        "PCIe link at x8 of x16",
+    ),
+    "old link": (
+        run_of(claimed_link(31.5e9), link_copy(12e9), machine=machine_with(generation=3)),
+        "PCIe link at generation 3 of generation 4",
+    ),
+    "pageable": (
+        run_of(claimed_link(31.5e9), link_copy(25e9), link_copy(11e9, "pageable")),
+        "pageable memory is copied into a pinned buffer",
+    ),
+    "quota": (
+        run_of(CPU_CLAIM, on_cpu(60e12), machine=host_with(quota_cpus=2.0)),
+        "this process may use 2 of the 32 threads",
+    ),
+    "affinity": (
+        run_of(CPU_CLAIM, on_cpu(60e12), machine=host_with(usable_threads=4)),
+        "this process may use 4 of the 32 threads",
+    ),
+    "uncertain claim": (
+        run_of(CPU_CLAIM.replace(interval=(80e12, 165.2e12)), on_cpu(90e12)),
+        "the claim itself is uncertain: 80.0 to 165 TFLOPS",
+    ),
+    "no peer access": (
+        run_of(
+            point("step", {"model": "BERT", "dtype": "fp16"}, 70e12, metric="flop_rate"),
+            point(
+                "step",
+                {"model": "BERT", "dtype": "fp16"},
+                52e12,
+                metric="flop_rate",
+                device_count=2,
+            ),
+        ),
+        "exposed communication: these cards have no P2P",
+    ),
+    "unknown": (run_of(CLAIM, big(130e12)), "cause not known"),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_cause_is_named_from_the_records(name: str) -> None:
+    view, said = CAUSES[name]
+    gap = gap_of(view)
+    assert gap.cause.startswith(said)
+    assert gap.known == (name != "unknown")
+
+
+@pytest.mark.parametrize("name", sorted(set(CAUSES) - {"unknown"}))
+def test_without_its_fault_the_cause_is_not_named(name: str) -> None:
+    """The same step without conditions, machine and neighbours: the cause is gone."""
+    view, said = CAUSES[name]
+    last = only(view).rungs[-1]
+    assert last.record is not None
+    assert last.value is not None
+    bare = big(130e12, device=last.record.device, device_index=last.record.device_index)
+    cause = gap_of(run_of(claimed("fp16", 165.2e12, bare.device or ""), bare)).cause
+    assert not cause.startswith(said)
+
+
+def test_what_needs_doing_comes_with_the_next_command() -> None:
+    for name in ("disturbed", "thermal", "power", "clock", "memory-bound", "rising", "narrow link"):
+        assert gap_of(CAUSES[name][0]).next, name
+
+
+def test_intensity_of_a_square_matmul() -> None:
+    """2n³ over 3·2n² bytes: n / 3 for two-byte types."""
+    assert intensity_of(big(1.0)) == pytest.approx(8192 / 3)
+    assert intensity_of(link_copy(1.0)) is None
+
+
+# Words
+
+
+def test_the_worst_rung_is_the_one_below_its_band() -> None:
+    """fp16 lost more of its claim, but fp32 is what is not as expected."""
+    slow = point("matmul", matmul_case("fp32", 8192), 60e12)
+    view = run_of(
+        CLAIM, claimed("fp32", 82.6e12), big(80e12), made.predicted(slow, 70e12, 80e12), slow
+    )
+    assert worst_sentence(view).startswith(
+        f"fp32 compute of {GPU}: best matmul reaches 60.0 of 82.6 TFLOPS (−27 %), below"
+    )
+    without = dataclasses.replace(
+        view, records=tuple(r for r in view.records if r.interval is None)
+    )
+    assert worst_rung(ladder(without)) is None
+
+
+def test_disturbed_rungs_are_never_the_worst() -> None:
+    view = run_of(CLAIM, big(10e12, disturbed="busy"))
+    assert worst_rung(ladder(view)) is None
+    assert worst_sentence(view) == "No rung can be judged: every point was disturbed."
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (run_of(), "No point has a value"),
+        (run_of(big(1e14)), "No claim is known"),
+        (run_of(CLAIM, big(164e12)), "Every rung that can be judged is within 3 %"),
+    ],
+)
+def test_no_worst_rung_is_said(view: RunView, said: str) -> None:
+    assert worst_sentence(view).startswith(said)
+
+
+def test_the_verdict_is_never_guessed() -> None:
+    assert verdict_word(run_of()) == "PASS"
+    assert verdict_word(run_of(verdict=None)) == "NO VERDICT"
+    published = run_of(verdict=None, config={"origin": "published figures"})
+    assert verdict_word(published) == "NOT JUDGED"
+
+
+def test_devices_are_counted() -> None:
+    assert device_names(made.gpu_view(8)) == "8 × RTX 4090"
+    assert device_names(made.cpu_view()) == made.CPU
+
+
+# The page
+
+
+def test_the_odd_card_is_marked_and_no_other() -> None:
+    page = build_page(made.gpu_view(8, slow_card=3))
+    odd = {peer.label for group in page.peers for peer in group.peers if peer.odd}
+    assert odd == {"GPU 3"}
+    whole = build_page(made.gpu_view(8))
+    assert not any(peer.odd for group in whole.peers for peer in group.peers)
+
+
+def test_the_judge_decides_which_card_is_odd() -> None:
+    """A card that is behind but was not named by the verdict is shown with its deviation only."""
+    page = build_page(dataclasses.replace(made.gpu_view(8, slow_card=3), verdict=passed()))
+    behind = [peer for group in page.peers for peer in group.peers if peer.deviation == "−16 %"]
+    assert behind
+    assert not any(peer.odd for peer in behind)
+
+
+def test_what_went_wrong_is_never_left_out_of_a_full_table() -> None:
+    good = [point("matmul", matmul_case("fp16", size), 1e14) for size in range(1, MAX_ROWS + 50)]
+    bad = big(None, status=Status.FAILED, reason="wrong answer: 3 of 4 probes")
+    page = build_page(run_of(*good, bad))
+    (table,) = page.tables
+    assert len(table.rows) == MAX_ROWS
+    assert page.left_out == 50
+    assert any(row.state == "failed: wrong answer: 3 of 4 probes" for row in table.rows)
+    assert table.summary == f"{MAX_ROWS + 50} points, 1 failed"
+
+
+def test_provenance_names_workers_samples_and_conditions() -> None:
+    page = build_page(made.gpu_view())
+    row = next(r for t in page.tables for r in t.rows if r.label == "fp16 8192 × 8192 × 8192")
+    facts = dict(row.facts)
+    assert facts["Worker 1"].startswith("6.85 ms; 11 samples, 6.82 ms to 6.89 ms; converged")
+    assert facts["Conditions"] == "sm clock 2.52 GHz; power 431 W; temperature 71 °C"
+    assert facts["Formula"] == "2·m·k·n / time"
+    assert facts["Expected"].startswith("157 TFLOPS (145 TFLOPS to 169 TFLOPS): published, n = 3")
+    assert "data sheet" in facts["Ceiling"]
+
+
+def test_runs_are_compared_at_the_case_that_they_share() -> None:
+    """Different cards at one case, at its fastest size; disturbed points stay out."""
+    a100 = {"device": "A100 SXM4 80GB"}
+    small = point("matmul", matmul_case("fp16", 128), 1e12)
+    first = run_of(big(160e12), small)
+    second = run_of(big(240e12, **a100), small.replace(**a100, id="other"))
+    (group,) = run_groups([first, second])
+    assert group.name == "fp16 8192 × 8192 × 8192"
+    shown = [(peer.label, peer.value, peer.deviation) for peer in group.peers]
+    assert shown == [
+        ("1. RTX 4090", "160 TFLOPS", "−33 %"),
+        ("2. A100 SXM4 80GB", "240 TFLOPS", ""),
+    ]
+    third = run_of(big(240e12, disturbed="busy"))
+    assert run_groups([first, third]) == ()
+
+
+def test_planned_cases_without_a_result_are_counted() -> None:
+    seen, planned = big(160e12), point("matmul", matmul_case("fp16", 4096), 1e14)
+    view = run_of(seen, made.predicted(seen, 1e14, 2e14), made.predicted(planned, 1e14, 2e14))
+    assert gaps_in(view) == ("the machine was not described", "1 of 2 planned cases have no result")
+
+
+def test_a_strangers_dtype_never_becomes_a_command() -> None:
+    evil = point("matmul", matmul_case("fp16; rm -rf ~", 128), 1e12, disturbed="busy")
+    view = run_of(evil.replace(limit=Limit(value=2e12, source="sheet")))
+    assert gap_of(view).next == "on a quiet machine: trainrig bench matmul"
+
+
+# Terminal and markdown
+
+
+def printed(view: RunView, width: int = 80, **more: Any) -> str:
+    from rich.console import Console
+
+    stream = io.StringIO()
+    print_report(view, Console(file=stream, width=width, **more))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_terminal_report_keeps_its_width(width: int) -> None:
+    text = printed(made.gpu_view(2, slow_card=1), width)
+    assert max(map(len, text.splitlines())) <= width
+    for said in ("FAIL", "Worst rung:", "GPU 1 is odd", "unverified on hardware", "error:"):
+        assert said in text
+
+
+def test_no_colour_where_none_is_wanted() -> None:
+    assert "\x1b" not in printed(made.gpu_view())
+    assert "\x1b[" in printed(made.gpu_view(), force_terminal=True, color_system="standard")
+
+
+def test_one_gpu_says_nothing_of_links_between_gpus() -> None:
+    assert "NVLink" not in printed(made.gpu_view(1))
+
+
+def test_a_run_that_was_cut_off_is_said_to_be() -> None:
+    for text in (printed(made.cut_off_view()), markdown(made.cut_off_view())):
+        assert "NO VERDICT" in text
+        assert "cut off before its machine.json" in text
+        assert "nothing was measured" in text
+
+
+def test_hostile_names_do_not_reach_the_terminal() -> None:
+    text = printed(made.hostile_view())
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_hostile_names_stay_text_in_markdown() -> None:
+    text = markdown(made.hostile_view())
+    assert "\x1b" not in text
+    assert "<script" not in text.replace("\\<script", "")
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    assert all(line.replace("\\|", "").count("|") == 5 for line in table)
+
+
+def test_markdown_holds_the_ladder_and_the_findings() -> None:
+    text = markdown(made.gpu_view())
+    assert "| Best matmul | 160 TFLOPS | −4.80 TFLOPS (−2.9 %) | close to its ceiling |" in text
+    assert "- Note: matmul fp16" in text
+    assert len(text) < 4000
+
+
+# Through the command line
+
+
+def test_json_has_every_rung(capsys: pytest.CaptureFixture[str]) -> None:
+    from trainrig.cli.demo import command
+
+    command.main(["--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "INCOMPLETE"
+    assert "no-p2p" in [answer["id"] for answer in found["answers"]]
+    shares = found["ladders"][0]["rungs"][2]["gap"]["shares"]
+    assert shares[-1]["name"] == "not explained"
+    rungs = [r["name"] for r in found["ladders"][0]["rungs"]]
+    assert rungs == [
+        "Claim",
+        "Best matmul",
+        "Best layer",
+        "Training step",
+        "Training step, all GPUs",
+    ]
+    assert all(
+        r["kind"] in ("claimed", "baseline") for each in found["ladders"] for r in each["rungs"]
+    )

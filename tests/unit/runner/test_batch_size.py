@@ -1,0 +1,294 @@
+"""Batch size ``auto``: by formula, by doubling, and what happens where it does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.analysis.training_results import stored
+from trainrig.errors import DataError, UsageError
+from trainrig.record import Kind, Outcome, Status
+from trainrig.runner import batch_size, experiment_session
+from trainrig.runner import experiments as runner
+from trainrig.runner.batch_size import by_doubling, guess, layout_of, smaller
+from trainrig.runner.train_resume import done_in, experiments_of
+from trainrig.store import read_run
+from trainrig.train.config import Experiment, from_dict
+from trainrig.train.config_file import experiment_of, read_file
+from trainrig.train.launch import Ended
+from trainrig.workload import find
+from trainrig.workload.memory import memory
+
+MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+
+
+def experiment(**changes: Any) -> Experiment:
+    keys = {"model": MODEL, "seq_len": 16, "steps": 6, "device": "cpu", "precision": "fp32"}
+    return experiment_of(keys | {"batch_size": "auto"} | changes)
+
+
+@pytest.fixture(scope="module")
+def data(prepared_text: Path) -> str:
+    """A small prepared corpus."""
+    return str(prepared_text)
+
+
+def test_auto_is_a_word_of_the_key(tmp_path: Path) -> None:
+    assert experiment().auto_batch and not experiment(batch_size=3).auto_batch
+    path = tmp_path / "x.toml"
+    path.write_text('[sweep]\nbatch_size = ["auto", 4]\n')
+    assert [(e.auto_batch, e.batch) for e in read_file(path, {})] == [(True, 1), (False, 4)]
+    with pytest.raises(UsageError, match="tokens and batch_size auto"):
+        experiment_of({"batch_size": "auto", "tokens": 4096})
+
+
+def test_the_guess_fits_and_the_next_does_not() -> None:
+    own = experiment(model="gpt2", seq_len=1024, device="cuda", precision="bf16")
+    free = 24 * 2**30
+    batch = guess(own, free)
+    shape = find("gpt2")
+    assert memory(shape, layout_of(own.replace(batch=batch))).total <= free
+    assert memory(shape, layout_of(own.replace(batch=batch + 1))).total > free
+
+
+def test_a_guess_is_bounded_and_never_nothing() -> None:
+    assert guess(experiment(), 1e12) == batch_size.MOST["cpu"]
+    assert guess(experiment(), 1.0) == 1
+
+
+@pytest.mark.parametrize("keys", [{"batch_size": 2**30}, {"batch_size": 1, "grad_accum": 2**30}])
+def test_what_would_swap_the_host_is_not_started(
+    data: str, tmp_path: Path, keys: dict[str, int], little_memory: list[int]
+) -> None:
+    outcomes = runner.run_experiments((experiment(data=data, **keys),), out=tmp_path)
+    found = runner.summary(outcomes)
+    assert little_memory == [] and outcomes.verdict.outcome is Outcome.FAIL
+    assert found["status"] == "oom" and "not started" in found["reason"]
+    assert found["reason"].startswith("a step needs about ")
+
+
+@pytest.mark.parametrize(("most", "found"), [(0, 1), (1, 1), (5, 4), (8, 8), (999, 16)])
+def test_doubling_ends_at_what_fits_or_at_the_bound(most: int, found: int) -> None:
+    tried: list[int] = []
+
+    def fits(own: Experiment) -> bool:
+        tried.append(own.batch)
+        return own.batch <= most
+
+    assert by_doubling(experiment(), fits) == found
+    assert tried == [1, 2, 4, 8, 16][: len(tried)]
+
+
+def test_half_is_next_until_there_is_none() -> None:
+    assert [smaller(batch) for batch in (11, 5, 2, 1)] == [5, 2, 1, None]
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
+    """A machine on which no more than 4 samples fit, or ``param``; what was tried on it."""
+    most = getattr(request, "param", 4)
+    tried: list[int] = []
+    real = experiment_session.launch
+
+    def launch(command: Any, folder: Path, **how: Any) -> Ended:
+        asked = json.loads((folder / "experiment.json").read_text())["experiment"]
+        tried.append(asked["batch"])
+        if asked["batch"] > most:
+            return Ended(status=Status.OOM, reason="rank 0: out of memory")
+        return real(command, folder, **how)
+
+    monkeypatch.setattr(experiment_session, "launch", launch)
+    return tried
+
+
+def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
+    data: str, tmp_path: Path, little_memory: list[int]
+) -> None:
+    own = experiment(data=data, name="auto")
+    outcomes = runner.run_experiments((own,), out=tmp_path)
+    assert little_memory == [16, 8, 4]
+    found = runner.summary(outcomes)
+    assert outcomes.verdict.outcome is Outcome.PASS
+    assert (found["batch_size"], found["batch_size_asked"]) == (4, "auto")
+    refused = [f for f in found["findings"] if f["id"] == "batch-too-large"]
+    assert len(refused) == 2 and "went on with 4" in refused[1]["evidence"]
+    assert "recompute full" in refused[1]["fix"]
+    records = read_run(outcomes.run).records
+    times = [r for r in records if r.metric == "time" and r.kind is Kind.MEASURED]
+    told = [r.case["batch"] for r in records if r.kind is Kind.PREDICTED and r.metric == "time"]
+    assert told == [16, 8, 4], "each size was foretold before it was tried"
+    assert [(r.case["batch"], r.status) for r in times] == [
+        (16, Status.OOM),
+        (8, Status.OOM),
+        (4, Status.OK),
+    ]
+
+
+@pytest.mark.parametrize("little_memory", [1], indirect=True)
+def test_where_memory_is_unknown_sizes_are_doubled_from_one(
+    data: str, tmp_path: Path, little_memory: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runner.find_targets
+    unknown = [dataclasses.replace(t, memory_bytes=0) for t in real(runner.inspect())]
+    monkeypatch.setattr(runner, "find_targets", lambda _: unknown)
+    outcomes = runner.run_experiments((experiment(data=data, name="auto"),), out=tmp_path)
+    assert little_memory == [1, 2, 1]
+    assert runner.summary(outcomes)["batch_size"] == 1
+    assert outcomes.verdict.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("tp", "tensor"),
+        ("pp", "pipeline"),
+        ("interleave", "pipeline"),
+        ("sequence_parallel", "sequence"),
+    ],
+)
+def test_layouts_that_come_later_are_refused_with_their_line(
+    tmp_path: Path, key: str, what: str
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f'model = "gpt2"\n{key} = 2\n')
+    with pytest.raises(UsageError, match=f"line 2: {key} = 2: {what} parallelism comes in a later"):
+        read_file(path, {})
+    with pytest.raises(UsageError, match="later version"):
+        experiment_of({key: 2})
+
+
+# ---- rounds
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Trainings of six steps that are told, not trained; the folders in their order.
+
+    A round that is called ``broken`` ends badly.
+    """
+    folders: list[str] = []
+
+    def launch(command: Any, folder: Path, heard: Any, **how: Any) -> Ended:
+        folders.append(folder.name)
+        row = {"event": "row", "loss": 5.0, "grad_norm": 1.0, "time": 0.1 * len(folders)}
+        rows = [row | {"step": step} for step in range(6)]
+        parity = {"event": "parity", "losses": [5.0] * 5, "grad_norms": [1.0] * 5}
+        events = "".join(json.dumps(event) + "\n" for event in [*rows, parity])
+        (folder / "events-0.jsonl").write_text(events)
+        for told in rows:
+            heard(0, told)
+        if folder.name.startswith("02-broken-round"):
+            return Ended(status=Status.FAILED, reason="rank 0 was ended by SIGKILL")
+        return Ended(status=Status.OK, duration=1.0)
+
+    monkeypatch.setattr(experiment_session, "launch", launch)
+    monkeypatch.setattr(experiment_session.neighbours, "judge", lambda _: None)
+    return folders
+
+
+def test_rounds_are_trained_in_turns_and_say_only_how_fast(
+    data: str, tmp_path: Path, quick: list[str]
+) -> None:
+    own = experiment(data=data, batch_size=2, rounds=3)
+    once = own.replace(rounds=1)
+    asked = (own.replace(name="a"), own.replace(name="b"), once.replace(name="c"))
+    outcomes = runner.run_experiments(asked, out=tmp_path)
+    assert quick == [
+        *("01-a", "02-b", "03-c"),
+        *("01-a-round-2", "02-b-round-2"),
+        *("01-a-round-3", "02-b-round-3"),
+    ]
+    requests = [
+        json.loads((outcomes.run / "logs" / name / "experiment.json").read_text()) for name in quick
+    ]
+    assert [request["probe"] for request in requests] == [True] * 3 + [False] * 4
+    run = read_run(outcomes.run)
+    found = stored(run.series)
+    assert [each["name"] for each in found] == ["a", "b", "c"]
+    assert [round(each["step_times_s"][0], 9) for each in found[0]["rounds"]] == [0.1, 0.4, 0.6]
+    measured = [r for r in run.records if r.kind is Kind.MEASURED]
+    times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
+    assert [len(record.samples or ()) for record in times] == [3, 6, 9]
+    assert len(run.series["01-a-round-3"]) == 6
+    found = runner.summary(outcomes)["comparisons"]
+    assert [each["name"] for each in found] == ["b", "c"]
+
+
+def test_a_round_that_fails_fails_its_experiment_and_no_other(
+    data: str, tmp_path: Path, quick: list[str]
+) -> None:
+    own = experiment(data=data, batch_size=2, rounds=3)
+    asked = (own.replace(name="whole"), own.replace(name="broken"))
+    outcomes = runner.run_experiments(asked, out=tmp_path)
+    assert quick[-1] == "01-whole-round-3" and "02-broken-round-3" not in quick
+    assert outcomes.verdict.outcome is Outcome.FAIL
+    assert "broken: round 2: rank 0 was ended by SIGKILL" in outcomes.verdict.reason
+    whole, broken = outcomes.trained
+    assert (len(whole.rounds), len(broken.rounds)) == (3, 1)
+
+
+# ---- going on with a run
+
+
+def test_a_run_is_resumed_with_what_is_not_done(
+    data: str, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = experiment(data=data, batch_size=2, rounds=2)
+    asked = tuple(own.replace(name=name, seed=seed) for seed, name in enumerate("abc"))
+    told = experiment_session.launch
+
+    def stopped(command: Any, folder: Path, **how: Any) -> Ended:
+        if folder.name == "02-b-round-2":
+            raise KeyboardInterrupt
+        return told(command, folder, **how)
+
+    monkeypatch.setattr(experiment_session, "launch", stopped)
+    first = runner.run_experiments(asked, out=tmp_path)
+    assert first.verdict.outcome is Outcome.INCOMPLETE and "--resume" in first.verdict.reason
+    monkeypatch.setattr(experiment_session, "launch", told)
+    del quick[:]
+    again = experiments_of(first.run, {})
+    assert again == tuple(runner_ready(first.run))
+    second = runner.run_experiments(again, out=tmp_path, resume=first.run)
+    assert second.run == first.run and quick == ["02-b", "03-c", "02-b-round-2", "03-c-round-2"]
+    found = runner.summary(second)["experiments"]
+    assert [(each["name"], len(each["rounds"])) for each in found] == [("a", 2), ("b", 2), ("c", 2)]
+    assert [len(each.result.rows) for each in second.trained] == [6, 6, 6]
+    with pytest.raises(UsageError, match=r"all 3 experiments of .* are done"):
+        experiments_of(first.run, {})
+    with pytest.raises(UsageError, match="its own experiments"):
+        experiments_of(first.run, {"seed": 3})
+
+
+def runner_ready(run: Path) -> list[Experiment]:
+    """The experiments as the run has them: with data and device filled in."""
+    return [from_dict(each) for each in read_run(run).config["experiments"]]
+
+
+def test_a_row_that_failed_is_not_done(data: str, tmp_path: Path, quick: list[str]) -> None:
+    """What its devices were is not told again: kept as it is, its fault would be forgotten."""
+    own = experiment(data=data, batch_size=2)
+    asked = (own.replace(name="a"), own.replace(name="b"))
+    run = read_run(runner.run_experiments(asked, out=tmp_path).run)
+    assert set(done_in(run, asked)) == {"a", "b"}
+    rows = tuple(each | {"row_verdict": "FAIL"} for each in run.series["experiments"][1:])
+    series = {**run.series, "experiments": run.series["experiments"][:1] + rows}
+    assert set(done_in(dataclasses.replace(run, series=series), asked)) == {"a"}
+
+
+def test_another_text_is_no_resume(data: str, tmp_path: Path, quick: list[str]) -> None:
+    own = experiment(data=data, batch_size=2).replace(name="a")
+    run = runner.run_experiments((own, own.replace(name="broken", rounds=2)), out=tmp_path).run
+    place = Path(data) / "manifest.json"
+    text = place.read_text()
+    try:
+        known = json.loads(text)
+        place.write_text(json.dumps(known | {"corpus_sha256": "0" * 64}))
+        with pytest.raises(DataError, match="another text"):
+            experiments_of(run, {})
+    finally:
+        place.write_text(text)

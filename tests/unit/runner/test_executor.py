@@ -1,0 +1,286 @@
+"""Running a plan: two workers a point, the budget, repeats, faults; with workers that are fakes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
+from trainrig.measure.family import family
+from trainrig.measure.worker import Reply
+from trainrig.record import Status
+from trainrig.runner.executor import Executor
+from trainrig.runner.plan import Block, Task, matmul_case, qualify_plan, together
+from trainrig.store import create_run, read_run
+
+
+def task(size=256, target=HOST, **changes):
+    made = Task(target=target, family="matmul", case=matmul_case("fp32", size), step="fp32 matmul")
+    return replace(made, **changes)
+
+
+def block(*tasks):
+    return Block(targets=(tasks[0].target,), name="test", tasks=tasks, share=1.0)
+
+
+class Bench:
+    """An executor in a real run with fake workers."""
+
+    def __init__(self, folder, answer, worker=FakeWorker, seconds=60.0, clock=time):
+        self.run = create_run(folder, "test", {})
+        self.asked = []
+        self.made = []
+
+        def make(device, log, server):
+            self.made.append(worker(device, log, answer, self.asked))
+            return self.made[-1]
+
+        self.heard = []
+        self.executor = Executor(
+            self.run,
+            environment="env",
+            deadline=clock.monotonic() + seconds,
+            watch=self.heard.append,
+            describe=lambda record: f"{record.status.value}",
+            complete=lambda record: record,
+            make_worker=make,
+        )
+
+    def points(self):
+        return [record for record in read_run(self.run.path).records if record.is_point]
+
+    def attempts(self):
+        return [record for record in read_run(self.run.path).records if record.attempt]
+
+
+def by_flops(device, request):
+    flops = family(request.family).work(request.case).flops
+    return quiet(flops / 1e12)
+
+
+def test_each_point_rests_on_two_fresh_workers(tmp_path):
+    bench = Bench(tmp_path, by_flops)
+    bench.executor.run_block(block(task(256), task(512)), 30.0)
+    assert len(bench.made) == 2
+    assert all(worker.stopped for worker in bench.made)
+    assert [record.attempt for record in bench.attempts()] == [1, 2, 1, 2]
+    first = bench.points()[0]
+    assert first.value == pytest.approx(1e12, rel=1e-3)
+    assert first.derived is not None
+    assert first.derived.ids == tuple(record.id for record in bench.attempts()[:2])
+
+
+def test_what_would_not_fit_the_time_is_skipped_with_a_record(tmp_path):
+    bench = Bench(tmp_path, lambda device, request: quiet(request.case["m"] ** 3 * 1e-8))
+    bench.executor.run_block(block(task(128), task(4096)), 5.0)
+    small, large = bench.points()
+    assert small.status is Status.OK
+    assert large.status is Status.SKIPPED
+    assert "projected to take" in (large.reason or "")
+    assert len(bench.asked) == 2
+
+
+def test_what_does_not_fit_the_memory_is_skipped(tmp_path):
+    tiny = replace(HOST, memory_bytes=1 << 20)
+    bench = Bench(tmp_path, by_flops)
+    bench.executor.run_block(block(task(4096, target=tiny)), 30.0)
+    assert bench.points()[0].status is Status.SKIPPED
+    assert "half of the memory" in (bench.points()[0].reason or "")
+
+
+def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
+    times = iter([1e-3, 50e-3, 1e-3, 1e-3])
+    bench = Bench(tmp_path, lambda device, request: quiet(next(times)))
+    tasks = [task()]
+    bench.executor.run_block(block(*tasks), 30.0)
+    assert "disagree" in (bench.points()[0].disturbed or "")
+    bench.executor.repeat_disturbed(tasks)
+    assert len(bench.made) == 4
+    final = bench.points()[-1]
+    assert final.disturbed is None
+    assert final.derived is not None
+    assert len(final.derived.ids) == 3
+
+
+def test_quiet_points_are_not_repeated(tmp_path):
+    bench = Bench(tmp_path, by_flops)
+    bench.executor.run_block(block(task()), 30.0)
+    bench.executor.repeat_disturbed([task()])
+    assert len(bench.made) == 2
+
+
+def test_repeating_ends_when_the_machine_stays_busy(tmp_path):
+    bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    bench.executor.run_block(block(task()), 30.0)
+    bench.executor.repeat_disturbed([task()])
+    assert bench.points()[-1].disturbed == "busy"
+    assert len(bench.made) == 6
+
+
+def test_a_crash_costs_one_case(tmp_path):
+    def answer(device, request):
+        if request.case["m"] == 256:
+            return Reply(status=Status.FAILED, reason="the worker died with signal SIGSEGV")
+        return by_flops(device, request)
+
+    bench = Bench(tmp_path, answer)
+    bench.executor.run_block(block(task(256), task(512)), 30.0)
+    assert [record.status for record in bench.points()] == [Status.FAILED, Status.OK]
+
+
+def test_a_device_that_does_not_come_up_fails_its_steps(tmp_path):
+    bench = Bench(tmp_path, by_flops, worker=DeadWorker)
+    bench.executor.run_block(block(task(target=gpu(0)), task(512, target=gpu(0))), 30.0)
+    assert [record.status for record in bench.points()] == [Status.FAILED] * 2
+    assert "no CUDA" in (bench.points()[0].reason or "")
+
+
+def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
+    first = Bench(tmp_path, by_flops)
+    first.executor.run_block(block(task(256)), 30.0)
+    second = Bench(tmp_path, by_flops)
+    second.executor.take_up(read_run(first.run.path).records)
+    second.executor.run_block(block(task(256), task(512)), 30.0)
+    assert {request.case["m"] for _, request in second.asked} == {512}
+
+
+def test_a_device_that_stays_down_takes_nothing_back(tmp_path):
+    first = Bench(tmp_path, by_flops)
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops, worker=DeadWorker)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256), task(512)), 30.0)
+    assert [(r.case["m"], r.status) for r in later.points()] == [(512, Status.FAILED)]
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.TIMEOUT, Status.OOM])
+def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path, status):
+    first = Bench(tmp_path, lambda *_: Reply(status=status, reason="then"))
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256)), 30.0)
+    assert [record.status for record in later.points()] == [Status.OK]
+
+
+def test_a_wrong_answer_is_not_asked_again_until_it_is_right(tmp_path):
+    first = Bench(tmp_path, lambda *_: Reply(status=Status.FAILED, reason="wrong answer: a row"))
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256)), 30.0)
+    assert later.asked == []
+
+
+def test_a_resumed_run_measures_first_what_has_no_value(tmp_path):
+    first = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    first.executor.run_block(block(task(256)), 30.0)
+    later = Bench(tmp_path, by_flops)
+    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.run_block(block(task(256), task(512)), 30.0)
+    assert [request.case["m"] for _, request in later.asked] == [512, 512, 256, 256]
+
+
+class WoundClock:
+    """time.monotonic for the executor; the fake workers wind it."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_a_case_that_the_budgets_end_cut_short_is_no_fault(tmp_path, monkeypatch):
+    clock = WoundClock()
+    monkeypatch.setattr("trainrig.runner.executor.time", clock)
+
+    def hang(device, request):
+        clock.now += request.timeout
+        return Reply(status=Status.TIMEOUT, reason="no answer")
+
+    bench = Bench(tmp_path, hang, clock=clock, seconds=8.0)
+    bench.executor.run_block(block(task(256)), 8.0)
+    assert bench.points()[0].status is Status.SKIPPED
+    assert bench.points()[0].reason == "the budget ended while it ran"
+
+
+@pytest.mark.parametrize("budget", [5.0, 30.0, 240.0])
+@pytest.mark.parametrize("speed", [1e9, 1e11, 1e13])
+def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, speed):
+    clock = WoundClock()
+    monkeypatch.setattr("trainrig.runner.executor.time", clock)
+
+    def run(device, request):
+        work = family(request.family).work(request.case)
+        call = max(work.flops, work.num_bytes) / speed
+        clock.now += min(max(request.settings.max_time, 4.0 * call), request.timeout)
+        if 4.0 * call > request.timeout:
+            return Reply(status=Status.TIMEOUT, reason="no answer")
+        return quiet(call)
+
+    bench = Bench(tmp_path, run, clock=clock, seconds=budget)
+    start = clock.now
+    blocks = qualify_plan([HOST], budget)
+    for one in blocks:
+        bench.executor.run_block(one, (start + budget - clock.now) * one.share)
+    bench.executor.repeat_disturbed([t for one in blocks for t in one.tasks])
+    assert clock.now - start <= 1.1 * budget
+
+
+def test_several_devices_start_together_and_are_marked_so(tmp_path):
+    cards = (gpu(0), gpu(1))
+    bench = Bench(tmp_path, by_flops)
+    bench.executor.run_block(together(cards, [matmul_case("fp16", 512)]), 30.0)
+    assert all(request.hold for _, request in bench.asked)
+    assert [(record.device_index, record.device_count) for record in bench.points()] == [
+        (0, 2),
+        (1, 2),
+    ]
+
+
+def test_one_dead_device_does_not_hold_up_the_others(tmp_path):
+    def answer(device, request):
+        if device == "cuda:1":
+            return Reply(status=Status.FAILED, reason="fell off the bus")
+        return by_flops(device, request)
+
+    bench = Bench(tmp_path, answer)
+    bench.executor.run_block(together((gpu(0), gpu(1)), [matmul_case("fp16", 512)]), 30.0)
+    assert [record.status for record in bench.points()] == [Status.OK, Status.FAILED]
+
+
+def test_progress_counts_every_case_once(tmp_path):
+    bench = Bench(tmp_path, by_flops)
+    bench.executor.total = 2
+    bench.executor.run_block(block(task(256), task(512)), 30.0)
+    results = [event for event in bench.heard if event.level == "point"]
+    assert [event.done for event in results] == [1, 2]
+
+
+def test_a_small_budget_spends_itself_on_required_steps_first():
+    (only,) = qualify_plan([HOST], 5.0)
+    required = [task.required for task in only.tasks]
+    assert required == sorted(required, reverse=True)
+    assert {task.family for task in only.tasks if task.required} == {"matmul", "vector", "copy"}
+
+
+def test_shares_of_a_plan_add_up_to_the_whole():
+    blocks = qualify_plan([gpu(0), gpu(1), HOST], 240.0)
+    assert sum(block.share for block in blocks) == pytest.approx(1.0)
+    assert any(len(block.targets) == 2 for block in blocks)
+
+
+def test_a_machine_with_gpus_measures_the_hosts_memory_and_not_its_arithmetic():
+    host = [t for b in qualify_plan([gpu(0), HOST], 240.0) for t in b.tasks if t.target == HOST]
+    assert {task.family for task in host} == {"copy"}
+
+
+def test_every_planned_case_is_one_of_its_familys():
+    for planned in (b for b in qualify_plan([gpu(0), HOST], 240.0)):
+        for one in planned.tasks:
+            family(one.family).check(one.case)
+    for one in qualify_plan([HOST], 240.0)[0].tasks:
+        family(one.family).check(one.case)

@@ -1,0 +1,251 @@
+"""What experiments should take, foretold before they are trained, and what joins it later."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.analysis.prediction_error import entries_of
+from trainrig.catalog.lookup import require_chip
+from trainrig.record import Kind, Record, Status
+from trainrig.report.experiments import foretold
+from trainrig.report.experiments.side import side_of
+from trainrig.report.experiments.text import lines
+from trainrig.runner.experiment_forecast import (
+    Grounds,
+    as_predicted,
+    forecast,
+    forecast_row,
+    grounds_of,
+)
+from trainrig.runner.history import CALIBRATION
+from trainrig.runner.targets import Target
+from trainrig.runner.train_records import case_for
+from trainrig.store import create_run
+from trainrig.train.config import Experiment
+from trainrig.workload import find, parameters
+
+HOST = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 34, chip=None)
+CARD = Target(
+    torch_device="cuda:0",
+    name="RTX 4090",
+    index=0,
+    memory_bytes=24 << 30,
+    chip=require_chip("RTX 4090"),
+)
+OWN = Experiment(model="gpt2-small-cpu", batch=4, seq=128, dtype="fp32", device="cpu", name="own")
+
+
+def product(flops: float = 2e11, dtype: str = "fp32", **more: Any) -> Record:
+    case = {"dtype": dtype, "m": 1024, "k": 1024, "n": 1024, "cache": "hot"}
+    return rate("matmul", case, "flop_rate", "FLOP/s", flops, **more)
+
+
+def stream(bytes_: float = 2e10, **more: Any) -> Record:
+    case = {"direction": "triad", "bytes": 1 << 28, "memory": "host", "cache": "cold"}
+    return rate("copy", case, "byte_rate", "B/s", bytes_, **more)
+
+
+def rate(benchmark: str, case: Any, metric: str, unit: str, value: float, **more: Any) -> Record:
+    return Record(
+        kind=Kind.MEASURED, benchmark=benchmark, case=case, metric=metric, unit=unit, value=value,
+        **({"device": "EPYC"} | more),
+    )  # fmt: skip
+
+
+GROUNDS = Grounds(points=(product(), stream()), cores=2)
+
+
+def told(own: Experiment, target: Target = HOST, grounds: Grounds = GROUNDS) -> dict[str, Record]:
+    return {one.metric: one for one in forecast(own, case_for(own, "text"), target, "env", grounds)}
+
+
+def test_a_step_and_its_memory_are_foretold_from_what_was_measured_here() -> None:
+    found = told(OWN)
+    assert set(found) == {"time", "peak_memory"}
+    for one in found.values():
+        assert one.kind is Kind.PREDICTED and one.value and one.interval and one.source
+        assert one.interval[0] < one.value < one.interval[1]
+        assert (one.device, one.device_count, one.confidence) == ("EPYC", 1, 0.8)
+        assert one.band is None, "it judges nothing"
+        assert "1/2 of it" in one.source
+    faster = told(OWN, grounds=Grounds(points=(product(4e11), stream(4e10)), cores=2))
+    assert faster["time"].value == pytest.approx(found["time"].value / 2, rel=0.05)
+    assert faster["peak_memory"].value == found["peak_memory"].value
+
+
+def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
+    alone, both = told(OWN)["time"], told(OWN.replace(nproc=2))["time"]
+    assert alone.value < both.value, "the same samples on each rank, and a sum of gradients"
+    halves = told(OWN.replace(nproc=2, batch=2))["time"]
+    assert halves.value < both.value
+    four = told(OWN.replace(nproc=4))["time"]
+    assert four.value > 1.5 * both.value, "four ranks have half a core each"
+    assert "gloo" in (both.source or "") and "gloo" not in (alone.source or "")
+    sums = told(OWN.replace(nproc=2, grad_accum=4))["time"].value - 4 * alone.value
+    assert 0 < sums < 2 * (both.value - alone.value), "exchanged once a step"
+
+
+def test_nothing_hides_an_exchange_where_every_core_computes() -> None:
+    """The gradients' bytes go through the loopback device, whatever is computed beside them."""
+    alone, both = (told(OWN.replace(nproc=n, batch=64))["time"].value for n in (1, 2))
+    least = 4 * parameters(find(OWN.model)).total / 4e8
+    assert least < both - alone < 2 * least
+
+
+def test_without_grounds_it_says_so() -> None:
+    for own, grounds, words in (
+        (OWN, Grounds(), "no measured product of matrices"),
+        (OWN, Grounds(points=(product(),)), "no measured stream of bytes"),
+        (OWN.replace(dtype="bf16"), GROUNDS, "no rate of bf16 products"),
+        (OWN.replace(backend="dataparallel"), GROUNDS, "DataParallel"),
+        (OWN, Grounds(points=(product(device="other"), stream(device="other"))), "no measured"),
+    ):
+        (missing,) = told(own, grounds=grounds).values()
+        assert (missing.status, missing.value, missing.metric) == (Status.MISSING, None, "time")
+        assert (missing.reason or "").startswith("no target known: ")
+        assert words in (missing.reason or "")
+        assert forecast_row(own, (missing,))["step_time_s"] is None
+
+
+def test_a_card_of_the_catalog_needs_no_measurement() -> None:
+    own = OWN.replace(device="cuda", dtype="bf16", model="gpt2-medium", seq=1024)
+    one, two = (told(own.replace(nproc=n), CARD, Grounds()) for n in (1, 2))
+    assert one["time"].value and "claimed" in (one["time"].source or "")
+    assert two["time"].value > one["time"].value
+    sharded = told(own.replace(nproc=2, zero=3), CARD, Grounds())
+    assert sharded["peak_memory"].value < two["peak_memory"].value
+    away = told(own.replace(nproc=2, zero=3, offload="host"), CARD, Grounds())
+    assert away["time"].value > sharded["time"].value
+    assert away["peak_memory"].value < sharded["peak_memory"].value
+
+
+def test_the_newest_undisturbed_point_of_a_case_counts() -> None:
+    points = (product(1e11), product(), product(4e9, disturbed="a neighbour"), stream())
+    assert told(OWN, grounds=Grounds(points=points, cores=2)) != {}
+    quiet = told(OWN, grounds=Grounds(points=points, cores=2))["time"].value
+    assert quiet == told(OWN)["time"].value
+
+
+def test_layouts_in_the_predictors_words() -> None:
+    assert as_predicted(OWN).engine == "plain"
+    assert as_predicted(OWN.replace(nproc=2, zero=1)).engine == "ddp"
+    assert as_predicted(OWN.replace(nproc=2, zero=3)).engine == "fsdp"
+    assert as_predicted(OWN.replace(backend="huggingface")).engine == "ddp"
+    assert as_predicted(OWN.replace(nproc=2, dtype="bf16")).states == "masters"
+    assert as_predicted(OWN.replace(backend="huggingface", dtype="bf16")).states == "auto"
+    assert as_predicted(OWN.replace(optimizer="adamw-plain")).optimizer == "adamw"
+    assert as_predicted(OWN.replace(compile=True)).kernels == "compiled"
+
+
+def test_the_ledger_joins_what_was_written_first() -> None:
+    own = OWN.replace(nproc=2)
+    foretold_ = forecast(own, case_for(own, "text"), HOST, "env", GROUNDS)
+    point = dataclasses.replace(
+        foretold_[0], kind=Kind.MEASURED, value=0.5, interval=None, confidence=None, source=None,
+        conditions={},
+    )  # fmt: skip
+    (entry,) = entries_of("run", "here", [*foretold_, point])
+    assert entry.is_from_rates
+    assert entry.error == pytest.approx(float(foretold_[0].value or 0) / 0.5 - 1.0)
+    assert not entries_of("run", "here", [point, *foretold_]), "told afterwards is not foretold"
+
+
+def test_a_correction_of_the_ledger_is_applied() -> None:
+    plain = told(OWN)["time"]
+    grounds = dataclasses.replace(GROUNDS, corrections={"EPYC training time": 1.25})
+    corrected = told(OWN, grounds=grounds)["time"]
+    assert corrected.value == pytest.approx(1.25 * plain.value)
+    assert corrected.conditions["correction"] == 1.25
+
+
+def test_grounds_are_this_hosts_and_of_runs_that_measured_rates(tmp_path: Path) -> None:
+    for verb, host, flops in (
+        ("qualify", "here", 1e11),
+        ("train", "here", 2e11),
+        ("bench", "there", 3e11),
+        ("bench", "here", 4e11),
+    ):
+        with create_run(tmp_path, verb, {}) as run:
+            run.write_machine({"host": {"hostname": host}})
+            run.append(product(flops))
+            run.append(rate("step", {"model": "m"}, "time", "s", 1.0))
+    (tmp_path / "20990101T000000Z-here-bench-zzzzzz").mkdir()
+    (tmp_path / CALIBRATION).write_text('{"schema": 1, "hosts": {"here": {"p": 1.1}}}')
+    found = grounds_of(tmp_path, "here", 2)
+    assert sorted(point.value or 0.0 for point in found.points) == [1e11, 4e11]
+    assert found.corrections == {"p": 1.1}
+    assert grounds_of(tmp_path / "none", "here", 0) == Grounds(cores=1)
+
+
+SUMMARY = {"name": "own", "batch_size": 4, "step_time_s": 0.1, "peak_memory_bytes": 2e8}
+
+
+def test_foretold_and_measured_stand_in_one_row() -> None:
+    row = forecast_row(OWN, tuple(told(OWN).values()))
+    (texts,) = foretold.rows_of([SUMMARY], [row])
+    assert len(texts) == len(foretold.COLUMNS) and texts[0] == "own"
+    assert texts[4] == f"{row['step_time_s'] / 0.1 - 1:+.0%}"
+    assert foretold.rows_of([SUMMARY | {"batch_size": 2}], [row]) == (), "it trained another batch"
+    (failed,) = foretold.rows_of([SUMMARY | {"step_time_s": None}], [row])
+    assert failed[3] == failed[4] == "-"
+    missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
+    assert foretold.rows_of([SUMMARY], [missing]) == ()
+    (note,) = foretold.notes_of([SUMMARY], [missing, missing])
+    assert note.startswith("own: not foretold: no measured product")
+
+
+@pytest.mark.parametrize("row", [{}, {"name": 3}, {"name": "own", "batch_size": 4}, {"name": []}])
+def test_a_strangers_row_is_no_prediction(row: dict[str, Any]) -> None:
+    assert foretold.rows_of([SUMMARY], [row]) == ()
+    assert list(foretold.notes_of([SUMMARY], [row])) == []
+
+
+def test_foretelling_loads_no_torch() -> None:
+    code = (
+        "import sys; from trainrig.runner import experiment_forecast as f; "
+        "from trainrig.train.config import Experiment; "
+        "f.as_predicted(Experiment()); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+WHOLE: dict[str, Any] = SUMMARY | {
+    "backend": "native",
+    "model": "gpt2-small-cpu",
+    "row_verdict": "PASS",
+    "mfu": None,
+    "layout_asked": {},
+    "layout_found": None,
+    "losses": [9.0],
+    "grad_norms": [1.0],
+    "samples_per_s": 40.0,
+    "breakdown": {},
+    "reason": None,
+    "parity": {"not_comparable": None},
+}
+
+
+def test_a_page_of_experiments_shows_it() -> None:
+    row = forecast_row(OWN, tuple(told(OWN).values()))
+    for series, titles in (({"foretold": (row,)}, 1), ({}, 0)):
+        found = side_of([WHOLE], series)
+        assert found is not None
+        assert sum(table.title == foretold.TITLE for table in found.tables) == titles
+    missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
+    found = side_of([WHOLE], {"foretold": (missing,)})
+    assert found is not None and any("not foretold" in text for text in found.reasons)
+
+
+def test_a_terminal_shows_it_in_any_width() -> None:
+    row = forecast_row(OWN, tuple(told(OWN).values()))
+    for width in (60, 120):
+        shown = list(lines([WHOLE], width, {"foretold": [row]}))
+        assert any("Foretold" in line for line in shown) and all(len(x) <= width for x in shown)
+    assert not any("Foretold" in line for line in lines([WHOLE], 120))

@@ -1,0 +1,250 @@
+"""Layers in plans and in bench; published rows that meet them, their bands, their flat rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report_views import claimed, point
+from runner_fakes import HOST, gpu, quiet
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.waterfall import ladder
+from trainrig.benchmarks.labels import case_text
+from trainrig.catalog.published import published_for
+from trainrig.errors import UsageError
+from trainrig.measure.family import family
+from trainrig.measure.layer import layer_case, part_case
+from trainrig.predict import Published, expect
+from trainrig.record import Case, Kind, Record, Status
+from trainrig.runner.executor import Pace
+from trainrig.runner.layers import OPS, asked_cases, gpu_cases, host_cases
+from trainrig.runner.plan import Task, qualify_plan
+from trainrig.stats import launch_bound
+from trainrig.workload.layers import PARTS, layer_work
+
+BOTH = "forward+backward"
+CARD = "RTX 4090"
+THEIRS = [record for record in published_for("layer") if "code" in record.case]
+
+
+def published_rate(wanted: Case, device: str = CARD) -> list[float]:
+    found = [r for r in THEIRS if r.device == device and dict(r.case) == dict(wanted)]
+    return [record.value for record in found if record.value is not None]
+
+
+def test_every_published_layer_of_theirs_can_be_measured() -> None:
+    assert len(THEIRS) > 250
+    for record in THEIRS:
+        family("layer").check(record.case)
+        assert record.case["code"] == "huggingface"
+    others = {r.case["layer"] for r in published_for("layer") if "code" not in r.case}
+    assert all(
+        "MoE" in str(name) or "attention" in str(name) or "_" in str(name) for name in others
+    )
+
+
+def test_planned_cases_meet_published_ones() -> None:
+    theirs = [case for case in gpu_cases() if case["code"] == "huggingface"]
+    met = [case for case in theirs if published_rate(case)]
+    assert {case["layer"] for case in met} >= {"BERT-large layer", "T5-large decoder block", *PARTS}
+    assert published_rate(part_case("dense h->4h", "fp16", 8192, "huggingface")) == [
+        165.356e12,
+        160.980e12,
+    ]
+    assert published_rate(part_case("attention block", "fp16", 8192, "huggingface")) == [
+        83.601e12,
+        81.950e12,
+    ]
+    ours = [case for case in gpu_cases() if case["code"] == "trainrig"]
+    assert not any(published_rate(case) for case in ours)
+
+
+def test_the_published_rows_of_equal_times_are_launch_bound() -> None:
+    """A 4090's BERT layer, forward and backward: 128 tokens take 6.2 to 6.4 ms up to batch 64."""
+    prints = [r for r in THEIRS if r.device == CARD and "two RTX 4090s" in (r.source or "")]
+
+    def row(seq: int, how: str) -> dict[int, float]:
+        times = {}
+        for record in prints:
+            case = record.case
+            if (case["layer"], case["pass"], case.get("seq")) == ("BERT-large layer", how, seq):
+                assert record.value
+                times[int(str(case["batch"]))] = layer_work(case).flops / record.value
+        return times
+
+    times = row(128, BOTH)
+    assert launch_bound(times) == (2, 64)
+    assert all(6.2e-3 < times[batch] < 6.4e-3 for batch in (2, 4, 8, 16, 32, 64))
+    assert times[128] > 12e-3
+    # At 512 tokens batches 2 to 8 take 6.3 ms too: what launches cost does not know the work.
+    assert launch_bound(row(512, BOTH)) == (2, 8)
+    assert launch_bound(row(512, "forward")) is None
+
+
+# ---------------------------------------------------------------- plans
+
+
+def layers_of(blocks: Any) -> list[Task]:
+    return [task for block in blocks for task in block.tasks if task.family == "layer"]
+
+
+def test_one_telling_case_is_required() -> None:
+    host = layers_of(qualify_plan([HOST], 240.0))
+    required = [task for task in host if task.required]
+    assert required == host[:2]
+    assert [task.case["dtype"] for task in required] == ["fp32", "bf16"]
+    emulated = [t for t in layers_of(qualify_plan([HOST], 240.0, False)) if t.required]
+    assert [task.case["dtype"] for task in emulated] == ["fp32"]
+    on_gpu = layers_of(qualify_plan([gpu(0), HOST], 240.0))
+    assert {task.target.is_gpu for task in on_gpu} == {True}
+    assert on_gpu[0].required
+    assert {t.case["dtype"] for t in on_gpu if t.required} == {"fp16"}
+    steps = {task.step for task in on_gpu if task.required}
+    assert steps == {"fp16 BERT-large layer"}
+    assert not any("Hugging Face" not in t.step for t in on_gpu if t.case["code"] == "huggingface")
+    cases = [json.dumps(task.case, sort_keys=True) for task in on_gpu]
+    assert len(cases) == len(set(cases))
+    for task in on_gpu + host:
+        family("layer").check(task.case)
+
+
+def test_small_budgets_and_hosts_of_gpus_go_without() -> None:
+    assert layers_of(qualify_plan([HOST], 30.0)) == []
+    assert layers_of(qualify_plan([gpu(0)], 30.0)) == []
+
+
+def test_what_does_not_fit_is_refused_before_it_starts() -> None:
+    def fits(batch: int, memory: int) -> bool:
+        case = layer_case("BERT-large layer", "fp16", BOTH, batch, 512, "huggingface")
+        return Task(target=gpu(0, memory), family="layer", case=case, step="x").fits_memory
+
+    assert fits(32, 24 << 30)
+    assert not fits(128, 24 << 30)
+    assert fits(128, 80 << 30)
+
+
+def test_the_pace_of_a_layer_is_learned_by_code() -> None:
+    pace = Pace()
+    ours = Task(target=HOST, family="layer", case=host_cases(["fp32"])[0], step="x")
+    theirs = Task(
+        target=HOST,
+        family="layer",
+        case={**ours.case, "code": "huggingface", "attention": "plain"},
+        step="x",
+    )
+    before = pace.call_time(theirs)
+    pace.learn(ours, quiet(5.0))
+    assert pace.call_time(ours) == pytest.approx(5.0, rel=0.01)
+    assert pace.call_time(theirs) == before
+    assert pace.overhead(theirs) > 2.0  # their import
+
+
+# ---------------------------------------------------------------- expectations
+
+
+def wanted(case: Case, device: str = CARD) -> Record:
+    return Record(
+        kind=Kind.PREDICTED,
+        benchmark="layer",
+        case=case,
+        metric="flop_rate",
+        unit="FLOP/s",
+        device=device,
+        device_index=0,
+    )
+
+
+def expected(case: Case, device: str = CARD) -> Record:
+    published = [Published(record=record, limit=None) for record in published_for("layer")]
+    return expect(wanted(case, device), None, [], published)
+
+
+def test_published_layers_are_a_target_for_the_same_case_and_card_alone() -> None:
+    large = layer_case("BERT-large layer", "bf16", BOTH, 64, 128, "huggingface")
+    found = expected(large)
+    assert found.interval is not None
+    assert found.interval[0] < 99.831e12 < found.interval[1]
+    assert "published for RTX 4090" in (found.source or "")
+    for other in (
+        layer_case("BERT-large layer", "bf16", BOTH, 64, 128),
+        layer_case("BERT-large layer", "bf16", BOTH, 32, 128, "huggingface"),  # waits for launches
+        layer_case("BERT-large layer", "fp32", BOTH, 64, 128, "huggingface"),
+        layer_case("Llama-7B block", "bf16", BOTH, 64, 128, "huggingface"),
+    ):
+        assert expected(other).status is Status.MISSING
+    assert expected(large, "RTX 3080").status is Status.MISSING
+
+
+# ---------------------------------------------------------------- bench
+
+
+def test_what_is_asked_for_is_planned() -> None:
+    cases = asked_cases(["gpt2-medium", "ffn"], ["4x64", "2×32"], ["bf16"])
+    assert len(cases) == 2 * (2 * 2 + 2)
+    assert {(c["batch"], c["seq"]) for c in cases if "batch" in c} == {(4, 64), (2, 32)}
+    assert {c["m"] for c in cases if "m" in c} == {256, 64}
+    assert {c["code"] for c in cases} == {"trainrig", "huggingface"}
+    for op in OPS:
+        for case in asked_cases([op], ["3x40"], ["fp32"]):
+            family("layer").check(case)
+
+
+@pytest.mark.parametrize("size", ["64", "x", "64x", "0x5", "2x2x2", "1x99999999", "axb", "-1x5"])
+def test_sizes_that_are_none_are_refused(size: str) -> None:
+    with pytest.raises(UsageError):
+        asked_cases([], [size], [])
+
+
+def test_bench_measures_a_layer(tmp_path: Path) -> None:
+    asked = ["--op", "ffn", "--size", "1x32", "--dtype", "fp32", "--budget", "18s"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainrig", "bench", "layer", *asked, "--json", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    points = json.loads(done.stdout.splitlines()[-1])["points"]
+    mine = [point for point in points if point["case"]["code"] == "trainrig"]
+    assert mine
+    assert mine[0]["value"] > 0.0
+    assert mine[0]["unit"] == "FLOP/s"
+
+
+def test_theirs_is_called_theirs() -> None:
+    case = layer_case("BERT-large layer", "fp16", BOTH, 64, 128, "huggingface")
+    assert "Hugging Face" in case_text("layer", case)
+    assert "Hugging Face" not in case_text("layer", {**case, "code": "trainrig"})
+
+
+def test_a_layer_is_explained_by_parts_of_its_own_kind() -> None:
+    """Not by the other code's, another dtype's or disturbed ones."""
+    code, dtype = "huggingface", "bf16"
+    rate = {"metric": "flop_rate", "unit": "FLOP/s"}
+    rows = [
+        point("layer", part_case("FFN", dtype, 256, code), 360e9, **rate),
+        point("layer", part_case("dense+GELU", dtype, 256, code), 200e9, **rate),
+        point("layer", part_case("attention block", dtype, 256, "trainrig"), 10e9, **rate),
+        point("layer", part_case("attention block", "fp32", 256, code), 20e9, **rate),
+        point(
+            "layer", part_case("attention block", dtype, 256, code), 3e9, disturbed="busy", **rate
+        ),
+        point("layer", layer_case("Llama-7B block", dtype, BOTH, 2, 128, code), 330e9, **rate),
+    ]
+    claim = claimed(dtype, 665e9, rows[0].device or "")
+    ladders = ladder(RunView(name="run", records=(claim, *rows)))
+    (compute,) = [found for found in ladders if dtype in found.quantity]
+    gap = compute.rungs[-1].gap
+    assert gap is not None
+    assert "dense+GELU runs at 200 GFLOPS, FFN at 360 GFLOPS" in gap.cause
+
+
+def test_planning_layers_loads_no_torch() -> None:
+    code = "import sys, trainrig.runner.bench as b; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

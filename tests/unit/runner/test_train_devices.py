@@ -1,0 +1,369 @@
+"""Which devices an experiment is given, which its ranks found, and what they held and used.
+
+GPUs are fakes here: nothing of this was run on several of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from machine_fakes import healthy
+from trainrig.analysis.training_results import stored
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.machine import Missing, Snapshot
+from trainrig.machine.energy import DeviceEnergy, Energy, Meter
+from trainrig.record import Outcome, Status
+from trainrig.report.experiments import resources
+from trainrig.report.experiments.side import side_of
+from trainrig.runner import energy as beside
+from trainrig.runner import experiments as runner
+from trainrig.runner import train_devices as devices
+from trainrig.runner import train_prepare
+from trainrig.runner.experiment_trained import Round, Trained
+from trainrig.runner.targets import find_targets
+from trainrig.runner.train_records import records_of, summary_of
+from trainrig.store import read_run
+from trainrig.train.config import Experiment
+from trainrig.train.config_file import experiment_of, read_file
+from trainrig.train.drivers import common
+from trainrig.train.engines import ALL, Result, Site, check_site
+from trainrig.train.parity import reference_of
+from trainrig.train.telling import Teller
+
+MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+UUIDS = tuple(f"GPU-0a1b2c3d-1111-2222-3333-44445555666{number}" for number in range(4))
+ROWS = [{"step": n, "loss": 2.0, "grad_norm": 1.0, "time": 0.5} for n in range(5)]
+
+
+def experiment(**changes: Any) -> Experiment:
+    keys = {"model": MODEL, "batch_size": 2, "seq_len": 16, "steps": 6, "precision": "fp32"}
+    return experiment_of(keys | {"device": "cuda"} | changes)
+
+
+def machine(count: int = 4) -> Snapshot:
+    """A machine with as many equal GPUs."""
+    snapshot = healthy()
+    assert isinstance(snapshot.gpus, tuple)
+    first = snapshot.gpus[0]
+    gpus = [dataclasses.replace(first, index=n, uuid=UUIDS[n]) for n in range(count)]
+    return dataclasses.replace(snapshot, gpus=tuple(gpus))
+
+
+@pytest.fixture(scope="module")
+def data(prepared_text: Path) -> str:
+    """A small prepared corpus."""
+    return str(prepared_text)
+
+
+# ---- what is asked for
+
+
+def test_devices_are_a_text_or_a_list_and_say_how_many_ranks_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[sweep]\ndevices = ["3", "0,1", [2, 0]]\n')
+    found = read_file(path, {})
+    assert [(each.device_numbers, each.nproc) for each in found] == [
+        ((3,), 1),
+        ((0, 1), 2),
+        ((2, 0), 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ('nproc = 3\ndevices = "0,1"\n', 1, "2 of them for nproc = 3"),
+        ('devices = "1,1"\n', 1, "one of them twice"),
+        ('devices = "0,1"\ndevice = "cpu"\n', 1, "are GPUs, and device is cpu"),
+        ('devices = "0,x"\n', 1, "devices = '0,x'"),
+        ("devices = 1\n", 1, "devices = 1"),
+        ("devices = []\n", 1, "devices = ''"),
+        ('devices = "-1"\n', 1, "devices = '-1'"),
+    ],
+)
+def test_devices_that_contradict_themselves_are_refused_with_their_line(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_file(path, {})
+    assert words in caught.value.message and f", line {line}: " in caught.value.message
+
+
+def test_a_gpu_that_is_not_there_or_hidden_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    snapshot = machine()
+    site = devices.site_of(snapshot, find_targets(snapshot))
+    assert (site.gpus, site.numbers, site.present) == (2, (2, 3), (0, 1, 2, 3))
+    check_site(experiment(devices="3,2"), site)
+    with pytest.raises(UnavailableError, match="there is no GPU 7") as caught:
+        check_site(experiment(devices="2,7"), site)
+    assert caught.value.hint == "this machine has: 0, 1, 2, 3"
+    with pytest.raises(UnavailableError, match="hidden from torch by CUDA_VISIBLE_DEVICES=2,3"):
+        check_site(experiment(devices="0,2"), site)
+
+
+def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
+    """Also where none are named: Trainer would spread one process over all that it sees."""
+    site = Site(gpus=2, cores=8, numbers=(2, 3), present=(0, 1, 2, 3))
+    own = train_prepare.placed(experiment(data=data), site)
+    assert own.devices == "2"
+    assert train_prepare.placed(experiment(data=data, nproc=2, device=""), site).devices == "2,3"
+    assert (
+        train_prepare.placed(experiment(data=data, nproc=3), site).devices == ""
+    )  # refused afterwards
+    env = ALL["native"].command(experiment(devices="3,2"), tmp_path).env
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
+    on_cpu = ALL["native"].command(experiment(device="cpu"), tmp_path).env
+    assert "CUDA_VISIBLE_DEVICES" not in on_cpu
+    assert reference_of(experiment(devices="3,2")).device_numbers == (3,)
+
+
+# ---- what is found
+
+
+def told(folder: Path, uuids: tuple[str, ...], held: tuple[float, ...] = (3e9, 5e9)) -> Result:
+    """What two ranks told of their devices, memory and steps."""
+    for rank, (uuid, allocated) in enumerate(zip(uuids, held, strict=True)):
+        teller = Teller(folder, rank)
+        place = {"device": f"cuda:{rank}", "name": "RTX 4090", "uuid": uuid}
+        teller.tell("layout", placed={"visible": "3,2", "devices": [place]}, num_parameters=1)
+        for row in ROWS:
+            teller.tell("row", **row)
+        teller.tell("trained", at=100.0 + rank)
+        peak = {"device": f"cuda:{rank}", "allocated": allocated, "reserved": 2 * allocated}
+        teller.tell("memory", peak=allocated, reserved=2 * allocated, devices=[peak])
+    return ALL["native"].collect(folder)
+
+
+def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:
+    result = told(tmp_path, (UUIDS[3], UUIDS[2]))
+    assert (result.memory, result.reserved, result.ended) == (5e9, 1e10, 100.0)
+    found = devices.found_by(result, machine())
+    assert [(each["rank"], each["index"], each["uuid"]) for each in found] == [
+        (0, 3, UUIDS[3]),
+        (1, 2, UUIDS[2]),
+    ]
+    trained = Trained(experiment=experiment(devices="3,2"), result=result, devices=found)
+    assert devices.differences(trained.experiment, found) == []
+    summary = summary_of(
+        dataclasses.replace(trained, result=dataclasses.replace(result, facts=None))
+    )
+    assert summary["peak_memory_bytes"] == 5e9 and summary["reserved_memory_bytes"] == 1e10
+    assert [each["allocated_bytes"] for each in summary["memory_by_rank"]] == [3e9, 5e9]
+    assert [each["index"] for each in summary["devices"]] == [3, 2]
+    assert summary["cuda_visible_devices"] == "3,2"
+    target = find_targets(machine(), {})[0]
+    record = records_of(trained, target, "0" * 64, "")[0]
+    assert record.conditions["devices"] == (
+        f"0: GPU 3 RTX 4090 {UUIDS[3]}; 1: GPU 2 RTX 4090 {UUIDS[2]}"
+    )
+
+
+def test_other_gpus_than_those_asked_for_fail_the_row(tmp_path: Path) -> None:
+    found = devices.found_by(told(tmp_path, (UUIDS[0], UUIDS[1])), machine())
+    words = devices.differences(experiment(devices="1,0"), found)
+    assert words == ["devices: asked [1, 0], found [0, 1]"]
+
+
+def test_two_ranks_on_one_gpu_fail_the_row(tmp_path: Path) -> None:
+    found = devices.found_by(told(tmp_path, (UUIDS[0], UUIDS[0])), machine())
+    (words,) = devices.differences(experiment(nproc=2), found)
+    assert UUIDS[0] in words and "more than once" in words
+
+
+def test_a_gpu_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(name="RTX 4090", uuid=UUIDS[1].removeprefix("GPU-"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: fake)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert common.devices_of(["cuda:0"]) == {
+        "visible": "1",
+        "devices": [{"device": "cuda:0", "name": "RTX 4090", "uuid": UUIDS[1]}],
+    }
+
+
+def test_memory_is_told_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {"cuda:0": (5, 8), "cuda:1": (3, 4)}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: held[name][0])
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda name: held[name][1])
+    said = common.memory_of([common.gpu_peak("cuda:0", 1), common.gpu_peak("cuda:1", 0)])
+    assert (said["peak"], said["reserved"]) == (4.0, 8.0)
+    assert [each["allocated"] for each in said["devices"]] == [4.0, 3.0]
+
+
+def test_cores_are_written_as_ranges() -> None:
+    host = {"rank": 0, "device": "cpu", "cores": [0, 1, 2, 5, 7, 8]}
+    assert devices.words_of([host]) == "0: cores 0-2,5,7-8"
+
+
+# ---- energy
+
+
+def meter(uuid: str | None = None, watts: float = 50.0) -> Meter:
+    """A device that takes as many watts all the time."""
+    return Meter(
+        device="thing",
+        uuid=uuid,
+        source="a counter",
+        read=lambda: watts * time.monotonic(),
+    )
+
+
+def used(joules: float, seconds: float = 1.0) -> Energy:
+    one = DeviceEnergy(
+        device="thing", uuid=None, source="a counter", joules=joules, low=joules, high=joules
+    )
+    return Energy(seconds=seconds, devices=(one,))
+
+
+def test_the_window_reaches_back_from_the_end_over_the_steps_that_count() -> None:
+    read = meter()
+    for moment in (90.0, 95.0, 99.0, 101.0):
+        read.points.append((moment, 10.0 * (moment - 90.0)))
+    found = beside.used((read,), ROWS[1:], 100.0)
+    assert isinstance(found, Energy)
+    assert (found.seconds, found.joules) == (2.0, 20.0)
+    assert isinstance(beside.used((read,), ROWS[1:], None), Missing)
+    assert isinstance(beside.used((read,), [], 100.0), Missing)
+    assert beside.used(Missing("no"), ROWS, 100.0) == Missing("no")
+
+
+def test_only_the_gpus_that_trained_count() -> None:
+    meters = (meter(UUIDS[0]), meter(UUIDS[1]))
+    assert beside.of_devices(meters, [UUIDS[1]]) == (meters[1],)
+    assert beside.of_devices(meters, [UUIDS[1], UUIDS[1]]) == (meters[1],)
+    found = beside.of_devices(meters, [UUIDS[2]])
+    assert isinstance(found, Missing) and UUIDS[2] in found.reason
+
+
+def test_amd_gpus_say_that_they_are_not_read() -> None:
+    snapshot = machine(1)
+    assert isinstance(snapshot.gpus, tuple)
+    amd = dataclasses.replace(snapshot.gpus[0], vendor="amd")
+    found = devices.meters_of(experiment(devices="0"), dataclasses.replace(snapshot, gpus=(amd,)))
+    assert found == Missing("GPU 0: the energy of AMD's GPUs is not read")
+
+
+def test_quiet_rounds_are_one_energy() -> None:
+    rounds = [Round(rows=ROWS, disturbed=None, used=used(30.0, 2.5))]
+    rounds.append(Round(rows=ROWS, disturbed="busy", used=used(900.0, 2.5)))
+    rounds.append(Round(rows=ROWS, disturbed=None, used=Missing("gone")))
+    result = Result(rows=tuple(ROWS))  # two of its five steps count
+    trained = Trained(experiment=experiment(), result=result, used=used(10.0), again=rounds)
+    found, steps = trained.energy
+    assert isinstance(found, Energy)
+    assert (found.joules, found.seconds, steps) == (40.0, 3.5, 7)
+    summary = summary_of(trained)
+    assert summary["energy_j"] == 40.0 and summary["no_energy_reason"] is None
+    assert summary["energy_per_token_j"] == pytest.approx(40.0 / (7 * 2 * 16))
+    assert summary["mean_power_w"] == pytest.approx(40.0 / 3.5)
+
+
+def test_without_energy_there_is_a_reason_and_no_number() -> None:
+    result = Result(rows=tuple(ROWS))
+    trained = Trained(experiment=experiment(), result=result, used=Missing("needs root"))
+    summary = summary_of(trained)
+    assert (summary["energy_j"], summary["no_energy_reason"]) == (None, "needs root")
+    records = records_of(trained, find_targets(machine(), {})[0], "0" * 64, "")
+    (record,) = [each for each in records if each.metric.startswith("energy")]
+    assert (record.status, record.value, record.reason) == (Status.MISSING, None, "needs root")
+
+
+# ---- a run
+
+
+def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "host_meters", lambda: (meter(), meter(watts=25.0)))
+    asked = experiment(device="cpu", data=data, name="one", steps=8, lr=0.01)
+    outcomes = runner.run_experiments((asked,), out=tmp_path)
+    assert outcomes.verdict.outcome is Outcome.PASS
+    first = runner.summary(outcomes)
+    assert first["mean_power_w"] == pytest.approx(75.0, rel=1e-3)
+    assert first["energy_s"] == pytest.approx(sum(first["step_times_s"]))
+    low, high = first["energy_interval_j"]
+    assert low <= first["energy_j"] <= high
+    assert first["energy_per_token_j"] == pytest.approx(first["energy_j"] / (5 * 32))
+    assert first["devices"][0]["cores"] and first["memory_by_rank"][0]["allocated_bytes"] > 0
+    run = read_run(outcomes.run)
+    points = {record.metric: record for record in run.records}
+    assert points["energy"].value == first["energy_j"] and points["energy"].unit == "J"
+    assert points["energy"].conditions["energy_steps"] == 5
+    assert points["power"].value == first["mean_power_w"]
+    assert points["time"].conditions["devices"].startswith("0: cores ")  # type: ignore[union-attr]
+    assert all("at" not in row for row in run.series["01-one"])
+
+    monkeypatch.setattr(beside, "host_meters", lambda: Missing("no counter"))
+    (stored,) = read_file(outcomes.run / "experiments.toml", {})
+    assert stored == asked.replace(data=data, warmup=asked.warmup_steps)
+    again = runner.summary(runner.run_experiments((stored,), out=tmp_path))
+    assert again["losses"] == first["losses"] and again["grad_norms"] == first["grad_norms"]
+    assert again["no_energy_reason"] == "no counter" and again["energy_j"] is None
+
+
+# ---- one process
+
+
+def test_the_longest_stretch_without_a_pause_counts() -> None:
+    now = iter(range(100, 200))
+    told = beside.Stretches(lambda: float(next(now)))
+    for step in range(8):
+        if step in (2, 7):
+            told.hear({"checkpoint": "x", "step": step})
+        told.hear({"row": {"step": step}})
+        told.hear({"layout": {}})
+    rows, ended = told.longest
+    assert ([row["step"] for row in rows], ended) == ([2, 3, 4, 5, 6], 106.0)
+    assert beside.Stretches().longest == ([], None)
+
+
+# ---- what is shown
+
+
+def shown(**changes: Any) -> dict[str, Any]:
+    gpus = [{"rank": n, "device": f"cuda:{n}", "index": n + 2, "name": "RTX 4090"} for n in (0, 1)]
+    memory = [{"allocated_bytes": held, "reserved_bytes": 3 * 2**30} for held in (2**30, 2**31)]
+    more = {"energy_per_token_j": 0.0123, "mean_power_w": 312.3, "no_energy_reason": None}
+    own = {"name": "b", "samples_per_s": 4.0, "devices": gpus, "memory_by_rank": memory}
+    return own | more | changes
+
+
+def test_devices_memory_and_energy_stand_in_a_table() -> None:
+    bare = {"name": "a", "samples_per_s": 1.0, "no_energy_reason": "needs root"}
+    both = [bare, shown()]
+    assert resources.columns_of(both) == (
+        ("experiment", "devices", "allocated", "reserved", "J/token", "power")
+    )
+    assert resources.rows_of(both) == (
+        ("a", "-", "-", "-", "-", "-"),
+        ("b", "GPU 2, 3 (RTX 4090)", "1.0 GiB to 2.0 GiB", "3.0 GiB", "0.0123 J", "312 W"),
+    )
+    assert list(resources.notes_of(both)) == ["Energy of a was not read: needs root"]
+
+
+def test_where_nothing_was_read_there_is_a_line_and_no_column() -> None:
+    dry = shown(energy_per_token_j=None, mean_power_w=None, no_energy_reason="needs root")
+    assert resources.columns_of([dry]) == ("experiment", "devices", "allocated", "reserved")
+    assert list(resources.notes_of([dry, dry])) == ["Energy was not read: needs root"]
+    assert resources.columns_of([{"name": "a", "samples_per_s": 1.0}]) == ("experiment",)
+    assert list(resources.notes_of([shown()])) == []
+
+
+def test_they_stand_in_every_report_and_a_stranger_s_are_none() -> None:
+    written = summary_of(Trained(experiment=experiment(), result=Result(rows=tuple(ROWS))))
+    own = written | shown(no_energy_reason="needs root")
+    (kept,) = stored({"experiments": [own]})
+    side = side_of([kept])
+    assert side is not None and resources.TITLE in [table.title for table in side.tables]
+    assert "Energy was not read: needs root" in side.reasons
+    for wrong in ({"devices": "two"}, {"memory_by_rank": [{"allocated_bytes": "much"}]}):
+        assert stored({"experiments": [own | wrong]}) == ()

@@ -1,0 +1,424 @@
+"""Training in a qualification: what is trained where, on which text, and what a fault becomes."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from report_views import point
+from runner_fakes import HOST, FakeWorker, gpu, quiet
+from trainrig.analysis.judge import judge
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.waterfall import ladder
+from trainrig.data.prepare import prepare
+from trainrig.errors import StoreError
+from trainrig.measure import step
+from trainrig.measure import worker_main as measure_serve
+from trainrig.measure.family import family
+from trainrig.measure.timing import Settings
+from trainrig.measure.worker import Reply, Request, parse_reply
+from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
+from trainrig.runner import training
+from trainrig.runner.executor import Executor, Pace
+from trainrig.runner.expectations import expectations
+from trainrig.runner.layers import host_cases
+from trainrig.runner.plan import MEMORY_SHARE, Block, Task, matmul_case, qualify_plan
+from trainrig.runner.progress import nobody
+from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
+from trainrig.store import create_run, read_run
+from trainrig.train.config import Experiment, check, from_dict
+from trainrig.train.native.loop import Engine
+from trainrig.train.serve import not_falling, train_case
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+READY = Text(folder=Path("/somewhere"), corpus_sha256="0123456789")
+
+
+def steps_of(blocks: Any) -> list[Task]:
+    return [task for block in blocks for task in block.tasks if task.family == "step"]
+
+
+def planned(budget: float, *targets: Any, native: bool = True, text: Text = READY) -> Any:
+    blocks = qualify_plan(targets or (HOST,), budget, native)
+    return with_training(blocks, targets or (HOST,), budget, native, text)
+
+
+# ---- the plan
+
+
+@pytest.mark.parametrize("budget", [60.0, 120.0, 240.0, 3600.0])
+def test_training_comes_last_and_takes_its_share(budget: float) -> None:
+    blocks = planned(budget)
+    assert [task.family for task in blocks[-1].tasks] == ["step"] * len(blocks[-1].tasks)
+    assert steps_of(blocks[:-1]) == []
+    assert sum(block.share for block in blocks) == pytest.approx(1.0)
+    assert 0.0 < blocks[-1].share <= SHARE + 1e-9
+    first, *others = blocks[-1].tasks
+    assert first.required and not any(task.required for task in others)
+    assert first.case["dtype"] == "bf16"
+    assert 2.0 <= first.sustained <= 8.0
+    for task in blocks[-1].tasks:
+        family("step").check(task.case)
+        shape = check(from_dict(task.extra["experiment"]))
+        assert shape.vocab >= 8192  # of the tokenizer that the text is prepared with
+
+
+def test_without_bf16_instructions_fp32_is_what_counts() -> None:
+    (task,) = steps_of(planned(240.0, native=False))
+    assert task.case["dtype"] == "fp32" and task.required
+
+
+def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TextShelf, "_prepared", lambda *_: pytest.fail("it was prepared"))
+    with TextShelf() as shelf:
+        text = shelf.text(59.0, nobody)
+    (task,) = steps_of(planned(59.0, text=text))
+    assert not task.required
+    assert "below one minute" in (task.skip or "")
+    assert planned(59.0, text=text)[-1].share == 0.0
+
+
+def test_each_gpu_trains_what_fits_it_and_the_host_does_not() -> None:
+    found = steps_of(planned(300.0, gpu(0), gpu(1, 80 << 30), gpu(2, 6 << 30), HOST))
+    assert [task.target.index for task in found] == [0, 1, 2]
+    assert all(task.required and task.fits_memory for task in found)
+    sizes = [(task.case["model"], task.case["batch"]) for task in found]
+    assert sizes == [("gpt2-medium", 4), ("gpt2-medium", 16), ("gpt2", 1)]
+    for task in found:
+        assert step.memory(task.case) <= MEMORY_SHARE * task.target.memory_bytes
+
+
+def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
+    other = replace(gpu(2), name="RTX 3080")
+    blocks = planned(60.0, gpu(0), gpu(1), other, HOST)
+    assert sum(block.share for block in blocks) == pytest.approx(1.0)
+    found = steps_of(blocks)
+    assert [(t.target.index, t.required, t.skip is None) for t in found] == [
+        (0, True, True),
+        (2, False, False),
+        (1, False, False),
+    ]
+    assert "1 of 3 GPUs" in (found[1].skip or "")
+    blocks = planned(600.0, gpu(0), gpu(1), other, HOST)
+    assert [t.target.index for t in steps_of(blocks) if t.required] == [0, 2, 1]
+    assert sum(b.share for b in blocks if b.tasks[0].family == "step") <= SHARE + 1e-9
+    assert all(b.share * 600.0 > 2 * b.tasks[0].sustained for b in blocks[-3:])
+
+
+def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
+    (task, *_) = steps_of(planned(240.0, replace(HOST, memory_bytes=1 << 20)))
+    assert task.case["batch"] == 1
+    assert not task.fits_memory
+
+
+def test_a_layer_and_a_step_are_guessed_from_the_products_of_their_dtype() -> None:
+    pace = Pace()
+    layer = Task(target=HOST, family="layer", case=host_cases(["bf16"])[0], step="x")
+    slow = pace.call_time(layer)
+    (task, *_) = steps_of(planned(240.0))
+    product = Task(target=HOST, family="matmul", case=matmul_case("bf16", 1024), step="x")
+    pace.learn(product, quiet(2 * 1024**3 / 300e9))
+    assert pace.call_time(task) == pytest.approx(step.flops(task.case) / 150e9, rel=0.01)
+    assert pace.call_time(layer) < slow / 2
+    other = Task(target=HOST, family="layer", case=host_cases(["fp32"])[0], step="x")
+    assert pace.call_time(other) == pytest.approx(slow)
+    pace.learn(task, quiet(5.0))
+    assert pace.call_time(task) == pytest.approx(5.0, rel=0.01)
+
+
+# ---- the text
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A little text, in which some words are frequent: there is something to learn."""
+    folder = tmp_path_factory.mktemp("text")
+    words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "and", "then", "home", "again"]
+    random = np.random.default_rng(0)
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(" ".join(random.choice(words, 400)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(corpus: Path) -> Path:
+    return prepare((corpus,), out=corpus.parent / f"{corpus.name}-ready", vocab_size=400).folder
+
+
+@pytest.fixture
+def small_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shelf's corpus is ours, which takes no seconds to prepare."""
+    import trainrig.data.prepare as room
+
+    real = room.prepare
+    monkeypatch.setattr(room, "prepare", lambda **how: real((corpus,), vocab_size=400, **how))
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_text_is_prepared_once_into_the_users_cache(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    with TextShelf(environ) as shelf:
+        first = shelf.text(60.0, nobody)
+    assert first.reason is None and first.folder is not None
+    assert first.folder.parent == tmp_path / "trainrig"
+    before = (first.folder / "train.bin").stat().st_mtime_ns
+    with TextShelf(environ) as shelf:
+        assert shelf.text(60.0, nobody) == first
+    assert (first.folder / "train.bin").stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("small_corpus")
+def test_where_nothing_can_be_kept_the_text_is_scratch(tmp_path: Path) -> None:
+    (tmp_path / "trainrig").write_text("in the way")
+    with TextShelf({"XDG_CACHE_HOME": str(tmp_path)}) as shelf:
+        text = shelf.text(60.0, nobody)
+        assert text.folder is not None and (text.folder / "train.bin").exists()
+    assert not text.folder.exists()
+    # A damaged folder in the cache is not repaired and not trusted.
+    (tmp_path / "trainrig").unlink()
+    kept = tmp_path / "trainrig" / text.folder.name
+    kept.mkdir(parents=True)
+    (kept / "train.bin").write_bytes(b"half")
+    with TextShelf({"XDG_CACHE_HOME": str(tmp_path)}) as shelf:
+        again = shelf.text(60.0, nobody)
+        assert again.corpus_sha256 == text.corpus_sha256 and again.folder != kept
+
+
+def test_without_text_the_required_step_could_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise StoreError("cannot write: No space left on device")
+
+    monkeypatch.setattr(TextShelf, "_prepared", full)
+    with TextShelf() as shelf:
+        text = shelf.text(240.0, nobody)
+    (task,) = steps_of(planned(240.0, text=text))
+    assert task.required and "No space left" in (task.skip or "")
+    records = carried_out([task], tmp_path)
+    verdict = judge(records)
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert "training step" in verdict.reason
+
+
+# ---- running it
+
+
+class InProcess(FakeWorker):
+    """The real training behind the real request and reply, without a process of its own."""
+
+    def run(self, request: Request, *_: Any) -> Reply:
+        line = request.to_line(1)
+        reply = measure_serve.run_case(json.loads(line), "cpu", None, train_case)
+        return parse_reply(json.dumps(reply).encode(), 1)
+
+
+def carried_out(tasks: list[Task], folder: Path, make: Any = None) -> list[Record]:
+    """The records of a run of some tasks: predictions, then what came out."""
+    with create_run(folder, "test", {}) as run:
+        for expected in expectations(tasks, [], [], [], "e"):
+            run.append(expected)
+        executor = Executor(
+            run,
+            environment="e",
+            deadline=time.monotonic() + 100.0,
+            watch=nobody,
+            describe=lambda record: "",
+            complete=lambda record: record,
+            make_worker=make,
+        )
+        block = Block(targets=(tasks[0].target,), name="training", tasks=tuple(tasks), share=1.0)
+        executor.run_block(block, 90.0)
+        return list(read_run(run.path).records)
+
+
+def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
+    experiment = Experiment(
+        model=TINY,
+        data=str(data),
+        batch=4,
+        seq=16,
+        steps=1000,
+        warmup=2,
+        dtype="fp32",
+        heldout_batches=0,
+    ).replace(**changes)
+    (planned_one, *_) = steps_of(planned(240.0))
+    return replace(
+        step_task(HOST, experiment, "0123456789"),
+        required=True,
+        sustained=seconds,
+        extra={**planned_one.extra, "experiment": training.to_dict(experiment)},
+    )
+
+
+def in_process(device: str, log: Path, server: str) -> FakeWorker:
+    assert server == step.SERVER
+    return InProcess(device, log, lambda *_: quiet(1.0), [])
+
+
+def test_a_training_step_becomes_a_rung_below_the_matmul(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through real workers of the family's own program."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    records = carried_out([tiny(data)], tmp_path)
+    points = {r.metric: r for r in records if r.is_point and r.kind is Kind.MEASURED}
+    headline = points["flop_rate"]
+    assert headline.status is Status.OK, headline.reason
+    assert headline.value and headline.value > 0
+    assert {f"time.{part}" for part in step.PARTS} <= points.keys()
+    attempts = [record for record in records if record.attempt is not None]
+    assert [record.attempt for record in attempts] == [1, 2]
+    # Two processes train the first steps alike, and both learn.
+    first = {record.conditions["first_loss"] for record in attempts}
+    assert len(first) == 1
+    assert all(r.conditions["last_loss"] < r.conditions["first_loss"] for r in attempts)  # type: ignore[operator]
+    ceiling = headline.value * 4
+    matmul = point(
+        "matmul",
+        matmul_case("fp32", 1024),
+        ceiling,
+        metric="flop_rate",
+        unit="FLOP/s",
+        device=headline.device,
+        device_index=None,
+    )
+    quiet_ones = [r.replace(disturbed=None) for r in records]
+    (found,) = ladder(RunView(name="run", records=(matmul, *quiet_ones)))
+    assert [rung.name for rung in found.rungs] == ["Claim", "Best matmul", "Training step"]
+    gap = found.rungs[-1].gap
+    assert gap is not None and gap.shares
+    assert sum(share.amount for share in gap.shares) == pytest.approx(-gap.amount)
+    assert "optimizer" in {share.name for share in gap.shares}
+
+
+def test_time_in_no_part_is_a_finding(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Engine._set_learning_rate
+
+    def nap(self: Engine, number: int) -> float:
+        time.sleep(0.02)
+        return slow(self, number)
+
+    def findings(folder: str) -> dict[str, Any]:
+        records = carried_out([tiny(data)], tmp_path / folder, in_process)
+        quiet_ones = [record.replace(disturbed=None) for record in records]  # whoever else works
+        return {finding.id: finding for finding in judge(quiet_ones).findings}
+
+    monkeypatch.setattr(Engine, "_set_learning_rate", nap)
+    finding = findings("slow")["time-in-no-part"]
+    assert finding.severity == "warning"
+    assert "belong to none of its parts" in finding.evidence
+    assert finding.records
+
+
+def test_other_is_judged_against_its_share_and_only_where_undisturbed() -> None:
+    case = dict(tiny(Path("/x")).case)
+
+    def found(other: float, **more: Any) -> set[str]:
+        time_point = point(
+            "step", case, 0.1, metric="time", unit="s", conditions={"time.other": other}, **more
+        )
+        return {finding.id for finding in judge([time_point]).findings}
+
+    assert "time-in-no-part" in found(0.0051)
+    assert "time-in-no-part" not in found(0.0049)
+    assert "time-in-no-part" not in found(0.05, disturbed="busy")
+
+
+def test_a_loss_that_does_not_fall_is_a_wrong_answer(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def uphill(self: Engine, number: int) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = -1e-3
+        return -1e-3
+
+    monkeypatch.setattr(Engine, "_set_learning_rate", uphill)
+    records = carried_out([tiny(data)], tmp_path, in_process)
+    (settled,) = [r for r in records if r.is_point and r.kind is Kind.MEASURED]
+    assert (settled.reason or "").startswith(f"{WRONG_ANSWER}: the loss does not fall")
+    assert judge(records).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"),
+    [
+        ([9.0, 8.5, 8.0, 7.9], True),
+        ([9.0, 8.9], True),
+        ([9.0], True),
+        ([9.0, 9.3, 9.4, 9.2], False),
+        ([9.0, 9.0], False),
+        ([9.0, 8.0, 7.0, 9.9, 9.9, 9.9], False),
+        ([9.0, 9.9, 9.9, 8.5, 8.6, 9.1], True),
+    ],
+)
+def test_a_loss_falls_when_the_last_ones_lie_below_the_first(
+    losses: list[float], falls: bool
+) -> None:
+    assert (not_falling(losses) is None) is falls
+
+
+def test_nan_in_the_loss_is_a_wrong_answer_and_fails_the_machine(
+    data: Path, tmp_path: Path
+) -> None:
+    wild = tiny(data, learning_rate=1e30, clip=0.0, warmup=0, weight_decay=0.0)
+    records = carried_out([wild], tmp_path, in_process)
+    verdict = judge(records)
+    assert verdict.outcome is Outcome.FAIL
+    (finding,) = [f for f in verdict.findings if f.id == "wrong-answer"]
+    assert "training stopped" in finding.evidence
+    assert "trainrig train" in finding.fix
+
+
+def test_a_worker_stops_when_its_time_is_over(data: Path) -> None:
+    task = tiny(data)
+    request = Request(
+        family="step",
+        case=task.case,
+        settings=Settings(max_time=0.05),
+        timeout=60.0,
+        extra=task.extra,
+    )
+    reply = train_case(json.loads(request.to_line(1)), "cpu", measure_serve.Parent())
+    assert reply["status"] is Status.OK
+    assert 4 <= reply["conditions"]["steps"] < 1000
+
+
+def test_a_resumed_run_does_not_forget_a_step_for_a_small_budget(
+    data: Path, tmp_path: Path
+) -> None:
+    task = tiny(data)
+    with create_run(tmp_path, "test", {}) as run:
+
+        def executor() -> Executor:
+            return Executor(
+                run,
+                environment="e",
+                deadline=time.monotonic() + 60.0,
+                watch=nobody,
+                describe=lambda record: "",
+                complete=lambda record: record,
+                make_worker=in_process,
+            )
+
+        block = Block(targets=(HOST,), name="training", tasks=(task,), share=1.0)
+        executor().run_block(block, 50.0)
+        before = read_run(run.path).records
+        again = executor()
+        again.take_up(before)
+        left_out = replace(task, skip="left out of budgets below one minute")
+        again.run_block(replace(block, tasks=(left_out,)), 50.0)
+        assert read_run(run.path).records == before

@@ -1,0 +1,156 @@
+"""Every layout on two real ranks: it computes what one process does, and is what it says it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import gloo_ranks
+from trainrig import models
+from trainrig.record import Status
+from trainrig.train.config import Experiment, to_dict
+from trainrig.train.launch import Command, launch
+from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.parity import Probe, disagreement, is_reference
+
+BASE = Experiment(model="gpt2", batch=4, seq=16, steps=2, dtype="fp32", warmup=0, nproc=2)
+Weights = Mapping[str, torch.Tensor]
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp-accum": {"batch": 2, "grad_accum": 2},
+    "ddp-bf16-accum": {"batch": 2, "grad_accum": 2, "dtype": "bf16"},
+    "ddp-recomputed": {"recompute": "full"},
+    "zero-1": {"zero": 1},
+    "zero-1-bf16-accum": {"zero": 1, "batch": 2, "grad_accum": 2, "dtype": "bf16"},
+    "zero-2": {"zero": 2},
+    "zero-3": {"zero": 3},
+    "zero-3-bf16": {"zero": 3, "dtype": "bf16", "recompute": "selective"},
+    "zero-3-accum": {"zero": 3, "batch": 2, "grad_accum": 2, "recompute": "full"},
+    "zero-3-offload": {"zero": 3, "offload": "host"},
+    "bert": {"model": "bert"},
+    "bert-accum": {"model": "bert", "batch": 2, "grad_accum": 2},
+    "bert-zero-3": {"model": "bert", "zero": 3},
+    "plain": {"optimizer": "adamw-plain", "zero": 1},
+}
+
+
+def experiment(name: str) -> Experiment:
+    return BASE.replace(**LAYOUTS[name])
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What the ranks wrote, one launch for all layouts."""
+    folder = tmp_path_factory.mktemp("ranks")
+    asked = {name: to_dict(experiment(name)) for name in LAYOUTS}
+    (folder / "layouts.json").write_text(json.dumps(asked))
+    command = Command(
+        argv=(sys.executable, gloo_ranks.__file__, str(folder)),
+        ranks=2,
+        env={"OMP_NUM_THREADS": "1"},
+    )
+    ended = launch(command, folder, silence=120.0)
+    assert ended.status is Status.OK, ended.reason
+    got = json.loads((folder / "found.json").read_text())
+    for name in LAYOUTS:
+        got[name]["weights"] = torch.load(folder / f"{name}.pt")
+    return got
+
+
+@pytest.fixture(scope="module")
+def references() -> list[tuple[Experiment, Probe, Weights]]:
+    """One process on the same samples, for each model and precision; its clipped weights."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = []
+    for change in ({}, {"dtype": "bf16"}, {"model": "bert"}):
+        own = BASE.replace(batch=8, nproc=1, **change)
+        got = gloo_ranks.probe(own, 0, alone=True)
+        alone.append((own, probe_in(got), gloo_ranks.clipped(own, 0, alone=True)))
+    torch.set_num_threads(before)
+    return alone
+
+
+def probe_in(got: Mapping[str, Any]) -> Probe:
+    return Probe(losses=tuple(got["losses"]), grad_norms=tuple(got["grad_norms"]))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_computes_what_one_process_does(
+    name: str, found: Mapping[str, Any], references: list[tuple[Experiment, Probe, Weights]]
+) -> None:
+    own = experiment(name)
+    (reference,) = (probe for alone, probe, _ in references if is_reference(alone, own))
+    assert disagreement(probe_in(found[name]), reference, own.dtype) is None
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_clipping_and_decay_move_weights_as_in_one_process(
+    name: str, found: Mapping[str, Any], references: list[tuple[Experiment, Probe, Weights]]
+) -> None:
+    """Clipping must know the norm of the mean, decay must spare biases and norms."""
+    own = experiment(name)
+    (expected,) = (weights for alone, _, weights in references if is_reference(alone, own))
+    first = models.build(gloo_ranks.SHAPES[own.model], seed=own.seed).state_dict()
+    assert found[name]["weights"].keys() == expected.keys()
+    for weight, got in found[name]["weights"].items():
+        moved = (expected[weight] - first[weight]).norm()
+        # A rounding of bf16 is 2^-9 of a weight at most; here one more, of the reference.
+        rounding = 2.0**-8 * expected[weight].norm() if own.dtype == "bf16" else 0.0
+        near = (5e-2 if own.dtype == "bf16" else 1e-3) * moved
+        assert (got - expected[weight]).norm() <= near + rounding + 1e-6, weight
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_all_ranks_have_the_same_weights(name: str, found: Mapping[str, Any]) -> None:
+    assert len(set(found[name]["digests"])) == 1
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_found_as_asked(name: str, found: Mapping[str, Any]) -> None:
+    asked = asked_of(experiment(name))
+    assert differences(asked, found_of(found[name]["facts"])) == []
+
+
+def test_another_layout_is_a_difference(found: Mapping[str, Any]) -> None:
+    """What was asked for is never repeated as found: each facts fits its own request alone."""
+    for name in ("ddp", "zero-1", "zero-2", "zero-3"):
+        others = [n for n in ("ddp", "zero-1", "zero-2", "zero-3") if n != name]
+        for other in others:
+            words = differences(asked_of(experiment(name)), found_of(found[other]["facts"]))
+            assert any(word.startswith("zero: asked") for word in words), (name, other)
+    recomputed = asked_of(experiment("ddp-recomputed"))
+    assert differences(recomputed, found_of(found["ddp"]["facts"])) == [
+        "recompute: asked True, found False (DistributedDataParallel)"
+    ]
+
+
+def test_shares_are_what_the_words_promise(found: Mapping[str, Any]) -> None:
+    facts = {name: found_of(found[name]["facts"]) for name in LAYOUTS}
+    assert facts["ddp"]["held_states"] == facts["ddp"]["held_gradients"] == 1.0
+    assert facts["zero-1"]["held_states"] == pytest.approx(0.5, abs=0.01)
+    assert facts["zero-1"]["held_gradients"] >= 1.0
+    assert facts["zero-2"]["held_gradients"] == pytest.approx(0.5, abs=0.01)
+    assert facts["zero-2"]["held_weights_in_backward"] == 1.0
+    assert facts["zero-3"]["held_weights"] == pytest.approx(0.5, abs=0.01)
+    assert facts["zero-3"]["held_weights_in_backward"] < 0.9
+
+
+def test_gradients_are_said_only_when_they_must(found: Mapping[str, Any]) -> None:
+    """Accumulating, whole gradients go out once a step; shares with each micro-batch."""
+    said = {name: found[name]["facts"]["gradient_collectives"] for name in LAYOUTS}
+    assert said["ddp-accum"] == said["ddp"]
+    assert said["zero-3-accum"] == 2 * said["zero-3"]
+
+
+def test_a_step_is_the_sum_of_its_parts(found: Mapping[str, Any]) -> None:
+    parts = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
+    for name in LAYOUTS:
+        row = found[name]["parts"]
+        assert sum(row[part] for part in parts) == pytest.approx(row["time"])
+        assert row["communication"] > 0.0

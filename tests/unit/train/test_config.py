@@ -1,0 +1,194 @@
+"""What an experiment may say, the schedule's values, and what a step's case counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.measure import step
+from trainrig.measure.family import Unsupported, family
+from trainrig.train.config import (
+    Cosine,
+    Experiment,
+    case_of,
+    check,
+    check_compiler,
+    from_dict,
+    to_dict,
+)
+from trainrig.workload import find, model_flops, parameters
+
+FAMILY = family("step")
+
+
+def test_an_experiment_is_stored_and_read_back() -> None:
+    experiment = Experiment(model="gpt2", steps=7, warmup=2, clip=0.0)
+    assert from_dict(to_dict(experiment)) == experiment
+    assert "warmup" not in to_dict(Experiment())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"modle": "gpt2"}, "modle"),
+        ({"batch": "8"}, "batch"),
+        ({"batch": 8.5}, "batch"),
+        ({"learning_rate": "fast"}, "lr = "),
+        ({"compile": 1}, "compile"),
+    ],
+)
+def test_what_is_no_experiment_is_refused_by_name(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        from_dict(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch": 0}, "batch_size = 0"),
+        ({"seq": -1}, "seq_len = -1"),
+        ({"steps": 0}, "steps = 0"),
+        ({"grad_accum": 0}, "grad_accum = 0"),
+        ({"dtype": "int8"}, "unknown precision"),
+        ({"recompute": "some"}, "unknown recompute"),
+        ({"optimizer": "lion"}, "unknown optimizer"),
+        ({"learning_rate": 0.0}, "lr = "),
+        ({"learning_rate": math.inf}, "lr = "),
+        ({"beta2": 1.0}, "beta2"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+        ({"clip": math.nan}, "clip"),
+        ({"seq": 512}, "256 positions"),
+        ({"model": "gpt5"}, "unknown model"),
+        ({"model": "gpt2:num_layers=0,hidden=8"}, "num_layers"),
+    ],
+)
+def test_what_contradicts_is_refused_before_anything_starts(
+    change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        check(Experiment().replace(**change))
+    assert "\n" not in caught.value.message
+
+
+def test_the_usual_experiment_is_fine() -> None:
+    assert check(Experiment()).name == "gpt2-small-cpu"
+    assert check(Experiment(model="llama-1B", seq=4096)).family == "llama"
+
+
+def test_the_schedule_has_its_values() -> None:
+    rate = Cosine(peak=1.0, steps=110, warmup=10)
+    assert rate(0) == pytest.approx(0.1)
+    assert rate(4) == pytest.approx(0.5)
+    assert rate(9) == rate(10) == 1.0
+    assert rate(60) == pytest.approx(0.55)  # halfway between the peak and a tenth
+    assert rate(109) == pytest.approx(0.1, abs=1e-3)
+    assert rate(110) == rate(1000) == pytest.approx(0.1)
+    rates = [rate(number) for number in range(10, 111)]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_schedule_of_one_step_is_one() -> None:
+    assert Cosine(peak=2.0, steps=1)(0) == 2.0
+
+
+def test_the_warm_up_is_a_tenth_at_most_100() -> None:
+    assert Experiment(steps=50).warmup_steps == 5
+    assert Experiment(steps=100_000).warmup_steps == 100
+    assert Experiment(steps=50, warmup=0).warmup_steps == 0
+
+
+# ---- the case
+
+
+def case(**changes: Any) -> dict[str, Any]:
+    return {**case_of(Experiment(), "0123456789abcdef"), **changes}
+
+
+def test_the_case_has_the_family_fields_and_the_hash() -> None:
+    assert set(case()) == step.FIELDS
+    assert case()["data"] == "01234567"
+    FAMILY.check(case())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch": 0}, {"seq": True}, {"dtype": "int8"}, {"model": "none"}, {"odd": 1}],
+)
+def test_odd_cases_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        FAMILY.check(case(**change))
+
+
+def test_flops_are_the_workloads_and_grow_with_accumulation() -> None:
+    flops = model_flops(find("gpt2-small-cpu"), 8, 256)
+    assert FAMILY.work(case()).flops == flops
+    assert FAMILY.work(case(grad_accum=3)).flops == 3 * flops
+    assert FAMILY.work(case(recompute="full")).flops == flops
+
+
+def test_a_t5_step_counts_what_its_decoder_writes() -> None:
+    """torch's count for the very samples that it trains on: 96 tokens read, 22 written."""
+    import numpy as np
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from trainrig import models
+    from trainrig.analysis.op_counts import count_step
+    from trainrig.data.batches import Shard, SpanBatches
+    from trainrig.record import Kind, Record
+
+    t5 = "t5:num_layers=1,num_decoder_layers=2,hidden=64,num_heads=2,vocab=128"
+    tokens = np.zeros(1000, np.uint16)
+    make = SpanBatches(
+        tokens=tokens, seq_len=96, shard=Shard(batch=2), sentinels=tuple(range(50)), end=1, pad=0
+    )
+    batch, model = make(0), models.build(find(t5), device="meta")
+    read, labels = (torch.from_numpy(a).to("meta") for a in (batch.inputs, batch.labels))
+    with FlopCounterMode(display=False) as counter:
+        model.loss(read, labels).backward()
+    asked = case(model=t5, batch=2, seq=96)
+    assert labels.shape == (2, 22)
+    assert FAMILY.work(asked).flops == counter.get_total_flops()
+    record = Record(
+        kind=Kind.MEASURED, benchmark="step", case=asked, metric="flop_rate", unit="FLOP/s"
+    )
+    counted = count_step(record)
+    assert counted is not None
+    assert counted.work == counter.get_total_flops()
+
+
+def test_rates_follow_from_the_time() -> None:
+    metrics = {metric.name: metric for metric in FAMILY.metrics(case(grad_accum=2))}
+    assert metrics["sample_rate"].of(2.0) == 8.0
+    assert metrics["token_rate"].of(2.0) == 8.0 * 256
+    assert metrics["time"].of(2.0) == 2.0
+    assert next(iter(metrics)) == "flop_rate"
+
+
+def test_memory_grows_with_the_batch_and_shrinks_with_recomputation() -> None:
+    weights = 16 * parameters(find("gpt2-small-cpu")).total
+    none, selective, full = (
+        step.memory(case(recompute=how)) for how in ("none", "selective", "full")
+    )
+    assert weights < full < selective < none
+    twice = step.memory(case(batch=16))
+    assert twice - none == step.memory(case(batch=24)) - twice > 0
+    assert step.memory(case(batch=16, grad_accum=4)) == step.memory(case(batch=16))
+
+
+def test_a_step_is_not_timed_by_the_loop() -> None:
+    with pytest.raises(Unsupported, match=r"trainrig\.train\.serve"):
+        FAMILY.prepare(case(), "cpu")
+
+
+def test_compile_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    check_compiler(Experiment())
+    with pytest.raises(UnavailableError, match="needs a compiler") as caught:
+        check_compiler(Experiment(compile=True))
+    assert caught.value.exit_code == 3
+    assert caught.value.hint is not None

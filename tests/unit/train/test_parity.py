@@ -1,0 +1,160 @@
+"""The rule of what is comparable: tolerances, the five steps, the reference; what it must see."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import gloo_ranks
+from trainrig.train.config import Experiment
+from trainrig.train.native.loop import Engine
+from trainrig.train.native.rank_main import spread_of
+from trainrig.train.parity import (
+    STEPS,
+    Probe,
+    disagreement,
+    hint_of,
+    is_reference,
+    probe_of,
+    reference_of,
+)
+
+REFERENCE = Probe(losses=(9.0, 8.5, 8.0, 7.5, 7.0), grad_norms=(2.0, 1.9, 1.8, 1.7, 1.6))
+
+
+def changed(which: str, step: int, factor: float) -> Probe:
+    numbers = list(getattr(REFERENCE, which))
+    numbers[step] *= factor
+    return dataclasses.replace(REFERENCE, **{which: tuple(numbers)})
+
+
+# ---- tolerances
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("which", ["losses", "grad_norms"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_first_step_agrees_within_a_thousandth_in_every_precision(
+    dtype: str, which: str, sign: int
+) -> None:
+    assert disagreement(changed(which, 0, 1 + sign * 0.9e-3), REFERENCE, dtype) is None
+    assert disagreement(changed(which, 0, 1 + sign * 1.1e-3), REFERENCE, dtype) is not None
+
+
+@pytest.mark.parametrize("step", range(1, STEPS))
+@pytest.mark.parametrize(("dtype", "within"), [("fp32", 1e-4), ("bf16", 2e-2), ("fp16", 2e-2)])
+def test_each_later_loss_agrees_within_its_precisions_tolerance(
+    step: int, dtype: str, within: float
+) -> None:
+    assert disagreement(changed("losses", step, 1 - 0.9 * within), REFERENCE, dtype) is None
+    said = disagreement(changed("losses", step, 1 - 1.1 * within), REFERENCE, dtype)
+    assert said is not None and said.startswith(f"loss of step {step}: ")
+
+
+def test_the_tolerance_is_relative_to_the_reference() -> None:
+    """A loss of 0.01 may not be off by 1e-4 of 1, nor may a norm of 1000 by its thousandth of 1."""
+    small = Probe(losses=(0.01,) * STEPS, grad_norms=(1000.0,) * STEPS)
+    near = dataclasses.replace(small, grad_norms=(1000.5,) * STEPS)
+    assert disagreement(near, small, "fp32") is None
+    off = dataclasses.replace(small, losses=(0.01, *(0.01005,) * 4))
+    assert disagreement(off, small, "fp32") is not None
+
+
+# ---- what is trained to find out
+
+
+def test_the_five_steps_hide_no_scale() -> None:
+    own = Experiment(
+        optimizer="adamw", warmup=3, clip=1.0, weight_decay=0.1, learning_rate=1e-4, steps=200
+    )
+    probe = probe_of(own)
+    assert (probe.steps, probe.optimizer, probe.clip, probe.weight_decay) == (5, "sgd", 0.0, 0.0)
+    assert probe.schedule(0) == 0.05  # no warm-up: the first step moves the weights
+    assert probe.replace(**{f: getattr(own, f) for f in _OF_A_PROBE}) == own
+
+
+_OF_A_PROBE = ("steps", "optimizer", "clip", "weight_decay", "learning_rate", "warmup")
+
+OTHER: dict[str, Any] = {
+    "model": "bert-base",
+    "data": "elsewhere",
+    "seq": 128,
+    "dtype": "fp32",
+    "seed": 1,
+    "device": "cuda",
+    "batch": 1,
+    "compile": True,
+    "recompute": "full",
+    "nproc": 2,
+    "backend": "huggingface",
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_reference_trains_the_same_in_one_plain_process(name: str) -> None:
+    own = Experiment(nproc=4, zero=3, batch=2, grad_accum=3, device="cpu", dtype="bf16")
+    reference = reference_of(own)
+    assert is_reference(reference, own)
+    assert not is_reference(reference.replace(**{name: OTHER[name]}), own)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "known"),
+    [("huggingface", "bf16", True), ("huggingface", "fp32", False), ("native", "bf16", False)],
+)
+def test_the_hint_names_the_rounding_that_autocast_brings(
+    backend: str, dtype: str, known: bool
+) -> None:
+    assert ("1/N" in hint_of(Experiment(backend=backend, dtype=dtype))) == known
+
+
+def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
+    rounded = [abs(float(torch.tensor(1 / n).bfloat16()) * n - 1) for n in range(1, 5000)]
+    assert 3.5e-3 < max(rounded) < 4e-3
+    assert all(rounded[2**k - 1] == 0.0 for k in range(12))
+
+
+# ---- what it must see
+
+TINY = Experiment(model="gpt2", batch=2, grad_accum=2, seq=16, steps=2, dtype="fp32", warmup=0)
+
+
+def probe(scale: float = 1.0, dtype: str = "fp32") -> Probe:
+    """The five steps of a tiny model whose gradients are ``scale`` times what they should be."""
+    own = probe_of(TINY.replace(dtype=dtype))
+    shape, rows = gloo_ranks.SHAPES["gpt2"], []
+
+    def spread(model: Any, kind: str) -> Any:
+        return spread_of(model, kind, experiment=own, shape=shape, wire=None)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    batches = gloo_ranks.batches_for(own, shape, 0)
+    with Engine(own, shape, batches=batches, spread=spread) as engine:
+        engine.scaler.scale = lambda loss: loss * scale  # type: ignore[method-assign]
+        engine.run(rows.append, lambda step: step >= STEPS)
+    torch.set_num_threads(before)
+    return Probe(
+        losses=tuple(row["loss"] for row in rows),
+        grad_norms=tuple(row["grad_norm"] for row in rows),
+    )
+
+
+@pytest.mark.parametrize("scale", [2.0, 0.5, 1.01])
+def test_a_gradient_of_another_scale_is_seen_twice(scale: float) -> None:
+    """By its norm, and where that is said as it should be, by where it leads."""
+    right, wrong = probe(), probe(scale)
+    assert disagreement(right, right, "fp32") is None
+    said = disagreement(wrong, right, "fp32")
+    assert said is not None and said.startswith("gradient norm of step 0")
+    hidden = dataclasses.replace(wrong, grad_norms=right.grad_norms)
+    said = disagreement(hidden, right, "fp32")
+    assert (said is not None and said.startswith("loss of step")) == (scale != 1.01)
+
+
+def test_two_trainings_of_one_seed_are_the_same_to_the_last_bit() -> None:
+    assert probe() == probe()
+    assert probe(dtype="bf16") == probe(dtype="bf16") != probe()

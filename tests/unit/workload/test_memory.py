@@ -1,0 +1,287 @@
+"""Memory by part: the field's formulas, and what must hold of any layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainrig.workload import NAMED, custom, named, parameters
+from trainrig.workload.blocks import CORE, FULL, NONE, block_kept, total
+from trainrig.workload.layout import ENGINES, KERNELS, OPTIMIZERS, SIZES, Layout
+from trainrig.workload.memory import PARTS, Memory, memory
+from trainrig.workload.numerics import style_of
+
+GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
+MEGATRON = Layout(engine="megatron", kernels="fused", seq=2048, dropout="yes")
+SMALL = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B")
+
+powers = st.sampled_from([1, 2, 4, 8])
+models = st.sampled_from(SMALL)
+words = {
+    "kernels": st.sampled_from(KERNELS),
+    "engine": st.sampled_from(ENGINES),
+    "optimizer": st.sampled_from(OPTIMIZERS),
+    "precision": st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
+    "recompute": st.sampled_from(["none", "selective", "full"]),
+    "schedule": st.sampled_from(["1f1b", "gpipe"]),
+    "offload": st.sampled_from(["none", "host"]),
+    "lora_rank": st.sampled_from([0, 0, 8]),
+}
+layouts = st.builds(
+    lambda dp, tp, pp, zero, **rest: Layout(gpus=dp * tp * pp, tp=tp, pp=pp, zero=zero, **rest),
+    dp=powers,
+    tp=powers,
+    pp=st.sampled_from([1, 2, 4]),
+    zero=st.sampled_from([0, 1, 2, 3]),
+    micro_batch=st.integers(1, 6),
+    grad_accum=st.sampled_from([1, 4, 8]),
+    interleave=st.sampled_from([1, 2]),
+    sequence_parallel=st.sampled_from([0, 1]),
+    seq=st.sampled_from([128, 512]),
+    **words,
+)
+
+
+def block_bytes(layout: Layout, policy: str, shape: Any = GPT) -> float:
+    items = block_kept(shape, style_of(shape, layout), layout.seq)
+    kept = sum(total(items, policy, split=split) for split in (True, False))
+    statistics = sum(i.num_bytes for i in items if i.name.endswith("statistics"))
+    return kept - (statistics if policy != FULL else 0)
+
+
+def test_a_classic_block_keeps_what_the_field_says() -> None:
+    """34sbh + 5as²b; without the scores 34sbh; its input alone 2sbh (Korthikanti et al. 2022)."""
+    s, h, a = 2048, 6144, 64
+    assert block_bytes(MEGATRON, NONE) == 34 * s * h + 5 * a * s * s
+    assert block_bytes(MEGATRON, CORE) == 34 * s * h
+    assert block_bytes(MEGATRON, FULL) == 2 * s * h
+
+
+def test_what_tensor_parallelism_splits_is_what_the_field_says() -> None:
+    """sbh(10 + 24/t + 5as/(ht)): section 4.2 of the same."""
+    s, h, a = 2048, 6144, 64
+    items = block_kept(GPT, style_of(GPT, MEGATRON), s)
+    whole = total(items, NONE, split=False) - sum(
+        i.num_bytes for i in items if i.name.endswith("statistics")
+    )
+    assert whole == 10 * s * h
+    assert total(items, NONE, split=True) == 24 * s * h + 5 * a * s * s
+
+
+def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:
+    s, h, a = 2048, 6144, 64
+    flash = MEGATRON.replace(kernels="flash+fused", dropout="no")
+    assert block_bytes(flash, NONE) == 32 * s * h + 4 * a * s
+    assert block_bytes(MEGATRON.replace(dropout="no"), NONE) == 32 * s * h + 2 * a * s * s
+
+
+@pytest.mark.parametrize(
+    ("words", "each"),
+    [
+        ({"engine": "plain", "precision": "fp32"}, 16),
+        ({"engine": "plain"}, 2 + 2 + 4 + 4 + 8),
+        ({"engine": "megatron"}, 2 + 4 + 4 + 8),
+        ({"engine": "megatron", "precision": "fp16"}, 2 + 2 + 4 + 4 + 8),
+        ({"engine": "megatron", "optimizer": "sgd"}, 2 + 4 + 4),
+        ({"engine": "deepspeed"}, 2 + 2 + 4 + 4 + 8),
+        ({"engine": "ddp"}, 16),
+        ({"engine": "ddp", "states": "pure"}, 8),
+        ({"engine": "ddp", "optimizer": "adamw"}, 20),
+    ],
+)
+def test_bytes_a_parameter(words: dict[str, str], each: int) -> None:
+    """At the end of a step with next to no tokens, states are all there is."""
+    shape = named("gpt2")
+    found = memory(shape, Layout(micro_batch=1, seq=1, kernels="flash", **words))
+    states = found.weights + found.gradients + found.master + found.optimizer
+    assert states == pytest.approx(each * parameters(shape).total, rel=1e-3)
+
+
+def test_the_first_stage_keeps_most_micro_batches() -> None:
+    deep = MEGATRON.replace(gpus=8, pp=8, grad_accum=64, micro_batch=1)
+    one = block_bytes(MEGATRON, NONE) * 48 / 8
+    assert memory(GPT, deep).activations == pytest.approx(8 * one, rel=0.02)
+    assert memory(GPT, deep.replace(interleave=3)).activations == pytest.approx(
+        (8 + 7 / 3) * one, rel=0.02
+    )
+    assert memory(GPT, deep.replace(schedule="gpipe")).activations == pytest.approx(
+        64 * one, rel=0.02
+    )
+
+
+def test_adapters_train_little_and_keep_the_rest() -> None:
+    shape = named("llama-7B")
+    whole = Layout(micro_batch=1, seq=512, engine="ddp", recompute="full")
+    lora = memory(shape, whole.replace(lora_rank=8))
+    assert lora.weights == pytest.approx(2 * parameters(shape).total, rel=0.01)
+    assert lora.gradients + lora.optimizer + lora.master < 0.02 * lora.weights
+
+
+def test_the_worst_moment_decides() -> None:
+    """Large models of little text are fullest in the update, small ones of much at the loss."""
+    update = memory(named("gpt2-xl"), Layout(engine="ddp", seq=8, optimizer="adamw"))
+    loss = memory(named("gpt2"), Layout(engine="ddp", seq=1024, micro_batch=16, optimizer="adamw"))
+    assert update.activations == 0 < update.gradients
+    assert loss.gradients == 0 < loss.activations
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=models, layout=layouts, batch=st.integers(1, 8))
+def test_arrays_are_as_scalars(model: str, layout: Layout, batch: int) -> None:
+    shape, other = named(model), layout.replace(micro_batch=batch, zero=1)
+    both = {n: np.array([getattr(layout, n), getattr(other, n)]) for n in SIZES}
+    found = memory(shape, layout.replace(**both))
+    for at, one in enumerate((layout, other)):
+        alone = memory(shape, one)
+        assert int(found.allocated[at]) == pytest.approx(alone.allocated, abs=16)
+        for name in PARTS:
+            assert getattr(found.at(at), name) == pytest.approx(getattr(alone, name), abs=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=models, layout=layouts)
+def test_every_part_is_a_number_of_bytes(model: str, layout: Layout) -> None:
+    found = memory(named(model), layout)
+    assert all(isinstance(getattr(found, name), int) for name in PARTS)
+    assert all(getattr(found, name) >= 0 for name in PARTS)
+    is_away = layout.engine == "fsdp" and layout.offload != "none" and layout.zero >= 2
+    assert found.weights > 0 or is_away, "FSDP's offloaded shards are gathered from the host"
+    low, high = found.interval("device")
+    assert low < found.total < high
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=models, layout=layouts)
+def test_more_recomputation_never_needs_more(model: str, layout: Layout) -> None:
+    shape = named(model)
+    sizes = [
+        memory(shape, layout.replace(recompute=how)).total for how in ("none", "selective", "full")
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=models, layout=layouts, more=st.integers(1, 4))
+def test_more_samples_never_need_less(model: str, layout: Layout, more: int) -> None:
+    shape, larger = named(model), layout.replace(micro_batch=layout.micro_batch + more)
+    assert memory(shape, larger).total >= memory(shape, layout).total
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=models, layout=layouts)
+def test_more_tensor_parallelism_never_needs_more_weights(model: str, layout: Layout) -> None:
+    shape = named(model)
+    twice = layout.replace(tp=2 * layout.tp, gpus=2 * layout.gpus)  # the same data parallel
+    assert states(memory(shape, twice), layout) <= states(memory(shape, layout), layout) * 1.0001
+
+
+def states(found: Memory, layout: Layout) -> int:
+    """What lies in weights and masters; at whichever moment."""
+    return int(found.master if layout.engine == "megatron" else found.weights + found.master)
+
+
+@settings(max_examples=40, deadline=None)
+@given(model=models, engine=st.sampled_from(["fsdp", "deepspeed"]), dp=st.sampled_from([2, 4, 8]))
+def test_sharding_divides_what_it_should(model: str, engine: str, dp: int) -> None:
+    shape = named(model)
+    base = Layout(gpus=dp, engine=engine, seq=128, grad_accum=2)
+    whole, *sharded = (memory(shape, base.replace(zero=zero)) for zero in range(4))
+    for stage, found in enumerate(sharded, 1):
+        assert found.optimizer <= whole.optimizer / dp * 1.7, "with what an update needs"
+        assert found.master == pytest.approx(whole.master / dp, abs=4)
+        if stage >= 2:
+            assert found.gradients == pytest.approx(whole.gradients / dp, rel=0.01)
+        if stage == 3:
+            assert found.weights == pytest.approx(whole.weights / dp, rel=0.01)
+
+
+@given(model=st.sampled_from(sorted(NAMED)), shards=st.sampled_from([2, 4]))
+@settings(max_examples=20, deadline=None)
+def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
+    shape = named(model)
+    base = Layout(gpus=16, engine="fsdp", zero=3, seq=64)
+    hybrid = memory(shape, base.replace(shard_size=shards))
+    alone = memory(shape, base.replace(gpus=shards))
+    assert hybrid.weights == alone.weights
+    assert hybrid.optimizer == alone.optimizer
+
+
+def logits_of(model: str, **words: Any) -> float:
+    """Bytes for each logit at the loss."""
+    shape = named(model)
+    layout = Layout(**{"engine": "ddp", "seq": 512, "micro_batch": 64, **words})
+    return float(memory(shape, layout).logits / (64 * 512 * shape.vocab))
+
+
+def test_the_loss_takes_what_torchs_operations_keep() -> None:
+    """Bytes for each logit, counted by hand (`workload.ends`)."""
+    assert logits_of("gpt2", precision="fp32") == 12
+    assert logits_of("bert-base") == 10, "a narrow softmax, its fp32 copy and that one's gradient"
+    assert logits_of("gpt2") == 12, "today's models widen their logits"
+    assert logits_of("gpt2", software="torch1") == 10
+    assert logits_of("bert-base", states="pure") == 6
+    assert logits_of("gpt2", states="pure") == 14
+    assert logits_of("gpt2", kernels="compiled") == 4
+
+
+def test_autocast_takes_a_loss_as_is_counted() -> None:
+    """On a GPU's autocast list: the softmax of narrow logits is narrow, the sum is not."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    made = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            first = out[0] if isinstance(out, tuple) else out
+            if isinstance(first, torch.Tensor):
+                made.append((func.overloadpacket.__name__, first.dtype))
+            return out
+
+    was = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with torch.no_grad(), FakeTensorMode(), Log():
+            logits = torch.empty(8, 32, device="cuda", dtype=torch.bfloat16)
+            labels = torch.empty(8, device="cuda", dtype=torch.int64)
+            torch.nn.functional.cross_entropy(logits, labels)
+    finally:
+        torch.set_autocast_enabled("cuda", was[0])
+        torch.set_autocast_dtype("cuda", was[1])
+    wanted = [one for one in made if one[0] in ("_log_softmax", "_to_copy", "nll_loss_forward")]
+    assert wanted == [
+        ("_log_softmax", torch.bfloat16),
+        ("_to_copy", torch.float32),
+        ("nll_loss_forward", torch.float32),
+    ]
+
+
+def test_older_software_keeps_gradients_from_step_to_step() -> None:
+    shape, layout = named("bert-large"), Layout(engine="ddp", seq=512, micro_batch=8, gpus=1)
+    now, then = (memory(shape, layout.replace(software=s)) for s in ("current", "torch1"))
+    assert now.gradients == 0, "freed before the loss"
+    assert then.gradients == 4 * parameters(shape).total
+    again = memory(shape, layout.replace(software="torch1", grad_accum=4))
+    assert again.allocated == then.allocated, "accumulating adds nothing to what is there"
+
+
+def test_deepspeeds_buckets_are_there_at_the_loss() -> None:
+    shape = named("gpt2-medium")
+    layout = Layout(gpus=2, engine="deepspeed", seq=1024, micro_batch=4)
+    sizes = [memory(shape, layout.replace(zero=zero)).buffers for zero in (0, 1, 2)]
+    assert sizes == [0, 4e8, 8e8], "2e8 numbers of bf16; a second bucket where they overlap"
+
+
+def test_fsdp_offloads_weights_too_and_others_do_not() -> None:
+    shape = named("llama-8B")
+    layout = Layout(gpus=8, seq=2048, zero=3, recompute="full", offload="host")
+    assert memory(shape, layout.replace(engine="fsdp")).weights == 0
+    assert memory(shape, layout.replace(engine="deepspeed")).weights > 0
+    assert memory(shape, layout.replace(engine="fsdp", offload="none")).weights > 0
