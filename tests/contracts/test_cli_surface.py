@@ -1,6 +1,7 @@
 """The command line's surface is an interface: verbs, their arguments and options are pinned here.
 
-A change that is meant is taken over with ``pytest --inline-snapshot=fix tests/contracts/test_cli_surface.py``
+A change that is meant is taken over with
+``pytest --inline-snapshot=fix tests/contracts/test_cli_surface.py``
 and told in CHANGELOG.md.
 """
 
