@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 
 

@@ -176,7 +176,7 @@ def test_the_exit_code_of_qualify_is_told(fresh: Path, python: str) -> None:
 
 
 def test_bench_runs_every_benchmark_and_nothing_else(fresh: Path, python: str) -> None:
-    folder = fresh / "benchmarks"
+    folder = fresh / "perf"
     folder.mkdir()
     for name in ("_shared.py", "one.py", "two.py"):
         (folder / name).touch()

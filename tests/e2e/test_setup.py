@@ -95,7 +95,7 @@ def test_every_import_is_declared_and_every_dependency_imported() -> None:
 
 
 def test_every_import_of_the_tests_is_declared() -> None:
-    files = list((ROOT / "tests").glob("*.py"))
+    files = list((ROOT / "tests").rglob("*.py"))
     ours = {path.stem for path in files} | {"tests"}
     assert third_party_imports(files) - ours - modules("torch", "test") == set()
 
@@ -110,7 +110,7 @@ def test_the_light_stage_installs_what_is_declared() -> None:
 def test_files_are_short_and_open_with_what_they_answer() -> None:
     for path in SOURCES:
         text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
+        assert len(text.splitlines()) <= 600, path
         assert ast.get_docstring(ast.parse(text)), path
 
 

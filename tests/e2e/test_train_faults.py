@@ -23,7 +23,7 @@ from trainrig.runner.train_resume import experiments_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
-from trainrig.train.drivers.huggingface_init import check_room
+from trainrig.train.huggingface_init import check_room
 from trainrig.train.launch import Ended
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"

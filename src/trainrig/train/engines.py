@@ -204,7 +204,7 @@ ALL: Mapping[str, Backend] = {
         (_START, "huggingface"),
         driver="huggingface",
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
-        prepare=("-m", "trainrig.train.drivers.huggingface_init"),
+        prepare=("-m", "trainrig.train.huggingface_init"),
         settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
     ),
     "dataparallel": _Python(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvml_driver import driver, run
+from nvml_driver import run
 from trainrig.machine.energy import (
     Energy,
     Meter,
@@ -19,8 +19,6 @@ from trainrig.machine.energy import (
 )
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import ThisMachine
-
-__all__ = ["driver"]
 
 
 class Clock:

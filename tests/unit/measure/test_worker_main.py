@@ -84,8 +84,8 @@ def test_process_one_is_a_parent_like_any_other() -> None:
     """In a container the program is process 1, and its workers are not orphans."""
     program = (
         "import os; os.getppid = lambda: 1\n"
-        "from trainrig.measure import serve\n"
-        "serve._die_with_parent(); print('alive')\n"
+        "from trainrig.measure import worker_main\n"
+        "worker_main._die_with_parent(); print('alive')\n"
     )
     source = str(Path(__file__).resolve().parents[3] / "src")
     done = subprocess.run(

@@ -186,7 +186,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Ended(status=Status.OK, duration=1.0)
 
     monkeypatch.setattr(experiment_session, "launch", launch)
-    monkeypatch.setattr(experiment_session.neighbours, "judge", lambda _: None)
+    monkeypatch.setattr(experiment_session.noise, "judge", lambda _: None)
     return folders
 
 

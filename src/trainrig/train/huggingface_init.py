@@ -1,6 +1,6 @@
 """What a driver of Hugging Face's models needs from us: configuration, first weights, rates.
 
-Run as ``python -m trainrig.train.drivers.huggingface_init FOLDER`` before the driver, whose
+Run as ``python -m trainrig.train.huggingface_init FOLDER`` before the driver, whose
 environment has no models of ours.  It reads FOLDER/experiment.json and adds to the folder
 
     theirs.json   class names, configuration, objective, and the learning rate of each step

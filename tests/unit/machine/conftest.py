@@ -1,0 +1,5 @@
+"""What tests of this room share."""
+
+from nvml_driver import driver
+
+__all__ = ["driver"]
