@@ -5,7 +5,7 @@
     ├── DataError         2   a file is unreadable, foreign, truncated, older or newer
     ├── StoreError        3   the run cannot be written: disk full, no permission
     └── UnavailableError  3   a required step cannot run here: no torch, no device
-        └── MootError     3   it is about what only GPUs have, and there is none
+        └── NeedsGpuError 3   only GPUs have it, and this machine has none
 
 A TrainrigError is one line for the user and, where there is one, a hint that
 says what to do next.  Anything else that reaches the command line is our own
@@ -15,6 +15,10 @@ mistake and keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 # Exit codes are an interface (scripts and schedulers read them).
 EXIT_OK = 0
@@ -55,8 +59,22 @@ class UnavailableError(TrainrigError):
     exit_code = EXIT_INCOMPLETE
 
 
-class MootError(UnavailableError):
-    """What is asked for is about GPUs alone: where there is none, nothing is lacking."""
+class NeedsGpuError(UnavailableError):
+    """Only GPUs have what was asked for: a machine without one has failed nothing."""
+
+
+def first_problem(error: ValidationError, whole: str = "the whole") -> str:
+    """``field.subfield: what is wrong``, the first of a ValidationError, in one printable line.
+
+    ``whole`` names what was validated where the problem lies in no field of it.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or whole
+    text = f"{place}: {first['msg']}"[:_LONGEST_PROBLEM]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+_LONGEST_PROBLEM = 200
 
 
 def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:

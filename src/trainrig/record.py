@@ -28,8 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainrig.errors import DataError
-from trainrig.units import one_line
+from trainrig.errors import DataError, first_problem
 
 SCHEMA_VERSION = 1
 
@@ -311,7 +310,7 @@ def from_json(line: str | bytes) -> Record:
         head = _check_head(line, "the record")
         record = _record_adapter().validate_json(line)
     except ValidationError as error:
-        raise DataError(f"not a record: {_first_problem(error)}") from None
+        raise DataError(f"not a record: {first_problem(error)}") from None
     if head.id is None:  # it has a default for those who make records, not for those who read
         raise DataError("not a record: id: Field required")
     return record
@@ -328,7 +327,7 @@ def verdict_from_json(data: str | bytes) -> Verdict:
         _check_head(data, "the verdict")
         return _verdict_adapter().validate_json(data)
     except ValidationError as error:
-        raise DataError(f"not a verdict: {_first_problem(error)}") from None
+        raise DataError(f"not a verdict: {first_problem(error)}") from None
 
 
 def _check_head(data: str | bytes, what: str) -> _Head:
@@ -377,10 +376,3 @@ def json_schema() -> dict[str, Any]:
     schema = _record_adapter().json_schema(by_alias=True)
     schema["required"] = ["schema", "id", *schema["required"]]  # see `from_json`
     return schema
-
-
-def _first_problem(error: ValidationError) -> str:
-    """The first problem, in one printable line whatever the file says."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the line"
-    return one_line(f"{place}: {first['msg']}")[:200]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainrig.errors import MootError, UsageError
+from trainrig.errors import NeedsGpuError, UsageError
 from trainrig.record import Outcome, Status
 from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.experiment_verdict import verdict_of
@@ -51,7 +51,7 @@ def test_the_tiny_table_of_an_experiment(tmp_path: Path) -> None:
 
 def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> None:
     small = read_file(FILE, {"scale": "tiny"})
-    moot = [own.name for own in small if isinstance(lacks(own, TWO_CORES), MootError)]
+    moot = [own.name for own in small if isinstance(lacks(own, TWO_CORES), NeedsGpuError)]
     assert moot == [
         "GPT-2, without P2P",
         "GPT-2, accumulation without P2P",
@@ -60,7 +60,7 @@ def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> Non
     said = lacks(next(own for own in small if not own.p2p), TWO_CORES)
     assert said is not None and said.message == "p2p off is a matter of GPUs"
     one = [lacks(own.replace(device="cuda"), Site(gpus=1, cores=8)) for own in small]
-    assert any(one) and not any(isinstance(error, MootError) for error in one)
+    assert any(one) and not any(isinstance(error, NeedsGpuError) for error in one)
 
 
 def trained(name: str, **more: Any) -> Trained:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from trainrig import errors
 
@@ -14,7 +15,7 @@ from trainrig import errors
         (errors.DataError, 2),
         (errors.StoreError, 3),
         (errors.UnavailableError, 3),
-        (errors.MootError, 3),
+        (errors.NeedsGpuError, 3),
     ],
 )
 def test_each_error_ends_in_its_exit_code(kind: type[errors.TrainrigError], code: int) -> None:
@@ -46,3 +47,17 @@ def test_the_exit_codes_are_the_documented_ones() -> None:
         errors.EXIT_INTERRUPTED,
     )
     assert codes == (0, 1, 2, 3, 130)
+
+
+def test_the_first_problem_of_many_is_one_short_printable_line() -> None:
+    adapter = TypeAdapter(dict[str, dict[str, int]])
+    with pytest.raises(ValidationError) as caught:
+        adapter.validate_python({"a\nb": {"c\x1b[31m": "x"}, "d": 1})
+    text = errors.first_problem(caught.value)
+    assert text.startswith("a?b.c?[31m: ") and "integer" in text
+    with pytest.raises(ValidationError) as caught:
+        adapter.validate_python({"k" * 500: {"c": "x"}})
+    assert len(errors.first_problem(caught.value)) == 200
+    with pytest.raises(ValidationError) as caught:
+        adapter.validate_python(3)
+    assert errors.first_problem(caught.value, "the file").startswith("the file: ")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainrig.errors import DataError
-from trainrig.units import one_line
+from trainrig.errors import DataError, first_problem
 
 if TYPE_CHECKING:
     from trainrig.analysis.run_view import RunView
@@ -152,9 +151,7 @@ def _check(number: int, row: Summary) -> None:
     try:
         _adapter().validate_json(json.dumps(row))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"][:3]) or "the line"
-        words = one_line(f"{place}: {first['msg']}")[:160]
+        words = first_problem(error)
         raise DataError(
             f"series/{SERIES}.jsonl:{number} is no experiment's summary: {words}",
             "was it written by another version, or changed by hand? train again",

@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from trainrig.catalog.chip import Chip, Peak, PeakUnit, Provenance, Source
-from trainrig.errors import DataError
+from trainrig.errors import DataError, first_problem
 
 CHIPS_DIR = Path(__file__).parent / "chips"
 SCHEMA_VERSION = 1
@@ -151,7 +151,7 @@ def _read_file(path: Path) -> Iterator[Chip]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"chip file {path.name}: {error}") from None
     except ValidationError as error:
-        raise DataError(f"chip file {path.name}: {_first_problem(error)}") from None
+        raise DataError(f"chip file {path.name}: {first_problem(error, 'the file')}") from None
     sources = {
         key: Source(key=key, title=entry.title, url=entry.url, date=entry.date)
         for key, entry in parsed.sources.items()
@@ -230,9 +230,3 @@ def _refuse_shared(chips: tuple[Chip, ...]) -> None:
             if owner != index:
                 other = chips[owner].name
                 raise DataError(f"catalog: {key} belongs to both {other} and {chip.name}")
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the file"
-    return f"{place}: {first['msg']}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, first_problem
 from trainrig.machine.snapshot import SNAPSHOT_SCHEMA, Snapshot
 from trainrig.record import digest
 
@@ -36,9 +36,7 @@ def from_dict(value: object) -> Snapshot:
     try:
         return _adapter().validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"not a machine description: {place}: {first['msg']}") from None
+        raise DataError(f"not a machine description: {first_problem(error)}") from None
 
 
 def _check_schema(value: object) -> None:

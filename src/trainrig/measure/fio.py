@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainrig.errors import UnavailableError
+from trainrig.errors import UnavailableError, first_problem
 from trainrig.units import format_time
 
 MIN_VERSION = (3, 0)
@@ -187,9 +187,7 @@ def parse(output: str) -> tuple[Status, ...]:
             found.append(_adapter().validate_json(output[place:end]))
             place = output.find("{", end)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UnavailableError(f"fio's answer makes no sense: {where}: {first['msg']}") from None
+        raise UnavailableError(f"fio's answer makes no sense: {first_problem(error)}") from None
     except (ValueError, RecursionError):
         raise UnavailableError("fio's answer is not JSON") from None
     if not found:

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from trainrig.errors import UnavailableError
+from trainrig.errors import UnavailableError, first_problem
 from trainrig.measure.timing import Settings
 from trainrig.record import Case, Status
 from trainrig.units import format_time
@@ -330,9 +330,7 @@ def parse_reply(line: bytes, number: int) -> Reply:
     try:
         reply = _reply_adapter().validate_python(found)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{place}: {first['msg']}") from None
+        raise ValueError(first_problem(error)) from None
     if reply.status is Status.OK and min(reply.samples, default=0.0) <= 0.0:
         raise ValueError("no samples, or times that are not above zero")
     return reply

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainrig.analysis import training_results
 from trainrig.catalog.published.training import baselines
-from trainrig.errors import MootError, UnavailableError, UsageError
+from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict import ceiling, of_device
@@ -99,7 +99,7 @@ class Session:
         found = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
         if lacking is not None:
             found.status, found.reason = Status.SKIPPED, lacking.message
-            found.moot = isinstance(lacking, MootError)
+            found.moot = isinstance(lacking, NeedsGpuError)
             return self._keep(found)
         try:
             if experiment.auto_batch:

@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainrig.errors import MootError, UnavailableError
+from trainrig.errors import NeedsGpuError, UnavailableError
 from trainrig.train.config import DRIVEN, Experiment, to_dict
 from trainrig.train.interpreters import chosen, is_foreign, lacks, variable_of
 from trainrig.train.launch import Command
@@ -238,9 +238,9 @@ def _check_moot(experiment: Experiment) -> None:
     if experiment.device.startswith("cuda"):
         return
     if not experiment.p2p:
-        raise MootError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
+        raise NeedsGpuError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
     if experiment.backend == "dataparallel":
-        raise MootError("torch.nn.DataParallel is a matter of GPUs", "--backend native")
+        raise NeedsGpuError("torch.nn.DataParallel is a matter of GPUs", "--backend native")
 
 
 def _check_devices(experiment: Experiment, site: Site) -> None:

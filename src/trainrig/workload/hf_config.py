@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, first_problem
 from trainrig.workload.model import ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
@@ -273,7 +273,5 @@ def shape_of_config(config: object, where: str) -> ModelShape:
     try:
         numbers = model.model_validate(config).numbers()
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise DataError(f"{where}: {field}: {first['msg']}") from None
+        raise DataError(f"{where}: {first_problem(error)}") from None
     return custom(family, name=where, **numbers)
