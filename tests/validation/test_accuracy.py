@@ -6,12 +6,21 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from validation.accuracy import memory_outcomes, spearman, unseen
+from validation.fit_step import composed, fit, profiled
 
 from trainrig.catalog.published import training
-from trainrig.predict import accuracy, fitting
-from trainrig.predict.accuracy import Outcome, line, lines, mean_of_medians, spearman
 from trainrig.predict.step.calibration import BELIEVED, fitted
 from trainrig.predict.table import case_of
+from trainrig.predict.table_errors import (
+    Outcome,
+    error_table,
+    is_unseen,
+    line,
+    lines,
+    mean_of_medians,
+    outcomes,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,20 +62,19 @@ def test_rank_correlation() -> None:
     assert spearman(ties) == pytest.approx(0.8660254)
 
 
-def test_the_table_is_told_in_words() -> None:
-    words = accuracy.table_words([outcome(10.0, 11.0)], {"grade C": 3})
+def test_the_error_table_in_text() -> None:
+    words = error_table([outcome(10.0, 11.0)], {"grade C": 3})
     assert "mean of the groups' medians 10.0%" in words and "3 × grade C" in words
-    assert "No row" in accuracy.table_words([], {})
 
 
-PROFILED = accuracy.profiled(training.read())
+PROFILED = profiled(training.read())
 
 
 def test_published_steps_are_met() -> None:
-    found, refused = accuracy.outcomes(list(training.read())[::4])
+    found, refused = outcomes(list(training.read())[::4])
     assert len(found) > 200
     assert any("Transformer-XL" in reason for reason in refused)
-    everything = accuracy.composed(*PROFILED, fitted())
+    everything = composed(*PROFILED, fitted())
     groups = lines(everything, lambda o: o.group)
     assert len(groups) == 18
     assert mean_of_medians(groups) < 0.085
@@ -77,12 +85,12 @@ def test_published_steps_are_met() -> None:
 
 def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
     rows = list(training.read())
-    later = [row for row in rows if accuracy.is_unseen(row)]
+    later = [row for row in rows if is_unseen(row)]
     assert len(later) == 16 and {row["chip"] for row in later} == {"RTX 4090"}
-    assert not [row for _, row, _, _ in PROFILED[0] if accuracy.is_unseen(row)]
-    assert accuracy.outcomes(later) == ([], {"added after the constants were settled": 16})
-    assert not accuracy.memory_outcomes(later)
-    found, refused = accuracy.unseen(rows)
+    assert not [row for _, row, _, _ in PROFILED[0] if is_unseen(row)]
+    assert outcomes(later) == ([], {"added after the constants were settled": 16})
+    assert not memory_outcomes(later)
+    found, refused = unseen(rows)
     assert len(found) == 16 and not refused
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     assert f"16 rows, median error {line('', found).median:.1%}" in page
@@ -90,15 +98,15 @@ def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
 
 def test_published_memory_is_met() -> None:
     rows = list(training.read())
-    kinds = {one.name: one for one in lines(accuracy.memory_outcomes(rows), lambda o: o.group)}
+    kinds = {one.name: one for one in lines(memory_outcomes(rows), lambda o: o.group)}
     assert kinds["allocated"].median < 0.03 and kinds["allocated"].p90 < 0.12
     assert 0.7 < kinds["reserved"].coverage < 0.95 and 0.7 < kinds["device"].coverage < 0.95
-    later = line("later", accuracy.memory_outcomes(rows, later=True))
+    later = line("later", memory_outcomes(rows, later=True))
     assert later.num == 16 and later.median < 0.08
 
 
 def test_attention_is_torchs_since_its_version_2_1() -> None:
-    row = next(row for row in training.read() if accuracy.is_unseen(row))
+    row = next(row for row in training.read() if is_unseen(row))
     kernels = {
         torch: case_of({**row, "framework": f"HF Transformers, torch {torch}"}).layout.kernels
         for torch in ("1.13", "2.0.1", "2.1.1", "2.13")
@@ -107,8 +115,8 @@ def test_attention_is_torchs_since_its_version_2_1() -> None:
 
 
 def test_both_ways_to_the_same_prediction_agree() -> None:
-    alone, _ = accuracy.outcomes(list(training.read())[:5])
-    together = accuracy.composed(*PROFILED, fitted())[:5]
+    alone, _ = outcomes(list(training.read())[:5])
+    together = composed(*PROFILED, fitted())[:5]
     for a, b in zip(alone, together, strict=True):
         assert (a.row, a.group, a.label) == (b.row, b.group, b.label)
         assert a.predicted == pytest.approx(b.predicted)
@@ -119,9 +127,9 @@ def test_a_fit_finds_what_was_changed() -> None:
     """Times that follow from other constants are fitted better than by what is believed."""
     kept, profile = PROFILED
     truth = dataclasses.replace(BELIEVED, products=1.4, streams=1.5)
-    times = [one.predicted for one in accuracy.composed(kept, profile, truth)]
+    times = [one.predicted for one in composed(kept, profile, truth)]
     made = [(n, row, case, time) for (n, row, case, _), time in zip(kept, times, strict=True)]
-    found = fitting.fit(made, profile)
+    found = fit(made, profile)
     assert found.products == pytest.approx(1.4, rel=0.08)
     assert found.streams == pytest.approx(1.5, rel=0.12)
     assert found.width < 0.5  # nothing is left to be unsure of
@@ -133,10 +141,8 @@ def test_a_group_left_out_has_no_say() -> None:
         (n, row, case, time * (5.0 if row["group"] == "mosaic" else 1.0))
         for n, row, case, time in kept
     ]
-    assert fitting.fit(spoiled, profile, without="mosaic") == fitting.fit(
-        kept, profile, without="mosaic"
-    )
-    assert fitting.fit(spoiled, profile) != fitting.fit(kept, profile)
+    assert fit(spoiled, profile, without="mosaic") == fit(kept, profile, without="mosaic")
+    assert fit(spoiled, profile) != fit(kept, profile)
 
 
 def test_the_page_was_made_with_these_constants() -> None:

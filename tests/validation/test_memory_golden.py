@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +32,6 @@ def layout_of(words: str) -> Layout:
     return Layout(engine="plain", **values)
 
 
-def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("golden", ROOT / "tools" / "memory_golden.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["golden"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_there_are_thirty_configurations_of_all_families_and_policies() -> None:
     found = rows()
     assert len({(row["model"], row["layout"]) for row in found}) == len(found) >= 30
@@ -64,12 +53,16 @@ def test_the_stored_figures_are_those_of_todays_modules(name: str) -> None:
     pytest.importorskip("torch", reason="needs torch")
     model, _, words = name.partition(" ")
     stored = {(row["model"], row["layout"]): int(row["peak_bytes"]) for row in rows()}
-    assert tool().step_peak(find(model), layout_of(words)) == stored[model, words]
+    from validation.memory_golden import step_peak
+
+    assert step_peak(find(model), layout_of(words)) == stored[model, words]
 
 
 def test_the_tracker_counts_what_is_alive_at_once() -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    tracker = tool().Tracker()
+    from validation.memory_golden import Tracker
+
+    tracker = Tracker()
     with tracker:
         first = torch.zeros(256)
         view = first.view(16, 16)
@@ -83,6 +76,7 @@ def test_the_tracker_counts_what_is_alive_at_once() -> None:
 def test_the_tracker_agrees_with_the_profiler_on_real_tensors() -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     from torch.profiler import ProfilerActivity, profile
+    from validation.memory_golden import Tracker
 
     from trainrig import models
 
@@ -92,7 +86,7 @@ def test_the_tracker_agrees_with_the_profiler_on_real_tensors() -> None:
         model(tokens).float().logsumexp(-1).sum().backward()
 
     shape = find("gpt2:num_layers=2,hidden=64,vocab=512,max_positions=32")
-    tracker = tool().Tracker()
+    tracker = Tracker()
     with tracker:
         run()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

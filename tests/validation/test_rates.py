@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from validation.rates import TABLES, quantile
 
-from trainrig.predict import rates_errors
 from trainrig.predict.rates.from_chip import constants
-from trainrig.predict.rates_errors import TABLES, quantile
 from trainrig.record import Record
+from validation import rates
 
 # Table: figures, median and 90th percentile of |predicted/measured - 1| that docs/definitions.md
 # states, a little loosened.
@@ -28,19 +26,13 @@ STATED = {
 
 
 @pytest.fixture
-def tool() -> Iterator[ModuleType]:
-    """The command that refits, with the constants put back afterwards."""
-    path = Path(__file__).resolve().parents[2] / "tools" / "fit_rates.py"
-    spec = importlib.util.spec_from_file_location("fit_rates", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    before = {path: module.value_at(path) for table in module.FITTED.values() for path in table}
-    yield module
-    for where, value in before.items():
-        module.put(where, value)
-    rates_errors.forget()
+def constants_restored() -> Iterator[None]:
+    """A refit changes the constants; they are put back afterwards."""
+    before = {path: rates.value_at(path) for table in rates.FITTED.values() for path in table}
+    yield
+    for path, value in before.items():
+        rates.put(path, value)
+    rates.forget()
 
 
 def errors(table: str) -> tuple[int, float, float]:
@@ -66,18 +58,18 @@ def test_errors_are_as_stated(table: str) -> None:
         ("attention", "class.ga100.own"),
     ],
 )
-def test_a_wrong_constant_is_seen(tool: ModuleType, table: str, path: str) -> None:
-    tool.put(path, 0.6 * tool.value_at(path))
-    before = tool.loss(tool.compared(table))
-    tool.fit(table, rounds=4)
-    assert tool.loss(tool.compared(table)) < 0.93 * before  # and refitting finds its way back
+def test_a_wrong_constant_is_seen(constants_restored: None, table: str, path: str) -> None:
+    rates.put(path, 0.6 * rates.value_at(path))
+    before = rates.loss(rates.compared(table))
+    rates.fit(table, rounds=4)
+    assert rates.loss(rates.compared(table)) < 0.93 * before  # and refitting finds its way back
 
 
 def test_who_measured_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources and notes are shuffled among the figures: every prediction stays."""
     told = [[one.predicted for one in TABLES[table]()] for table in ("matmul", "stream")]
     told.append([one.predicted for one in TABLES["collective"]()])
-    honest = rates_errors.published_for
+    honest = rates.published_for
 
     def shuffled(benchmark: str, device: str | None = None) -> tuple[Record, ...]:
         records = honest(benchmark, device)
@@ -86,7 +78,7 @@ def test_who_measured_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             _with_words_of(record, other) for record, other in zip(records, others, strict=True)
         )
 
-    monkeypatch.setattr(rates_errors, "published_for", shuffled)
+    monkeypatch.setattr(rates, "published_for", shuffled)
     for table, before in zip(("matmul", "stream", "collective"), told, strict=True):
         assert [one.predicted for one in TABLES[table]()] == before
 
@@ -112,16 +104,16 @@ def _names(table: dict[str, Any]) -> list[str]:
 
 
 def test_the_command_prints_and_writes_what_it_finds(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    constants_restored: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert tool.main([]) == 0
+    assert rates.main([]) == 0
     printed = capsys.readouterr().out
     assert all(f"\n{table} " in f"\n{printed}" for table in STATED)
     copy = tmp_path / "rates.toml"
-    copy.write_text(tool.PATH.read_text(encoding="utf-8"), encoding="utf-8")
-    tool.PATH = copy
-    tool.put("class.volta.cap", 0.7777)
-    tool.write()
+    copy.write_text(rates.PATH.read_text(encoding="utf-8"), encoding="utf-8")
+    rates.PATH = copy
+    rates.put("class.volta.cap", 0.7777)
+    rates.write()
     text = copy.read_text(encoding="utf-8")
     assert "cap = 0.778\n" in text
     assert "# s, shortest kernel" in text  # comments stay

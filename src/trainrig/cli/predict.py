@@ -101,7 +101,7 @@ def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> No
 
 
 def _cases(path: Path, as_json: bool) -> int:
-    """Every row of a table: an object each, or how far off they are together."""
+    """Every row of a table: an object each, or in words, with the errors where it was measured."""
     from trainrig.errors import EXIT_OK
     from trainrig.predict.table import predict_rows, read_rows
 
@@ -109,7 +109,7 @@ def _cases(path: Path, as_json: bool) -> int:
         for row in predict_rows(read_rows(path)):
             click.echo(json.dumps(row, ensure_ascii=False))
         return EXIT_OK
-    from trainrig.predict.accuracy import outcomes, table_words
+    from trainrig.predict.table_errors import table_text
 
-    click.echo(table_words(*outcomes(read_rows(path))))
+    click.echo(table_text(read_rows(path)))
     return EXIT_OK

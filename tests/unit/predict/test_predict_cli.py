@@ -226,6 +226,19 @@ no such chip,1,12,768,12,50257,1024,8,8,bf16,0.2,mine
 """
 
 
+def test_a_table_without_measurements_prints_its_predictions(trainrig, tmp_path) -> None:
+    path = tmp_path / "cases.csv"
+    path.write_text(
+        "chip,layers,hidden,seq,num_gpus,micro_batch\n"
+        "RTX 4090,24,1024,1024,1,4\nRTX 9090,2,64,64,1,1\n"
+    )
+    code, out, _ = trainrig("predict", "--cases", str(path))
+    assert code == 0
+    first, second = out.splitlines()
+    assert first.startswith("row 0: ") and " ms a step (" in first and " GiB a GPU (" in first
+    assert second == "row 1: chip: 'RTX 9090' is not in the catalog"
+
+
 def test_cases_are_told_a_line_each_or_as_a_table(trainrig, tmp_path) -> None:
     path = tmp_path / "cases.csv"
     path.write_text(TABLE)

@@ -1,9 +1,9 @@
 """The few numbers of the step's model that are fitted, and the ones that are stated.
 
 Each scales a physical quantity that `rates` or `workload` counts; none knows a model, a chip or a
-source.  They stand in step.toml, which `tools/accuracy.py --fit` writes: fitted to published steps,
-each group of sources counting the same, and refitted without each group in turn to show what they
-are worth on figures that they have not seen.
+source.  They stand in step.toml, which `python -m validation.accuracy --fit`
+writes: fitted to published steps, each group of sources counting the same, and refitted without
+each group in turn to show what they are worth on figures that they have not seen.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_HEADER = "# Written by tools/accuracy.py --fit; predict/step/calibration.py says what each means."
+_HEADER = (
+    "# Written by validation/accuracy.py --fit; predict/step/calibration.py says what each means."
+)
 PATH = Path(__file__).parent / "step.toml"
-
+SETTLED = "2026-11-20T16:00"
+"""When the constants were last changed, in step.toml or elsewhere: rows that were added to the
+table of published steps later (its column ``unseen_since``) are unseen.  Whoever refits sets it."""
 
 CLASSES = ("volta", "turing", "ga100", "ga102", "ada", "hopper", "blackwell")
-"""Generations of chips (`rates_constants`) of which enough steps were published."""
+"""Generations of chips (`rates`) of which enough steps were published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

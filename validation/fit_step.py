@@ -11,14 +11,17 @@ come from products, streams and collectives alone.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from trainrig.predict.accuracy import Outcome, composed
+import numpy as np
+
+from trainrig.errors import TrainrigError
 from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, CLASSES, Constants
-
-if TYPE_CHECKING:
-    from trainrig.predict.step.profile import Profile
+from trainrig.predict.step.profile import Profile, profile, stack
+from trainrig.predict.table import Case, Row, case_of
+from trainrig.predict.table_errors import Outcome, label_of, left_out_by, measured_time
 
 BOUNDS = {
     "products": (0.9, 1.6),
@@ -45,10 +48,46 @@ TARGET = 0.8
 """Share of rows that the interval is to hold."""
 
 
+def profiled(rows: Iterable[Row]) -> tuple[list[tuple[int, Row, Case, float]], Profile]:
+    """Every row that counts with its measured time, and the profile of all of them."""
+    kept, profiles = [], []
+    for number, row in enumerate(rows):
+        if left_out_by(row):
+            continue
+        try:
+            case = case_of(row)
+            measured = measured_time(row, case)
+            profiles.append(profile(case.shape, case.layout, case.rates, case.head))
+        except TrainrigError:
+            continue
+        kept.append((number, row, case, measured))
+    return kept, stack(profiles)
+
+
+def composed(
+    kept: list[tuple[int, Row, Case, float]], found: Profile, constants: Constants
+) -> list[Outcome]:
+    """Outcomes of profiled rows with other constants than the fitted ones."""
+    step = compose(found, constants)
+    spread = np.exp(np.hypot(step.spread, [case.spread for _, _, case, _ in kept]))
+    total: Any = step.total
+    return [
+        Outcome(
+            row=number,
+            group=row.get("group", ""),
+            chip=case.chip.name,
+            label=label_of(row, case),
+            measured=measured,
+            low=float(total[at] / spread[at]),
+            predicted=float(total[at]),
+            high=float(total[at] * spread[at]),
+        )
+        for at, (number, row, case, measured) in enumerate(kept)
+    ]
+
+
 def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constants:
     """Constants fitted to all groups but one; their interval's width from the same groups."""
-    import numpy as np
-
     groups = np.array([row.get("group", "") for _, row, _, _ in kept])
     measured = np.array([time for _, _, _, time in kept])
     weights = _weights(groups, without)
@@ -73,8 +112,6 @@ def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constant
 
 def _weights(groups: Any, without: str | None) -> Any:
     """Each group counts the same, the one that is left out nothing."""
-    import numpy as np
-
     weights = np.array([1.0 / (groups == one).sum() for one in groups])
     weights[groups == without] = 0.0
     return weights / weights.sum()
@@ -102,8 +139,6 @@ def _descend(loss: Any, start: list[float], names: list[str]) -> list[float]:
 
 def _width(kept: list[Any], found: Profile, constants: Constants, weights: Any) -> float:
     """The factor on the parts' uncertainty that holds TARGET of the rows."""
-    import numpy as np
-
     step = compose(found, dataclasses.replace(constants, width=1.0))
     measured = np.array([time for _, _, _, time in kept])
     own = np.array([case.spread for _, _, case, _ in kept])

@@ -1,7 +1,7 @@
 """Track the memory of the real modules, and store it: what `workload.memory` is tested against.
 
-    python tools/memory_golden.py            print predicted and tracked for all configurations
-    python tools/memory_golden.py --write    and write tests/support/fixtures/memory_golden.csv
+    python -m validation.memory_golden            print predicted and tracked for all configurations
+    python -m validation.memory_golden --write    and write tests/support/fixtures/memory_golden.csv
 
 One optimizer step of `train.precision` and torch's fused AdamW on the models of `trainrig.models`,
 on torch's meta device: every tensor has a size and no content, so that a 13B model takes seconds

@@ -1,0 +1,234 @@
+"""How far off predictions are on a table that says what was measured: errors by group and by chip.
+
+An error is predicted / measured - 1.  Each group counts the same in a mean, however many rows it
+has.  Left out: rows of grade C, rows whose batches are filled from bins (the printed length is a
+maximum), and rows that came into the table after the constants were settled (`calibration`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from trainrig.errors import DataError, TrainrigError
+from trainrig.predict.cases_words import is_binned
+from trainrig.predict.step.calibration import SETTLED
+from trainrig.predict.table import Case, Row, case_of, predict_rows, time_of
+from trainrig.units import format_memory, format_time
+
+GRADES = ("A", "B", "")
+"""Those that count; a table without grades counts whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One row: what was measured and what is predicted."""
+
+    row: int
+    """From 0."""
+    group: str
+    chip: str
+    label: str
+    """The run in words."""
+    measured: float
+    low: float
+    predicted: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether what was measured lies in the interval."""
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The errors of some outcomes."""
+
+    name: str
+    num: int
+    median: float
+    """Of the absolute error, as are the next two."""
+    p90: float
+    worst: float
+    bias: float
+    """Median of the error itself."""
+    coverage: float
+    """Share inside the 80 % interval."""
+
+
+def outcomes(
+    rows: Iterable[Row], left_out: Callable[[Row], str] | None = None
+) -> tuple[list[Outcome], dict[str, int]]:
+    """Step times of the rows that count; how many do not, by reason.
+
+    ``left_out``: why a row does not count, empty where it does; `left_out_by` where none is given.
+    """
+    found: list[Outcome] = []
+    refused: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        one = (left_out or left_out_by)(row) or _outcome(number, row)
+        if isinstance(one, Outcome):
+            found.append(one)
+        else:
+            refused[one] = refused.get(one, 0) + 1
+    return found, refused
+
+
+def _outcome(number: int, row: Row) -> Outcome | str:
+    try:
+        case = case_of(row)
+        measured = measured_time(row, case)
+        low, predicted, high = time_of(case)
+    except TrainrigError as error:
+        return str(error)
+    return Outcome(
+        row=number,
+        group=row.get("group", ""),
+        chip=case.chip.name,
+        label=label_of(row, case),
+        measured=measured,
+        low=low,
+        predicted=predicted,
+        high=high,
+    )
+
+
+def left_out_by(row: Row) -> str:
+    """Why a row does not count although it could be predicted; empty where it counts."""
+    if is_unseen(row):
+        return "added after the constants were settled"
+    return weak(row)
+
+
+def is_unseen(row: Row) -> bool:
+    """Whether a row was added after the constants were settled."""
+    return row.get("unseen_since", "") > SETTLED
+
+
+def weak(row: Row) -> str:
+    """Why a row says little however old it is; empty where it counts."""
+    if row.get("grade", "") not in GRADES:
+        return "grade C"
+    if is_binned(row):
+        return "batches are filled from bins: the sequence length is a maximum"
+    return ""
+
+
+def measured_time(row: Row, case: Case) -> float:
+    """Seconds of a step as printed, or from tokens a second.  DataError where neither is."""
+    if (row.get("step_time_s") or "").strip():
+        return positive(row, "step_time_s")
+    tokens = case.layout.global_batch * case.layout.seq / case.layout.gpus
+    return float(tokens / positive(row, "tokens_per_s_per_gpu"))
+
+
+def positive(row: Row, name: str) -> float:
+    """A number above 0 of a cell.  DataError where it is none."""
+    text = (row.get(name) or "").strip()
+    try:
+        value = float(text) if text else 0.0
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 1e18:
+        raise DataError(f"{name}: nothing measured")
+    return value
+
+
+def label_of(row: Row, case: Case) -> str:
+    """``MPT-7b on 8 A100 SXM4 80GB, tp 1 pp 1 zero 3, 2 × 16 of 2048, flash``."""
+    one = case.layout
+    how = f"tp {one.tp} pp {one.pp} zero {one.zero}, {one.micro_batch} × {one.grad_accum}"
+    name = (row.get("model") or case.shape.name)[:32]
+    return (
+        f"{name} on {one.gpus} {case.chip.name}, {how} of {one.seq}, "
+        f"{one.precision}, {one.kernels}, recompute {one.recompute}"
+    )
+
+
+def lines(found: Iterable[Outcome], name: Callable[[Outcome], str]) -> list[Line]:
+    """Errors by name, in the order of their first rows."""
+    groups: dict[str, list[Outcome]] = {}
+    for one in found:
+        groups.setdefault(name(one), []).append(one)
+    return [line(key, members) for key, members in groups.items()]
+
+
+def line(name: str, members: list[Outcome]) -> Line:
+    """Errors of some outcomes, at least one."""
+    import numpy as np
+
+    errors = sorted(abs(one.error) for one in members)
+    return Line(
+        name=name,
+        num=len(members),
+        median=median(errors),
+        p90=float(np.quantile(errors, 0.9)),
+        worst=errors[-1],
+        bias=median(one.error for one in members),
+        coverage=sum(one.inside for one in members) / len(members),
+    )
+
+
+def mean_of_medians(groups: list[Line]) -> float:
+    """Each group counts the same."""
+    return sum(one.median for one in groups) / len(groups)
+
+
+def table_text(rows: Iterable[Row]) -> str:
+    """How far off a table's predictions are; where no row was measured, the predictions."""
+    read = list(rows)
+    found, refused = outcomes(read)
+    if found:
+        return error_table(found, refused)
+    if not read:
+        return "The table is empty."
+    return "\n".join(_prediction(one) for one in predict_rows(read))
+
+
+def _prediction(found: dict[str, Any]) -> str:
+    """One row's prediction in words, or why there is none."""
+    if found["reason"] is not None:
+        return f"row {found['row']}: {found['reason']}"
+    low, high = found["interval"]["step_time_s"]
+    least, most = found["interval"]["memory_bytes_per_gpu"]
+    return (
+        f"row {found['row']}: {format_time(found['step_time_s'])} a step"
+        f" ({format_time(low)} to {format_time(high)}),"
+        f" {format_memory(found['memory_bytes_per_gpu'])} a GPU"
+        f" ({format_memory(least)} to {format_memory(most)})"
+    )
+
+
+def error_table(found: list[Outcome], refused: dict[str, int]) -> str:
+    """Errors by group and by chip of one outcome or more, and the mean of the groups' medians."""
+    by_group = lines(found, lambda one: one.group or "(no group)")
+    parts = [plain_table("group", by_group), plain_table("chip", lines(found, lambda o: o.chip))]
+    everything = line("all", found)
+    parts.append(
+        f"mean of the groups' medians {mean_of_medians(by_group):.1%}; all {everything.num} rows:"
+        f" median {everything.median:.1%}, 90th percentile {everything.p90:.1%}"
+    )
+    if refused:
+        counted = sorted(refused.items(), key=lambda item: -item[1])
+        parts.append("not counted: " + "; ".join(f"{n} × {why}" for why, n in counted[:12]))
+    return "\n\n".join(parts)
+
+
+def plain_table(first: str, table: list[Line]) -> str:
+    """Columns in monospace."""
+    wide = max(len(first), *(len(one.name) for one in table))
+    head = f"{first:{wide}}     n  median     p90   worst    bias  in 80 %"
+    rows = [
+        f"{one.name:{wide}} {one.num:5d} {one.median:7.1%} {one.p90:7.1%} {one.worst:7.1%}"
+        f" {one.bias:+7.1%} {one.coverage:8.0%}"
+        for one in table
+    ]
+    return "\n".join([head, *rows])

@@ -1,0 +1,1 @@
+"""Predictions held against published figures: maintainers' commands, not in the wheel."""
