@@ -19,7 +19,7 @@ import pytest
 import experiment_views
 import report_views
 from trainrig.analysis.run_view import RunView
-from trainrig.report.render.html import render_html
+from trainrig.report.render.old_html import render_html
 
 pytestmark = pytest.mark.needs("chromium")
 

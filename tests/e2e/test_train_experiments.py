@@ -479,8 +479,8 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
 def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
     """Terminal, markdown and HTML; what a stranger's file holds instead is left out."""
     from trainrig.analysis.run_view import RunView
-    from trainrig.report.render.html import render_html
-    from trainrig.report.render.markdown import markdown
+    from trainrig.report.render.old_html import render_html
+    from trainrig.report.render.old_markdown import markdown
 
     alone = trained()
     alone.experiment = alone.experiment.replace(name="<b>one</b>")

@@ -47,7 +47,7 @@ def _say(text: str, *, nl: bool = True) -> None:
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
     from trainrig.cli.output import console, unread
-    from trainrig.report.render.terminal import print_report
+    from trainrig.report.render.old_terminal import print_report
     from trainrig.runner.history import ledger_sentence
     from trainrig.runner.view import view_of
     from trainrig.store import read_run

@@ -53,12 +53,12 @@ def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> 
     from trainrig.store import write_atomic
 
     if html is not None:
-        from trainrig.report.render.html import render_html
+        from trainrig.report.render.old_html import render_html
 
         write_atomic(html, render_html(views))
         click.echo(f"wrote {html}", err=True)
     if md is not None:
-        from trainrig.report.render.markdown import markdown
+        from trainrig.report.render.old_markdown import markdown
 
         text = "\n".join(markdown(view) for view in views)
         if str(md) == "-":
@@ -71,7 +71,7 @@ def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> 
 def show_views(views: list[RunView]) -> None:
     """The runs on the terminal."""
     from trainrig.cli.output import console
-    from trainrig.report.render.terminal import print_reports
+    from trainrig.report.render.old_terminal import print_reports
 
     print_reports(views, console())
 

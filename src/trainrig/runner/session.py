@@ -137,7 +137,7 @@ def close_run(
     run: RunWriter, findings: Iterable[Finding], interrupted: str | None
 ) -> Qualification:
     """Judge what is there and write the report."""
-    from trainrig.report.render.html import render_html
+    from trainrig.report.render.old_html import render_html
 
     records = read_run(run.path).records
     verdict = judge(records, findings, interrupted, str(run.path))

@@ -28,9 +28,9 @@ from trainrig.report.experiments.published import (
     row_of,
     texts,
 )
-from trainrig.report.render.html import render_html
-from trainrig.report.render.markdown import markdown
-from trainrig.report.render.terminal import print_report
+from trainrig.report.render.old_html import render_html
+from trainrig.report.render.old_markdown import markdown
+from trainrig.report.render.old_terminal import print_report
 from trainrig.runner.experiment_trained import Trained, rates_of
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import case_for, records_of, summary_of

@@ -22,8 +22,8 @@ from trainrig.cli import compare as verb
 from trainrig.cli import report as report_verb
 from trainrig.errors import DataError, TrainrigError
 from trainrig.record import Kind, Outcome, Record, Status, Verdict
-from trainrig.report.render.html import render_html
-from trainrig.report.render.markdown import markdown
+from trainrig.report.render.old_html import render_html
+from trainrig.report.render.old_markdown import markdown
 from trainrig.store import create_run
 
 SETTINGS = {"batch_size": 4, "nproc": 2, "zero": 0, "precision": "fp32", "data": "text"}

@@ -17,7 +17,7 @@ from trainrig.catalog.published import published_records
 from trainrig.predict import gpu_claims
 from trainrig.record import Record, Status
 from trainrig.report.compare_report import comparison_dict, comparison_markdown
-from trainrig.report.render.markdown import markdown
+from trainrig.report.render.old_markdown import markdown
 
 OWNER = "the owner of two RTX 4090s"
 QHDUAN = "qhduan"

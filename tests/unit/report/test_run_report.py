@@ -17,8 +17,8 @@ from trainrig.analysis.match import join
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import Gap, Ladder, ladder
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
-from trainrig.report.render.markdown import markdown
-from trainrig.report.render.terminal import print_report
+from trainrig.report.render.old_markdown import markdown
+from trainrig.report.render.old_terminal import print_report
 from trainrig.report.run_report import MAX_ROWS, build_page
 from trainrig.report.words import device_names, gaps_in, verdict_word, worst_rung, worst_sentence
 

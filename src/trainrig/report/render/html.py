@@ -1,28 +1,17 @@
-"""One offline HTML file: no script, nothing loaded, light and dark, phone and desktop.
+"""A document as one offline HTML file: no script, nothing loaded; light, dark, phone and desktop.
 
-Names in records are hostile input: the template escapes everything but the
-charts, which escape their own text.
+Names in records are hostile input: the template escapes everything but the charts, which escape
+their own text.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from trainrig.analysis.compare_training import experiments_of_two
-from trainrig.analysis.device_ranking import run_groups
-from trainrig.analysis.environment_diff import differences, is_same_run
-from trainrig.analysis.run_view import RunView
-from trainrig.errors import DataError
+from trainrig.report import document as doc
 from trainrig.report.charts import svg
-from trainrig.report.charts.curves import Figure
-from trainrig.report.charts.heatmap import LEVELS
-from trainrig.report.experiments.across_show import Crossed, crossed
-from trainrig.report.run_report import build_page, count_findings
-from trainrig.report.words import PUBLISHED, unverified
 from trainrig.units import capital
 
 if TYPE_CHECKING:
@@ -33,49 +22,22 @@ if TYPE_CHECKING:
 _NARROW = (324.0, 290.0)
 _HALF = (520.0, 320.0)
 _WIDE = (1080.0, 440.0)
-
-
-def render_html(views: Sequence[RunView]) -> str:
-    """The report of one run, or of several, as one HTML document."""
-    pages = [build_page(view) for view in views]
-    return _template().render(
-        pages=pages,
-        beside=run_groups(views) if len(views) > 1 else (),
-        crossed=_crossed(views),
-        draw=_draw,
-        count_findings=count_findings,
-        unverified=next(filter(None, map(unverified, views)), ""),
-        capital=capital,
-        commands=commands,
-        published=PUBLISHED,
-        levels=_levels(),
-        title=", ".join(page.title for page in pages),
-    )
-
-
-def _crossed(views: Sequence[RunView]) -> Crossed | None:
-    """Two runs of the same experiments, one against the other; a damaged one says so itself."""
-    if len(views) != 2 or is_same_run(*views):
-        return None
-    try:
-        found = experiments_of_two(*views)
-    except DataError:
-        return None
-    if found is None:
-        return None
-    return crossed(found, views[0].name, views[1].name, differences(*views))
-
-
-def _levels() -> list[str]:
-    """The heat map's colours in words: ``under 10 %``, ``10 to 25 %``, …"""
-    ends = [f"{level:.0%}".replace("%", " %") for level in LEVELS]
-    between = [f"{low[:-2]} to {high}" for low, high in itertools.pairwise(ends)]
-    return [f"under {ends[0]}", *between, f"{ends[-1]} and more"]
-
-
 _COMMAND = re.compile(
     r"((?:sudo|trainrig|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
 )
+
+
+def to_html(document: doc.Document) -> str:
+    """The whole page."""
+    sections = [block for block in document.blocks if isinstance(block, doc.Section)]
+    return _template().render(
+        page=document,
+        contents=[block.title for block in sections] if len(sections) > 2 else [],
+        kind=lambda block: type(block).__name__,
+        draw=_draw,
+        capital=capital,
+        commands=commands,
+    )
 
 
 def commands(text: str) -> list[tuple[bool, str]]:
@@ -83,13 +45,13 @@ def commands(text: str) -> list[tuple[bool, str]]:
     return [(n % 2 == 1, part) for n, part in enumerate(_COMMAND.split(text)) if part]
 
 
-def _draw(figure: Figure) -> dict[str, object]:
+def _draw(figure: doc.Figure) -> dict[str, object]:
     """The figure's two drawings, safe to print as they are."""
     from markupsafe import Markup
 
-    large = _WIDE if figure.wide else _HALF
+    large = _WIDE if figure.is_wide else _HALF
     return {
-        # plot.draw escapes every text that it prints.
+        # svg.draw escapes every text that it prints.
         "narrow": Markup(svg.draw(figure.chart, *_NARROW)),  # noqa: S704
         "large": Markup(svg.draw(figure.chart, *large)),  # noqa: S704
     }
@@ -106,4 +68,4 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2")
+    return environment.get_template("document.html.j2")

@@ -1,117 +1,118 @@
-"""The report as markdown: short enough to paste into a forum or an issue.
+"""A document as markdown: short enough to paste into a forum or an issue.
 
-Verdict, worst rung, one table of rungs, findings, what the numbers say, layers,
-machine.  Text from records is escaped: it cannot open a table cell, a link, or HTML.
+Text from records is escaped: it cannot open a table cell, a link, or HTML.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from trainrig.analysis import training_results
-from trainrig.analysis.patterns import Answer, answers
-from trainrig.analysis.run_view import RunView, is_published, rows
-from trainrig.analysis.waterfall import Ladder, Rung, ladder
-from trainrig.report import words
-from trainrig.report.charts.heatmap import heat_legend, heat_maps, heat_table
-from trainrig.report.experiments import text
-from trainrig.units import capital, format_quantity, one_line, signed, signed_share
+from trainrig.report import document as doc
+from trainrig.report.render.terminal import draw
+from trainrig.units import capital, one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
-_MAX_FINDINGS = 12
-_MAX_LADDERS = 16
-_MAX_MAPS = 4
-_MAX_HEAT_COLUMNS = 8
-_SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
+_MAX_ITEMS = 12
+_MAX_ROWS = 200
 
 
-def markdown(view: RunView) -> str:
-    """One run as markdown, ending in a newline."""
-    ladders, said = ladder(view), answers(view)
-    heading, sentence = words.headline(view, ladders)
-    parts = [
-        f"### {_escape(words.device_names(view))}: {words.verdict_word(view)}",
-        _escape(words.verdict_reason(view)),
-        f"**{heading}.** {_escape(sentence)}",
-        words.PUBLISHED if is_published(view) else "",
-        *[f"**Missing.** {_escape(gap)}" for gap in words.gaps_in(view)],
-        _table(ladders),
-        _findings(view),
-        _answers(said),
-        _experiments(view),
-        *_heat(view, said),
-        _machine(view),
-        _footer(view),
-    ]
+def to_markdown(document: doc.Document) -> str:
+    """Every block that text can hold, ending in a newline."""
+    parts = [_escape(document.banner), *_blocks(document.blocks, level=3)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _experiments(view: RunView) -> str:
-    return text.markdown(training_results.stored(view.series), _escape, view.series)
+def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
+    for block in blocks:
+        yield from _block(block, level)
 
 
-def _table(ladders: Sequence[Ladder]) -> str:
-    if not ladders:
-        return ""
-    lines = ["| rung | value | gap | cause |", "|---|---:|---:|---|"]
-    for each in ladders[:_MAX_LADDERS]:
-        lines.append(f"| **{_escape(capital(each.title))}** | | | |")
-        lines += [_line(rung) for rung in each.rungs]
-    if len(ladders) > _MAX_LADDERS:
-        lines.append(f"| and {len(ladders) - _MAX_LADDERS} more ladders | | | |")
-    return "\n".join(lines)
+def _block(block: doc.Block, level: int) -> Iterator[str]:
+    match block:
+        case doc.Section():
+            parts = list(_blocks(block.blocks, level + 1))
+            if parts:
+                yield f"{'#' * (level + 1)} {_escape(block.title)}"
+                yield _escape(block.note)
+            yield from parts
+        case doc.Card() | doc.Beside() | doc.Only(where="text"):
+            yield from _blocks(block.blocks, level)
+        case doc.Paragraph():
+            label = f"**{_escape(block.label)}.** " if block.label else ""
+            yield label + _escape(block.text)
+        case doc.Verdict():
+            yield f"{'#' * level} {_escape(block.title)}: {_escape(block.word)}"
+            yield _escape(capital(block.reason))
+        case doc.Facts():
+            title = [f"**{_escape(block.title)}**", ""] if block.title else []
+            pairs = [f"- {_escape(what)}: {_escape(value)}" for what, value in block.pairs]
+            yield "\n".join(title + pairs)
+        case doc.Findings():
+            yield "\n".join(_items(block))
+        case doc.Waterfall():
+            yield from _waterfall(block)
+        case doc.Table():
+            yield from _table(block)
+        case _:  # a page alone shows figures and what is folded away
+            return
 
 
-def _line(rung: Rung) -> str:
-    value = format_quantity(rung.value, rung.unit) if rung.value is not None else "none"
-    gap = cause = ""
-    if rung.gap is not None:
-        gap = f"{signed(rung.gap.amount, rung.gap.unit)} ({signed_share(rung.gap.share)})"
-        cause = rung.gap.cause
-    elif rung.note or rung.provenance:
-        cause = rung.note or rung.provenance
-    return f"| {_escape(rung.name)} | {value} | {gap} | {_escape(cause)} |"
+def _items(block: doc.Findings) -> Iterator[str]:
+    for item in block.items[:_MAX_ITEMS]:
+        label = f"{_escape(capital(item.label))}: " if item.label else ""
+        fix = f" Next: {_escape(item.fix)}" if item.fix else ""
+        yield f"- {label}{_escape(item.text)}{fix}"
+    if len(block.items) > _MAX_ITEMS:
+        yield f"- and {len(block.items) - _MAX_ITEMS} more"
 
 
-def _findings(view: RunView) -> str:
-    found = view.verdict.findings if view.verdict else ()
-    lines = [
-        f"- {_SEVERITY[f.severity]}: {_escape(f.evidence)} Next: {_escape(f.fix)}"
-        for f in found[:_MAX_FINDINGS]
-    ]
-    if len(found) > _MAX_FINDINGS:
-        lines.append(f"- and {len(found) - _MAX_FINDINGS} more findings")
-    return "\n".join(lines)
+def _waterfall(block: doc.Waterfall) -> Iterator[str]:
+    title = block.title + (f" of {block.subtitle}" if block.subtitle else "")
+    yield f"**{_escape(title)}**"
+    rows = []
+    for bar in block.bars:
+        gap = f"{bar.gap} ({bar.share})" if bar.gap else ""
+        rows.append((bar.name, bar.value, gap, bar.cause if bar.gap else bar.note or bar.source))
+    yield pipes(["level", "value", "gap", "cause"], rows, left=(0, 3))
 
 
-def _answers(said: Sequence[Answer]) -> str:
-    lines = [f"- {_escape(each.text)}" for each in said[:_MAX_FINDINGS]]
-    return "\n".join(["**What the numbers say**", "", *lines]) if lines else ""
-
-
-def _heat(view: RunView, said: Sequence[Answer]) -> Iterator[str]:
-    for one in heat_maps(view, rows(view), said)[:_MAX_MAPS]:
-        if one.folded:
-            continue
-        headings, lines = heat_table(one, max_columns=_MAX_HEAT_COLUMNS)
-        table = [_cells(headings), "|" + "---:|" * len(headings), *map(_cells, lines)]
-        yield f"**{_escape(capital(one.title))}** ({_escape(heat_legend(one))})\n\n" + "\n".join(
-            table
+def _table(block: doc.Table) -> Iterator[str]:
+    if block.title:
+        yield f"**{_escape(block.title)}**"
+    columns, rows = block.used(), list(block.lines())
+    if rows:
+        yield pipes(
+            [column.head for column in columns],
+            [[_cell(cell) for cell in cells] for _, cells in rows[:_MAX_ROWS]],
+            left=[n for n, column in enumerate(columns) if column.kind != "number"],
+            is_escaped=True,
         )
+    notes = [f"{cells[0].text}: {line.note}" for line, cells in rows if line.note]
+    if len(rows) > _MAX_ROWS:
+        notes.append(f"and {len(rows) - _MAX_ROWS} more rows")
+    if notes or block.notes:
+        yield "\n".join(f"- {_escape(note)}" for note in (*notes, *block.notes))
 
 
-def _cells(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_escape, cells)) + " |"
+def _cell(cell: doc.Cell) -> str:
+    drawn = f"`{draw(cell.drawing).rstrip()}`" if cell.drawing is not None else ""
+    parts = [drawn, _escape(cell.text), _escape(cell.small), r"\*" if cell.marked else ""]
+    return " ".join(part for part in parts if part and part != "``")
 
 
-def _machine(view: RunView) -> str:
-    return "\n".join(f"- {what}: {_escape(value)}" for what, value in words.machine_facts(view))
-
-
-def _footer(view: RunView) -> str:
-    origin = "published figures, not measured by trainrig" if is_published(view) else "trainrig"
-    return f"{_escape(view.name)} ({origin}). {words.unverified(view)}".rstrip()
+def pipes(
+    heads: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    left: Iterable[int] = (),
+    *,
+    is_escaped: bool = False,
+) -> str:
+    """The one place that writes a markdown table."""
+    names, left = [_escape(head) for head in heads], set(left)
+    rule = ["---" if n in left else "---:" for n in range(len(names))]
+    cells = [[cell if is_escaped else _escape(cell) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (names, rule, *cells))
 
 
 def _escape(text: str) -> str:

@@ -1,221 +1,341 @@
-"""The report in a terminal: verdict, ladders, findings; 80 columns or more, with or without colour.
+"""A document in a terminal: 80 columns or more, with or without colour, in plain letters if need.
 
-Curves and the table of all points are in the HTML file.  Text from records is
-cleaned of control characters: a name in a stranger's bundle must not be able to
-move the cursor or to set the window's title.
+rich wraps and aligns.  What it may not do is to cut a number, a heading or an option: `_fit` gives
+each column its width, leaves optional columns out where the line is too narrow, and moves what is
+still too wide to a second table below, with the first column again.  Text from records is cleaned
+of control characters: a name in a stranger's bundle must not be able to move the cursor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trainrig.analysis.run_view import RunView
-from trainrig.analysis.training_results import BENCHMARK, stored
-from trainrig.analysis.waterfall import Ladder, Rung
-from trainrig.report import words
-from trainrig.report.charts.heatmap import heat_legend, heat_table
-from trainrig.report.columns import plain
-from trainrig.report.experiments.text import lines
-from trainrig.report.run_report import Page, build_page
-from trainrig.units import capital, format_quantity, one_line, signed_share
+from trainrig.report import document as doc
+from trainrig.units import capital, one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
-_TONES = {"pass": "bold green", "fail": "bold red", "incomplete": "bold yellow", "none": "bold"}
-_SEVERITY = {"error": ("error", "red"), "warning": ("warning", "yellow"), "info": ("note", "dim")}
-_BAR = 14
-_MAX_STATES = 12
-_HEAT_COLUMN = 14
+_STYLES = {
+    "good": "green",
+    "bad": "red",
+    "warn": "yellow",
+    "dim": "dim",
+    "strong": "bold",
+    "": "",
+}
+_GAP = 2
+_LEAST_WORDS = 14
+_LONGEST_WORD = 26
+"""A column of words is not made narrower than the first, nor than its longest word up to this."""
+_STRIP, _STACK, _WHISKER = 14, 40, 21
+"""Characters of a drawing."""
+LETTERS = "dfbco."
+"""What the parts of a stacked bar are drawn with, in their order."""
+_PLAIN = str.maketrans(
+    {"█": "#", "×": "x", "→": ">", "│": "|", "●": "o", "─": "-", "├": "[", "┤": "]", "…": "."}
+    | {"−": "-", "±": "+", "µ": "u", "³": "^3", "°": " ", "–": "-"}
+    | dict.fromkeys("▋▊▉", "#")
+    | dict.fromkeys("▏▎▍▌", " ")
+)
 
 
-def print_report(view: RunView, console: Console) -> None:
-    """Print one run on ``console``."""
-    page = build_page(view)
-    _head(page, console)
-    for card in page.cards:
-        console.print()
-        console.print(_text(capital(card.ladder.title), "bold"))
-        console.print(_ladder(card.ladder, ascii_only=_is_ascii(console)))
-    if page.unrun:
-        console.print()
-        console.print(_text("Without a value", "bold"))
-    for what in page.unrun:
-        console.print(_text(f"  {what}", "yellow"))
-    if page.more_ladders:
-        console.print()
-        console.print(_text(f"{page.more_ladders} more ladders, of the other GPUs, left out"))
-    _peers(page, console)
-    _findings(page, console)
-    _answers(page, console)
-    _experiments(page, console)
-    _heat(page, console)
-    _states(page, console)
-    if words.unverified(view):
-        console.print()
-        console.print(_text(words.unverified(view), "dim"))
+def print_document(document: doc.Document, console: Console) -> None:
+    """Print every block that text can hold."""
+    is_plain = not console.encoding.lower().startswith("utf")
+    if document.banner:
+        _print(console, _text(document.banner, "warn", is_plain=is_plain))
+    _Printer(console, is_plain=is_plain).blocks(document.blocks)
 
 
-def _is_ascii(console: Console) -> bool:
-    return not console.encoding.lower().startswith("utf")
+class _Printer:
+    """Prints blocks with one empty line between those that stand apart."""
+
+    def __init__(self, console: Console, *, is_plain: bool) -> None:
+        self._console = console
+        self._is_plain = is_plain
+        self._is_first = True
+
+    def blocks(self, blocks: Iterable[doc.Block]) -> None:
+        for block in blocks:
+            self._block(block)
+
+    def _block(self, block: doc.Block) -> None:
+        match block:
+            case doc.Section():
+                self._section(block)
+            case doc.Card() | doc.Beside() | doc.Only(where="text"):
+                self.blocks(block.blocks)
+            case doc.Paragraph():
+                label = f"{block.label}: " if block.label else ""
+                self._line(label + block.text, block.tone)
+            case doc.Verdict():
+                self._verdict(block)
+            case doc.Facts():
+                self._facts(block)
+            case doc.Findings():
+                self._findings(block)
+            case doc.Waterfall():
+                self._waterfall(block)
+            case doc.Table():
+                self._table(block)
+            case _:  # a page alone shows figures and what is folded away
+                return
+        self._is_first = False
+
+    def _section(self, block: doc.Section) -> None:
+        if not _has_text(block.blocks):
+            return
+        self._gap()
+        self._line(block.title, "strong")
+        if block.note:
+            self._line(block.note, "dim")
+        self._is_first = True
+        self.blocks(block.blocks)
+
+    def _gap(self) -> None:
+        if not self._is_first:
+            self._console.print()
+        self._is_first = True
+
+    def _line(self, text: str, tone: doc.Tone = "") -> None:
+        _print(self._console, self._text(text, tone))
+
+    def _text(self, text: str, tone: str = "") -> Text:
+        return _text(text, tone, is_plain=self._is_plain)
+
+    def _verdict(self, block: doc.Verdict) -> None:
+        from rich.text import Text
+
+        self._gap()
+        self._line(block.title, "strong")
+        word = Text(one_line(block.word), style=f"bold {_STYLES[block.tone]}".strip())
+        self._console.print(Text.assemble(word, "  ", self._text(capital(block.reason))))
+
+    def _facts(self, block: doc.Facts) -> None:
+        if block.title:
+            self._line(block.title, "strong")
+        width = max((len(what) for what, _ in block.pairs), default=0) + 2
+        rows = [(self._text(f"{what}: ", "dim"), self._text(value)) for what, value in block.pairs]
+        self._console.print(_grid(rows, [width, None]))
+
+    def _findings(self, block: doc.Findings) -> None:
+        for item in block.items:
+            label = f"{item.label}: " if item.label else ""
+            self._line(f"  {label}{item.text}", item.tone)
+            if item.fix:
+                self._line(f"    next: {item.fix}")
+
+    def _waterfall(self, block: doc.Waterfall) -> None:
+        self._gap()
+        self._line(block.title + (f" of {block.subtitle}" if block.subtitle else ""), "strong")
+        rows = []
+        for bar in block.bars:
+            remark = bar.note or (bar.cause if bar.gap else bar.source.partition(";")[0])
+            remark += "; below its expected band" if bar.is_below else ""
+            tone = "bad" if bar.is_below else "warn" if bar.note else ""
+            drawn = "█" * round(_STRIP * bar.length)
+            rows.append(
+                (
+                    self._text(f"  {bar.name}"),
+                    self._text(bar.value, "strong"),
+                    self._text(drawn, "dim"),
+                    self._text(bar.share, tone),
+                    self._text(remark, tone),
+                )
+            )
+        self._console.print(_grid(rows, [20, 12, _STRIP, 6, None], right=(1, 3)))
+
+    def _table(self, block: doc.Table) -> None:
+        self._gap()
+        if block.title:
+            self._line(block.title, "strong")
+        columns, rows = block.used(), list(block.lines())
+        texts = [
+            [self._cell(column, cell) for column, cell in zip(columns, cells, strict=True)]
+            for _, cells in rows
+        ]
+        for number, chosen in enumerate(_chunks(columns, texts, self._console.width)):
+            if number:
+                self._console.print()
+            self._console.print(
+                _table(
+                    [(columns[n], width) for n, width in chosen],
+                    [
+                        ([texts[place][n] for n, _ in chosen], line.tone)
+                        for place, (line, _) in enumerate(rows)
+                    ],
+                    is_plain=self._is_plain,
+                )
+            )
+        for line, cells in rows:
+            if line.note:
+                self._line(f"  {cells[0].text}: {line.note}", "dim")
+        for note in block.notes:
+            self._line(note, "dim")
+
+    def _cell(self, column: doc.Column, cell: doc.Cell) -> Text:
+        text = draw(cell.drawing) if cell.drawing is not None else ""
+        text += " " * bool(text and cell.text) + cell.text
+        if cell.small:
+            text += f" {cell.small}"
+        return self._text(text + ("*" if cell.marked else ""), cell.tone)
 
 
-def _head(page: Page, console: Console) -> None:
+def draw(drawing: doc.Drawing) -> str:
+    """A drawing in characters, as wide as its kind is."""
+    match drawing:
+        case doc.Strip():
+            return _strip(drawing)
+        case doc.Stack():
+            return _stack(drawing)
+        case doc.Whisker():
+            return _whisker(drawing)
+
+
+def _strip(strip: doc.Strip) -> str:
+    """To an eighth of a character; what begins later is moved right by whole ones."""
+    start = min(round(strip.start * _STRIP), _STRIP - 1)
+    eighths = max(1, round(8 * _STRIP * strip.end) - 8 * start) if strip.end > strip.start else 0
+    whole, rest = divmod(min(eighths, 8 * (_STRIP - start)), 8)
+    return (" " * start + "█" * whole + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")).ljust(_STRIP)
+
+
+def _stack(stack: doc.Stack) -> str:
+    """A letter for each part; each edge is rounded, so that the whole is as long as its sum."""
+    text, at = "", 0.0
+    for place, (_, share) in enumerate(stack.parts):
+        at = min(1.0, at + share)
+        text += LETTERS[place % len(LETTERS)] * (round(_STACK * at) - len(text))
+    return text[:_STACK].ljust(_STACK)
+
+
+def _whisker(whisker: doc.Whisker) -> str:
+    """``   │  ├──●──┤``: the line is "no difference"."""
+    cells = [" "] * _WHISKER
+
+    def place(share: float) -> int:
+        return min(_WHISKER - 1, max(0, round(share * (_WHISKER - 1))))
+
+    cells[place(whisker.line)] = "│"
+    if whisker.low is not None and whisker.middle is not None and whisker.high is not None:
+        low, middle, high = place(whisker.low), place(whisker.middle), place(whisker.high)
+        cells[low : high + 1] = "─" * (high + 1 - low)
+        cells[low], cells[high] = "├", "┤"
+        cells[middle] = "●"
+    return "".join(cells)
+
+
+def _has_text(blocks: Iterable[doc.Block]) -> bool:
+    """Whether text shows anything of the blocks."""
+    for block in blocks:
+        match block:
+            case doc.Fold() | doc.Figure() | doc.Only(where="page"):
+                continue
+            case doc.Section() | doc.Card() | doc.Beside() | doc.Only():
+                if _has_text(block.blocks):
+                    return True
+            case _:
+                return True
+    return False
+
+
+def _text(text: str, tone: str = "", *, is_plain: bool) -> Text:
     from rich.text import Text
 
-    console.print(_text(page.title, "bold"))
-    reason = capital(one_line(page.reason))
-    verdict = Text.assemble((page.word, _TONES[page.tone]), "  ", reason)
-    console.print(verdict)
-    if page.published:
-        console.print(_text(words.PUBLISHED, "yellow"))
-    console.print(_text(": ".join(page.headline)))
-    if page.next:
-        console.print(_text(f"Next: {page.next}", "cyan"), soft_wrap=True)
-    for gap in page.gaps:
-        console.print(_text(f"Missing: {gap}", "yellow"))
-    for what, value in page.machine:
-        console.print(_text(f"{what + ': ':<11}{value}", "dim"))
+    text = one_line(text)
+    return Text(text.translate(_PLAIN) if is_plain else text, style=_STYLES[tone])
 
 
-def _ladder(each: Ladder, *, ascii_only: bool) -> Table:
-    """Rung, value, bar, share of the gap, cause; the cause wraps."""
+def _print(console: Console, text: Text) -> None:
+    """Wraps at words; a word that is longer than the line is left whole: it may be a path."""
+    console.print(text, overflow="ignore", crop=False)
+
+
+# ---- columns
+
+
+def _chunks(
+    columns: Sequence[doc.Column], texts: Sequence[Sequence[Text]], width: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Columns of each table below the other, as (number, width)."""
+    sizes = [_sizes(column, [row[n].plain for row in texts]) for n, column in enumerate(columns)]
+    shown = list(range(len(columns)))
+    while sum(sizes[n][0] + _GAP for n in shown) - _GAP > width:
+        optional = [n for n in shown if columns[n].optional]
+        if not optional:
+            break
+        shown.remove(max(optional, key=lambda n: (columns[n].optional, n)))
+    while shown:
+        chunk, used = shown[:1], sizes[shown[0]][0]
+        for n in shown[1:]:
+            if used + _GAP + sizes[n][0] > width and len(chunk) > 1:
+                break
+            chunk.append(n)
+            used += _GAP + sizes[n][0]
+        yield list(zip(chunk, _fit([sizes[n] for n in chunk], width), strict=True))
+        rest = [n for n in shown if n not in chunk]
+        shown = [shown[0], *rest] if rest else []
+
+
+def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
+    """A column's least and its natural width."""
+    cells = [column.head, *texts]
+    natural = max(map(len, cells))
+    if column.kind != "words":
+        return natural, natural
+    longest = max((len(word) for cell in cells for word in cell.split()), default=0)
+    return min(natural, max(_LEAST_WORDS, min(_LONGEST_WORD, longest))), natural
+
+
+def _fit(sizes: Sequence[tuple[int, int]], width: int) -> list[int]:
+    """The widest columns of words give up what is too much."""
+    widths = [natural for _, natural in sizes]
+    while sum(widths) + _GAP * (len(widths) - 1) > width:
+        wide = [n for n, (least, _) in enumerate(sizes) if widths[n] > least]
+        if not wide:
+            break
+        widths[max(wide, key=lambda n: widths[n])] -= 1
+    return widths
+
+
+def _table(
+    columns: Sequence[tuple[doc.Column, int]],
+    rows: Sequence[tuple[Sequence[Text], str]],
+    *,
+    is_plain: bool,
+) -> RenderableType:
     from rich.table import Table
 
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=20)
-    table.add_column(justify="right", no_wrap=True, width=12)
-    table.add_column(no_wrap=True, width=_BAR)
-    table.add_column(justify="right", no_wrap=True, width=6)
-    table.add_column()
-    widest = max((rung.value or 0.0 for rung in each.rungs), default=0.0)
-    for rung in each.rungs:
-        table.add_row(*_rung_cells(rung, widest, ascii_only=ascii_only))
+    heads = any(column.head for column, _ in columns)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=heads)
+    for column, width in columns:
+        table.add_column(
+            _text(column.head, is_plain=is_plain),
+            justify="right" if column.kind == "number" else "left",
+            width=width,
+            overflow="fold",
+        )
+    for cells, tone in rows:
+        table.add_row(*cells, style=_STYLES[tone])
     return table
 
 
-def _rung_cells(rung: Rung, widest: float, *, ascii_only: bool) -> list[Text]:
-    value = format_quantity(rung.value, rung.unit) if rung.value is not None else "none"
-    share, remark = "", rung.note or ""
-    if rung.gap is not None:
-        share = signed_share(rung.gap.share)
-        remark = rung.gap.cause
-    elif rung.value is not None and rung.provenance:
-        remark = rung.provenance.partition(";")[0]
-    if words.is_below_band(rung):
-        remark += "; below its expected band"
-    style = "red" if words.is_below_band(rung) else "yellow" if rung.note else ""
-    length = round(_BAR * (rung.value or 0.0) / widest) if widest else 0
-    bar = ("#" if ascii_only else "█") * length
-    return [
-        _text(f"  {rung.name}"),
-        _text(value, "bold"),
-        _text(bar, "dim" if rung.gap is None else "blue"),
-        _text(share, style),
-        _text(remark, style),
-    ]
-
-
-def _peers(page: Page, console: Console) -> None:
-    odd = [(group, peer) for group in page.peers for peer in group.peers if peer.odd]
-    if not page.peers:
-        return
-    console.print()
-    console.print(_text("Device beside device", "bold"))
-    if not odd:
-        console.print(_text("  None is behind its siblings."))
-    for group, peer in odd:
-        line = f"  {peer.label} is odd: {group.name}: {peer.value} ({peer.deviation})"
-        console.print(_text(line, "red"))
-
-
-def _findings(page: Page, console: Console) -> None:
-    if not page.findings:
-        return
-    console.print()
-    console.print(_text("Findings", "bold"))
-    for finding in page.findings:
-        word, style = _SEVERITY[finding.severity]
-        console.print(_text(f"  {word}: {finding.evidence}", style))
-        console.print(_text(f"    next: {finding.fix}"))
-
-
-def _experiments(page: Page, console: Console) -> None:
-    if page.experiments is None:
-        return
-    console.print()
-    console.print(_text("Experiments", "bold"))
-    series = page.view.series
-    for line in lines(stored(series), console.width, series):
-        console.print(_text(plain(line) if _is_ascii(console) else line), soft_wrap=True)
-
-
-def _answers(page: Page, console: Console) -> None:
-    if not page.answers:
-        return
-    console.print()
-    console.print(_text("What the numbers say", "bold"))
-    for answer in page.answers:
-        console.print(_text(f"  {answer.label}: {answer.text}"))
-        if answer.next:
-            console.print(_text(f"    next: {answer.next}"))
-
-
-def _heat(page: Page, console: Console) -> None:
-    """Each map as a table, as wide as the terminal takes; the forward passes are in the HTML."""
+def _grid(
+    rows: Iterable[Sequence[Text]], widths: Sequence[int | None], right: Sequence[int] = ()
+) -> RenderableType:
     from rich.table import Table
 
-    for one in page.heat:
-        if one.folded:
-            continue
-        headings, lines = heat_table(one, max_columns=max(1, (console.width - 8) // _HEAT_COLUMN))
-        table = Table(box=None, pad_edge=False, padding=(0, 1))
-        for heading in headings:
-            table.add_column(
-                _text(heading), justify="right", width=None if heading == "batch" else 12
-            )
-        for line in lines:
-            table.add_row(*(_text(cell) for cell in line))
-        console.print()
-        console.print(_text(capital(one.title), "bold"))
-        console.print(table)
-        console.print(_text(heat_legend(one), "dim"))
-
-
-def _states(page: Page, console: Console) -> None:
-    """How many points, and which of them are not what they should be.
-
-    Of experiments their own part has said it: for each, not for each of its numbers.
-    """
-    if not page.tables:
-        return
-    console.print()
-    for table in page.tables:
-        console.print(_text(f"{table.name}: {table.summary}"))
-    said = page.experiments is not None
-    tables = [each for each in page.tables if not (said and each.name == BENCHMARK)]
-    muted = [row for table in tables for row in table.rows if row.muted]
-    for row in muted[:_MAX_STATES]:
-        console.print(_text(f"  {row.label}, {row.device}: {row.state}", "dim"))
-    if len(muted) > _MAX_STATES:
-        console.print(_text(f"  and {len(muted) - _MAX_STATES} more", "dim"))
-
-
-def _text(text: str, style: str = "") -> Text:
-    from rich.text import Text
-
-    return Text(one_line(text), style=style)
-
-
-def print_reports(views: Sequence[RunView], console: Console) -> None:
-    """Print several runs, one after the other."""
-    for number, view in enumerate(views):
-        if number:
-            console.print()
-            console.rule()
-        if len(views) > 1:
-            console.print(_text(view.name, "dim"))
-        print_report(view, console)
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for place, width in enumerate(widths):
+        table.add_column(
+            width=width,
+            no_wrap=width is not None and place > 0,
+            justify="right" if place in right else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table

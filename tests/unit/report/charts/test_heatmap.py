@@ -21,9 +21,9 @@ from trainrig.report.charts.heatmap import (
     heat_maps,
     heat_table,
 )
-from trainrig.report.render.html import render_html
-from trainrig.report.render.markdown import markdown
-from trainrig.report.render.terminal import print_report
+from trainrig.report.render.old_html import render_html
+from trainrig.report.render.old_markdown import markdown
+from trainrig.report.render.old_terminal import print_report
 
 BERT = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
 BERT |= {"hidden": 1024, "heads": 16, "ffn": 4096}

@@ -15,7 +15,7 @@ import pytest
 import report_views as made
 from experiment_views import experiments_view
 from trainrig.analysis.run_view import RunView
-from trainrig.report.render.html import commands, render_html
+from trainrig.report.render.old_html import commands, render_html
 
 VIEWS = {
     "one GPU": made.gpu_view,

@@ -1,0 +1,290 @@
+"""What is shown, as blocks in order; terminal, markdown and HTML each render the same Document.
+
+A builder (`run_report` and its siblings) decides what is said and in which order; a renderer in
+`report.render` decides how it looks.  Blocks hold finished text and lengths as shares of 1, so
+nothing here knows about characters, pixels or markup, and every renderer escapes what it prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from trainrig.report.charts.svg import Chart
+
+Tone = Literal["", "good", "bad", "warn", "dim", "strong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, a sentence under it, and the blocks that belong to it; sections nest."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A line of text; ``label`` stands before it: ``Largest gap: …``."""
+
+    text: str
+    tone: Tone = ""
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Pairs of what and value, for a machine or for the origin of a number."""
+
+    pairs: tuple[tuple[str, str], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A bar in a table's cell, from ``start`` to ``end`` of the cell's width, 0 to 1."""
+
+    start: float
+    end: float
+    muted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A bar of named parts, one after the other; shares of the cell's width, 0 to 1 in sum.
+
+    ``hidden`` runs beside the parts and is in none of them: overlapped communication.
+    """
+
+    parts: tuple[tuple[str, float], ...]
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whisker:
+    """An interval on an axis, 0 to 1 of the cell's width; ``line`` marks "no difference"."""
+
+    line: float
+    low: float | None = None
+    middle: float | None = None
+    high: float | None = None
+    tone: Tone = ""
+
+
+Drawing = Strip | Stack | Whisker
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A table's cell where plain text is not enough."""
+
+    text: str
+    tone: Tone = ""
+    small: str = ""
+    """Beside or below the text, smaller."""
+    shade: int | None = None
+    """Background of a heat map, 0 (palest) to 5."""
+    drawing: Drawing | None = None
+    marked: bool = False
+    """Outlined in a heat map; the table's notes say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A table's row, where it has more than its cells."""
+
+    cells: tuple[str | Cell, ...]
+    tone: Tone = ""
+    note: str = ""
+    """A sentence below the cells: why a number is not judged."""
+    details: tuple[tuple[str, str], ...] = ()
+    """What a page shows on request: the provenance of the row's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column.
+
+    ``words`` wrap; ``number`` (right-aligned) and ``code`` (something to copy) are never broken;
+    ``drawing`` holds drawings.  ``optional`` columns are left out where the line is too narrow,
+    the highest number first; what is still too wide goes on in a second table below.
+    """
+
+    head: str
+    kind: Literal["words", "number", "code", "drawing"] = "number"
+    optional: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells in columns; a column without any text is left out everywhere."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Line | tuple[str | Cell, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences below it."""
+
+    def used(self) -> tuple[Column, ...]:
+        """The columns in which any row has something."""
+        return tuple(self.columns[n] for n in self._used())
+
+    def lines(self) -> Iterator[tuple[Line, tuple[Cell, ...]]]:
+        """Each row with its cells, of the used columns."""
+        used = self._used()
+        for row in self.rows:
+            line = row if isinstance(row, Line) else Line(row)
+            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in line.cells]
+            yield line, tuple(cells[n] for n in used)
+
+    def _used(self) -> list[int]:
+        cells = [row.cells if isinstance(row, Line) else row for row in self.rows]
+        empty = ("", Cell(""))
+        return [
+            n
+            for n in range(len(self.columns))
+            if not cells or any(row[n] not in empty for row in cells)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One number of a waterfall: its bar, what was lost above it, and where it comes from."""
+
+    name: str
+    value: str
+    length: float
+    """Share of the waterfall's widest number, as are ``lost`` and ``band``."""
+    kind: str
+    """Which colour: claimed, measured, published or muted."""
+    has_value: bool = True
+    lost: float = 0.0
+    band: tuple[float, float] | None = None
+    """Expected before it was measured."""
+    expected: str = ""
+    """The band in words."""
+    is_below: bool = False
+    """Below the band."""
+    gap: str = ""
+    """The difference from the bar above: ``−51.0 TFLOPS``."""
+    share: str = ""
+    direction: Literal["", "down", "up", "level"] = ""
+    cause: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
+    """The gap by cause, as (size, cause), where it has several."""
+    fix: str = ""
+    note: str = ""
+    """Why there is no value, or why it is not judged."""
+    source: str = ""
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """From a claim down to what was reached; each bar's ceiling is the bar above it."""
+
+    title: str
+    subtitle: str
+    bars: tuple[Bar, ...]
+    is_wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A chart; only a page can draw it."""
+
+    chart: Chart
+    caption: str = ""
+    is_wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A finding or an explanation: what was seen, and the next thing to do."""
+
+    text: str
+    fix: str = ""
+    label: str = ""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Items, the worst first."""
+
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A badge and its reason: PASS, FAIL, INCOMPLETE."""
+
+    title: str
+    word: str
+    reason: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Blocks that belong together; a page frames them, text prints them one after the other."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Blocks that a page sets side by side as far as its width goes."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks behind a line to click on; left out of text."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    is_open: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Blocks for a page alone, or for text (terminal and markdown) alone."""
+
+    where: Literal["page", "text"]
+    blocks: tuple[Block, ...]
+
+
+Block = (
+    Section
+    | Paragraph
+    | Facts
+    | Table
+    | Waterfall
+    | Figure
+    | Findings
+    | Verdict
+    | Card
+    | Beside
+    | Fold
+    | Only
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Everything that is shown, in order."""
+
+    title: str
+    """Of the page's tab; what is printed is in the blocks."""
+    blocks: tuple[Block, ...]
+    names: tuple[str, ...] = ()
+    """Above everything on a page: the runs that it shows."""
+    banner: str = ""
+    """A warning above everything."""
+    foot: tuple[str, ...] = ()
+    """Definitions at a page's end."""

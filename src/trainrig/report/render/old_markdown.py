@@ -1,0 +1,119 @@
+"""The report as markdown: short enough to paste into a forum or an issue.
+
+Verdict, worst rung, one table of rungs, findings, what the numbers say, layers,
+machine.  Text from records is escaped: it cannot open a table cell, a link, or HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from trainrig.analysis import training_results
+from trainrig.analysis.patterns import Answer, answers
+from trainrig.analysis.run_view import RunView, is_published, rows
+from trainrig.analysis.waterfall import Ladder, Rung, ladder
+from trainrig.report import words
+from trainrig.report.charts.heatmap import heat_legend, heat_maps, heat_table
+from trainrig.report.experiments import text
+from trainrig.units import capital, format_quantity, one_line, signed, signed_share
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
+_MAX_FINDINGS = 12
+_MAX_LADDERS = 16
+_MAX_MAPS = 4
+_MAX_HEAT_COLUMNS = 8
+_SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
+
+
+def markdown(view: RunView) -> str:
+    """One run as markdown, ending in a newline."""
+    ladders, said = ladder(view), answers(view)
+    heading, sentence = words.headline(view, ladders)
+    parts = [
+        f"### {_escape(words.device_names(view))}: {words.verdict_word(view)}",
+        _escape(words.verdict_reason(view)),
+        f"**{heading}.** {_escape(sentence)}",
+        words.PUBLISHED if is_published(view) else "",
+        *[f"**Missing.** {_escape(gap)}" for gap in words.gaps_in(view)],
+        _table(ladders),
+        _findings(view),
+        _answers(said),
+        _experiments(view),
+        *_heat(view, said),
+        _machine(view),
+        _footer(view),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _experiments(view: RunView) -> str:
+    return text.markdown(training_results.stored(view.series), _escape, view.series)
+
+
+def _table(ladders: Sequence[Ladder]) -> str:
+    if not ladders:
+        return ""
+    lines = ["| rung | value | gap | cause |", "|---|---:|---:|---|"]
+    for each in ladders[:_MAX_LADDERS]:
+        lines.append(f"| **{_escape(capital(each.title))}** | | | |")
+        lines += [_line(rung) for rung in each.rungs]
+    if len(ladders) > _MAX_LADDERS:
+        lines.append(f"| and {len(ladders) - _MAX_LADDERS} more ladders | | | |")
+    return "\n".join(lines)
+
+
+def _line(rung: Rung) -> str:
+    value = format_quantity(rung.value, rung.unit) if rung.value is not None else "none"
+    gap = cause = ""
+    if rung.gap is not None:
+        gap = f"{signed(rung.gap.amount, rung.gap.unit)} ({signed_share(rung.gap.share)})"
+        cause = rung.gap.cause
+    elif rung.note or rung.provenance:
+        cause = rung.note or rung.provenance
+    return f"| {_escape(rung.name)} | {value} | {gap} | {_escape(cause)} |"
+
+
+def _findings(view: RunView) -> str:
+    found = view.verdict.findings if view.verdict else ()
+    lines = [
+        f"- {_SEVERITY[f.severity]}: {_escape(f.evidence)} Next: {_escape(f.fix)}"
+        for f in found[:_MAX_FINDINGS]
+    ]
+    if len(found) > _MAX_FINDINGS:
+        lines.append(f"- and {len(found) - _MAX_FINDINGS} more findings")
+    return "\n".join(lines)
+
+
+def _answers(said: Sequence[Answer]) -> str:
+    lines = [f"- {_escape(each.text)}" for each in said[:_MAX_FINDINGS]]
+    return "\n".join(["**What the numbers say**", "", *lines]) if lines else ""
+
+
+def _heat(view: RunView, said: Sequence[Answer]) -> Iterator[str]:
+    for one in heat_maps(view, rows(view), said)[:_MAX_MAPS]:
+        if one.folded:
+            continue
+        headings, lines = heat_table(one, max_columns=_MAX_HEAT_COLUMNS)
+        table = [_cells(headings), "|" + "---:|" * len(headings), *map(_cells, lines)]
+        yield f"**{_escape(capital(one.title))}** ({_escape(heat_legend(one))})\n\n" + "\n".join(
+            table
+        )
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_escape, cells)) + " |"
+
+
+def _machine(view: RunView) -> str:
+    return "\n".join(f"- {what}: {_escape(value)}" for what, value in words.machine_facts(view))
+
+
+def _footer(view: RunView) -> str:
+    origin = "published figures, not measured by trainrig" if is_published(view) else "trainrig"
+    return f"{_escape(view.name)} ({origin}). {words.unverified(view)}".rstrip()
+
+
+def _escape(text: str) -> str:
+    """One line, printable, with markdown's own characters made plain."""
+    return _SPECIAL.sub(r"\\\1", " ".join(one_line(text).split()))
