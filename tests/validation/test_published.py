@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainrig.catalog.lookup import find_chip
-from trainrig.catalog.published import published_for, published_records, rows
+from trainrig.catalog.published import published_for, published_records, tables
 from trainrig.errors import DataError
 from trainrig.record import Kind, Record, from_json, to_json
 
@@ -49,6 +49,14 @@ def test_tf32_where_the_chip_has_it() -> None:
     assert not values("matmul", "RTX 3090 Ti", dtype="fp32")
     assert values("matmul", "V100 SXM2 16GB", dtype="fp32", m=8192)
     assert not values("matmul", "V100 SXM2 16GB", dtype="tf32")
+
+
+def test_a_name_of_several_chips_means_what_all_of_them_have() -> None:
+    """Any A100 has TF32 and no V100 has: drawn as fp32, 100 TFLOPS of an A100 are impossible."""
+    assert values("matmul", "A100 80GB", dtype="tf32", m=8192) == [116e12]
+    assert not values("matmul", "A100 80GB", dtype="fp32")
+    assert values("matmul", "V100 32GB", dtype="fp32", m=8192)
+    assert not values("matmul", "V100 32GB", dtype="tf32")
 
 
 def test_products_with_more_around_them_are_no_plain_matmul() -> None:
@@ -105,20 +113,20 @@ def test_an_unknown_benchmark_or_device_has_none() -> None:
 
 def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.csv"):
-        list(rows.read_rows(tmp_path / "none.csv"))
+        list(tables.read_rows(tmp_path / "none.csv"))
     broken = tmp_path / "broken.csv"
     broken.write_bytes(b"a,b\n\xff\xfe,2\n")
     with pytest.raises(DataError, match=r"broken\.csv"):
-        list(rows.read_rows(broken))
+        list(tables.read_rows(broken))
     with pytest.raises(DataError, match="not a number"):
-        rows.number("fast")
+        tables.number("fast")
 
 
 @pytest.mark.parametrize("name", ["matmul.csv", "bandwidth.csv", "layers.csv"])
 def test_the_package_holds_every_collected_row(name: str) -> None:
     if not COLLECTED.is_dir():
         pytest.skip("the collected tables are not beside the checkout")
-    ours = Path(rows.__file__).with_name(name)
+    ours = Path(tables.__file__).with_name(name)
     with ours.open(newline="") as packed, (COLLECTED / name).open(newline="") as collected:
         skip = {"source"}
         assert [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainrig.catalog.published import collectives, layers, matmul, prints, tables
+from trainrig.catalog.published import tables
 from trainrig.record import Record
 
 __all__ = ["published_for", "published_records"]
@@ -19,13 +19,7 @@ __all__ = ["published_for", "published_records"]
 @cache
 def published_records() -> tuple[Record, ...]:
     """Every published figure that the package carries.  Raises DataError."""
-    return (
-        *matmul.read(),
-        *tables.read(),
-        *layers.read(),
-        *collectives.read(),
-        *prints.read(),
-    )
+    return tuple(record for name in tables.TABLES for record in tables.read(name))
 
 
 @cache

@@ -1,23 +1,212 @@
-"""Published memory bandwidths as baseline records.
+"""The published tables, read into baseline records.
 
-``vector`` is torch's multiplication of an fp32 vector by a number (read and
-write counted); ``copy`` is everything that only moves or streams.  Both tables
-of sources repeat on the same buffers, so small vectors are hot in cache: an
-RTX 4090's 4 M elements fit its 72 MB of L2 and run at 3.9 TB/s.
+The tables stand here as they were collected, column for column, so that every figure can be traced
+to what its source printed.  One function a table maps a row to its figures; what a row of every
+table has (hardware, source, conditions) is mapped once, in `read`.
 
-Left out: health checks' thresholds, which are lower bounds and not
-measurements, and stencils, which are no benchmark of ours.
+matmul.csv: ``matmul`` is one plain product, as ours is.  Kept apart from it: ``matmul_accumulate``
+(the product is added to a matrix in memory), ``batched_matmul``, ``grouped_matmul`` (one product
+per expert) and ``layer`` (products with what stands around them).  Left out are rates of single
+instructions, which no matmul reaches.  "fp32/tf32" means that torch was allowed to use TF32: the
+record says tf32 where every chip of that name has it and fp32 elsewhere; ``printed_dtype`` keeps
+the source's words.
+
+bandwidth.csv: ``vector`` is torch's multiplication of an fp32 vector by a number (read and write
+counted); ``copy`` is everything that only moves or streams.  Small vectors are hot in cache: an RTX
+4090's 4 M elements fit its 72 MB of L2 and run at 3.9 TB/s.  Left out: stencils, and thresholds of
+health checks, which are lower bounds and not measurements.
+
+layers.csv: ``layer``; ``pass`` is forward, backward or forward+backward.  The sources count FLOPs
+by their own rules, which stand in the notes; where they print times as well, those are records of
+their own.  The four layers of the grids are Hugging Face's with plain attention, run in training
+mode, with dropout and without the gradient of the input: ``code`` and ``attention`` are added to
+their cases, so that they meet that code's measurements and no other's.
+
+collectives.csv: ``collective``, metric ``bus_rate``, is 2(n-1)/n times the buffer over the time for
+all_reduce and (n-1)/n times for all_gather, reduce_scatter and all_to_all (nccl-tests' definition),
+so that it compares with a link's rate whatever the number of ranks.  ``bytes`` of the buffer is
+left out where a source printed only its best or its fitted rate for large buffers.  Left out:
+thresholds, and tests of one network card.
+
+prints.csv: outputs that owners of cards printed, one figure a line, any benchmark.  A line holds
+the case in our words (``dtype=fp16 m=8192``; ``_`` stands for a blank inside a value).  ``link``,
+here and in collectives.csv: ``direction`` p2p, from one card to another, with peer access asked for
+or not; ``ways`` 2 is both directions at once, added up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainrig.catalog.published.rows import GIGA, Row, conditions, device_name, number, read_rows
+from trainrig.catalog.chip import peak
+from trainrig.catalog.lookup import candidates, find_chip
+from trainrig.errors import DataError
 from trainrig.record import Kind, Record, Scalar
 
-PATH = Path(__file__).parent / "bandwidth.csv"
+FOLDER = Path(__file__).parent
+TERA = 1e12
+GIGA = 1e9
+
+Row = dict[str, str]
+Case = dict[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figure:
+    """What one printed number is, in our words; in the unit as printed."""
+
+    benchmark: str
+    case: Case
+    metric: str
+    unit: str
+    printed: float | None
+    scale: float
+    """The printed number times this is in base SI."""
+    suffix: str = ""
+    """Ends the record's id where a row has several figures."""
+    device_count: int = 1
+    conditions: Case = field(default_factory=dict)
+
+
+def read(name: str) -> Iterator[Record]:
+    """The records of the table ``name``, in its order.  Raises DataError."""
+    figures, columns = TABLES[name]
+    for record_id, row in read_rows(FOLDER / f"{name}.csv"):
+        device = device_name(row["hardware"])
+        printed = row["hardware"] if row["hardware"] != device else None
+        for figure in figures(row):
+            yield Record(
+                id=record_id + figure.suffix,
+                kind=Kind.BASELINE,
+                benchmark=figure.benchmark,
+                case=figure.case,
+                metric=figure.metric,
+                unit=figure.unit,
+                value=None if figure.printed is None else figure.printed * figure.scale,
+                device=device,
+                device_count=figure.device_count,
+                source=row["source"],
+                conditions=conditions(row, *columns, printed_hardware=printed, **figure.conditions),
+            )
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """``(record id, row)`` of each line.  Raises DataError if the file cannot be read."""
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            for number, row in enumerate(csv.DictReader(lines), start=2):
+                yield f"published-{path.stem}-{number}", row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"published table {path.name}: {error}") from None
+
+
+# Printed names that the catalog does not know, and the chip that their source states elsewhere:
+# ml-engineering lists its NVIDIA cards' memory in a table of its own, NVL72 and 180/192 GB
+# are ways to write the product.
+_STATED_ELSEWHERE = {
+    "NVIDIA A100 SXM": "A100 SXM4 80GB",
+    "NVIDIA A100 PCIe": "A100 PCIe 80GB",
+    "NVIDIA H100 SXM": "H100 SXM5 80GB",
+    "NVIDIA H200 SXM": "H200 SXM 141GB",
+    "NVIDIA GH200 SXM": "GH200 141GB",
+    "NVIDIA GB200 SXM": "GB200",
+    "GB200 NVL72": "GB200",
+    "B200 SXM 180/192GB": "B200 SXM",
+}
+
+
+def device_name(printed: str) -> str:
+    """The catalog's name where exactly one chip is meant, else the printed name.
+
+    Half a card ("MI250X (single GCD)") and a card whose memory is not stated
+    ("V100 32GB") stay as printed.
+    """
+    name = printed.removesuffix(" (device-local copy)")
+    name = _STATED_ELSEWHERE.get(name, name)
+    chip = find_chip(name)
+    return chip.name if chip else name
+
+
+def number(cell: str) -> float | None:
+    """The number in a cell; None if it is empty.  Raises DataError for anything else."""
+    if not cell.strip():
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        raise DataError(f"published table: not a number: {cell!r}") from None
+
+
+def conditions(row: Row, *columns: str, **more: Scalar) -> Case:
+    """The named columns as printed, and what else is given; empty ones are left out."""
+    printed: Case = {name: row[name] for name in columns if row.get(name)}
+    return printed | {name: value for name, value in more.items() if value is not None}
+
+
+# ---- matmul.csv
+
+_TF32_ALLOWED = frozenset(["fp32/tf32", "fp32 (TF32 where available)"])
+# Printed data type: ours, and the type of the result where the source states it.
+_DTYPES = {
+    "bf16 (out bf16)": ("bf16", "bf16"),
+    "bf16 (out fp32)": ("bf16", "fp32"),
+    "bf16 grouped": ("bf16", None),
+}
+
+
+def _matmul(row: Row) -> Iterator[_Figure]:
+    if "mmapeak" in row["dtype"]:
+        return
+    dtype, output = _matmul_dtype(row["dtype"], device_name(row["hardware"]))
+    theory = number(row["tflops_theory"])
+    benchmark = _matmul_benchmark(row)
+    case: Case = {"dtype": dtype}
+    case |= {axis: int(row[axis]) for axis in ("m", "k", "n") if row[axis]}
+    if benchmark in ("batched_matmul", "grouped_matmul"):
+        case["batch"] = int(row["batch"])
+    if benchmark == "layer":
+        case |= {"layer": row["kind"].partition(": ")[2], "pass": "forward"}
+    yield _Figure(
+        benchmark=benchmark,
+        case=_with_code(case | {"cache": "hot"}),
+        metric="flop_rate",
+        unit="OP/s" if dtype.startswith("int") else "FLOP/s",
+        printed=number(row["tflops_measured"]),
+        scale=TERA,
+        conditions={
+            "theory": None if theory is None else theory * TERA,
+            "output_dtype": output,
+            "printed_dtype": row["dtype"] if row["dtype"] != dtype else None,
+        },
+    )
+
+
+def _matmul_dtype(printed: str, device: str) -> tuple[str, str | None]:
+    """Our data type, and the result's; of a name that fits several chips, what they all have."""
+    if printed not in _TF32_ALLOWED:
+        return _DTYPES.get(printed, (printed, None))
+    chip = find_chip(device)
+    chips = (chip,) if chip else candidates(device)
+    has_tf32 = bool(chips) and all(peak(each, "tf32") for each in chips)
+    return ("tf32" if has_tf32 else "fp32"), None
+
+
+def _matmul_benchmark(row: Row) -> str:
+    kind = row["kind"]
+    if kind.startswith("grouped"):
+        return "grouped_matmul"
+    if kind.startswith(("block:", "transformer gemm:")):
+        return "layer"
+    if kind.endswith("accumulate"):
+        return "matmul_accumulate"
+    return "batched_matmul" if row["batch"] not in ("", "1") else "matmul"
+
+
+# ---- bandwidth.csv
+
 _SCALE_TESTS = frozenset(["torch x*1.5 fp32 vector (read+write)", "torch vector multiply 4M fp32"])
 # Printed test: direction.  A scaled copy moves what a copy moves.
 _DIRECTIONS = {
@@ -32,45 +221,144 @@ _DIRECTIONS = {
 }
 
 
-def read() -> Iterator[Record]:
-    """Every row that fits ``vector`` or ``copy``.  Raises DataError."""
-    for record_id, row in read_rows(PATH):
-        if row["test"] in _SCALE_TESTS:
-            yield _record(record_id, row, "vector", _vector_case(row))
-        elif row["test"] in _DIRECTIONS:
-            yield _record(record_id, row, "copy", _copy_case(row))
-
-
-def _record(record_id: str, row: Row, benchmark: str, case: dict[str, Scalar]) -> Record:
-    device = device_name(row["hardware"])
-    rate, theory = number(row["gb_per_s"]), number(row["peak_gb_per_s"])
-    return Record(
-        id=record_id,
-        kind=Kind.BASELINE,
-        benchmark=benchmark,
+def _bandwidth(row: Row) -> Iterator[_Figure]:
+    case: Case
+    if row["test"] in _SCALE_TESTS:
+        num_elements = int(row["bytes_or_elements"])
+        case = {"op": "scale", "dtype": "fp32", "num_elements": num_elements, "cache": "hot"}
+    elif row["test"] in _DIRECTIONS:
+        direction = _DIRECTIONS[row["test"]]
+        # A stream's ends lie on the card; of host memory no source says whether it was pinned.
+        memory = None if direction in ("h2d", "d2h") else "device"
+        case = {"direction": direction, "memory": memory, "cache": "cold"}
+    else:
+        return
+    theory = number(row["peak_gb_per_s"])
+    yield _Figure(
+        benchmark="vector" if "op" in case else "copy",
         case=case,
         metric="byte_rate",
         unit="B/s",
-        value=None if rate is None else rate * GIGA,
-        device=device,
-        source=row["source"],
-        conditions=conditions(
-            row,
-            "test",
-            "notes",
-            theory=None if theory is None else theory * GIGA,
-            printed_hardware=row["hardware"] if row["hardware"] != device else None,
-        ),
+        printed=number(row["gb_per_s"]),
+        scale=GIGA,
+        conditions={"theory": None if theory is None else theory * GIGA},
     )
 
 
-def _vector_case(row: Row) -> dict[str, Scalar]:
-    num_elements = int(row["bytes_or_elements"])
-    return {"op": "scale", "dtype": "fp32", "num_elements": num_elements, "cache": "hot"}
+# ---- layers.csv
+
+# Column: pass, metric, unit, factor to base SI.
+_LAYER_FIGURES = {
+    "fwd_tflops": ("forward", "flop_rate", "FLOP/s", TERA),
+    "fwd_bwd_tflops": ("forward+backward", "flop_rate", "FLOP/s", TERA),
+    "fwd_ms": ("forward", "time", "s", 1e-3),
+    "bwd_ms": ("backward", "time", "s", 1e-3),
+}
+_WHOLE_LAYERS = frozenset(
+    ["BERT-large layer", "GPT-2 medium block", "T5-large encoder block", "T5-large decoder block"]
+)
+_WITHOUT_ATTENTION = frozenset(["dense h->4h", "dense+GELU", "FFN"])
 
 
-def _copy_case(row: Row) -> dict[str, Scalar]:
-    direction = _DIRECTIONS[row["test"]]
-    # Both ends of a stream lie on the card; of host memory, no source says whether it was pinned.
-    memory = None if direction in ("h2d", "d2h") else "device"
-    return {"direction": direction, "memory": memory, "cache": "cold"}
+def _layer(row: Row) -> Iterator[_Figure]:
+    for column, (passed, metric, unit, scale) in _LAYER_FIGURES.items():
+        value = number(row[column])
+        if value is None:
+            continue
+        case: Case = {"layer": row["layer"], "dtype": row["dtype"], "pass": passed}
+        sizes = ("batch", "seq", "hidden", "heads", "ffn")
+        case |= {axis: int(row[axis]) for axis in sizes if row[axis]}
+        yield _Figure(
+            benchmark="layer",
+            case=_with_code(case),
+            metric=metric,
+            unit=unit,
+            printed=value,
+            scale=scale,
+            suffix=f"-{column.replace('_', '-')}",
+        )
+
+
+def _with_code(case: Case) -> Case:
+    """A layer's case with whose code it was, which the notebooks' tables do not repeat."""
+    layer = str(case.get("layer")).partition(" (")[0]
+    huggingface: Case = {"layer": layer, "code": "huggingface"}
+    if layer in _WITHOUT_ATTENTION:
+        return case | huggingface
+    if layer in _WHOLE_LAYERS:
+        return case | huggingface | {"attention": "plain"}
+    if layer == "attention block":  # run on BERT-large's shapes, 64 sequences of 128
+        return case | huggingface | {"attention": "plain", "seq": 128, "heads": 16}
+    return case
+
+
+# ---- collectives.csv
+
+# Bus bandwidth against algorithm bandwidth, for sources that print the latter alone.
+_BUS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all2all": 1.0}
+_WAYS = {"p2p unidirectional": 1, "p2p bidirectional": 2}
+# Its transfers stand in prints.csv.
+_IN_PRINTS = "mli/transformers-benchmarks transformers.ipynb"
+
+
+def _collective(row: Row) -> Iterator[_Figure]:
+    kind, case = row["collective"], Case()
+    if "threshold" in row["notes"] or row["source"] == _IN_PRINTS:
+        return
+    rate, algorithm_rate = number(row["busbw_gb_s"]), number(row["algbw_gb_s"])
+    if kind in _WAYS:
+        case = {"direction": "p2p", "ways": _WAYS[kind]}
+    elif kind in _BUS or kind == "broadcast":
+        ranks = int(row["num_gpus"])
+        case = {"collective": "all_to_all" if kind == "all2all" else kind}
+        case |= {"ranks": ranks, "nodes": int(row["num_nodes"])}
+        if row["size_bytes"]:
+            case["bytes"] = int(float(row["size_bytes"]))
+        if rate is None and algorithm_rate is not None:
+            rate = _BUS[kind] * (ranks - 1) / ranks * algorithm_rate
+    else:
+        return
+    yield _Figure(
+        benchmark="link" if kind in _WAYS else "collective",
+        case=case,
+        metric="byte_rate" if kind in _WAYS else "bus_rate",
+        unit="B/s",
+        printed=rate,
+        scale=GIGA,
+        device_count=int(row["num_gpus"]),
+    )
+
+
+# ---- prints.csv
+
+_UNITS = {"TFLOPS": (TERA, "FLOP/s"), "GB/s": (GIGA, "B/s")}
+
+
+def _print(row: Row) -> Iterator[_Figure]:
+    scale, unit = _UNITS[row["unit"]]
+    pairs = (pair.partition("=") for pair in row["case"].split())
+    yield _Figure(
+        benchmark=row["benchmark"],
+        case=_with_code({name: _scalar(value) for name, _, value in pairs}),
+        metric=row["metric"],
+        unit=unit,
+        printed=number(row["value"]),
+        scale=scale,
+        device_count=2 if row["benchmark"] == "link" else 1,
+    )
+
+
+def _scalar(text: str) -> Scalar:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdigit() else text.replace("_", " ")
+
+
+TABLES: dict[str, tuple[Callable[[Row], Iterator[_Figure]], tuple[str, ...]]] = {
+    "matmul": (_matmul, ("software", "kind", "notes")),
+    "bandwidth": (_bandwidth, ("test", "notes")),
+    "layers": (_layer, ("software", "notes")),
+    "collectives": (_collective, ("interconnect", "algo", "notes")),
+    "prints": (_print, ("software", "notes")),
+}
+"""How each table's rows are read, and which of its columns are conditions."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainrig.catalog.published.rows import Row, conditions, device_name, number, read_rows
+from trainrig.catalog.published.tables import Row, conditions, device_name, number, read_rows
 from trainrig.record import Case, Kind, Record
 
 PATH = Path(__file__).parent / "training.csv"
