@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
 
 
-@click.command(short_help="Pack a run into one file with a content hash, or unpack it.")
-@click.argument("run", type=_PATH)
-@click.option("--out", type=_PATH, help="The bundle to write; <run's name>.bundle unless given.")
-@click.option("--unpack", type=_PATH, help="Unpack the bundle RUN into this folder instead.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@verb("Pack a run into one file with a content hash, or unpack it.")
+@click.argument("run", type=PATH, shell_complete=complete_runs)
+@option("--out", type=PATH, default_text="<name of the run>.bundle", help="The bundle to write.")
+@option("--unpack", type=PATH, metavar="DIR", help="Unpack the bundle RUN into this folder.")
+@json_option()
 def command(run: Path, out: Path | None, unpack: Path | None, as_json: bool) -> None:
     """Pack the folder RUN into one file with a content hash, or unpack such a file.
 

@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainrig.cli.verb import complete_chip, json_option, option, verb
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
     from trainrig.catalog.chip import Chip
 
 
-@click.command()
-@click.argument("name", nargs=-1)
-@click.option("--compare", is_flag=True, help="Set the named chips side by side.")
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout: an object for one chip.")
+@verb("What vendors claim: one chip, or several side by side.")
+@click.argument("name", nargs=-1, shell_complete=complete_chip)
+@option("--compare", is_flag=True, help="Show the named chips side by side.")
+@json_option("JSON on stdout: an object for one chip.")
 def command(name: tuple[str, ...], compare: bool, as_json: bool) -> None:
-    """What vendors claim: all chips, one chip with its sources, or several side by side.
+    """Show what vendors claim: all chips, one chip with its sources, or several side by side.
 
     \b
-    trainrig catalog
     trainrig catalog RTX 4090
+    trainrig catalog
     trainrig catalog 10de:2684
     trainrig catalog --compare "RTX 4090" "A100 SXM4 80GB"
 

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
+
 if TYPE_CHECKING:
     from trainrig.analysis.compare import RunComparison
 
-_PATH = click.Path(path_type=Path)
 
-
-@click.command(short_help="Two runs side by side: better, worse or cannot tell.")
-@click.argument("old", type=_PATH)
-@click.argument("new", type=_PATH)
-@click.option("--md", type=_PATH, help="Write the comparison as markdown to this file.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@verb("Two runs side by side: better, worse or cannot tell.")
+@click.argument("old", type=PATH, shell_complete=complete_runs)
+@click.argument("new", type=PATH, shell_complete=complete_runs)
+@option("--md", type=PATH, metavar="FILE", help="Write the comparison as markdown.")
+@json_option()
 def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
     """Compare run NEW with run OLD, point by point: better, worse, same or cannot tell.
+
+    \b
+    trainrig compare runs/OLD runs/NEW
+    trainrig compare OLD.bundle NEW.bundle --md difference.md
 
     Runs of experiments are compared experiment by experiment, by name and settings.
     OLD and NEW are run folders or bundles.  What was unlike about the machines and

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainrig.cli.verb import PATH, Verb, json_option, option
+
 if TYPE_CHECKING:
     from trainrig.data.manifest import Manifest
 
-_PATH = click.Path(path_type=Path)
 
-
-@click.group(short_help="Make text ready for training: tokenizer, tokens, a held-out part.")
+@click.group(short_help="Prepare text for training: tokenizer, tokens, a held-out part.")
 def command() -> None:
-    """Make text ready for training, or show what a prepared folder holds."""
+    """Prepare text for training, or show what a prepared folder holds."""
 
 
-@command.command()
-@click.argument("text", nargs=-1, type=_PATH)
-@click.option("--out", type=_PATH, help="The folder to make; data/<corpus>-<hash>-... by default.")
-@click.option("--vocab", type=int, help="Entries of the tokenizer that is trained; 8192.")
-@click.option("--tokenizer", type=_PATH, help="A tokenizer.json to use instead of training one.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@command.command(cls=Verb, short_help="Train a tokenizer, encode the text, hold some of it out.")
+@click.argument("text", nargs=-1, type=PATH)
+@option("--out", type=PATH, default_text="data/<corpus>-<hash>-…", help="The folder to make.")
+@option("--vocab", type=int, default_text="8192", help="Vocabulary of the tokenizer.")
+@option("--tokenizer", type=PATH, default_text="train one", help="A tokenizer.json to use.")
+@json_option()
 def prepare(
     text: tuple[Path, ...],
     out: Path | None,
@@ -39,7 +39,7 @@ def prepare(
     trainrig data prepare
     trainrig data prepare notes.txt articles/ pages.jsonl --vocab 16384
 
-    TEXT is files, folders, or JSON lines with a field "text"; without it, the running
+    TEXT is files, folders, or JSON lines with a field "text"; by default the running
     Python's standard library.  The result is Megatron's .bin and .idx, a tokenizer.json
     and a manifest.  A folder that holds just this already is left as it is.
     """
@@ -57,11 +57,15 @@ def prepare(
     _show(found.folder, found.manifest, as_json=as_json)
 
 
-@command.command()
-@click.argument("folder", metavar="DIR", type=_PATH)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@command.command(cls=Verb, short_help="Check a prepared folder and show what it holds.")
+@click.argument("folder", metavar="DIR", type=PATH)
+@json_option()
 def info(folder: Path, as_json: bool) -> None:
-    """What the prepared folder DIR holds, once each file was found unchanged."""
+    """Check that each file of the prepared folder DIR is unchanged, and show what it holds.
+
+    \b
+    trainrig data info data/text-1a2b3c4d-bpe8192
+    """
     from trainrig.data.prepare import verify
 
     _show(folder, verify(folder), as_json=as_json)

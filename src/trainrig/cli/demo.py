@@ -7,13 +7,19 @@ from pathlib import Path
 
 import click
 
+from trainrig.cli.verb import PATH, json_option, option, verb
 
-@click.command()
-@click.option("--html", type=click.Path(path_type=Path), help="Write one offline HTML file.")
-@click.option("--md", type=click.Path(path_type=Path), help="Write markdown; - is stdout.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+@verb("A report of two RTX 4090s made from published figures.")
+@option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
+@option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
+@json_option()
 def command(html: Path | None, md: Path | None, as_json: bool) -> None:
-    """A report of two RTX 4090s, to be looked at before one has any.
+    """Show the report of two RTX 4090s, before you have any.
+
+    \b
+    trainrig demo
+    trainrig demo --html demo.html
 
     Nothing in it was measured by trainrig: each number was published by somebody
     and names its source.

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from trainrig.cli.verb import json_option, option, verb
 from trainrig.machine.nvidia import PATIENCE_S
 from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding
@@ -19,17 +20,19 @@ _MOST_PATIENCE_S = 3600.0
 _SILENCE_S = 2.0
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option(
+@verb("What this machine is: processor, memory, disks, GPUs, software.")
+@json_option()
+@option(
     "--wait",
     default=f"{PATIENCE_S:g}s",
-    show_default=True,
     metavar="TIME",
     help="How long NVIDIA's driver may take to answer.",
 )
 def command(as_json: bool, wait: str) -> None:
-    """What this machine is: processor, memory, disks, GPUs, software.
+    """Show what this machine is: processor, memory, disks, GPUs, software.
+
+    \b
+    trainrig inspect
 
     Looks and changes nothing; needs no torch and no root.  Memory modules are
     shown to root alone.

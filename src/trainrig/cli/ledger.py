@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainrig.cli.verb import PATH, json_option, option, verb
+
 if TYPE_CHECKING:
     from trainrig.analysis.prediction_error import Correction, Ledger
 
-_PATH = click.Path(path_type=Path)
 
-
-@click.command(short_help="Predictions of earlier runs beside what was measured.")
-@click.argument("runs", type=_PATH, default=Path("runs"))
-@click.option("--calibrate", "fit", is_flag=True, help="Correct the next runs' predictions.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@verb("Predictions of earlier runs beside what was measured.")
+@click.argument("runs", type=PATH, default=Path("runs"))
+@option("--calibrate", "fit", is_flag=True, help="Correct the next runs' predictions.")
+@json_option()
 def command(runs: Path, fit: bool, as_json: bool) -> int:
-    """Every prediction in the folder RUNS beside what was measured, by part and over time.
+    """Show the predictions of the runs in RUNS (default: runs) beside what was measured.
 
     \b
     trainrig ledger
     trainrig ledger runs --calibrate
 
-    Of the machine that made the newest run.  --calibrate fits a factor for each part of a training
-    step on the older runs, tries it on the newest, and keeps what helps in RUNS/calibration.json.
+    Counted are runs of the machine that made the newest one.  --calibrate fits a factor for each
+    part of a training step on the older runs, tries it on the newest, and stores what helps in
+    RUNS/calibration.json.
     """
     from trainrig.analysis.prediction_error import calibrate, ledger_dict
     from trainrig.errors import EXIT_OK

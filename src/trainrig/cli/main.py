@@ -10,6 +10,7 @@ import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from trainrig.cli.output import forget_stdout, is_of_a_stream, prepare_streams
 from trainrig.errors import (
@@ -20,22 +21,39 @@ from trainrig.errors import (
     TrainrigError,
 )
 
-# verb -> what `trainrig --help` says of it; the verb's own file is not loaded for that.
-VERBS = {
-    "qualify": "Inspect, measure, compare with what is expected, and give a verdict.",
-    "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
-    "catalog": "What vendors claim: one chip, or several side by side.",
-    "bench": "Measure one family: matmul, vector, copy, layer or storage.",
-    "data": "Make text ready for training: tokenizer, tokens, a held-out part.",
-    "train": "Train a model on text, and say where each step's time goes.",
-    "predict": "What a training step costs in time and memory, before it is run.",
-    "fits": "Does a training fit in memory, and which knob to turn first?",
-    "plan": "Every layout of a model on so many GPUs, ranked; or how many GPUs.",
-    "report": "Show a run: in the terminal, as HTML or as markdown.",
-    "compare": "Two runs side by side: better, worse or cannot tell.",
-    "ledger": "Predictions of earlier runs beside what was measured.",
-    "bundle": "Pack a run into one file with a content hash, or unpack it.",
-    "demo": "A report of two RTX 4090s made from published figures.",
+# heading -> verb -> what the start page says of it; the verb's own file is not loaded for that.
+GROUPS = {
+    "Measure a machine": {
+        "qualify": "Measure, compare with what is expected, and give a verdict.",
+        "bench": "Run one benchmark: matmul, vector, copy, layer or storage.",
+    },
+    "Understand a machine": {
+        "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
+        "catalog": "What vendors claim: one chip, or several side by side.",
+    },
+    "Predict, before you buy or run": {
+        "predict": "What a training step costs in time and memory.",
+        "fits": "Does a training fit in memory, and which option saves most?",
+        "plan": "Every layout of a model on so many GPUs, ranked; or how many GPUs.",
+    },
+    "Train": {
+        "data": "Prepare text for training: tokenizer, tokens, a held-out part.",
+        "train": "Train a model, or a file of experiments; where each step's time goes.",
+    },
+    "Runs and their records": {
+        "report": "Show a run: in the terminal, as HTML or as markdown.",
+        "compare": "Two runs side by side: better, worse or cannot tell.",
+        "ledger": "Predictions of earlier runs beside what was measured.",
+        "bundle": "Pack a run into one file with a content hash, or unpack it.",
+        "demo": "A report of two RTX 4090s made from published figures.",
+    },
+}
+VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
+FIRST = {
+    "inspect": "What is this machine?  Two seconds, changes nothing.",
+    "qualify": "Is it as fast as it should be?  Four minutes, a verdict, report.html.",
+    "fits --model llama-7B --on RTX-4090": "Before you buy or rent: does it fit?",
+    "demo": "What does a report look like?",
 }
 
 
@@ -48,27 +66,80 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load the verb's file."""
+        if cmd_name == "help":
+            return help_of
         if cmd_name not in VERBS:
             return None
         found: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without loading them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What to type first, then the verbs by what they are for, without loading them."""
+        with formatter.section("Start here"):
+            for typed, answer in FIRST.items():
+                formatter.write_text(f"trainrig {typed}")
+                with formatter.indentation():
+                    formatter.write_text(answer)
+        for title, rows in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(rows.items()))
+        with formatter.section("More"):
+            formatter.write_dl(
+                [
+                    ("trainrig help VERB", "Examples and options of a verb."),
+                    ("trainrig --version", "The version."),
+                    ("exit codes", "0 fine, 1 a finding, 2 wrong usage,"),
+                    ("", "3 a required step could not run, 130 interrupted."),
+                ]
+            )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs with their summaries, without loading them; or the group's own options."""
+        verbs = [
+            CompletionItem(name, help=summary)
+            for name, summary in [*VERBS.items(), ("help", "Examples and options of a verb.")]
+            if name.startswith(incomplete)
+        ]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    options_metavar="",
+    subcommand_metavar="VERB [OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="trainrig", prog_name="trainrig")
-def cli() -> None:
-    """What a machine should do when it trains transformers, and what it does.
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Is this machine as fast as it should be at training transformers?
 
-    \b
-    Exit codes: 0 fine, 1 a finding, 2 wrong usage, 3 a required step could not
-    run, 130 interrupted (the run stays valid).  Data goes to stdout, talk to
-    stderr; every command takes --json.
+    trainrig measures matrix products, memory, disk, transformer layers and training
+    steps, holds them against data sheets and published results, and predicts what a
+    training costs on machines that you do not have.  Every verb takes --json.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def _complete_verb(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(name, help=VERBS[name]) for name in VERBS if name.startswith(typed)]
+
+
+@click.command("help")
+@click.argument("verb", nargs=-1, shell_complete=_complete_verb)
+@click.pass_context
+def help_of(ctx: click.Context, verb: tuple[str, ...]) -> None:
+    """Show the help of VERB, or the start page."""
+    above = ctx.find_root()
+    for name in verb:
+        group = above.command
+        command = group.get_command(above, name) if isinstance(group, click.Group) else None
+        if command is None:
+            raise click.UsageError(f"No such command {name!r}.", above)
+        above = click.Context(command, info_name=name, parent=above)
+    click.echo(above.get_help())
 
 
 def main() -> None:
@@ -82,7 +153,7 @@ def main() -> None:
 
         hint = one_line(error.hint) if error.hint else None
         code = _complain(one_line(error.message), hint, error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without its command: data
         code = EXIT_USAGE
         click.echo(error.format_message(), err=True)
     except click.UsageError as error:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
+from trainrig.cli.verb import OUT, PATH, json_option, option, verb
 
 
-@click.command(short_help="Inspect, measure, compare with what is expected, and give a verdict.")
-@click.option("--budget", default="4m", show_default=True, help="Time for everything: 5s, 4m, 1h.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder in which the run's folder is made.",
-)
-@click.option(
-    "--resume", type=click.Path(path_type=Path), help="Go on with a run that was cut off."
-)
-@click.option("--detach", is_flag=True, help="Go on when the terminal is closed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object, last.")
+@verb("Measure, compare with what is expected, and give a verdict.")
+@option("--budget", default="4m", help="Time for everything: 5s, 4m, 1h.")
+@OUT
+@option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
+@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@json_option("Print the verdict as one JSON object, last.")
 def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: bool) -> int:
     """Inspect this machine, measure it, compare each number with what is claimed and expected.
+
+    \b
+    trainrig qualify
+    trainrig qualify --budget 15m
+    trainrig qualify --resume runs/20270101T000000Z-host-qualify-1a2b3c
 
     Ends in PASS (exit code 0), FAIL (1) or INCOMPLETE (3), a report in the
     terminal, and report.html in the run's folder.

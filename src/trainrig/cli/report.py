@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
+
 if TYPE_CHECKING:
     from trainrig.analysis.run_view import RunView
 
 
-@click.command()
-@click.argument("run", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="Write one offline HTML file.")
-@click.option("--md", type=click.Path(path_type=Path), help="Write markdown; - is stdout.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a run on stdout.")
+@verb("Show a run: in the terminal, as HTML or as markdown.")
+@click.argument("run", nargs=-1, required=True, type=PATH, shell_complete=complete_runs)
+@option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
+@option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
+@json_option("One JSON object a run on stdout.")
 def command(run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool) -> None:
     """Show RUN: a run's folder or its bundle; several are set side by side.
+
+    \b
+    trainrig report runs/20270101T000000Z-host-qualify-1a2b3c
+    trainrig report OLD NEW --html both.html
 
     Without options the report goes to the terminal.  A run that was cut off is
     shown as far as it was written.

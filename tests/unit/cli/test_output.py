@@ -54,10 +54,20 @@ def test_a_terminal_that_lacks_a_character_gets_the_rest(verb, encoding):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_a_verb_the_help_is_shown_plainly():
+def test_without_a_verb_the_start_page_is_shown():
     done = shell(TRAINRIG)
+    assert done.returncode == 0
+    assert done.stdout == shell(f"{TRAINRIG} --help").stdout == shell(f"{TRAINRIG} help").stdout
+    assert "Start here:\n  trainrig inspect\n" in done.stdout
+
+
+def test_help_of_a_verb_is_its_own_help():
+    assert shell(f"{TRAINRIG} help fits").stdout == shell(f"{TRAINRIG} fits --help").stdout
+    prepare = shell(f"{TRAINRIG} data prepare -h").stdout
+    assert shell(f"{TRAINRIG} help data prepare").stdout == prepare
+    done = shell(f"{TRAINRIG} help data no-such")
     assert done.returncode == 2
-    assert done.stderr.startswith("Usage: trainrig")
+    assert done.stderr == "trainrig: No such command 'no-such'.\n  hint: trainrig data --help\n"
 
 
 @pytest.mark.parametrize("where", ["/proc/x", "/dev/null/x"])

@@ -1,0 +1,129 @@
+"""What every verb's command line is made of: grouped options, shown defaults, shell completion.
+
+`verb` and `option` take the place of click's decorators.  Help lists options under the heading that
+each names (``group``), in the order of the verb's file, and ends an option's text with its default:
+the value itself, or in ``default_text`` what is taken where the option is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+PATH = click.Path(path_type=Path)
+Decorator = Callable[[Any], Any]
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+class Verb(click.Command):
+    """A command whose help has one section for each group of options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections in the order in which the verb declares them."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if not isinstance(parameter, click.Option):  # arguments are in the text
+                continue
+            if (record := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(parameter, "group", ""), []).append(record)
+        ungrouped = groups.pop("", [])
+        title = "Output and help" if groups else "Options"
+        for name, records in [*groups.items(), (title, ungrouped)]:
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+class Option(click.Option):
+    """An option with the heading under which the verb's help lists it."""
+
+    def __init__(self, *args: Any, group: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
+
+
+def verb(summary: str) -> Callable[[Callable[..., Any]], Verb]:
+    """Make a function a verb; ``summary`` is its line in the list of verbs."""
+    return click.command(cls=Verb, short_help=summary)
+
+
+def option(*names: str, help: str, default_text: str = "", **settings: Any) -> Decorator:  # noqa: A002
+    """An option: its help ends in ``(default: …)`` where it has a default or a ``default_text``."""
+    value = settings.get("default")
+    if not default_text and value is not None and not settings.get("is_flag"):
+        default_text = str(value)
+    if default_text:
+        help = f"{help.removesuffix('.')} (default: {default_text})."  # noqa: A001
+    return click.option(*names, cls=Option, help=help, **settings)
+
+
+def options(*groups: tuple[Decorator, ...]) -> Decorator:
+    """All options of some groups, in their order."""
+
+    def decorate(command: Any) -> Any:
+        for each in reversed([one for group in groups for one in group]):
+            command = each(command)
+        return command
+
+    return decorate
+
+
+OUT = option(
+    "--out", type=PATH, default=Path("runs"), help="Folder in which the run's folder is made."
+)
+
+
+def json_option(text: str = "One JSON object on stdout.") -> Decorator:
+    """``--json``, which every verb has."""
+    return option("--json", "as_json", is_flag=True, help=text)
+
+
+# ---- completion in the shell: names alone, so that nothing heavy is loaded while someone types
+
+
+def completes(names: Callable[[], Iterable[str]]) -> Completer:
+    """Complete with these names, whatever their case."""
+
+    def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in names() if name.lower().startswith(typed.lower())]
+
+    return complete
+
+
+def chip_names() -> list[str]:
+    """The catalog's chips, dashes for spaces: the shells would split a name at its spaces.
+
+    Reading and checking the whole catalog takes five times as long as finding its names.
+    """
+    import re
+
+    import trainrig
+
+    folder = Path(trainrig.__file__).parent / "catalog" / "chips"
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.toml"))]
+    names = [name for text in texts for name in re.findall(r'^name = "(.+)"$', text, re.MULTILINE)]
+    return [name.replace(" ", "-") for name in names]
+
+
+def model_names() -> list[str]:
+    """The models that are known by name."""
+    from trainrig.workload.presets import NAMED
+
+    return list(NAMED)
+
+
+def complete_runs(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Runs in runs/, newest first, or in the folder that is being typed; else any file."""
+    from trainrig.store.run_folder import CONFIG
+
+    folder, _slash, start = typed.rpartition("/")
+    parent = Path(folder) if folder else Path("runs")
+    runs = sorted((path.parent for path in parent.glob(f"{start}*/{CONFIG}")), reverse=True)
+    return [CompletionItem(str(run)) for run in runs] or [CompletionItem(typed, type="file")]
+
+
+complete_chip = completes(chip_names)
+complete_model = completes(model_names)

@@ -1,0 +1,131 @@
+"""What all verbs share: defaults shown, options in groups, names completed in the shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from trainrig.catalog.load import load_chips
+from trainrig.catalog.lookup import find_chip
+from trainrig.cli import verb
+from trainrig.cli.main import VERBS
+from trainrig.store import create_run
+
+Completed = Callable[..., list[str]]
+
+
+def test_defaults_end_the_help_and_groups_have_headings() -> None:
+    @verb.verb("Try it.")
+    @verb.option("--model", group="Model", default_text="gpt2", help="A name.")
+    @verb.option("--gpus", group="Machine", type=int, default=8, help="How many")
+    @verb.option("--fast", group="Machine", is_flag=True, help="No care.")
+    @verb.json_option()
+    def command(**_: object) -> None:
+        """Try."""
+
+    shown = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    assert "Model: --model TEXT A name (default: gpt2)." in shown
+    assert "Machine: --gpus INTEGER How many (default: 8). --fast No care." in shown
+    assert "Output and help: --json" in shown
+
+
+@pytest.fixture
+def completed(tmp_path: Path) -> Completed:
+    """What the shell is offered for the last of some words, by a process of its own."""
+
+    def complete(*words: str) -> list[str]:
+        line = ["trainrig", *(f'"{word}"' if " " in word else word for word in words)]
+        done = subprocess.run(
+            [sys.executable, "-m", "trainrig"],
+            env={
+                "_TRAINRIG_COMPLETE": "bash_complete",
+                "COMP_WORDS": " ".join(line),
+                "COMP_CWORD": str(len(words)),
+                "PYTHONPATH": str(Path(verb.__file__).parents[2]),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    return complete
+
+
+def test_verbs_complete(completed: Completed) -> None:
+    assert completed("pre") == ["plain,predict"]
+    assert completed("") == [f"plain,{name}" for name in [*VERBS, "help"]]
+    assert completed("help", "fi") == ["plain,fits"]
+
+
+def test_chips_complete_without_spaces_and_whatever_the_case(completed: Completed) -> None:
+    assert "plain,RTX-4090" in completed("catalog", "rtx-40")
+    assert completed("catalog", "no-such") == [""]
+
+
+def test_the_names_of_chips_are_the_catalog_s() -> None:
+    names = verb.chip_names()
+    assert [find_chip(name) for name in names] == list(load_chips())
+
+
+def test_benchmarks_complete(completed: Completed) -> None:
+    assert completed("bench", "") == [
+        f"plain,{name}" for name in ("matmul", "vector", "copy", "layer", "storage")
+    ]
+
+
+def test_runs_complete_newest_first_and_files_where_there_is_none(
+    completed: Completed, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        with create_run(tmp_path / "runs", "qualify", {}):
+            pass
+    names = sorted((f"runs/{path.name}" for path in (tmp_path / "runs").iterdir()), reverse=True)
+    assert completed("report", "") == [f"plain,{name}" for name in names]
+    assert completed("report", "runs/2") == [f"plain,{name}" for name in names]
+    assert completed("compare", names[0], names[1][:-1]) == [f"plain,{names[1]}"]
+    assert completed("report", "elsewhere/x") == ["file,elsewhere/x"]
+
+
+HEAVY = {"torch", "numpy", "scipy", "rich", "jinja2"}
+
+
+@pytest.mark.parametrize("words", ["catalog rtx", "report r", "bench m"])
+def test_completion_loads_nothing_heavy(words: str) -> None:
+    code = (
+        "import sys\n"
+        "from trainrig.cli.main import cli\n"
+        "try: cli.main(prog_name='trainrig')\n"
+        "except SystemExit: pass\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            "_TRAINRIG_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"trainrig {words}",
+            "COMP_CWORD": "2",
+            "PYTHONPATH": str(Path(verb.__file__).parents[2]),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "click" in done.stderr
+    assert not {name for name in HEAVY if f"'{name}'" in done.stderr}, words
+
+
+def test_an_argument_is_not_listed_among_the_options() -> None:
+    @verb.verb("Try it.")
+    @click.argument("run")
+    def command(**_: object) -> None:
+        """Try RUN."""
+
+    assert "Options:\n  --help" in CliRunner().invoke(command, ["--help"]).output
