@@ -110,7 +110,7 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The ceiling of a number: the rung below it on the ladder."""
+    """The ceiling of a number: the level below it on the waterfall."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from trainrig.analysis.patterns import answers
+from trainrig.analysis.patterns import find_patterns
 from trainrig.analysis.run_view import rows
-from trainrig.analysis.waterfall import ladder
+from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.catalog.published import published_records
 from trainrig.cli.report import read_view
 from trainrig.record import Kind, Outcome
@@ -70,7 +70,7 @@ def test_steps_are_the_printed_throughputs(tool: ModuleType) -> None:
 
 
 def test_the_classic_answers_are_visible() -> None:
-    found = [answer.id for answer in answers(read_view(BUNDLE))]
+    found = [pattern.id for pattern in find_patterns(read_view(BUNDLE))]
     assert set(found) == {
         "launch-bound",
         "lives-in-cache",
@@ -82,23 +82,23 @@ def test_the_classic_answers_are_visible() -> None:
 
 def test_the_heat_map_stands_beside_the_published_grids() -> None:
     view = read_view(BUNDLE)
-    first = heat_maps(view, rows(view), answers(view))[0]
+    first = heat_maps(view, rows(view), find_patterns(view))[0]
     assert [grid.label for grid in first.grids][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
     assert first.grids[-1].label == "RTX 3090 Ti"
     assert first.has_flat
 
 
-def test_the_ladder_goes_from_the_claim_to_two_cards() -> None:
-    found = next(each for each in ladder(read_view(BUNDLE)) if each.index == 0)
-    assert [round((rung.value or 0.0) / 1e12) for rung in found.rungs] == [165, 174, 102, 69, 51]
-    causes = [rung.gap.cause.split(":")[0].split(",")[0] for rung in found.rungs if rung.gap]
+def test_the_waterfall_goes_from_the_claim_to_two_cards() -> None:
+    found = next(each for each in build_waterfalls(read_view(BUNDLE)) if each.index == 0)
+    assert [round((level.value or 0.0) / 1e12) for level in found.levels] == [165, 174, 102, 69, 51]
+    causes = [level.gap.cause.split(":")[0].split(",")[0] for level in found.levels if level.gap]
     assert causes == [
         "boost clock above the data sheet's",
         "memory-bound work between the matmuls",
         "optimizer",
         "exposed communication",
     ]
-    for rung in found.rungs[2:4]:
-        assert rung.gap is not None
-        assert sum(share.amount for share in rung.gap.shares) == pytest.approx(-rung.gap.amount)
-    assert all("published by" in rung.provenance for rung in found.rungs[1:])
+    for level in found.levels[2:4]:
+        assert level.gap is not None
+        assert sum(share.amount for share in level.gap.shares) == pytest.approx(-level.gap.amount)
+    assert all("published by" in level.provenance for level in found.levels[1:])

@@ -1,9 +1,9 @@
-"""Why a rung lies below its ceiling, as far as the records say.
+"""Why a level lies below its ceiling, as far as the records say.
 
-Each rule looks at one step of a ladder and names a cause only from what was
+Each rule looks at one level of a waterfall and names a cause only from what was
 recorded: clocks, power, throttle reasons, the shape of the case, the machine's
-links and limits.  The first rule that fits is told; a layer's or a training step's
-drop is split into shares (`losses`).  Where none fits the cause is "not known",
+links and limits.  The first rule that fits is taken; a layer's or a training step's
+drop is split into shares (`time_loss`).  Where none fits the cause is "not known",
 which is an answer too: nothing here is a guess.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainrig.analysis.evidence import (
-    Step,
+    Drop,
     bandwidth_of,
     bench_command,
     boost_clock,
@@ -56,76 +56,76 @@ class Cause:
     """Sizes of several causes and of what they leave, where they could be told apart."""
 
 
-def find_cause(step: Step) -> Cause:
+def find_cause(drop: Drop) -> Cause:
     """The first cause whose rule fits, else "not known"."""
     for rule in _RULES:
-        cause = rule(step)
+        cause = rule(drop)
         if cause is not None:
             return cause
-    return _unknown(step)
+    return _unknown(drop)
 
 
-def _unknown(step: Step) -> Cause:
-    if step.record.kind is Kind.BASELINE:
+def _unknown(drop: Drop) -> Cause:
+    if drop.record.kind is Kind.BASELINE:
         return Cause(text="cause not known: the source states no clocks", known=False)
-    return Cause(text="cause not known", next=bench_command(step.record, peak=True), known=False)
+    return Cause(text="cause not known", next=bench_command(drop.record, peak=True), known=False)
 
 
-def _disturbed(step: Step) -> Cause | None:
-    if step.record.disturbed is None:
+def _disturbed(drop: Drop) -> Cause | None:
+    if drop.record.disturbed is None:
         return None
     return Cause(
-        text=f"disturbed: {step.record.disturbed}; not judged",
-        next=f"on a quiet machine: {bench_command(step.record)}",
+        text=f"disturbed: {drop.record.disturbed}; not judged",
+        next=f"on a quiet machine: {bench_command(drop.record)}",
     )
 
 
-def _above(step: Step) -> Cause | None:
-    if step.share <= 0.0:
+def _above(drop: Drop) -> Cause | None:
+    if drop.share <= 0.0:
         return None
-    if step.ceiling_kind is not Kind.CLAIMED:
-        return Cause(text="faster than the rung above")
-    boost, clock = boost_clock(step.record), number(step.record, "sm_clock_hz")
+    if drop.ceiling_kind is not Kind.CLAIMED:
+        return Cause(text="faster than the level above")
+    boost, clock = boost_clock(drop.record), number(drop.record, "sm_clock_hz")
     if boost and clock and clock > boost:
         return Cause(
             text=f"ran at {format_quantity(clock, 'Hz')}; the data sheet counts with "
             f"{format_quantity(boost, 'Hz')}: not an error"
         )
-    if step.share <= CLOSE:
+    if drop.share <= CLOSE:
         return Cause(text="at the claim")
-    if step.record.benchmark == "matmul" and step.record.device_index is not None:
+    if drop.record.benchmark == "matmul" and drop.record.device_index is not None:
         return Cause(text="boost clock above the data sheet's, or another definition: not an error")
     return Cause(
         text="above the claim: data partly in cache, or another definition",
-        next=bench_command(step.record),
+        next=bench_command(drop.record),
     )
 
 
-def _close(step: Step) -> Cause | None:
-    return Cause(text="close to its ceiling") if step.share >= -CLOSE else None
+def _close(drop: Drop) -> Cause | None:
+    return Cause(text="close to its ceiling") if drop.share >= -CLOSE else None
 
 
-def _uncertain_claim(step: Step) -> Cause | None:
+def _uncertain_claim(drop: Drop) -> Cause | None:
     """A claim computed from a CPU's flags is a range: its upper end is the ceiling."""
-    claim = step.ceiling_record
+    claim = drop.ceiling_record
     if claim is None or claim.kind is not Kind.CLAIMED or claim.interval is None:
         return None
     low, high = claim.interval
-    if step.value < low * (1.0 - CLOSE):
+    if drop.value < low * (1.0 - CLOSE):
         return None
     return Cause(
-        text=f"the claim itself is uncertain: {range_text(low, high, step.record.unit)}, "
+        text=f"the claim itself is uncertain: {range_text(low, high, drop.record.unit)}, "
         "by how many units a core has"
     )
 
 
-def _attributed(step: Step) -> Cause | None:
+def _attributed(drop: Drop) -> Cause | None:
     """Several causes with their sizes, and the rest; below a hundredth of the drop none is said."""
-    shares = shares_of(step)
+    shares = shares_of(drop)
     if not shares:
         return None
     said = [share for share in shares if abs(share.part) >= TINY]
-    unit, known = step.record.unit, shares[-1].part < _MOSTLY
+    unit, known = drop.record.unit, shares[-1].part < _MOSTLY
     tried = next((share.next for share in said if share.next), "")
     return Cause(
         text="; ".join(f"{share.name}: {format_quantity(share.amount, unit)}" for share in said),
@@ -135,8 +135,8 @@ def _attributed(step: Step) -> Cause | None:
     )
 
 
-def _pageable(step: Step) -> Cause | None:
-    if step.record.case.get("memory") != "pageable":
+def _pageable(drop: Drop) -> Cause | None:
+    if drop.record.case.get("memory") != "pageable":
         return None
     return Cause(
         text="pageable memory is copied into a pinned buffer by the driver first",
@@ -144,31 +144,31 @@ def _pageable(step: Step) -> Cause | None:
     )
 
 
-def _thermal(step: Step) -> Cause | None:
-    if "thermal" not in throttle_reasons(step.record):
+def _thermal(drop: Drop) -> Cause | None:
+    if "thermal" not in throttle_reasons(drop.record):
         return None
-    heat = number(step.record, "temperature_c")
+    heat = number(drop.record, "temperature_c")
     return Cause(
         text="thermal slowdown" + (f" at {heat:.0f} °C" if heat else ""),
         next="check fans and airflow: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
     )
 
 
-def _power_cap(step: Step) -> Cause | None:
-    reasons = throttle_reasons(step.record)
+def _power_cap(drop: Drop) -> Cause | None:
+    reasons = throttle_reasons(drop.record)
     if "power" not in reasons:
         return None
-    limit = number(step.record, "power_limit_w") or gpu_number(step, "power_limit_w")
+    limit = number(drop.record, "power_limit_w") or gpu_number(drop, "power_limit_w")
     return Cause(
-        text="power cap" + (f" of {limit:.0f} W" if limit else "") + _clocks(step.record),
+        text="power cap" + (f" of {limit:.0f} W" if limit else "") + _clocks(drop.record),
         next="nvidia-smi -q -d POWER shows the range; sudo nvidia-smi -pl WATTS changes it",
     )
 
 
-def _narrow_link(step: Step) -> Cause | None:
-    if step.record.case.get("direction") not in ("h2d", "d2h"):
+def _narrow_link(drop: Drop) -> Cause | None:
+    if drop.record.case.get("direction") not in ("h2d", "d2h"):
         return None
-    link = (gpu_of(step) or {}).get("link")
+    link = (gpu_of(drop) or {}).get("link")
     if not isinstance(link, Mapping):
         return None
     for now, most, what in (
@@ -184,10 +184,10 @@ def _narrow_link(step: Step) -> Cause | None:
     return None
 
 
-def _fewer_cpus(step: Step) -> Cause | None:
-    if step.record.device_index is not None or step.ceiling_kind is not Kind.CLAIMED:
+def _fewer_cpus(drop: Drop) -> Cause | None:
+    if drop.record.device_index is not None or drop.ceiling_kind is not Kind.CLAIMED:
         return None
-    cpu = (step.view.machine or {}).get("cpu")
+    cpu = (drop.view.machine or {}).get("cpu")
     if not isinstance(cpu, Mapping):
         return None
     threads = plain(cpu.get("threads"))
@@ -200,13 +200,13 @@ def _fewer_cpus(step: Step) -> Cause | None:
     )
 
 
-def _low_clock(step: Step) -> Cause | None:
-    clock, boost = number(step.record, "sm_clock_hz"), boost_clock(step.record)
-    if step.ceiling_kind is not Kind.CLAIMED and step.ceiling_record is not None:
-        boost = number(step.ceiling_record, "sm_clock_hz")
+def _low_clock(drop: Drop) -> Cause | None:
+    clock, boost = number(drop.record, "sm_clock_hz"), boost_clock(drop.record)
+    if drop.ceiling_kind is not Kind.CLAIMED and drop.ceiling_record is not None:
+        boost = number(drop.ceiling_record, "sm_clock_hz")
     if not clock or not boost or clock > boost * (1.0 - _LOW_CLOCK):
         return None
-    explained = min(1.0, (1.0 - clock / boost) / -step.share)
+    explained = min(1.0, (1.0 - clock / boost) / -drop.share)
     return Cause(
         text=f"clock: {format_quantity(clock, 'Hz')} under load, {format_quantity(boost, 'Hz')} "
         f"behind the ceiling; that is {format_share(explained)} of the gap",
@@ -214,31 +214,31 @@ def _low_clock(step: Step) -> Cause | None:
     )
 
 
-def _memory_bound(step: Step) -> Cause | None:
+def _memory_bound(drop: Drop) -> Cause | None:
     """Arithmetic intensity below the ridge: the roofline's slope is the true ceiling."""
-    intensity = intensity_of(step.record)
-    bandwidth = bandwidth_of(step)
-    if step.record.benchmark != "matmul" or not intensity or not bandwidth:
+    intensity = intensity_of(drop.record)
+    bandwidth = bandwidth_of(drop)
+    if drop.record.benchmark != "matmul" or not intensity or not bandwidth:
         return None
-    ridge = step.ceiling / bandwidth
+    ridge = drop.ceiling / bandwidth
     if intensity >= ridge:
         return None
     return Cause(
         text=f"memory-bound shape: {intensity:.0f} FLOP/B, the ridge lies at {ridge:.0f}",
-        next=bench_command(step.record, peak=True),
+        next=bench_command(drop.record, peak=True),
     )
 
 
-def _still_rising(step: Step) -> Cause | None:
+def _still_rising(drop: Drop) -> Cause | None:
     """The largest size was the fastest by far: the plateau was not reached."""
-    if step.record.benchmark != "matmul" or step.record.case.get("sustained"):
+    if drop.record.benchmark != "matmul" or drop.record.case.get("sustained"):
         return None
     curve = sorted(
         (size, row.measured.value)
-        for row in step.rows
+        for row in drop.rows
         if row.benchmark == "matmul"
-        and row.count == step.record.device_count
-        and row.case.get("dtype") == step.record.case.get("dtype")
+        and row.count == drop.record.device_count
+        and row.case.get("dtype") == drop.record.case.get("dtype")
         and not row.case.get("sustained")
         and row.measured is not None
         and row.measured.is_usable
@@ -249,18 +249,18 @@ def _still_rising(step: Step) -> Cause | None:
         return None
     return Cause(
         text=f"still rising at {curve[-1][0]}, the largest size that was measured",
-        next=bench_command(step.record, peak=True),
+        next=bench_command(drop.record, peak=True),
     )
 
 
-def _layer_parts(step: Step) -> Cause | None:
+def _layer_parts(drop: Drop) -> Cause | None:
     """A layer that was also measured in parts: the slowest part of the same code is named."""
-    if step.record.benchmark != "layer":
+    if drop.record.benchmark != "layer":
         return None
-    same = [(name, step.record.case.get(name)) for name in ("dtype", "code")]
+    same = [(name, drop.record.case.get(name)) for name in ("dtype", "code")]
     parts = [
         row.measured
-        for row in step.rows
+        for row in drop.rows
         if row.benchmark == "layer"
         and "m" in row.case
         and all(row.case.get(name) == value for name, value in same)
@@ -279,10 +279,10 @@ def _layer_parts(step: Step) -> Cause | None:
     )
 
 
-def _no_peer_access(step: Step) -> Cause | None:
-    if step.record.device_count < 2 or step.record.benchmark != "step":
+def _no_peer_access(drop: Drop) -> Cause | None:
+    if drop.record.device_count < 2 or drop.record.benchmark != "step":
         return None
-    chip = chip_of(step.record.device)
+    chip = chip_of(drop.record.device)
     if chip is None or chip.p2p is not False:
         return None
     return Cause(
@@ -291,10 +291,10 @@ def _no_peer_access(step: Step) -> Cause | None:
     )
 
 
-def _step_parts(step: Step) -> Cause | None:
-    if step.record.benchmark != "step" or step.ceiling_record is None:
+def _step_parts(drop: Drop) -> Cause | None:
+    if drop.record.benchmark != "step" or drop.ceiling_record is None:
         return None
-    if step.ceiling_record.benchmark != "layer":
+    if drop.ceiling_record.benchmark != "layer":
         return None
     return Cause(
         text="a step also holds optimizer, embeddings, loss and data wait; how much each takes is "

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from trainrig.analysis.compare_training import Across, experiments_of_two
 from trainrig.analysis.environment_diff import Difference, differences
-from trainrig.analysis.patterns import Answer, answers
+from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, rows
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.record import Record, Status
@@ -112,7 +112,7 @@ class RunComparison:
     unjudged: tuple[Unjudged, ...]
     side_by_side: tuple[Pair, ...]
     """The same case on different device models: shown, never judged."""
-    said: tuple[tuple[str, Answer], ...] = ()
+    said: tuple[tuple[str, Pattern], ...] = ()
     """What the numbers of ``old``, ``new`` or ``both`` say by themselves."""
     experiments: Across | None = None
     """Where both are runs of experiments."""
@@ -159,7 +159,7 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
             if id(pair.record) not in shown
         ),
         side_by_side=tuple(side_by_side),
-        said=tuple(_said(answers(old), answers(new))),
+        said=tuple(_said(find_patterns(old), find_patterns(new))),
         experiments=trained,
     )
 
@@ -170,18 +170,18 @@ def _without_trainings(view: RunView) -> RunView:
     return replace(view, records=kept)
 
 
-def _said(old: Sequence[Answer], new: Sequence[Answer]) -> Iterator[tuple[str, Answer]]:
-    """Each answer once: what is told of both runs in the same words is told of both."""
-    before = {(answer.id, answer.subject): answer for answer in old}
-    for answer in new:
-        first = before.pop((answer.id, answer.subject), None)
-        if first is not None and first.text == answer.text:
-            yield "both", answer
+def _said(old: Sequence[Pattern], new: Sequence[Pattern]) -> Iterator[tuple[str, Pattern]]:
+    """Each pattern once: what is told of both runs in the same words is told of both."""
+    before = {(pattern.id, pattern.subject): pattern for pattern in old}
+    for pattern in new:
+        first = before.pop((pattern.id, pattern.subject), None)
+        if first is not None and first.text == pattern.text:
+            yield "both", pattern
             continue
         if first is not None:
             yield "old", first
-        yield "new", answer
-    yield from (("old", answer) for answer in before.values())
+        yield "new", pattern
+    yield from (("old", pattern) for pattern in before.values())
 
 
 # ---- which points meet

@@ -1,7 +1,7 @@
-"""What the records show about one step of a ladder: the numbers that causes rest on.
+"""What the records show about one level of a waterfall: the numbers that causes rest on.
 
 Conditions around the measurement, the machine's snapshot, the shape of the case,
-and the catalog's clock.  Nothing here judges; `causes` does.
+and the catalog's clock.  Nothing here judges; `bottlenecks` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainrig.record import Kind, Record, Scalar, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Drop:
     """From a ceiling to a value."""
 
     view: RunView
@@ -60,9 +60,9 @@ def intensity_of(record: Record) -> float | None:
     return work.flops / work.num_bytes if work.num_bytes > 0 else None
 
 
-def bandwidth_of(step: Step) -> float | None:
-    """The memory bandwidth of the step's device: the best cold stream, else what is claimed."""
-    return memory_rate(step.view, step.rows)
+def bandwidth_of(drop: Drop) -> float | None:
+    """The memory bandwidth of the level's device: the best cold stream, else what is claimed."""
+    return memory_rate(drop.view, drop.rows)
 
 
 def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
@@ -151,20 +151,20 @@ def throttle_reasons(record: Record) -> str:
     )
 
 
-def gpu_of(step: Step) -> Mapping[str, Any] | None:
-    """The step's GPU in the machine's snapshot."""
-    gpus = (step.view.machine or {}).get("gpus")
+def gpu_of(drop: Drop) -> Mapping[str, Any] | None:
+    """The level's GPU in the machine's snapshot."""
+    gpus = (drop.view.machine or {}).get("gpus")
     if not isinstance(gpus, list | tuple):
         return None
     for gpu in gpus:
-        if isinstance(gpu, Mapping) and gpu.get("index") == step.record.device_index:
+        if isinstance(gpu, Mapping) and gpu.get("index") == drop.record.device_index:
             return gpu
     return None
 
 
-def gpu_number(step: Step, name: str) -> float | None:
-    """A number that the snapshot has of the step's GPU."""
-    return plain((gpu_of(step) or {}).get(name))
+def gpu_number(drop: Drop, name: str) -> float | None:
+    """A number that the snapshot has of the level's GPU."""
+    return plain((gpu_of(drop) or {}).get(name))
 
 
 def chip_of(device: str | None) -> Any:

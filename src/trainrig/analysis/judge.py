@@ -32,7 +32,7 @@ IMPLAUSIBLE = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Requirement:
     """A required step and whether it was satisfied."""
 
     name: str
@@ -84,7 +84,7 @@ _NOT_DONE = "step-not-done"
 
 def _outcome(
     findings: Sequence[Finding],
-    steps: Sequence[Step],
+    steps: Sequence[Requirement],
     rows: Sequence[Row],
     interrupted: str | None,
 ) -> tuple[Outcome, str]:
@@ -263,7 +263,7 @@ def _disturbed(records: Iterable[Record], run: str) -> Iterable[Finding]:
         )
 
 
-def _not_done(step: Step, run: str) -> Finding:
+def _not_done(step: Requirement, run: str) -> Finding:
     return Finding(
         id=_NOT_DONE,
         severity="error",
@@ -272,7 +272,7 @@ def _not_done(step: Step, run: str) -> Finding:
     )
 
 
-def _required_steps(rows: Sequence[Row]) -> tuple[Step, ...]:
+def _required_steps(rows: Sequence[Row]) -> tuple[Requirement, ...]:
     """The steps that the plan could not do without, and whether each has a usable point.
 
     The plan is in the predictions, which are written before anything is measured:
@@ -294,7 +294,7 @@ def _required_steps(rows: Sequence[Row]) -> tuple[Step, ...]:
     )
 
 
-def _step(group: Sequence[Row]) -> Step:
+def _step(group: Sequence[Row]) -> Requirement:
     first = group[0]
     assert first.predicted is not None
     name = f"{first.predicted.conditions['step']} on {first.device}"
@@ -308,10 +308,10 @@ def _step(group: Sequence[Row]) -> Step:
     ]
     broken = [r for r in telling if r.status in (Status.FAILED, Status.TIMEOUT)]
     if broken:
-        return Step(name=label, done=False, reason=_why(broken))
+        return Requirement(name=label, done=False, reason=_why(broken))
     if any(_usable(record) for record in telling):
-        return Step(name=label, done=True, reason="")
-    return Step(name=label, done=False, reason=_why(telling))
+        return Requirement(name=label, done=True, reason="")
+    return Requirement(name=label, done=False, reason=_why(telling))
 
 
 def _why(records: Sequence[Record]) -> str:

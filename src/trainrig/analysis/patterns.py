@@ -1,4 +1,4 @@
-"""What the numbers say: the field's classic questions, answered from records alone.
+"""Explanations: the field's classic questions, answered from records alone.
 
 Each rule looks for one pattern that people take for a fault or overlook: times that do not grow
 with the batch, a bandwidth above the memory's, a rate above the data sheet's, an activation that
@@ -34,7 +34,7 @@ MAX_ROWS_SAID = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Pattern:
     """One thing that the numbers say."""
 
     id: str
@@ -51,11 +51,11 @@ class Answer:
         return {"no-p2p": "No P2P"}.get(self.id) or self.id.replace("-", " ").capitalize()
 
 
-def answers(view: RunView) -> tuple[Answer, ...]:
+def find_patterns(view: RunView) -> tuple[Pattern, ...]:
     """Everything that one run's numbers say, device by device."""
     everything = rows(view)
     names = name_devices(devices(everything))
-    found: list[Answer] = []
+    found: list[Pattern] = []
     for where, name in names.items():
         own = tuple(row for row in everything if (row.device, row.index) == where)
         found += _launch_bound(own, name)
@@ -80,7 +80,7 @@ class _FlatRow:
     on_host: bool
 
 
-def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Answer]:
+def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """The widest flat row in full, the others named after it."""
     found = sorted(_flat_rows(own), key=lambda row: row.first / row.last)
     if not found:
@@ -94,7 +94,7 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Answer]:
     likewise = "; ".join(
         f"{row.what}, batch {row.first} to {row.last}, {row.times}" for row in more
     )
-    yield Answer(
+    yield Pattern(
         id="launch-bound",
         subject=f"{name}: layers",
         text=f"{name}, {top.what}: {top.times} at every batch from {top.first} to {top.last}. "
@@ -131,7 +131,7 @@ def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
 # ---- faster than the memory
 
 
-def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
+def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """The fastest vector of a device, where it beats the memory and fits the last-level cache."""
     memory, cache = claimed_memory(view, own) or memory_rate(view, own), cache_of(view, own)
     if memory is None or cache is None:
@@ -148,7 +148,7 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
     if best is None or (best[0].value or 0.0) <= memory * (1.0 + CLOSE):
         return
     record, size = best
-    yield Answer(
+    yield Pattern(
         id="lives-in-cache",
         subject=f"{name}: {record.case.get('op')}",
         text=f"{name}, {case_text('vector', record.case)}: "
@@ -174,7 +174,7 @@ def _footprint(row: Row) -> int | None:
 # ---- faster than the data sheet
 
 
-def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
+def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """The best product of each dtype that beats its claim by what a clock can do."""
     best: dict[str, Row] = {}
     for row in own:
@@ -195,7 +195,7 @@ def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
             continue  # the clock that was seen does not explain it
         ran = f" ({format_quantity(clock, 'Hz')} seen)" if clock else ""
         at = f", {format_quantity(boost, 'Hz')}" if boost else ""
-        yield Answer(
+        yield Pattern(
             id="boost-clock",
             subject=f"{name}: {dtype} matmul",
             text=f"{name}, {dtype} matmul: {format_quantity(_value(row), row.unit)} against "
@@ -215,7 +215,7 @@ def _claimed(claim: Record) -> str:
 # ---- what an activation costs
 
 
-def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer]:
+def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """A dense product with and without its activation, against the activation's counted bytes."""
     bandwidth = memory_rate(view, own)
     layers = [row for row in own if row.benchmark == "layer" and _is_good(row.measured)]
@@ -239,7 +239,7 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Answer
         if lost <= 0.0 or abs(lost / predicted - 1.0) > NEAR_ROOFLINE:
             continue
         unit = plain.unit
-        yield Answer(
+        yield Pattern(
             id="memory-bound",
             subject=f"{name}: activation after a dense layer",
             text=f"{name}, {dtype} dense layer {m} × {k} × {n}: the activation takes it from "
@@ -268,7 +268,7 @@ def _off(share: float) -> str:
 # ---- whether two cards reach each other
 
 
-def _no_p2p(everything: Sequence[Row]) -> Iterator[Answer]:
+def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
     """Peer access on and off at one rate, both ways between a pair: there is none."""
     pairs: dict[tuple[object, ...], dict[bool, list[Row]]] = {}
     for row in everything:
@@ -285,7 +285,7 @@ def _no_p2p(everything: Sequence[Row]) -> Iterator[Answer]:
         on, off = (max(map(_value, side)) for side in (with_it, without))
         if on > off * (1.0 + SAME_LINK):
             continue
-        yield Answer(
+        yield Pattern(
             id="no-p2p",
             subject=f"{device}: P2P",
             text=f"Two {device}: {format_quantity(on, 'B/s')} from card to card with P2P on, "

@@ -7,7 +7,7 @@ memory bandwidth.  What has no record is no loss here, and stays in the residual
 
 What a drop is made of: seconds that were lost, as parts of the rate that was lost.
 
-A rung does ``work`` FLOPs in ``time``; at its ceiling's rate C they would take work / C.  The rest
+A level does ``work`` FLOPs in ``time``; at its ceiling's rate C they would take work / C.  The rest
 of the time was lost, and so was the rate C − work / time.  A cause that took t seconds took the
 share t / (time − work / C) of the drop, which is C·t / time in FLOP/s: so the shares add up to
 the drop, whatever their order, and what no cause accounts for is a share of its own.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.evidence import Step, bandwidth_of, number, throttle_reasons
+from trainrig.analysis.evidence import Drop, bandwidth_of, number, throttle_reasons
 from trainrig.analysis.match import Row
 from trainrig.analysis.op_counts import (
     Counted,
@@ -103,43 +103,43 @@ _SAME_COUNT = 0.02
 _LOWER_CLOCK = 0.97
 
 
-def shares_of(step: Step) -> tuple[Share, ...]:
+def shares_of(drop: Drop) -> tuple[Share, ...]:
     """The drop of a layer or a training step by cause; empty where the records name none."""
-    if step.record.benchmark == "layer":
-        counted = count_layer(step.record)
-        found = _layer_losses(step, counted) if counted else []
+    if drop.record.benchmark == "layer":
+        counted = count_layer(drop.record)
+        found = _layer_losses(drop, counted) if counted else []
         work = float(counted.work) if counted else 0.0
-        time = work / step.value
-    elif step.record.benchmark == "step":
-        time = step_time(step)
-        work = step.value * time
-        found = _step_losses(step, time) if time else []
+        time = work / drop.value
+    elif drop.record.benchmark == "step":
+        time = step_time(drop)
+        work = drop.value * time
+        found = _step_losses(drop, time) if time else []
     else:
         return ()
     if not any(loss.seconds > 0.0 for loss in found):
         return ()
-    found += _clock_loss(step, work)
-    return attribute(ceiling_rate=step.ceiling, work=work, time=time, losses=found)
+    found += _clock_loss(drop, work)
+    return attribute(ceiling_rate=drop.ceiling, work=work, time=time, losses=found)
 
 
 # ---- a layer
 
 
-def _layer_losses(step: Step, counted: Counted) -> list[Loss]:
-    time = counted.work / step.value
-    ideal = counted.work / step.ceiling
-    bandwidth = bandwidth_of(step)
+def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
+    time = counted.work / drop.value
+    ideal = counted.work / drop.ceiling
+    bandwidth = bandwidth_of(drop)
     found: list[Loss] = []
     if bandwidth:
-        seconds = memory_seconds(counted.ops, step.ceiling, bandwidth)
+        seconds = memory_seconds(counted.ops, drop.ceiling, bandwidth)
         found.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
-    again = total_flops(counted.ops, "recompute") / step.ceiling
+    again = total_flops(counted.ops, "recompute") / drop.ceiling
     found.append(Loss(name="scores computed again in backward", seconds=again))
-    if (own := _own_matmul(step)) is not None and own < step.ceiling:
-        slower = counted.matmul * (1.0 / own - 1.0 / step.ceiling)
-        rate = format_quantity(own, step.record.unit)
+    if (own := _own_matmul(drop)) is not None and own < drop.ceiling:
+        slower = counted.matmul * (1.0 / own - 1.0 / drop.ceiling)
+        rate = format_quantity(own, drop.record.unit)
         found.append(Loss(name=f"matmuls of this shape, measured at {rate}", seconds=slower))
-    if _is_launch_bound(step.rows, step.record):
+    if _is_launch_bound(drop.rows, drop.record):
         rest = time - ideal - sum(loss.seconds for loss in found)
         found.append(Loss(name=LAUNCH_GAPS, seconds=rest, next=PARTS["launch_gap"][1]))
     return found
@@ -154,15 +154,15 @@ def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
     )
 
 
-def _own_matmul(step: Step) -> float | None:
+def _own_matmul(drop: Drop) -> float | None:
     """The rate of the block's widest product, measured by itself."""
     found = [
         record.value or 0.0
-        for row in step.rows
+        for row in drop.rows
         if row.benchmark == "layer"
         and (record := row.measured) is not None
-        and row.case.get("dtype") == step.record.case.get("dtype")
-        and row.case.get("k") == step.record.case.get("hidden")
+        and row.case.get("dtype") == drop.record.case.get("dtype")
+        and row.case.get("k") == drop.record.case.get("hidden")
         and is_dense(row.case.get("layer"))
         and _counts(record)
     ]
@@ -206,28 +206,28 @@ def _is_launch_bound(rows: Sequence[Row], record: Record) -> bool:
 # ---- a training step
 
 
-def step_time(step: Step) -> float:
+def step_time(drop: Drop) -> float:
     """Seconds of a step: measured, else counted FLOPs over its rate; 0 if neither is known."""
-    parts = step_parts(step, step.record)
+    parts = step_parts(drop, drop.record)
     if parts.get("time"):
         return parts["time"]
-    counted = count_step(step.record)
-    return counted.work / step.value if counted else 0.0
+    counted = count_step(drop.record)
+    return counted.work / drop.value if counted else 0.0
 
 
-def step_parts(step: Step, record: Record) -> dict[str, float]:
+def step_parts(drop: Drop, record: Record) -> dict[str, float]:
     """Seconds of each part of ``record`` that was timed, ``time`` for the whole.
 
     Points of their own (metric ``time.optimizer``), or conditions of the attempts.
     """
     found: dict[str, float] = {}
-    for row in step.rows:
+    for row in drop.rows:
         if _is_same_step(row, record) and row.measured is not None and _counts(row.measured):
             name = row.metric.removeprefix("time.")
             if row.metric == "time" or name != row.metric:
                 found[name] = row.measured.value or 0.0
     ids = set(record.derived.ids) if record.derived else set()
-    workers = [each for each in step.view.records if each.id in ids]
+    workers = [each for each in drop.view.records if each.id in ids]
     for name in PARTS:
         seen = [number(each, f"time.{name}") for each in workers]
         known = [value for value in seen if value is not None]
@@ -247,11 +247,11 @@ def _is_same_step(row: Row, record: Record) -> bool:
     )
 
 
-def _step_losses(step: Step, time: float) -> list[Loss]:
-    parts = step_parts(step, step.record)
+def _step_losses(drop: Drop, time: float) -> list[Loss]:
+    parts = step_parts(drop, drop.record)
     before: dict[str, float] = {}
-    if (above := step.ceiling_record) is not None and above.benchmark == "step":
-        before = step_parts(step, above)  # what the step above lost as well is no loss here
+    if (above := drop.ceiling_record) is not None and above.benchmark == "step":
+        before = step_parts(drop, above)  # what the step above lost as well is no loss here
     found = [
         Loss(name=name, seconds=parts[part] - before.get(part, 0.0), next=what)
         for part, (name, what) in PARTS.items()
@@ -259,7 +259,7 @@ def _step_losses(step: Step, time: float) -> list[Loss]:
     ]
     if above is not None and above.benchmark == "step":
         return found
-    counted, bandwidth = count_step(step.record), bandwidth_of(step)
+    counted, bandwidth = count_step(drop.record), bandwidth_of(drop)
     if counted is None:
         return found
     ops = counted.ops
@@ -268,45 +268,45 @@ def _step_losses(step: Step, time: float) -> list[Loss]:
         rate = format_quantity(bandwidth, "B/s")
         name = f"optimizer, by its counted bytes at {rate}"
         found.append(Loss(name=name, seconds=seconds, next=PARTS["optimizer"][1]))
-    if abs(step.value * time / counted.work - 1.0) > _SAME_COUNT:
+    if abs(drop.value * time / counted.work - 1.0) > _SAME_COUNT:
         return found  # another head, or another rule of counting: its operations are not these
-    found += _recomputation(step, counted)
-    found += _layers_at_this_batch(step, counted)
-    outside = ops if not _below_layer(step) else [op for op in ops if "block" not in op.name]
+    found += _recomputation(drop, counted)
+    found += _layers_at_this_batch(drop, counted)
+    outside = ops if not _below_layer(drop) else [op for op in ops if "block" not in op.name]
     if bandwidth:
-        seconds = memory_seconds(outside, step.ceiling, bandwidth)
+        seconds = memory_seconds(outside, drop.ceiling, bandwidth)
         found.append(_memory_loss("memory-bound work around the layers", seconds, bandwidth))
     return found
 
 
-def _recomputation(step: Step, counted: Counted) -> Iterator[Loss]:
+def _recomputation(drop: Drop, counted: Counted) -> Iterator[Loss]:
     """What checkpointing computes a second time, at the ceiling's rate."""
-    without = count_step(step.record, recompute="none")
+    without = count_step(drop.record, recompute="none")
     if without is None:
         return
     more = total_flops(counted.ops, "recompute") - total_flops(without.ops, "recompute")
     yield Loss(
         name="activations computed again",
-        seconds=more / step.ceiling,
+        seconds=more / drop.ceiling,
         next="less activation checkpointing, if memory allows",
     )
 
 
-def _layers_at_this_batch(step: Step, counted: Counted) -> Iterator[Loss]:
+def _layers_at_this_batch(drop: Drop, counted: Counted) -> Iterator[Loss]:
     """The model's own layer at the step's batch and sequence, where that was measured."""
     blocks = _work(op for op in counted.ops if "block" in op.name)
-    for row in step.rows:
+    for row in drop.rows:
         record = row.measured
-        if record is None or not _is_own_layer(row, step.record) or not _counts(record):
+        if record is None or not _is_own_layer(row, drop.record) or not _counts(record):
             continue
         assert record.value is not None
-        bound = _is_launch_bound(step.rows, record)
-        if bound and "launch_gap" in step_parts(step, step.record):
+        bound = _is_launch_bound(drop.rows, record)
+        if bound and "launch_gap" in step_parts(drop, drop.record):
             return  # timed by itself
         at = f"batch {row.case['batch']}, sequence {row.case['seq']}"
         yield Loss(
             name=LAUNCH_GAPS if bound else f"the layer at {at} is slower than the best",
-            seconds=blocks / record.value - blocks / step.ceiling,
+            seconds=blocks / record.value - blocks / drop.ceiling,
             next=PARTS["launch_gap"][1] if bound else "",
         )
         return
@@ -326,8 +326,8 @@ def _is_own_layer(row: Row, record: Record) -> bool:
     )
 
 
-def _below_layer(step: Step) -> bool:
-    return step.ceiling_record is not None and step.ceiling_record.benchmark == "layer"
+def _below_layer(drop: Drop) -> bool:
+    return drop.ceiling_record is not None and drop.ceiling_record.benchmark == "layer"
 
 
 def _work(ops: Iterator[Op]) -> int:
@@ -337,17 +337,17 @@ def _work(ops: Iterator[Op]) -> int:
 # ---- either
 
 
-def _clock_loss(step: Step, work: float) -> list[Loss]:
+def _clock_loss(drop: Drop, work: float) -> list[Loss]:
     """A lower clock than the ceiling's makes all arithmetic slower."""
-    if step.ceiling_record is None:
+    if drop.ceiling_record is None:
         return []
-    clock, before = number(step.record, "sm_clock_hz"), number(step.ceiling_record, "sm_clock_hz")
+    clock, before = number(drop.record, "sm_clock_hz"), number(drop.ceiling_record, "sm_clock_hz")
     if not clock or not before or clock > before * _LOWER_CLOCK:
         return []
-    reasons = throttle_reasons(step.record)
+    reasons = throttle_reasons(drop.record)
     why = "heat" if "thermal" in reasons else "power cap" if "power" in reasons else "lower clock"
     name = f"{why}: {format_quantity(clock, 'Hz')} against {format_quantity(before, 'Hz')}"
-    seconds = work / step.ceiling * (before / clock - 1.0)
+    seconds = work / drop.ceiling * (before / clock - 1.0)
     return [Loss(name=name, seconds=seconds, next="nvidia-smi -q -d CLOCK,PERFORMANCE")]
 
 

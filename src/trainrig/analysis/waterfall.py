@@ -1,12 +1,12 @@
 """From the claim down to what is reached: the picture that a report is for.
 
-A ladder belongs to one quantity of one device.  Its first rung is the claim,
-each further one a harder thing to reach, and the rung before it is its ceiling.
-Between two rungs lies a gap: how much, in which share, why, and what to try.
+A waterfall belongs to one quantity of one device.  Its first level is the claim,
+each further one a harder thing to reach, and the level before it is its ceiling.
+Between two levels lies a gap: how much, in which share, why, and what to try.
 Values are base SI units; a share is the gap over the ceiling.
 
-`DEFINITIONS` lists what makes a rung, in order: another benchmark joins the
-ladder by a line there.
+`DEFINITIONS` lists what makes a level, in order: another benchmark joins the
+waterfall by a line there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.analysis.bottlenecks import Cause, find_cause
-from trainrig.analysis.evidence import Step
+from trainrig.analysis.evidence import Drop
 from trainrig.analysis.match import Row, claim_for
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import Share
@@ -28,7 +28,7 @@ Test = Callable[[Row], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """What lies between a rung and its ceiling."""
+    """What lies between a level and its ceiling."""
 
     amount: float
     """Value minus ceiling: negative where something was lost."""
@@ -45,8 +45,8 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
-    """One number of a ladder."""
+class Level:
+    """One number of a waterfall."""
 
     name: str
     value: float | None
@@ -61,11 +61,11 @@ class Rung:
     """The band that was predicted before the measurement."""
     expected_source: str | None = None
     gap: Gap | None = None
-    """To the nearest rung before it that has a value."""
+    """To the nearest level before it that has a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
+class Waterfall:
     """One quantity of one device, from claim to the hardest thing that was tried."""
 
     device: str
@@ -75,7 +75,7 @@ class Ladder:
     quantity: str
     """``fp16 compute``, ``memory bandwidth``, ``host to GPU``."""
     unit: str
-    rungs: tuple[Rung, ...]
+    levels: tuple[Level, ...]
 
     @property
     def title(self) -> str:
@@ -85,7 +85,7 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What makes a rung: the best point among the rows that pass the test."""
+    """What makes a level: the best point among the rows that pass the test."""
 
     name: str
     test: Test
@@ -151,7 +151,7 @@ LINKS = {
     )
     for direction in ("h2d", "d2h")
 }
-# A disk bounds the loading of data and checkpoints, not a rung of compute: a ladder of its own.
+# A disk bounds the loading of data and checkpoints, not a level of compute: a waterfall of its own.
 STORAGE = {
     op: (
         Definition(
@@ -164,9 +164,9 @@ STORAGE = {
 _LINK_NAMES = {"h2d": "host to GPU", "d2h": "GPU to host"}
 
 
-def ladder(view: RunView) -> tuple[Ladder, ...]:
-    """The ladders of every device: compute by dtype, memory, and the link to the host."""
-    found: list[Ladder] = []
+def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
+    """The waterfalls of every device: compute by dtype, memory, and the link to the host."""
+    found: list[Waterfall] = []
     everything = rows(view)
     names = name_devices(devices(everything))
     for (device, index), label in names.items():
@@ -175,13 +175,13 @@ def ladder(view: RunView) -> tuple[Ladder, ...]:
             built = _build(view, own, chosen, definitions)
             if built:
                 found.append(
-                    Ladder(
+                    Waterfall(
                         device=device or "unknown device",
                         index=index,
                         label=label,
                         quantity=quantity,
                         unit=built[0].unit,
-                        rungs=built,
+                        levels=built,
                     )
                 )
     return tuple(found)
@@ -217,7 +217,7 @@ def dtype_order(dtype: str) -> tuple[int, str]:
 
 def _build(
     view: RunView, own: Sequence[Row], chosen: Sequence[Row], definitions: Sequence[Definition]
-) -> tuple[Rung, ...]:
+) -> tuple[Level, ...]:
     picked = [
         (definition.name, best)
         for definition in definitions
@@ -228,10 +228,10 @@ def _build(
     ]
     if not picked:
         return ()
-    rungs = [_claim_rung(view, picked[0][1])]
+    levels = [_claim_level(view, picked[0][1])]
     for name, row in picked:
-        rungs.append(_measured_rung(view, own, rungs, name, row))
-    return tuple(rungs)
+        levels.append(_measured_level(view, own, levels, name, row))
+    return tuple(levels)
 
 
 def best_row(candidates: Iterable[Row]) -> Row | None:
@@ -247,7 +247,7 @@ def _rank(row: Row) -> tuple[bool, bool, float]:
     return has_value, record.disturbed is None, record.value or 0.0
 
 
-def _claim_rung(view: RunView, row: Row) -> Rung:
+def _claim_level(view: RunView, row: Row) -> Level:
     claim = claim_for(view.records, row)
     limit = row.measured.limit if row.measured else None
     if claim is None and limit is None and row.predicted is not None:
@@ -258,7 +258,7 @@ def _claim_rung(view: RunView, row: Row) -> Rung:
         value, source = limit.value, limit.source
     else:
         value, source = None, ""
-    return Rung(
+    return Level(
         name="Claim",
         value=value,
         unit=row.unit,
@@ -269,13 +269,13 @@ def _claim_rung(view: RunView, row: Row) -> Rung:
     )
 
 
-def _measured_rung(
-    view: RunView, own: Sequence[Row], before: Sequence[Rung], name: str, row: Row
-) -> Rung:
+def _measured_level(
+    view: RunView, own: Sequence[Row], before: Sequence[Level], name: str, row: Row
+) -> Level:
     record = row.measured
     assert record is not None
     predicted = row.predicted
-    rung = Rung(
+    level = Level(
         name=name,
         value=record.value if record.status is Status.OK else None,
         unit=record.unit,
@@ -286,11 +286,11 @@ def _measured_rung(
         expected=predicted.band if predicted else None,
         expected_source=predicted.source if predicted else None,
     )
-    # What was disturbed is no ceiling: the last rung that stands is.
+    # What was disturbed is no ceiling: the last level that stands is.
     ceiling = next((r for r in reversed(before) if r.value and r.note is None), None)
-    if ceiling is None or rung.value is None:
-        return rung
-    return _with_gap(rung, ceiling, view, own)
+    if ceiling is None or level.value is None:
+        return level
+    return _with_gap(level, ceiling, view, own)
 
 
 def _provenance(record: Record) -> str:
@@ -304,27 +304,27 @@ def _note(record: Record) -> str | None:
     return f"disturbed: {record.disturbed}" if record.disturbed else None
 
 
-def _with_gap(rung: Rung, ceiling: Rung, view: RunView, own: Sequence[Row]) -> Rung:
-    assert rung.value is not None and ceiling.value and rung.record is not None
-    share = rung.value / ceiling.value - 1.0
-    step = Step(
+def _with_gap(level: Level, ceiling: Level, view: RunView, own: Sequence[Row]) -> Level:
+    assert level.value is not None and ceiling.value and level.record is not None
+    share = level.value / ceiling.value - 1.0
+    drop = Drop(
         view=view,
-        record=rung.record,
-        value=rung.value,
+        record=level.record,
+        value=level.value,
         ceiling=ceiling.value,
         ceiling_record=ceiling.record,
         ceiling_kind=ceiling.kind,
         ceiling_source=ceiling.provenance,
         rows=tuple(own),
     )
-    cause: Cause = find_cause(step)
+    cause: Cause = find_cause(drop)
     gap = Gap(
-        amount=rung.value - ceiling.value,
-        unit=rung.unit,
+        amount=level.value - ceiling.value,
+        unit=level.unit,
         share=share,
         cause=cause.text,
         next=cause.next,
         known=cause.known,
         shares=cause.shares,
     )
-    return dataclasses.replace(rung, gap=gap)
+    return dataclasses.replace(level, gap=gap)

@@ -83,45 +83,45 @@ def show_views(views: list[RunView]) -> None:
 
 
 def as_dict(view: RunView) -> dict[str, Any]:
-    """What the report says of a run: verdict, ladders with gaps, findings, what is missing."""
+    """What the report says of a run: verdict, waterfalls with gaps, findings, what is missing."""
     import dataclasses
 
-    from trainrig.analysis.patterns import answers
-    from trainrig.analysis.waterfall import ladder
+    from trainrig.analysis.patterns import find_patterns
+    from trainrig.analysis.waterfall import build_waterfalls
     from trainrig.report.words import gaps_in, headline, verdict_reason, verdict_word
 
-    ladders = ladder(view)
+    waterfalls = build_waterfalls(view)
     return {
         "run": view.name,
         "verdict": verdict_word(view),
         "reason": verdict_reason(view),
-        "worst": headline(view, ladders)[1],
+        "largest_gap": headline(view, waterfalls)[1],
         "findings": [dataclasses.asdict(f) for f in view.verdict.findings] if view.verdict else [],
-        "answers": [dataclasses.asdict(answer) for answer in answers(view)],
+        "patterns": [dataclasses.asdict(pattern) for pattern in find_patterns(view)],
         "missing": list(gaps_in(view)),
-        "ladders": [
+        "waterfalls": [
             {
                 "device": each.device,
                 "device_index": each.index,
                 "quantity": each.quantity,
                 "unit": each.unit,
-                "rungs": [_rung_dict(rung) for rung in each.rungs],
+                "levels": [_level_dict(level) for level in each.levels],
             }
-            for each in ladders
+            for each in waterfalls
         ],
     }
 
 
-def _rung_dict(rung: Any) -> dict[str, Any]:
+def _level_dict(level: Any) -> dict[str, Any]:
     import dataclasses
 
     return {
-        "name": rung.name,
-        "kind": str(rung.kind),
-        "value": rung.value,
-        "provenance": rung.provenance,
-        "record": rung.record.id if rung.record else None,
-        "note": rung.note,
-        "expected": rung.expected,
-        "gap": dataclasses.asdict(rung.gap) if rung.gap else None,
+        "name": level.name,
+        "kind": str(level.kind),
+        "value": level.value,
+        "provenance": level.provenance,
+        "record": level.record.id if level.record else None,
+        "note": level.note,
+        "expected": level.expected,
+        "gap": dataclasses.asdict(level.gap) if level.gap else None,
     }

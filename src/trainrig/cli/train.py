@@ -130,7 +130,7 @@ def _alone(
     watch: Watcher,
     as_json: bool,
 ) -> int:
-    """One process, measured as a rung of the ladder."""
+    """One process, measured as a level of the waterfall."""
     from trainrig.cli import progress
     from trainrig.runner import session, train
     from trainrig.train.config_file import FIELDS

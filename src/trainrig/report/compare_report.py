@@ -82,7 +82,7 @@ def judged_sheets(comparison: RunComparison) -> Iterator[Sheet]:
         )
     if comparison.said:
         yield Sheet(
-            title="What the numbers say",
+            title="Explanations",
             headings=("", "in words"),
             rows=tuple((where, answer.text) for where, answer in comparison.said),
         )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from trainrig.analysis.bottlenecks import CLOSE
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups
 from trainrig.analysis.match import Row
-from trainrig.analysis.patterns import Answer, answers
+from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, is_published, rows
-from trainrig.analysis.waterfall import Ladder, Rung, devices, dtype_order, ladder
+from trainrig.analysis.waterfall import Level, Waterfall, build_waterfalls, devices, dtype_order
 from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
 from trainrig.record import Finding, Kind, Record, Severity, Status
 from trainrig.report import words
@@ -29,14 +29,14 @@ from trainrig.units import format_quantity, format_share, range_text, signed, si
 MAX_ROWS = 1000
 """Points in the page's table; a page stays under 2 MB and opens at once on a phone."""
 FEW_GPUS = 2
-"""Up to so many GPUs each get their ladders; of more, the one with the worst rung does."""
+"""Up to so many GPUs each get their waterfalls; of more, the one with the largest gap does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungBar:
-    """A rung as a bar: lengths in percent of the ladder's widest number."""
+class LevelBar:
+    """A level as a bar: lengths in percent of the waterfall's widest number."""
 
-    rung: Rung
+    level: Level
     kind: str
     value: str
     length: float
@@ -53,11 +53,11 @@ class RungBar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LadderCard:
-    """A ladder with its bars."""
+class WaterfallCard:
+    """A waterfall with its bars."""
 
-    ladder: Ladder
-    bars: tuple[RungBar, ...]
+    waterfall: Waterfall
+    bars: tuple[LevelBar, ...]
     worst: bool
 
 
@@ -96,20 +96,20 @@ class Page:
     """``pass``, ``fail``, ``incomplete`` or ``none``: the verdict's colour."""
     reason: str
     headline: tuple[str, str]
-    """A heading, and a sentence under it: the worst rung."""
+    """A heading, and a sentence under it: the largest gap."""
     next: str
     published: bool
     machine: tuple[tuple[str, str], ...]
-    cards: tuple[LadderCard, ...]
+    cards: tuple[WaterfallCard, ...]
     has_bands: bool
     unrun: tuple[str, ...]
     """What was planned and has no value, with the reason."""
-    more_ladders: int
+    more_waterfalls: int
     """Of the other GPUs, left out."""
     peers: tuple[PeerGroup, ...]
     findings: tuple[Finding, ...]
-    answers: tuple[Answer, ...]
-    """What the numbers say by themselves."""
+    patterns: tuple[Pattern, ...]
+    """Explanations by themselves."""
     experiments: Side | None
     """Trainings beside each other, where the run has some."""
     heat: tuple[HeatMap, ...]
@@ -121,29 +121,29 @@ class Page:
 
 def build_page(view: RunView) -> Page:
     """Arrange one run."""
-    ladders = ladder(view)
-    worst = words.worst_rung(ladders)
+    waterfalls = build_waterfalls(view)
+    worst = words.largest_gap(waterfalls)
     everything = rows(view)
     tables, left_out = _tables(view, everything)
-    said = answers(view)
-    cards = _cards(view, [each for each in ladders if _has_value(each)], worst)
+    said = find_patterns(view)
+    cards = _cards(view, [each for each in waterfalls if _has_value(each)], worst)
     return Page(
         view=view,
         title=words.device_names(view),
         word=words.verdict_word(view),
         tone=_TONES.get(words.verdict_word(view), "none"),
         reason=words.verdict_reason(view),
-        headline=words.headline(view, ladders),
-        next=worst.rung.gap.next if worst and worst.rung.gap else "",
+        headline=words.headline(view, waterfalls),
+        next=worst.level.gap.next if worst and worst.level.gap else "",
         published=is_published(view),
         machine=words.machine_facts(view),
         cards=cards,
         has_bands=any(bar.band for card in cards for bar in card.bars),
-        unrun=tuple(_unrun(each) for each in ladders if not _has_value(each)),
-        more_ladders=sum(map(_has_value, ladders)) - len(cards),
+        unrun=tuple(_unrun(each) for each in waterfalls if not _has_value(each)),
+        more_waterfalls=sum(map(_has_value, waterfalls)) - len(cards),
         peers=peer_groups(view, everything),
         findings=view.verdict.findings if view.verdict else (),
-        answers=said,
+        patterns=said,
         experiments=side_by_side(view.series),
         heat=heat_maps(view, everything, said),
         figures=(
@@ -160,80 +160,80 @@ _TONES = {"PASS": "pass", "FAIL": "fail", "INCOMPLETE": "incomplete"}
 
 
 def _cards(
-    view: RunView, ladders: Sequence[Ladder], worst: words.Worst | None
-) -> tuple[LadderCard, ...]:
-    """The worst rung's ladder first, then its device's others, then the other devices'."""
+    view: RunView, waterfalls: Sequence[Waterfall], worst: words.LargestGap | None
+) -> tuple[WaterfallCard, ...]:
+    """The largest gap's waterfall first, then its device's others, then the other devices'."""
     samples = attempts(view)
-    lead = worst.ladder if worst else None
-    place = {id(each): n for n, each in enumerate(ladders)}
+    lead = worst.waterfall if worst else None
+    place = {id(each): n for n, each in enumerate(waterfalls)}
 
-    def order(each: Ladder) -> tuple[bool, bool, int]:
+    def order(each: Waterfall) -> tuple[bool, bool, int]:
         same = lead is None or (each.device, each.index) == (lead.device, lead.index)
         return each is not lead, not same, place[id(each)]
 
     return tuple(
-        LadderCard(ladder=each, bars=_bars(each, samples), worst=each is lead)
-        for each in sorted(_shown(ladders, lead), key=order)
+        WaterfallCard(waterfall=each, bars=_bars(each, samples), worst=each is lead)
+        for each in sorted(_shown(waterfalls, lead), key=order)
     )
 
 
-def _has_value(each: Ladder) -> bool:
-    return any(rung.value is not None for rung in each.rungs[1:])
+def _has_value(each: Waterfall) -> bool:
+    return any(level.value is not None for level in each.levels[1:])
 
 
-def _unrun(each: Ladder) -> str:
-    notes = dict.fromkeys(rung.note for rung in each.rungs[1:] if rung.note)
+def _unrun(each: Waterfall) -> str:
+    notes = dict.fromkeys(level.note for level in each.levels[1:] if level.note)
     return f"{each.title}: {'; '.join(notes) or 'not run'}"
 
 
-def _shown(ladders: Sequence[Ladder], lead: Ladder | None) -> list[Ladder]:
-    gpus = sorted({each.index for each in ladders if each.index is not None})
+def _shown(waterfalls: Sequence[Waterfall], lead: Waterfall | None) -> list[Waterfall]:
+    gpus = sorted({each.index for each in waterfalls if each.index is not None})
     if len(gpus) <= FEW_GPUS:
-        return list(ladders)
+        return list(waterfalls)
     chosen = lead.index if lead is not None and lead.index is not None else gpus[0]
-    return [each for each in ladders if each.index in (None, chosen)]
+    return [each for each in waterfalls if each.index in (None, chosen)]
 
 
-def _bars(each: Ladder, samples: Mapping[str, Record]) -> tuple[RungBar, ...]:
-    widest = max((rung.value or 0.0 for rung in each.rungs), default=0.0)
-    bands = [rung.expected[1] for rung in each.rungs if rung.expected]
+def _bars(each: Waterfall, samples: Mapping[str, Record]) -> tuple[LevelBar, ...]:
+    widest = max((level.value or 0.0 for level in each.levels), default=0.0)
+    bands = [level.expected[1] for level in each.levels if level.expected]
     widest = max([widest, *(min(high, 1.25 * widest) for high in bands)])
     bars, ceiling = [], 0.0
-    for rung in each.rungs:
-        bars.append(_bar(rung, ceiling, widest or 1.0, samples))
-        ceiling = rung.value or ceiling
+    for level in each.levels:
+        bars.append(_bar(level, ceiling, widest or 1.0, samples))
+        ceiling = level.value or ceiling
     return tuple(bars)
 
 
-def _bar(rung: Rung, ceiling: float, widest: float, samples: Mapping[str, Record]) -> RungBar:
-    value, gap = rung.value or 0.0, rung.gap
+def _bar(level: Level, ceiling: float, widest: float, samples: Mapping[str, Record]) -> LevelBar:
+    value, gap = level.value or 0.0, level.gap
     direction = ""
     if gap is not None:
         direction = "level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up"
-    band = rung.expected
-    return RungBar(
-        rung=rung,
-        kind=words.kind_word(rung.kind),
-        value=format_quantity(rung.value, rung.unit) if rung.value is not None else "none",
+    band = level.expected
+    return LevelBar(
+        level=level,
+        kind=words.kind_word(level.kind),
+        value=format_quantity(level.value, level.unit) if level.value is not None else "none",
         length=100.0 * value / widest,
         lost=max(0.0, 100.0 * (ceiling - value) / widest) if gap is not None else 0.0,
         band=(100.0 * band[0] / widest, min(100.0, 100.0 * band[1] / widest)) if band else None,
-        band_text=_band_text(rung),
+        band_text=_band_text(level),
         gap=signed(gap.amount, gap.unit) if gap else "",
         share=signed_share(gap.share) if gap else "",
         direction=direction,
         shares=words.share_lines(gap),
-        facts=trace(rung.record, samples) if rung.record is not None else (),
+        facts=trace(level.record, samples) if level.record is not None else (),
     )
 
 
-def _band_text(rung: Rung) -> str:
-    if rung.expected is None:
+def _band_text(level: Level) -> str:
+    if level.expected is None:
         return ""
-    place = "Below" if words.is_below_band(rung) else "Within"
-    if rung.value is not None and rung.value > rung.expected[1]:
+    place = "Below" if words.is_below_band(level) else "Within"
+    if level.value is not None and level.value > level.expected[1]:
         place = "Above"
-    return f"{place} the expected {range_text(*rung.expected, rung.unit)}"
+    return f"{place} the expected {range_text(*level.expected, level.unit)}"
 
 
 def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...], int]:

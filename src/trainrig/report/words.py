@@ -1,4 +1,4 @@
-"""The sentences that terminal, markdown and HTML share: headline, machine, verdict, worst rung."""
+"""The sentences that terminal, markdown and HTML share: headline, machine, verdict, largest gap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.run_view import RunView, is_published, rows
 from trainrig.analysis.training_results import SERIES, fault
-from trainrig.analysis.waterfall import Gap, Ladder, Rung, ladder
+from trainrig.analysis.waterfall import Gap, Level, Waterfall, build_waterfalls
 from trainrig.record import Kind, Record, Status
 from trainrig.units import (
     amount_of,
@@ -25,11 +25,11 @@ UNVERIFIED = "NCCL, P2P and NVLink are unverified on hardware: trainrig has not 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worst:
-    """The rung that lost most, and its ladder."""
+class LargestGap:
+    """The level that lost most, and its waterfall."""
 
-    ladder: Ladder
-    rung: Rung
+    waterfall: Waterfall
+    level: Level
     ceiling: float
     below_band: bool
 
@@ -66,67 +66,68 @@ def verdict_reason(view: RunView) -> str:
     return "The run was cut off before it was judged; what it measured until then is below."
 
 
-def worst_rung(ladders: Iterable[Ladder]) -> Worst | None:
-    """The rung that fell furthest: below its predicted band first, then below its ceiling.
+def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
+    """The level that fell furthest: below its predicted band first, then below its ceiling.
 
-    Disturbed rungs are not judged, and pageable copies are slower by nature.
+    Disturbed levels are not judged, and pageable copies are slower by nature.
     """
     found = [
-        Worst(
-            ladder=each,
-            rung=rung,
-            ceiling=(rung.value or 0.0) - rung.gap.amount,
-            below_band=is_below_band(rung),
+        LargestGap(
+            waterfall=each,
+            level=level,
+            ceiling=(level.value or 0.0) - level.gap.amount,
+            below_band=is_below_band(level),
         )
-        for each in ladders
-        for rung in each.rungs
-        if rung.gap is not None and rung.note is None and rung.name != "Pageable memory"
+        for each in waterfalls
+        for level in each.levels
+        if level.gap is not None and level.note is None and level.name != "Pageable memory"
     ]
-    fallen = [w for w in found if w.below_band or (w.rung.gap and w.rung.gap.share < -CLOSE)]
+    fallen = [w for w in found if w.below_band or (w.level.gap and w.level.gap.share < -CLOSE)]
     return min(fallen, key=lambda w: (not w.below_band, _share(w)), default=None)
 
 
-def _share(worst: Worst) -> float:
-    return worst.rung.gap.share if worst.rung.gap else 0.0
+def _share(worst: LargestGap) -> float:
+    return worst.level.gap.share if worst.level.gap else 0.0
 
 
-def is_below_band(rung: Rung) -> bool:
+def is_below_band(level: Level) -> bool:
     """Whether the value is clearly below its predicted band, by the judge's own rule."""
-    return rung.record is not None and rung.record.is_below(rung.expected)
+    return level.record is not None and level.record.is_below(level.expected)
 
 
-def headline(view: RunView, ladders: Sequence[Ladder]) -> tuple[str, str]:
+def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[str, str]:
     """What a report begins with: a heading, and a sentence under it."""
-    if not ladders and view.series.get(SERIES):
+    if not waterfalls and view.series.get(SERIES):
         return "Experiments", "They are compared with each other, not with a ceiling: see below."
-    return "Worst rung", worst_sentence(view, ladders)
+    return "Largest gap", largest_gap_sentence(view, waterfalls)
 
 
-def worst_sentence(view: RunView, ladders: Sequence[Ladder] | None = None) -> str:
-    """The worst rung in one sentence, with its cause."""
-    ladders = ladder(view) if ladders is None else ladders
-    worst = worst_rung(ladders)
+def largest_gap_sentence(view: RunView, waterfalls: Sequence[Waterfall] | None = None) -> str:
+    """The largest gap in one sentence, with its cause."""
+    waterfalls = build_waterfalls(view) if waterfalls is None else waterfalls
+    worst = largest_gap(waterfalls)
     if worst is None:
-        return _nothing_fell(ladders)
-    rung = worst.rung
-    assert rung.gap is not None and rung.value is not None
+        return _nothing_fell(waterfalls)
+    level = worst.level
+    assert level.gap is not None and level.value is not None
     band = ", below its expected band" if worst.below_band else ""
-    reached = amount_of(rung.value, worst.ceiling, rung.unit)
+    reached = amount_of(level.value, worst.ceiling, level.unit)
     return (
-        f"{capital(worst.ladder.title)}: {rung.name[0].lower()}{rung.name[1:]} reaches {reached} "
-        f"({signed_share(rung.gap.share)}){band}. {capital(rung.gap.cause)}."
+        f"{capital(worst.waterfall.title)}: {level.name[0].lower()}{level.name[1:]} reaches "
+        f"{reached} "
+        f"({signed_share(level.gap.share)}){band}. {capital(level.gap.cause)}."
     )
 
 
-def _nothing_fell(ladders: Sequence[Ladder]) -> str:
-    values = [rung for each in ladders for rung in each.rungs[1:] if rung.value is not None]
+def _nothing_fell(waterfalls: Sequence[Waterfall]) -> str:
+    values = [level for each in waterfalls for level in each.levels[1:] if level.value is not None]
     if not values:
-        return "No point has a value, so there is no rung to compare."
-    if all(rung.note for rung in values):
-        return "No rung can be judged: every point was disturbed."
-    if any(rung.gap is not None and rung.note is None for rung in values):
-        return "Every rung that can be judged is within 3 % of its ceiling."
-    return "No claim is known for this device, so no rung has a ceiling to fall from."
+        return "No point has a value, so there is no level to compare."
+    if all(level.note for level in values):
+        return "No level can be judged: every point was disturbed."
+    if any(level.gap is not None and level.note is None for level in values):
+        return "Every level that can be judged is within 3 % of its ceiling."
+    return "No claim is known for this device, so no level has a ceiling to fall from."
 
 
 def share_lines(gap: Gap | None) -> tuple[tuple[str, str], ...]:

@@ -109,7 +109,7 @@ class Session:
         return self._until_it_fits(experiment)
 
     def _measure_ceiling(self, dtype: str) -> Record | None:
-        """The rate of a large matrix product of the same dtype, the rung below a step."""
+        """The rate of a large matrix product of the same dtype, the level below a step."""
         is_gpu = self._target.is_gpu
         if dtype == "fp16" and not is_gpu:  # emulated, a hundred times slower
             return None

@@ -308,7 +308,7 @@ def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> Non
     print_report(view, Console(file=stream, width=100))
     assert "Experiments: They are compared with each other" in stream.getvalue()
     assert "training: 1 point, 1 disturbed" in stream.getvalue()
-    assert "others used" not in stream.getvalue() and "Worst rung" not in stream.getvalue()
+    assert "others used" not in stream.getvalue() and "Largest gap" not in stream.getvalue()
     assert ">our DDP time<" in render_html([view]) and "a5027ba6" not in markdown(view)
     print_report(dataclasses.replace(view, series={}), Console(file=stream, width=100))
     assert "our DDP time, unknown device: disturbed: others used 82 %" in stream.getvalue()

@@ -1,4 +1,4 @@
-"""What the numbers say: each classic case as published yields its sentence, a near miss none."""
+"""Explanations: each classic case as published yields its sentence, a near miss none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import report_views as made
 from report_views import claimed_memory, matmul_case, point
 from trainrig.analysis.compare import compare_runs
-from trainrig.analysis.patterns import Answer, answers
+from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView
 from trainrig.catalog import find_chip
 from trainrig.catalog.published import published_records
@@ -43,14 +43,14 @@ def view_of(records: Iterable[Record]) -> RunView:
     return RunView(name="run", config={"origin": "published figures"}, records=tuple(records))
 
 
-def said(records: Iterable[Record], name: str) -> list[Answer]:
-    return [answer for answer in answers(view_of(records)) if answer.id == name]
+def said(records: Iterable[Record], name: str) -> list[Pattern]:
+    return [pattern for pattern in find_patterns(view_of(records)) if pattern.id == name]
 
 
 def only(records: Iterable[Record], name: str) -> str:
-    (answer,) = said(records, name)
-    assert answer.records
-    return answer.text
+    (pattern,) = said(records, name)
+    assert pattern.records
+    return pattern.text
 
 
 def changed(
@@ -147,9 +147,9 @@ def test_a_hosts_last_cache_is_read_from_its_machine() -> None:
         {"name": "L3", "total_bytes": 2**25, "instance_bytes": 2**25},
     ]
     view = RunView(name="r", records=(claimed_memory(40e9, made.CPU), vector), machine=machine)
-    (answer,) = answers(view)
-    assert "It lives in L3: 8.0 MiB of 32.0 MiB" in answer.text
-    assert answers(dataclasses.replace(view, machine=made.machine(0))) == ()
+    (pattern,) = find_patterns(view)
+    assert "It lives in L3: 8.0 MiB of 32.0 MiB" in pattern.text
+    assert find_patterns(dataclasses.replace(view, machine=made.machine(0))) == ()
 
 
 # ---- above the data sheet (c)
@@ -276,12 +276,12 @@ def test_one_side_alone_says_nothing() -> None:
 
 def test_a_healthy_run_says_nothing_of_the_kind() -> None:
     """Its hot vectors do lie above the memory; that is said, and nothing else."""
-    assert [answer.id for answer in answers(made.gpu_view())] == ["lives-in-cache"]
+    assert [pattern.id for pattern in find_patterns(made.gpu_view())] == ["lives-in-cache"]
 
 
 def test_answers_stand_in_the_markdown() -> None:
     text = markdown(view_of(published("RTX 4090", OWNER)))
-    assert "**What the numbers say**" in text
+    assert "**Explanations**" in text
     assert "There is no P2P between them" in text
 
 

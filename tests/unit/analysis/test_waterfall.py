@@ -18,7 +18,7 @@ from trainrig.analysis.time_loss import (
     Share,
     attribute,
 )
-from trainrig.analysis.waterfall import Gap, Rung, ladder
+from trainrig.analysis.waterfall import Gap, Level, build_waterfalls
 from trainrig.record import Record
 from trainrig.workload import Op, total_flops
 
@@ -156,11 +156,11 @@ def run(*records: Record) -> RunView:
     return RunView(name="made up", records=(*machine, *records))
 
 
-def rung_of(view: RunView, name: str) -> tuple[Rung, Gap]:
-    (found,) = (each for each in ladder(view) if each.quantity == "bf16 compute")
-    rung = next(rung for rung in found.rungs if rung.name == name)
-    assert rung.gap is not None
-    return rung, rung.gap
+def level_of(view: RunView, name: str) -> tuple[Level, Gap]:
+    (found,) = (each for each in build_waterfalls(view) if each.quantity == "bf16 compute")
+    level = next(level for level in found.levels if level.name == name)
+    assert level.gap is not None
+    return level, level.gap
 
 
 def step_run(recompute: str = "none", **injected: float) -> RunView:
@@ -176,8 +176,8 @@ def seconds_of(gap: Gap, name: str) -> float:
 @pytest.mark.parametrize("part", ["data_wait", "optimizer", "other", "communication", "launch_gap"])
 def test_an_injected_part_is_attributed(part: str) -> None:
     name, injected = PARTS[part][0], 0.08
-    _, before = rung_of(step_run(), "Training step")
-    rung, after = rung_of(step_run(**{part: injected}), "Training step")
+    _, before = level_of(step_run(), "Training step")
+    level, after = level_of(step_run(**{part: injected}), "Training step")
     grown = seconds_of(after, name) - seconds_of(before, name)
     assert grown == pytest.approx(injected, rel=WITHIN)
     others = {s.name: s.seconds for s in before.shares if s.name not in (name, NOT_EXPLAINED)}
@@ -185,14 +185,14 @@ def test_an_injected_part_is_attributed(part: str) -> None:
     assert same == pytest.approx(others)
     assert sum(share.amount for share in after.shares) == pytest.approx(-after.amount)
     assert abs(seconds_of(after, NOT_EXPLAINED)) < WITHIN * injected
-    assert rung.record is not None
+    assert level.record is not None
 
 
 def test_the_share_of_the_drop_is_the_injected_one() -> None:
     """Half of what was lost is data wait: half of the TFLOPS are."""
-    _, bare = rung_of(step_run(), "Training step")
+    _, bare = level_of(step_run(), "Training step")
     lost = sum(share.seconds for share in bare.shares)
-    _, gap = rung_of(step_run(data_wait=lost), "Training step")
+    _, gap = level_of(step_run(data_wait=lost), "Training step")
     (share,) = (share for share in gap.shares if share.name == PARTS["data_wait"][0])
     assert share.part == pytest.approx(0.5, rel=WITHIN)
     assert share.amount == pytest.approx(-gap.amount / 2.0, rel=WITHIN)
@@ -202,7 +202,7 @@ def test_the_share_of_the_drop_is_the_injected_one() -> None:
 
 @pytest.mark.parametrize("how", ["selective", "full"])
 def test_recomputation_is_attributed(how: str) -> None:
-    _, gap = rung_of(step_run(how), "Training step")
+    _, gap = level_of(step_run(how), "Training step")
     with_it = count_step(rate_point("step", {**MODEL, "recompute": how}, 1.0))
     without = count_step(rate_point("step", dict(MODEL), 1.0))
     assert with_it is not None
@@ -223,12 +223,12 @@ def test_a_slow_step_that_no_part_shows_stays_unexplained() -> None:
     assert time.value is not None
     slow = time.value + 0.08
     records = [rate.replace(value=rate.value * time.value / slow), time.replace(value=slow), *parts]
-    _, gap = rung_of(run(layer_point(4), *records), "Training step")
+    _, gap = level_of(run(layer_point(4), *records), "Training step")
     assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.08, rel=WITHIN)
 
 
 def test_a_layers_memory_bound_work_is_its_roofline() -> None:
-    _, gap = rung_of(run(layer_point(8)), "Best layer")
+    _, gap = level_of(run(layer_point(8)), "Best layer")
     counted = count_layer(layer_point(8))
     assert counted is not None
     expected = memory_seconds(counted.ops, PEAK, BANDWIDTH)
@@ -238,7 +238,7 @@ def test_a_layers_memory_bound_work_is_its_roofline() -> None:
 
 
 def test_a_layer_slower_than_its_roofline_keeps_a_residual() -> None:
-    _, gap = rung_of(run(layer_point(8, extra=0.01)), "Best layer")
+    _, gap = level_of(run(layer_point(8, extra=0.01)), "Best layer")
     assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.01, rel=WITHIN)
     assert gap.shares[-1].name == NOT_EXPLAINED
     assert "not explained: " in gap.cause
@@ -248,7 +248,7 @@ def test_an_injected_launch_gap_of_a_layer() -> None:
     """Every batch takes as long as 20 ms of launches: what the GPU did not do is the gap."""
     floor, batches = 0.02, (1, 2, 4)
     layers = [layer_point(batch, floor=floor) for batch in batches]
-    _, gap = rung_of(run(*layers), "Best layer")
+    _, gap = level_of(run(*layers), "Best layer")
     busy = layer_point(4)
     counted = count_layer(busy)
     assert counted is not None
@@ -257,7 +257,7 @@ def test_an_injected_launch_gap_of_a_layer() -> None:
     assert seconds_of(gap, LAUNCH_GAPS) == pytest.approx(injected, rel=WITHIN)
     assert seconds_of(gap, NOT_EXPLAINED) == pytest.approx(0.0, abs=1e-9)
     assert seconds_of(gap, TOO_MUCH) == 0.0
-    _, without = rung_of(run(*(layer_point(batch) for batch in batches)), "Best layer")
+    _, without = level_of(run(*(layer_point(batch) for batch in batches)), "Best layer")
     assert seconds_of(without, LAUNCH_GAPS) == 0.0
 
 
@@ -270,7 +270,7 @@ def test_a_launch_gap_of_the_steps_layers() -> None:
     assert best is not None
     counted = count_layer(layers[2])
     assert counted is not None
-    _, gap = rung_of(run(*layers, *step_records(own, best)), "Training step")
+    _, gap = level_of(run(*layers, *step_records(own, best)), "Training step")
     injected = 24 * (floor - counted.work / best)
     assert seconds_of(gap, LAUNCH_GAPS) == pytest.approx(injected, rel=WITHIN)
 
@@ -281,7 +281,7 @@ def test_a_lower_clock_is_one_of_the_shares() -> None:
     hot = layer_point(8, extra=0.01).replace(
         conditions={"sm_clock_hz": 2.0e9, "throttle_reasons": "sw_power_cap"}
     )
-    _, gap = rung_of(run(cool, hot), "Best layer")
+    _, gap = level_of(run(cool, hot), "Best layer")
     (share,) = (share for share in gap.shares if share.name.startswith("power cap"))
     assert share.name == "power cap: 2.00 GHz against 2.50 GHz"
     counted = count_layer(hot)
@@ -294,7 +294,7 @@ def test_a_part_of_a_disturbed_point_is_not_used() -> None:
     records = tuple(
         r.replace(disturbed="busy") if r.metric == "time.optimizer" else r for r in view.records
     )
-    _, gap = rung_of(RunView(name="busy", records=records), "Training step")
+    _, gap = level_of(RunView(name="busy", records=records), "Training step")
     assert not [share for share in gap.shares if share.name == "optimizer"]
     assert seconds_of(gap, "optimizer, by its counted bytes") > 0.0
 
@@ -308,7 +308,7 @@ def test_parts_may_stand_in_the_attempts_conditions() -> None:
     from trainrig.record import Derivation
 
     made = rate.replace(derived=Derivation(ids=("try-1", "try-2"), formula="FLOPs / time"))
-    _, gap = rung_of(run(layer_point(4), *tries, made), "Training step")
+    _, gap = level_of(run(layer_point(4), *tries, made), "Training step")
     assert seconds_of(gap, "data wait") == pytest.approx(0.081)
 
 

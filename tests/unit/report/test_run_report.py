@@ -1,4 +1,4 @@
-"""What the report says: joined rows, ladders and their causes, and the words around them."""
+"""What the report says: joined rows, waterfalls and their causes, and the words around them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from trainrig.analysis.device_ranking import run_groups
 from trainrig.analysis.evidence import intensity_of
 from trainrig.analysis.match import join
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import Gap, Ladder, ladder
+from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
 from trainrig.report.render.old_markdown import markdown
 from trainrig.report.render.old_terminal import print_report
 from trainrig.report.run_report import MAX_ROWS, build_page
-from trainrig.report.words import device_names, gaps_in, verdict_word, worst_rung, worst_sentence
+from trainrig.report.words import (
+    device_names,
+    gaps_in,
+    largest_gap,
+    largest_gap_sentence,
+    verdict_word,
+)
 
 
 def run_of(*records: Record, **more: Any) -> RunView:
@@ -31,14 +37,14 @@ def passed() -> Verdict:
     return Verdict(outcome=Outcome.PASS, reason="all required steps ran")
 
 
-def only(view: RunView) -> Ladder:
-    (found,) = ladder(view)
+def only(view: RunView) -> Waterfall:
+    (found,) = build_waterfalls(view)
     return found
 
 
 def gap_of(view: RunView) -> Gap:
-    """The gap of the last rung of the only ladder."""
-    gap = only(view).rungs[-1].gap
+    """The gap of the last level of the only waterfall."""
+    gap = only(view).levels[-1].gap
     assert gap is not None
     return gap
 
@@ -92,57 +98,59 @@ def test_a_case_that_was_only_predicted_has_a_row() -> None:
     assert (row.measured, row.predicted) == (None, expected)
 
 
-# Ladders
+# Waterfalls
 
 
 def test_the_claim_with_the_right_accumulation_is_the_ceiling() -> None:
     twice = claimed("fp16", 330.3e12, accumulate="fp16")
     found = only(run_of(twice, CLAIM, big(130e12)))
-    assert [rung.value for rung in found.rungs] == [165.2e12, 130e12]
-    assert found.rungs[1].gap is not None
-    assert found.rungs[1].gap.share == pytest.approx(130 / 165.2 - 1)
+    assert [level.value for level in found.levels] == [165.2e12, 130e12]
+    assert found.levels[1].gap is not None
+    assert found.levels[1].gap.share == pytest.approx(130 / 165.2 - 1)
 
 
 def test_without_a_claim_record_the_points_limit_is_the_ceiling() -> None:
     found = only(run_of(big(130e12, limit=Limit(value=165.2e12, source="data sheet"))))
-    assert (found.rungs[0].value, found.rungs[0].provenance) == (165.2e12, "data sheet")
+    assert (found.levels[0].value, found.levels[0].provenance) == (165.2e12, "data sheet")
 
 
 def test_without_any_claim_there_is_no_gap() -> None:
     found = only(run_of(big(130e12)))
-    assert found.rungs[0].note == "no claim known"
-    assert found.rungs[1].gap is None
+    assert found.levels[0].note == "no claim known"
+    assert found.levels[1].gap is None
 
 
 def test_sustained_hangs_below_burst_and_all_at_once_below_that() -> None:
     sustained = point("matmul", matmul_case("fp16", 8192, sustained=True), 150e12)
     together = big(140e12, device_count=2)
     found = only(run_of(CLAIM, big(160e12), sustained, together))
-    names = [rung.name for rung in found.rungs]
+    names = [level.name for level in found.levels]
     assert names == ["Claim", "Best matmul", "Sustained matmul", "Matmul, all GPUs at once"]
-    assert found.rungs[2].gap is not None
-    assert found.rungs[2].gap.amount == pytest.approx(-10e12)
+    assert found.levels[2].gap is not None
+    assert found.levels[2].gap.amount == pytest.approx(-10e12)
 
 
 def test_an_undisturbed_point_is_preferred_to_a_faster_disturbed_one() -> None:
     disturbed = point("matmul", matmul_case("fp16", 4096), 170e12, disturbed="busy")
     found = only(run_of(CLAIM, disturbed, big(150e12)))
-    assert found.rungs[1].value == 150e12
+    assert found.levels[1].value == 150e12
 
 
 def test_a_skipped_case_says_why() -> None:
     skipped = big(None, status=Status.SKIPPED, reason="would take 90 s")
-    rung = only(run_of(CLAIM, skipped)).rungs[1]
-    assert (rung.value, rung.note, rung.gap) == (None, "skipped: would take 90 s", None)
+    level = only(run_of(CLAIM, skipped)).levels[1]
+    assert (level.value, level.note, level.gap) == (None, "skipped: would take 90 s", None)
 
 
-def test_hot_vectors_are_no_rung_of_the_memory_ladder() -> None:
+def test_hot_vectors_are_no_level_of_the_memory_waterfall() -> None:
     case = {"op": "scale", "dtype": "fp32", "num_elements": 4096, "cache": "hot"}
-    assert ladder(run_of(claimed_memory(1e12), point("vector", case, 3e12))) == ()
+    assert build_waterfalls(run_of(claimed_memory(1e12), point("vector", case, 3e12))) == ()
 
 
 def test_a_machine_with_two_cards_numbers_them() -> None:
-    titles = [each.title for each in ladder(run_of(CLAIM, big(1e14), big(1e14, device_index=1)))]
+    titles = [
+        each.title for each in build_waterfalls(run_of(CLAIM, big(1e14), big(1e14, device_index=1)))
+    ]
     assert titles == [f"fp16 compute of {GPU} #0", f"fp16 compute of {GPU} #1"]
     assert only(run_of(CLAIM, big(1e14))).title == f"fp16 compute of {GPU}"
 
@@ -266,7 +274,7 @@ def test_a_cause_is_named_from_the_records(name: str) -> None:
 def test_without_its_fault_the_cause_is_not_named(name: str) -> None:
     """The same step without conditions, machine and neighbours: the cause is gone."""
     view, said = CAUSES[name]
-    last = only(view).rungs[-1]
+    last = only(view).levels[-1]
     assert last.record is not None
     assert last.value is not None
     bare = big(130e12, device=last.record.device, device_index=last.record.device_index)
@@ -288,25 +296,25 @@ def test_intensity_of_a_square_matmul() -> None:
 # Words
 
 
-def test_the_worst_rung_is_the_one_below_its_band() -> None:
+def test_the_worst_level_is_the_one_below_its_band() -> None:
     """fp16 lost more of its claim, but fp32 is what is not as expected."""
     slow = point("matmul", matmul_case("fp32", 8192), 60e12)
     view = run_of(
         CLAIM, claimed("fp32", 82.6e12), big(80e12), made.predicted(slow, 70e12, 80e12), slow
     )
-    assert worst_sentence(view).startswith(
+    assert largest_gap_sentence(view).startswith(
         f"fp32 compute of {GPU}: best matmul reaches 60.0 of 82.6 TFLOPS (−27 %), below"
     )
     without = dataclasses.replace(
         view, records=tuple(r for r in view.records if r.interval is None)
     )
-    assert worst_rung(ladder(without)) is None
+    assert largest_gap(build_waterfalls(without)) is None
 
 
-def test_disturbed_rungs_are_never_the_worst() -> None:
+def test_disturbed_levels_are_never_the_worst() -> None:
     view = run_of(CLAIM, big(10e12, disturbed="busy"))
-    assert worst_rung(ladder(view)) is None
-    assert worst_sentence(view) == "No rung can be judged: every point was disturbed."
+    assert largest_gap(build_waterfalls(view)) is None
+    assert largest_gap_sentence(view) == "No level can be judged: every point was disturbed."
 
 
 @pytest.mark.parametrize(
@@ -314,11 +322,11 @@ def test_disturbed_rungs_are_never_the_worst() -> None:
     [
         (run_of(), "No point has a value"),
         (run_of(big(1e14)), "No claim is known"),
-        (run_of(CLAIM, big(164e12)), "Every rung that can be judged is within 3 %"),
+        (run_of(CLAIM, big(164e12)), "Every level that can be judged is within 3 %"),
     ],
 )
-def test_no_worst_rung_is_said(view: RunView, said: str) -> None:
-    assert worst_sentence(view).startswith(said)
+def test_no_worst_level_is_said(view: RunView, said: str) -> None:
+    assert largest_gap_sentence(view).startswith(said)
 
 
 def test_the_verdict_is_never_guessed() -> None:
@@ -418,7 +426,7 @@ def printed(view: RunView, width: int = 80, **more: Any) -> str:
 def test_the_terminal_report_keeps_its_width(width: int) -> None:
     text = printed(made.gpu_view(2, slow_card=1), width)
     assert max(map(len, text.splitlines())) <= width
-    for said in ("FAIL", "Worst rung:", "GPU 1 is odd", "unverified on hardware", "error:"):
+    for said in ("FAIL", "Largest gap:", "GPU 1 is odd", "unverified on hardware", "error:"):
         assert said in text
 
 
@@ -452,7 +460,7 @@ def test_hostile_names_stay_text_in_markdown() -> None:
     assert all(line.replace("\\|", "").count("|") == 5 for line in table)
 
 
-def test_markdown_holds_the_ladder_and_the_findings() -> None:
+def test_markdown_holds_the_waterfall_and_the_findings() -> None:
     text = markdown(made.gpu_view())
     assert "| Best matmul | 160 TFLOPS | −4.80 TFLOPS (−2.9 %) | close to its ceiling |" in text
     assert "- Note: matmul fp16" in text
@@ -462,17 +470,17 @@ def test_markdown_holds_the_ladder_and_the_findings() -> None:
 # Through the command line
 
 
-def test_json_has_every_rung(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_level(capsys: pytest.CaptureFixture[str]) -> None:
     from trainrig.cli.demo import command
 
     command.main(["--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "INCOMPLETE"
-    assert "no-p2p" in [answer["id"] for answer in found["answers"]]
-    shares = found["ladders"][0]["rungs"][2]["gap"]["shares"]
+    assert "no-p2p" in [pattern["id"] for pattern in found["patterns"]]
+    shares = found["waterfalls"][0]["levels"][2]["gap"]["shares"]
     assert shares[-1]["name"] == "not explained"
-    rungs = [r["name"] for r in found["ladders"][0]["rungs"]]
-    assert rungs == [
+    levels = [r["name"] for r in found["waterfalls"][0]["levels"]]
+    assert levels == [
         "Claim",
         "Best matmul",
         "Best layer",
@@ -480,5 +488,5 @@ def test_json_has_every_rung(capsys: pytest.CaptureFixture[str]) -> None:
         "Training step, all GPUs",
     ]
     assert all(
-        r["kind"] in ("claimed", "baseline") for each in found["ladders"] for r in each["rungs"]
+        r["kind"] in ("claimed", "baseline") for each in found["waterfalls"] for r in each["levels"]
     )

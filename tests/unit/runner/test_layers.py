@@ -13,7 +13,7 @@ import pytest
 from report_views import claimed, point
 from runner_fakes import HOST, gpu, quiet
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import ladder
+from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks.labels import case_text
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
@@ -238,9 +238,9 @@ def test_a_layer_is_explained_by_parts_of_its_own_kind() -> None:
         point("layer", layer_case("Llama-7B block", dtype, BOTH, 2, 128, code), 330e9, **rate),
     ]
     claim = claimed(dtype, 665e9, rows[0].device or "")
-    ladders = ladder(RunView(name="run", records=(claim, *rows)))
-    (compute,) = [found for found in ladders if dtype in found.quantity]
-    gap = compute.rungs[-1].gap
+    waterfalls = build_waterfalls(RunView(name="run", records=(claim, *rows)))
+    (compute,) = [found for found in waterfalls if dtype in found.quantity]
+    gap = compute.levels[-1].gap
     assert gap is not None
     assert "dense+GELU runs at 200 GFLOPS, FFN at 360 GFLOPS" in gap.cause
 

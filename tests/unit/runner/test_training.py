@@ -15,7 +15,7 @@ from report_views import point
 from runner_fakes import HOST, FakeWorker, gpu, quiet
 from trainrig.analysis.judge import judge
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import ladder
+from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
 from trainrig.measure import step
@@ -266,7 +266,7 @@ def in_process(device: str, log: Path, server: str) -> FakeWorker:
     return InProcess(device, log, lambda *_: quiet(1.0), [])
 
 
-def test_a_training_step_becomes_a_rung_below_the_matmul(
+def test_a_training_step_becomes_a_level_below_the_matmul(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through real workers of the family's own program."""
@@ -295,9 +295,9 @@ def test_a_training_step_becomes_a_rung_below_the_matmul(
         device_index=None,
     )
     quiet_ones = [r.replace(disturbed=None) for r in records]
-    (found,) = ladder(RunView(name="run", records=(matmul, *quiet_ones)))
-    assert [rung.name for rung in found.rungs] == ["Claim", "Best matmul", "Training step"]
-    gap = found.rungs[-1].gap
+    (found,) = build_waterfalls(RunView(name="run", records=(matmul, *quiet_ones)))
+    assert [level.name for level in found.levels] == ["Claim", "Best matmul", "Training step"]
+    gap = found.levels[-1].gap
     assert gap is not None and gap.shares
     assert sum(share.amount for share in gap.shares) == pytest.approx(-gap.amount)
     assert "optimizer" in {share.name for share in gap.shares}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.analysis.match import Row
-from trainrig.analysis.patterns import Answer
+from trainrig.analysis.patterns import Pattern
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import devices, is_burst
 from trainrig.benchmarks.labels import Device, case_text, name_devices
@@ -82,10 +82,10 @@ class HeatMap:
 
 
 def heat_maps(
-    view: RunView, everything: Sequence[Row], said: Iterable[Answer] = ()
+    view: RunView, everything: Sequence[Row], said: Iterable[Pattern] = ()
 ) -> tuple[HeatMap, ...]:
     """The maps that the run's layers fill; ``said`` tells which cells are bound by launches."""
-    flat = {name for answer in said if answer.id == "launch-bound" for name in answer.records}
+    flat = {name for pattern in said if pattern.id == "launch-bound" for name in pattern.records}
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in everything:
         if _is_cell(row) and row.count == 1:

@@ -1,6 +1,6 @@
 """The report as markdown: short enough to paste into a forum or an issue.
 
-Verdict, worst rung, one table of rungs, findings, what the numbers say, layers,
+Verdict, largest gap, one table of levels, findings, what the numbers say, layers,
 machine.  Text from records is escaped: it cannot open a table cell, a link, or HTML.
 """
 
@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from trainrig.analysis import training_results
-from trainrig.analysis.patterns import Answer, answers
+from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, is_published, rows
-from trainrig.analysis.waterfall import Ladder, Rung, ladder
+from trainrig.analysis.waterfall import Level, Waterfall, build_waterfalls
 from trainrig.report import words
 from trainrig.report.charts.heatmap import heat_legend, heat_maps, heat_table
 from trainrig.report.experiments import text
@@ -20,7 +20,7 @@ from trainrig.units import capital, format_quantity, one_line, signed, signed_sh
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
 _MAX_FINDINGS = 12
-_MAX_LADDERS = 16
+_MAX_WATERFALLS = 16
 _MAX_MAPS = 4
 _MAX_HEAT_COLUMNS = 8
 _SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
@@ -28,17 +28,17 @@ _SEVERITY = {"error": "Error", "warning": "Warning", "info": "Note"}
 
 def markdown(view: RunView) -> str:
     """One run as markdown, ending in a newline."""
-    ladders, said = ladder(view), answers(view)
-    heading, sentence = words.headline(view, ladders)
+    waterfalls, said = build_waterfalls(view), find_patterns(view)
+    heading, sentence = words.headline(view, waterfalls)
     parts = [
         f"### {_escape(words.device_names(view))}: {words.verdict_word(view)}",
         _escape(words.verdict_reason(view)),
         f"**{heading}.** {_escape(sentence)}",
         words.PUBLISHED if is_published(view) else "",
         *[f"**Missing.** {_escape(gap)}" for gap in words.gaps_in(view)],
-        _table(ladders),
+        _table(waterfalls),
         _findings(view),
-        _answers(said),
+        _patterns(said),
         _experiments(view),
         *_heat(view, said),
         _machine(view),
@@ -51,27 +51,27 @@ def _experiments(view: RunView) -> str:
     return text.markdown(training_results.stored(view.series), _escape, view.series)
 
 
-def _table(ladders: Sequence[Ladder]) -> str:
-    if not ladders:
+def _table(waterfalls: Sequence[Waterfall]) -> str:
+    if not waterfalls:
         return ""
-    lines = ["| rung | value | gap | cause |", "|---|---:|---:|---|"]
-    for each in ladders[:_MAX_LADDERS]:
+    lines = ["| level | value | gap | cause |", "|---|---:|---:|---|"]
+    for each in waterfalls[:_MAX_WATERFALLS]:
         lines.append(f"| **{_escape(capital(each.title))}** | | | |")
-        lines += [_line(rung) for rung in each.rungs]
-    if len(ladders) > _MAX_LADDERS:
-        lines.append(f"| and {len(ladders) - _MAX_LADDERS} more ladders | | | |")
+        lines += [_line(level) for level in each.levels]
+    if len(waterfalls) > _MAX_WATERFALLS:
+        lines.append(f"| and {len(waterfalls) - _MAX_WATERFALLS} more waterfalls | | | |")
     return "\n".join(lines)
 
 
-def _line(rung: Rung) -> str:
-    value = format_quantity(rung.value, rung.unit) if rung.value is not None else "none"
+def _line(level: Level) -> str:
+    value = format_quantity(level.value, level.unit) if level.value is not None else "none"
     gap = cause = ""
-    if rung.gap is not None:
-        gap = f"{signed(rung.gap.amount, rung.gap.unit)} ({signed_share(rung.gap.share)})"
-        cause = rung.gap.cause
-    elif rung.note or rung.provenance:
-        cause = rung.note or rung.provenance
-    return f"| {_escape(rung.name)} | {value} | {gap} | {_escape(cause)} |"
+    if level.gap is not None:
+        gap = f"{signed(level.gap.amount, level.gap.unit)} ({signed_share(level.gap.share)})"
+        cause = level.gap.cause
+    elif level.note or level.provenance:
+        cause = level.note or level.provenance
+    return f"| {_escape(level.name)} | {value} | {gap} | {_escape(cause)} |"
 
 
 def _findings(view: RunView) -> str:
@@ -85,12 +85,12 @@ def _findings(view: RunView) -> str:
     return "\n".join(lines)
 
 
-def _answers(said: Sequence[Answer]) -> str:
+def _patterns(said: Sequence[Pattern]) -> str:
     lines = [f"- {_escape(each.text)}" for each in said[:_MAX_FINDINGS]]
-    return "\n".join(["**What the numbers say**", "", *lines]) if lines else ""
+    return "\n".join(["**Explanations**", "", *lines]) if lines else ""
 
 
-def _heat(view: RunView, said: Sequence[Answer]) -> Iterator[str]:
+def _heat(view: RunView, said: Sequence[Pattern]) -> Iterator[str]:
     for one in heat_maps(view, rows(view), said)[:_MAX_MAPS]:
         if one.folded:
             continue

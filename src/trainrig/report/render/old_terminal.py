@@ -1,4 +1,4 @@
-"""The report in a terminal: verdict, ladders, findings; 80 columns or more, with or without colour.
+"""The report in a terminal: verdict, waterfalls, findings; 80 columns or more.
 
 Curves and the table of all points are in the HTML file.  Text from records is
 cleaned of control characters: a name in a stranger's bundle must not be able to
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import BENCHMARK, stored
-from trainrig.analysis.waterfall import Ladder, Rung
+from trainrig.analysis.waterfall import Level, Waterfall
 from trainrig.report import words
 from trainrig.report.charts.heatmap import heat_legend, heat_table
 from trainrig.report.columns import plain
@@ -38,19 +38,19 @@ def print_report(view: RunView, console: Console) -> None:
     _head(page, console)
     for card in page.cards:
         console.print()
-        console.print(_text(capital(card.ladder.title), "bold"))
-        console.print(_ladder(card.ladder, ascii_only=_is_ascii(console)))
+        console.print(_text(capital(card.waterfall.title), "bold"))
+        console.print(_waterfall(card.waterfall, ascii_only=_is_ascii(console)))
     if page.unrun:
         console.print()
         console.print(_text("Without a value", "bold"))
     for what in page.unrun:
         console.print(_text(f"  {what}", "yellow"))
-    if page.more_ladders:
+    if page.more_waterfalls:
         console.print()
-        console.print(_text(f"{page.more_ladders} more ladders, of the other GPUs, left out"))
+        console.print(_text(f"{page.more_waterfalls} more waterfalls, of the other GPUs, left out"))
     _peers(page, console)
     _findings(page, console)
-    _answers(page, console)
+    _patterns(page, console)
     _experiments(page, console)
     _heat(page, console)
     _states(page, console)
@@ -81,8 +81,8 @@ def _head(page: Page, console: Console) -> None:
         console.print(_text(f"{what + ': ':<11}{value}", "dim"))
 
 
-def _ladder(each: Ladder, *, ascii_only: bool) -> Table:
-    """Rung, value, bar, share of the gap, cause; the cause wraps."""
+def _waterfall(each: Waterfall, *, ascii_only: bool) -> Table:
+    """Level, value, bar, share of the gap, cause; the cause wraps."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 1))
@@ -91,29 +91,29 @@ def _ladder(each: Ladder, *, ascii_only: bool) -> Table:
     table.add_column(no_wrap=True, width=_BAR)
     table.add_column(justify="right", no_wrap=True, width=6)
     table.add_column()
-    widest = max((rung.value or 0.0 for rung in each.rungs), default=0.0)
-    for rung in each.rungs:
-        table.add_row(*_rung_cells(rung, widest, ascii_only=ascii_only))
+    widest = max((level.value or 0.0 for level in each.levels), default=0.0)
+    for level in each.levels:
+        table.add_row(*_level_cells(level, widest, ascii_only=ascii_only))
     return table
 
 
-def _rung_cells(rung: Rung, widest: float, *, ascii_only: bool) -> list[Text]:
-    value = format_quantity(rung.value, rung.unit) if rung.value is not None else "none"
-    share, remark = "", rung.note or ""
-    if rung.gap is not None:
-        share = signed_share(rung.gap.share)
-        remark = rung.gap.cause
-    elif rung.value is not None and rung.provenance:
-        remark = rung.provenance.partition(";")[0]
-    if words.is_below_band(rung):
+def _level_cells(level: Level, widest: float, *, ascii_only: bool) -> list[Text]:
+    value = format_quantity(level.value, level.unit) if level.value is not None else "none"
+    share, remark = "", level.note or ""
+    if level.gap is not None:
+        share = signed_share(level.gap.share)
+        remark = level.gap.cause
+    elif level.value is not None and level.provenance:
+        remark = level.provenance.partition(";")[0]
+    if words.is_below_band(level):
         remark += "; below its expected band"
-    style = "red" if words.is_below_band(rung) else "yellow" if rung.note else ""
-    length = round(_BAR * (rung.value or 0.0) / widest) if widest else 0
+    style = "red" if words.is_below_band(level) else "yellow" if level.note else ""
+    length = round(_BAR * (level.value or 0.0) / widest) if widest else 0
     bar = ("#" if ascii_only else "█") * length
     return [
-        _text(f"  {rung.name}"),
+        _text(f"  {level.name}"),
         _text(value, "bold"),
-        _text(bar, "dim" if rung.gap is None else "blue"),
+        _text(bar, "dim" if level.gap is None else "blue"),
         _text(share, style),
         _text(remark, style),
     ]
@@ -153,15 +153,15 @@ def _experiments(page: Page, console: Console) -> None:
         console.print(_text(plain(line) if _is_ascii(console) else line), soft_wrap=True)
 
 
-def _answers(page: Page, console: Console) -> None:
-    if not page.answers:
+def _patterns(page: Page, console: Console) -> None:
+    if not page.patterns:
         return
     console.print()
-    console.print(_text("What the numbers say", "bold"))
-    for answer in page.answers:
-        console.print(_text(f"  {answer.label}: {answer.text}"))
-        if answer.next:
-            console.print(_text(f"    next: {answer.next}"))
+    console.print(_text("Explanations", "bold"))
+    for pattern in page.patterns:
+        console.print(_text(f"  {pattern.label}: {pattern.text}"))
+        if pattern.next:
+            console.print(_text(f"    next: {pattern.next}"))
 
 
 def _heat(page: Page, console: Console) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import report_views as made
 from report_views import matmul_case, point
-from trainrig.analysis.patterns import answers
+from trainrig.analysis.patterns import find_patterns
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.catalog.published import published_records
 from trainrig.record import Record
@@ -36,7 +36,7 @@ def layer(batch: int, seq: int, value: float | None, **more: object) -> Record:
 
 def maps(*records: Record, baselines: tuple[Record, ...] = ()) -> tuple[HeatMap, ...]:
     view = RunView(name="run", records=records, baselines=baselines)
-    return heat_maps(view, rows(view), answers(view))
+    return heat_maps(view, rows(view), find_patterns(view))
 
 
 PEAK = point("matmul", matmul_case("bf16", 8192), 160e12)
