@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.measure.family import Unsupported
 from trainrig.workload import ModelShape
+from trainrig.workload.hf_config import class_names, config_of
 from trainrig.workload.layers import Case, layer_shape
 
 if TYPE_CHECKING:
@@ -148,55 +149,13 @@ def _their_block(shape: ModelShape, decoder: bool, attention: str) -> Any:
         import transformers
     except ImportError:
         raise Unsupported("transformers is not installed") from None
-    config = _their_config(transformers, shape, decoder)
+    given: dict[str, Any] = {"dtype": "float32"}
+    if shape.family == "t5":
+        given |= {"is_decoder": decoder, "is_encoder_decoder": False}
+    config = getattr(transformers, class_names(shape)[0])(**config_of(shape) | given)
     config._attn_implementation = attention
     with torch.device("meta"):
         return _their_class(shape)(config)
-
-
-def _their_config(transformers: Any, shape: ModelShape, decoder: bool) -> Any:
-    none = {"dtype": "float32"}
-    if shape.family == "bert":
-        return transformers.BertConfig(
-            hidden_size=shape.hidden,
-            num_attention_heads=shape.num_heads,
-            intermediate_size=shape.ffn,
-            layer_norm_eps=shape.norm_eps,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            **none,
-        )
-    if shape.family == "gpt2":
-        return transformers.GPT2Config(
-            n_embd=shape.hidden,
-            n_head=shape.num_heads,
-            n_inner=shape.ffn,
-            layer_norm_epsilon=shape.norm_eps,
-            resid_pdrop=0.0,
-            attn_pdrop=0.0,
-            **none,
-        )
-    if shape.family == "t5":
-        return transformers.T5Config(
-            d_model=shape.hidden,
-            d_kv=shape.head_dim,
-            num_heads=shape.num_heads,
-            d_ff=shape.ffn,
-            layer_norm_epsilon=shape.norm_eps,
-            dropout_rate=0.0,
-            is_decoder=decoder,
-            is_encoder_decoder=False,
-            use_cache=False,
-            **none,
-        )
-    return transformers.LlamaConfig(
-        hidden_size=shape.hidden,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        intermediate_size=shape.ffn,
-        rms_norm_eps=shape.norm_eps,
-        **none,
-    )
 
 
 def _their_class(shape: ModelShape) -> Callable[[Any], Any]:

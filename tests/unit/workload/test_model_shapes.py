@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainrig import workload
 from trainrig.errors import DataError, TrainrigError, UsageError
-from trainrig.workload.hf_config import shape_of_config
+from trainrig.workload.hf_config import class_names, config_of, shape_of_config
 
 # As counted in the published weights (BERT: with its masked-language-model head).
 PUBLISHED = {
@@ -295,6 +295,51 @@ def test_a_config_that_is_not_built_here_is_refused_in_one_line(config: Any, sai
         shape_of_config(config, "x")
     assert "\n" not in caught.value.message
     assert caught.value.exit_code == 2
+
+
+_NEO_WINDOWS = workload.custom("gpt-neo", num_layers=2, hidden=128)
+_UNTIED_T5 = workload.custom(
+    "t5", num_layers=2, hidden=64, tied=False, scale_logits=False, activation="gelu_tanh",
+    gated_ffn=True, num_decoder_layers=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [*map(workload.named, workload.NAMED), _NEO_WINDOWS, _UNTIED_T5],
+    ids=lambda shape: shape.name,
+)
+def test_a_shape_survives_its_configuration(shape: workload.ModelShape) -> None:
+    config = config_of(shape)
+    model_type = {"gpt-neo": "gpt_neo"}.get(shape.family, shape.family)
+    back = shape_of_config(config | {"model_type": model_type}, shape.name)
+    assert replace(back, windows=shape.windows) == shape
+    assert not any(back.windows) or back.windows == shape.windows
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B"])
+def test_transformers_takes_every_key_that_is_written(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    shape = workload.named(name)
+    config = getattr(transformers, class_names(shape)[0])(**config_of(shape))
+    assert hasattr(transformers, class_names(shape)[1])
+    assert replace(shape_of_config(json.loads(config.to_json_string()), name)) == shape
+
+
+@pytest.mark.parametrize(
+    ("family", "numbers"),
+    [
+        ("gpt2", {"qkv_bias": False}),
+        ("llama", {"qkv_bias": True}),
+        ("gpt-neo", {"windows": (128, 256)}),
+        ("t5", {"activation": "gelu_tanh"}),
+        ("bert", {"ffn_bias": False}),
+    ],
+)
+def test_a_shape_that_hugging_face_does_not_have_is_refused(family: str, numbers: Any) -> None:
+    shape = workload.custom(family, num_layers=2, hidden=128, **numbers)
+    with pytest.raises(UsageError, match="Hugging Face has no"):
+        config_of(shape)
 
 
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
