@@ -27,8 +27,8 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
     trainrig compare OLD.bundle NEW.bundle --md difference.md
 
     Runs of experiments are compared experiment by experiment, by name and settings.
-    OLD and NEW are run folders or bundles.  What was unlike about the machines and
-    their software is listed first.  Exit code 1 when something got worse, else 0.
+    OLD and NEW are run folders or bundles.  Differences of the machines and
+    their software are listed first.  Exit code 1 when something got worse, else 0.
     """
     from trainrig.analysis.compare import compare_runs
     from trainrig.analysis.environment_diff import is_same_run

@@ -65,6 +65,8 @@ def info(folder: Path, as_json: bool) -> None:
 
     \b
     trainrig data info data/text-1a2b3c4d-bpe8192
+
+    A file that has changed since it was prepared is refused.
     """
     from trainrig.data.prepare import verify
 

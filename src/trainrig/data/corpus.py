@@ -41,7 +41,7 @@ _TEXT_HINT = 'name text files, folders of them, or JSON lines with a field "text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class TextDocument:
     """One text."""
 
     text: str
@@ -70,7 +70,7 @@ class Corpus:
     """What it is called in a file name: ``python3.11`` or ``text``."""
     files: tuple[Path, ...]
 
-    def read(self) -> Iterator[Document | Skipped]:
+    def read(self) -> Iterator[TextDocument | Skipped]:
         """All documents, and what was passed over.  Raises DataError for unreadable files."""
         for path in self.files:
             try:
@@ -78,9 +78,9 @@ class Corpus:
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror}", _TEXT_HINT) from None
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[TextDocument]:
         """The documents alone."""
-        return (item for item in self.read() if isinstance(item, Document))
+        return (item for item in self.read() if isinstance(item, TextDocument))
 
 
 def open_corpus(paths: tuple[Path, ...]) -> Corpus:
@@ -177,7 +177,7 @@ def _walk(folder: Path, unwanted: re.Pattern[str]) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if not unwanted.fullmatch(name))
 
 
-def _read_file(path: Path) -> Iterator[Document | Skipped]:
+def _read_file(path: Path) -> Iterator[TextDocument | Skipped]:
     if not path.is_file():  # a pipe in a folder would keep us waiting; a link may dangle
         yield Skipped(path=str(path), reason="not a file")
     elif path.suffix in JSON_LINES:
@@ -187,7 +187,7 @@ def _read_file(path: Path) -> Iterator[Document | Skipped]:
         yield _decode(str(path), path.read_bytes())
 
 
-def _read_lines(path: Path, file: BinaryIO) -> Iterator[Document | Skipped]:
+def _read_lines(path: Path, file: BinaryIO) -> Iterator[TextDocument | Skipped]:
     empty = True
     for number, line in enumerate(file, 1):
         if line.strip():
@@ -197,7 +197,7 @@ def _read_lines(path: Path, file: BinaryIO) -> Iterator[Document | Skipped]:
         yield Skipped(path=str(path), reason="empty")
 
 
-def _parse_line(place: str, line: bytes) -> Document | Skipped:
+def _parse_line(place: str, line: bytes) -> TextDocument | Skipped:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -210,18 +210,18 @@ def _parse_line(place: str, line: bytes) -> Document | Skipped:
     return _judge(place, whole, replaced)
 
 
-def _decode(place: str, raw: bytes) -> Document | Skipped:
+def _decode(place: str, raw: bytes) -> TextDocument | Skipped:
     if b"\0" in raw:
         return Skipped(path=place, reason="binary: it has NUL bytes")
     text = raw.decode("utf-8-sig", "replace")
     return _judge(place, text, text.count("\ufffd") - raw.count("\ufffd".encode()))
 
 
-def _judge(place: str, text: str, replaced: int) -> Document | Skipped:
+def _judge(place: str, text: str, replaced: int) -> TextDocument | Skipped:
     if not text.strip():
         return Skipped(path=place, reason="empty")
     if replaced > MAX_REPLACED * len(text):
         return Skipped(
             path=place, reason=f"not UTF-8: {replaced / len(text):.1%} of it cannot be decoded"
         )
-    return Document(text=text, num_replaced=replaced)
+    return TextDocument(text=text, num_replaced=replaced)

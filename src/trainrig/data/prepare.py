@@ -67,7 +67,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedText:
     """A folder and what it holds."""
 
     folder: Path
@@ -84,7 +84,7 @@ def prepare(
     vocab_size: int | None = None,
     tokenizer: Path | None = None,
     say: Say = lambda _: None,
-) -> Prepared:
+) -> PreparedText:
     """Prepare ``texts`` (the standard library if there are none) in the folder ``out``.
 
     ``vocab_size`` is for the tokenizer that is trained, DEFAULT_VOCAB unless given;
@@ -106,14 +106,14 @@ def prepare(
     out = out or parent / _name(corpus, found, given, vocab_size)
     existing = _existing(out, found, given, vocab_size)
     if existing is not None:
-        return Prepared(folder=out, manifest=existing, reused=True)
+        return PreparedText(folder=out, manifest=existing, reused=True)
     with _draft_of(out) as draft:
         split = _Split(corpus=corpus, survey=found)
         coder = given or _train(split, vocab_size, say)
         say(f"encoding with a vocabulary of {coder.info.vocab_size}")
         manifest = _write(draft, split, coder)
         (draft / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    return Prepared(folder=out, manifest=manifest, reused=False)
+    return PreparedText(folder=out, manifest=manifest, reused=False)
 
 
 MOST_VERIFIED = 1 << 28

@@ -22,14 +22,14 @@ from trainrig.machine.system_access import Host, ThisMachine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MountPoint:
     """Where a folder lies."""
 
     mount: str
     filesystem: str
 
 
-def place_of(folder: str, host: Host | None = None) -> Place | Missing:
+def place_of(folder: str, host: Host | None = None) -> MountPoint | Missing:
     """The file system of an existing folder: the innermost mount above it."""
     seen = host or ThisMachine()
     path = seen.resolve(folder)
@@ -39,7 +39,7 @@ def place_of(folder: str, host: Host | None = None) -> Place | Missing:
     return table if isinstance(table, Missing) else _innermost(table, path)
 
 
-def _innermost(table: str, path: str) -> Place | Missing:
+def _innermost(table: str, path: str) -> MountPoint | Missing:
     # Of mounts on one point the last one hides the others.
     places = [place for line in table.splitlines() if (place := _parse(line)) is not None]
     above = [p for p in places if os.path.commonpath([p.mount, path]) == p.mount]
@@ -48,13 +48,13 @@ def _innermost(table: str, path: str) -> Place | Missing:
     return max(enumerate(above), key=lambda pair: (len(pair[1].mount), pair[0]))[1]
 
 
-def _parse(line: str) -> Place | None:
+def _parse(line: str) -> MountPoint | None:
     """``36 35 98:0 /root /mnt rw - ext4 /dev/sda1 rw``: optional fields end with a dash."""
     left, dash, right = line.partition(" - ")
     words, kind = left.split(" "), right.split(" ")
     if not dash or len(words) < 6 or not words[4].startswith("/") or not kind[0]:
         return None
-    return Place(mount=_unescape(words[4]), filesystem=kind[0])
+    return MountPoint(mount=_unescape(words[4]), filesystem=kind[0])
 
 
 def _unescape(text: str) -> str:
@@ -62,7 +62,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
-def name_of(place: Place, disks: Iterable[Disk]) -> str:
+def name_of(place: MountPoint, disks: Iterable[Disk]) -> str:
     """``Samsung SSD 990 PRO 2TB, ext4``; ``2 × ...`` for a set; the file system alone elsewhere."""
     under = [disk for disk in disks if place.mount in (mount.path for mount in disk.mounts)]
     if not under:

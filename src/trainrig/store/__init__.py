@@ -4,7 +4,7 @@
         run.toml        resolved configuration and versions, written first
         machine.json    what the machine was
         records.jsonl   appended and synced after every case
-        series/*.jsonl  temperature, clocks: one line a sample
+        series/*.jsonl  numbers over time: temperature, clocks, loss, one line each
         logs/           what the workers said on stderr
         verdict.json    written last; absent when the run was cut off
         report.html     what a person opens

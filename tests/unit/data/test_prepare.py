@@ -23,10 +23,10 @@ from trainrig.cli.data import command
 from trainrig.data import prepare as room
 from trainrig.data import tokenizer as tokenizers_room
 from trainrig.data.batches import Shard
-from trainrig.data.corpus import Document, Skipped, open_corpus, standard_library, survey
+from trainrig.data.corpus import Skipped, TextDocument, open_corpus, standard_library, survey
 from trainrig.data.manifest import open_part, read_manifest
 from trainrig.data.open_batches import OBJECTIVES, open_batches
-from trainrig.data.prepare import Prepared, prepare, unigram_entropy, verify
+from trainrig.data.prepare import PreparedText, prepare, unigram_entropy, verify
 from trainrig.data.tokenizer import MIN_VOCAB, TextTokenizer, load_tokenizer, train_tokenizer
 from trainrig.errors import DataError, StoreError, TrainrigError, UsageError
 
@@ -54,12 +54,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
     return prepare((texts,), out=tmp_path_factory.mktemp("prepared") / "it", vocab_size=VOCAB)
 
 
 @pytest.fixture(scope="module")
-def coder(prepared: Prepared) -> TextTokenizer:
+def coder(prepared: PreparedText) -> TextTokenizer:
     return load_tokenizer(prepared.folder)
 
 
@@ -70,7 +70,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # corpus
 
 
-def read(*paths: Path) -> list[Document | Skipped]:
+def read(*paths: Path) -> list[TextDocument | Skipped]:
     return list(open_corpus(paths).read())
 
 
@@ -88,7 +88,13 @@ def test_folders_files_and_json_lines_are_read_in_order(tmp_path: Path) -> None:
     write(tmp_path / "z.jsonl", '{"text": "4", "id": 1}\n\n{"text": "5"}')
     one = write(tmp_path / "one.txt", "1")
     found = read(one, tmp_path / "b", tmp_path / "z.jsonl", one)
-    assert [item.text for item in found if isinstance(item, Document)] == ["1", "2", "3", "4", "5"]
+    assert [item.text for item in found if isinstance(item, TextDocument)] == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,13 +147,13 @@ def test_a_line_that_is_no_document_is_refused(
 def test_a_few_broken_characters_are_replaced_and_counted(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf" + b"plain words " * 30 + b"\xff " + "\ufffd".encode()
     (item,) = read(write(tmp_path / "x", text))
-    assert isinstance(item, Document)
+    assert isinstance(item, TextDocument)
     assert item.num_replaced == 1
     assert item.text.count("\ufffd") == 2
     assert item.text.startswith("plain")
     lines = write(tmp_path / "x.jsonl", json.dumps({"text": "word " * 40 + "\ud800"}))
     (item,) = read(lines)
-    assert isinstance(item, Document)
+    assert isinstance(item, TextDocument)
     assert (item.num_replaced, item.text[-1]) == (1, "\ufffd")
 
 
@@ -280,20 +286,20 @@ def test_a_tokenizer_that_does_not_match_is_refused(texts: Path, tmp_path: Path)
 # prepare
 
 
-def all_text(prepared: Prepared, name: str) -> list[str]:
+def all_text(prepared: PreparedText, name: str) -> list[str]:
     coder = load_tokenizer(prepared.folder)
     part = open_part(prepared.folder, name)
     return [coder.decode(part.document(number)) for number in range(part.num_documents)]
 
 
-def test_the_parts_are_the_corpus(prepared: Prepared) -> None:
+def test_the_parts_are_the_corpus(prepared: PreparedText) -> None:
     train, heldout = all_text(prepared, "train"), all_text(prepared, "heldout")
     assert sorted(train + heldout) == sorted(story(number) for number in range(100))
     assert prepared.manifest.split == "documents"
     assert 2 <= len(heldout) <= 12
 
 
-def test_the_manifest_counts_right(prepared: Prepared) -> None:
+def test_the_manifest_counts_right(prepared: PreparedText) -> None:
     manifest = prepared.manifest
     assert manifest == read_manifest(prepared.folder) == verify(prepared.folder)
     sizes = [len(text.encode()) for text in all_text(prepared, "train")]
@@ -320,7 +326,7 @@ PREPARE = "import sys; from trainrig.cli.main import main; sys.argv[0] = 'trainr
 
 
 def test_the_same_corpus_gives_the_same_bytes(
-    texts: Path, prepared: Prepared, tmp_path: Path
+    texts: Path, prepared: PreparedText, tmp_path: Path
 ) -> None:
     """In another process, with one thread and another hash seed, from another place."""
     place = tmp_path / "elsewhere"
@@ -378,7 +384,7 @@ def test_a_corpus_of_many_gigabytes_leaves_the_tokenizer_text(
 
 
 def test_the_default_folder_names_the_corpus(
-    texts: Path, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Path, prepared: PreparedText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = prepare((texts,), vocab_size=VOCAB)
@@ -387,14 +393,16 @@ def test_the_default_folder_names_the_corpus(
     assert contents(found.folder) == contents(prepared.folder)
 
 
-def test_a_prepared_folder_is_left_as_it_is(texts: Path, prepared: Prepared) -> None:
+def test_a_prepared_folder_is_left_as_it_is(texts: Path, prepared: PreparedText) -> None:
     dates = {path: path.stat().st_mtime_ns for path in prepared.folder.iterdir()}
     again = prepare((texts,), out=prepared.folder, vocab_size=VOCAB)
     assert again == dataclasses.replace(prepared, reused=True)
     assert {path: path.stat().st_mtime_ns for path in prepared.folder.iterdir()} == dates
 
 
-def test_another_folder_is_never_replaced(texts: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_another_folder_is_never_replaced(
+    texts: Path, prepared: PreparedText, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="holds something else"):
         prepare((texts,), out=prepared.folder, vocab_size=VOCAB + 1)
     with pytest.raises(UsageError, match="holds something else"):
@@ -467,7 +475,7 @@ def test_an_interrupt_reaches_through_the_tokenizers_library() -> None:
 
 
 @pytest.fixture
-def copy(prepared: Prepared, tmp_path: Path) -> Path:
+def copy(prepared: PreparedText, tmp_path: Path) -> Path:
     for name, content in contents(prepared.folder).items():
         write(tmp_path / "copy" / name, content)
     return tmp_path / "copy"
@@ -490,7 +498,7 @@ def test_the_files_of_another_corpus_are_seen(copy: Path) -> None:
         open_part(copy, "train")
 
 
-def test_a_model_with_too_small_a_vocabulary_is_refused(prepared: Prepared) -> None:
+def test_a_model_with_too_small_a_vocabulary_is_refused(prepared: PreparedText) -> None:
     largest = prepared.manifest.max_token
     assert open_part(prepared.folder, "train", largest + 1).tokens.size
     with pytest.raises(DataError, match=f"beyond a vocabulary of {largest}"):
@@ -498,7 +506,7 @@ def test_a_model_with_too_small_a_vocabulary_is_refused(prepared: Prepared) -> N
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_each_objective_trains_on_a_prepared_folder(prepared: Prepared, objective: str) -> None:
+def test_each_objective_trains_on_a_prepared_folder(prepared: PreparedText, objective: str) -> None:
     batches = open_batches(prepared.folder, "train", objective, seq_len=64, shard=Shard(batch=3))
     batch, info = batches(0), prepared.manifest.tokens
     assert batch.inputs.shape == (3, 64)
@@ -587,7 +595,7 @@ def test_no_folder_is_no_traceback(tmp_path: Path) -> None:
 # the verb
 
 
-def test_the_verb_prepares_and_informs(texts: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_the_verb_prepares_and_informs(texts: Path, prepared: PreparedText, tmp_path: Path) -> None:
     write(tmp_path / "more" / "photo", b"\0")
     out, more = str(tmp_path / "out"), str(tmp_path / "more")
     arguments = ["prepare", str(texts), more, "--out", out, "--vocab", str(VOCAB), "--json"]

@@ -14,7 +14,7 @@ import pytest
 from machine_fakes import FakeHost
 from runner_fakes import HOST, FakeWorker, quiet
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.machine.disks import Place, name_of, place_of
+from trainrig.machine.disks import MountPoint, name_of, place_of
 from trainrig.machine.snapshot import Disk, Missing, Mount
 from trainrig.measure.scratch_file import BLOCK
 from trainrig.measure.storage import OPS
@@ -34,7 +34,7 @@ MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 broken line"""
 
 
-def where(path: str, table: str = MOUNTS) -> Place | Missing:
+def where(path: str, table: str = MOUNTS) -> MountPoint | Missing:
     return place_of(path, FakeHost(files={"/proc/self/mountinfo": table}, links={path: path}))
 
 
@@ -48,7 +48,7 @@ def where(path: str, table: str = MOUNTS) -> Place | Missing:
     ],
 )
 def test_a_folder_lies_on_the_innermost_mount(path, mount, filesystem):
-    assert where(path) == Place(mount=mount, filesystem=filesystem)
+    assert where(path) == MountPoint(mount=mount, filesystem=filesystem)
 
 
 def test_a_folder_that_nothing_holds_is_missing():
@@ -88,7 +88,7 @@ def disk(name: str, model: str | None, *mounts: str, transport: str | None = Non
     ],
 )
 def test_the_device_is_the_disks_model_and_the_file_system(disks, name):
-    assert name_of(Place(mount="/", filesystem="ext4"), disks) == name
+    assert name_of(MountPoint(mount="/", filesystem="ext4"), disks) == name
 
 
 def target(folder: Path):

@@ -1,0 +1,108 @@
+"""Help is for people who know nothing of the code: examples, shown defaults, plain words."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from trainrig.cli.main import VERBS, cli
+from trainrig.cli.verb import Option, Verb
+
+# Options that do nothing where they are left out: files to write, things to ask for besides.
+WITHOUT_DEFAULT = {
+    "qualify": {"--resume"},
+    "predict": {"--model", "--on", "--rates", "--cases", "--tokens", "--what-if"},
+    "fits": {"--model", "--on", "--rates"},
+    "plan": {"--model", "--on", "--rates", "--gpus", "--global-batch", "--tokens", "--days"}
+    | {"--what-if", "--write", "--lora-rank"},
+    "train": {"--tokens", "--scale", "--only", "--resume"},
+    "report": {"--html", "--md"},
+    "compare": {"--md"},
+    "bundle": {"--unpack"},
+    "demo": {"--html", "--md"},
+}
+REFUSED = re.compile(
+    r"\b(foretell\w*|foretold|(?<!cannot )tell|told|tells|said|heard|sitting|stranger\w*|moot"
+    r"|hopeless|rung\w*|knobs?|ladder|disturbed|odd|without (?:it|one)|so often|so called"
+    r"|in turns|in all|all without|the same)\b",
+    re.IGNORECASE,
+)
+# What cannot be read without the line above it.
+OPENINGS = ("Of ", "The same", "Those", "That ", "What it", "Whether it", "Also ", "As ")
+PENDING = {"predict", "fits", "plan", "train"}  # still being rewritten
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every verb, and the commands of a verb that has several."""
+    ctx = click.Context(cli)
+    for verb in VERBS:
+        found = cli.get_command(ctx, verb)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from ((f"{verb} {name}", inner) for name, inner in found.commands.items())
+        else:
+            yield verb, found
+
+
+COMMANDS = [pytest.param(*each, id=each[0]) for each in commands() if each[0] not in PENDING]
+
+
+def options(command: click.Command) -> list[click.Option]:
+    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_every_option_shows_its_default(name: str, command: click.Command) -> None:
+    """An option of the verb's own maker, which writes defaults in one way."""
+    assert isinstance(command, Verb)
+    allowed = WITHOUT_DEFAULT.get(name, set())
+    for option in options(command):
+        assert isinstance(option, Option), option.name
+        shown = "(default: " in (option.help or "")
+        assert shown or option.is_flag or option.opts[0] in allowed, option.opts[0]
+    assert allowed <= {option.opts[0] for option in options(command)}
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_texts_stand_alone_in_plain_words(name: str, command: click.Command) -> None:
+    texts = [inspect.cleandoc(command.help or ""), command.get_short_help_str(200)]
+    texts += [option.help or "" for option in options(command)]
+    for text in texts:
+        assert text and not text.startswith(OPENINGS), text
+        assert (found := REFUSED.search(text)) is None, f"{found and found[0]!r} in: {text}"
+        assert text[0].isupper() or re.match(r"[a-z]+[:,]|[a-z]+\d|\d", text), text
+        assert text.rstrip().endswith((".", "?")), text
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_help_begins_with_an_example_that_a_newcomer_types(
+    name: str, command: click.Command
+) -> None:
+    _, _, rest = inspect.cleandoc(command.help or "").partition("\b\n")
+    first = rest.splitlines()[0]
+    assert re.match(rf"trainrig {name}(?: |$)", first)
+    given = set(re.findall(r"--[a-z][a-z-]*", rest))
+    assert given <= {opt for option in options(command) for opt in option.opts} | {"--help"}
+
+
+def test_many_options_stand_in_groups() -> None:
+    for _, command in ((each.values[0], each.values[1]) for each in COMMANDS):
+        assert isinstance(command, click.Command)
+        ungrouped = [each for each in options(command) if not getattr(each, "group", "")]
+        assert len(ungrouped) <= 10
+
+
+def test_the_start_page_lists_every_verb_once_under_a_heading() -> None:
+    page = CliRunner().invoke(cli, []).output
+    assert re.findall(r"^  (\w+)  +[A-Z]", page, re.MULTILINE) == list(VERBS)
+
+
+def test_the_rules_would_see_a_fault() -> None:
+    assert REFUSED.search("Ranks that share one copy; all without.")
+    assert REFUSED.search("To be told how many.")
+    assert "Of a file, the experiments so called.".startswith(OPENINGS)

@@ -1,0 +1,94 @@
+"""Two things do not share a name: no file and no public class twice, but for mirrored siblings.
+
+A mirror is one thing seen from several rooms: what a benchmark is, how it is measured and what its
+verb is; one verb in `cli` and the work behind it; the same block in each model family.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
+
+# Rooms in which a file may bear the name of one in another of them.
+BENCHMARK = {"benchmarks", "measure"}
+"""What a benchmark is, without torch; and how it is measured."""
+VERB = {"cli", "runner", "analysis", "store", "machine", "report"}
+"""A verb's command line; and the one file that does its work."""
+MODELS = {"Attention", "Block", "FeedForward", "Model"}
+"""Each model family has its own."""
+
+# Names that stand twice until the rooms that hold them are rebuilt; none is ever added.
+STILL_FILES = {
+    "energy.py",
+    "layers.py",
+    "matmul.py",
+    "matmul_search.py",
+    "storage.py",
+    "training.py",
+}
+STILL_CLASSES = {
+    "Answer",
+    "Bar",
+    "Block",
+    "Cell",
+    "Figure",
+    "Found",
+    "Grid",
+    "Job",
+    "Line",
+    "Outcome",
+    "Part",
+    "Peer",
+    "Prepared",
+    "Session",
+    "Site",
+    "Status",
+    "Step",
+    "Table",
+    "Trained",
+    "Verdict",
+    "Attention",
+}
+
+
+def names() -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+    """Files and public classes by name."""
+    files: dict[str, list[Path]] = defaultdict(list)
+    classes: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(SRC.rglob("*.py")):
+        files[path.name].append(path.relative_to(SRC))
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(path.relative_to(SRC))
+    return files, classes
+
+
+def is_mirror(paths: list[Path]) -> bool:
+    """Whether these files of one name are one thing in several rooms."""
+    rooms = {path.parts[0] for path in paths}
+    if len(rooms) < len(paths):
+        return False
+    return rooms <= BENCHMARK or ("cli" in rooms and len(rooms) == 2 and rooms <= VERB)
+
+
+def test_no_file_name_twice_but_for_mirrors() -> None:
+    files, _ = names()
+    twice = {
+        name: [str(path) for path in paths]
+        for name, paths in files.items()
+        if len(paths) > 1 and name != "__init__.py" and not is_mirror(paths)
+    }
+    assert twice.keys() <= STILL_FILES, twice
+
+
+def test_no_public_class_twice() -> None:
+    _, classes = names()
+    twice = {
+        name: [str(path) for path in paths]
+        for name, paths in classes.items()
+        if len({path for path in paths if name not in MODELS or path.parts[0] != "models"}) > 1
+    }
+    assert twice.keys() <= STILL_CLASSES, twice
