@@ -21,11 +21,11 @@ from typing import Any
 from _shared import in_turns, middle, options, say_load, verdict
 
 from trainrig.data.prepare import prepare
+from trainrig.process.supervisor import launch
 from trainrig.runner.experiment_trained import Trained
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ALL
-from trainrig.train.launch import launch
 from trainrig.train.parity import disagreement, reference_of
 
 TARGET = 1.2

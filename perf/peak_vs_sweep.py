@@ -21,7 +21,7 @@ from _shared import options, say_load, verdict
 
 from trainrig.machine import inspect
 from trainrig.measure.matmul_search import Found, Grid, Shape, find_peak
-from trainrig.measure.worker import Worker
+from trainrig.process.worker import Worker
 from trainrig.runner.matmul_search import Prober, usual_grid
 from trainrig.runner.progress import nobody
 from trainrig.runner.session import Scene

@@ -18,9 +18,8 @@ from typing import Any
 from _shared import in_turns, middle, options, say_load
 
 from trainrig.measure.aggregate import Subject, attempt_record
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Request, Worker
 from trainrig.measure.worker_main import run_case
+from trainrig.process.worker import Request, Worker
 from trainrig.record import Status
 from trainrig.store import create_run
 
@@ -32,7 +31,7 @@ def main() -> None:
     arguments = options(__doc__).parse_args()
     say_load()
     rounds, seconds = (2, 0.02) if arguments.quick else (30, 0.2)
-    request = Request(family="matmul", case=CASE, settings=Settings(max_time=seconds), timeout=60.0)
+    request = Request(family="matmul", case=CASE, settings={"max_time": seconds}, timeout=60.0)
     direct = {"family": "matmul", "case": CASE, "settings": {"max_time": seconds}}
     parent_cpu: list[float] = []
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder), "bench", {}) as run:

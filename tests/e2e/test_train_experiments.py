@@ -13,17 +13,17 @@ import pytest
 
 from layout_facts import WHOLE
 from trainrig.errors import DataError, UnavailableError, UsageError
+from trainrig.process.supervisor import STALL_TIMEOUT
 from trainrig.report.experiments import text as report
 from trainrig.runner.batch_size import state_bytes
 from trainrig.runner.experiment_findings import findings_of
 from trainrig.runner.experiment_session import slug_of
 from trainrig.runner.experiment_trained import Trained, rates_of
-from trainrig.runner.experiments import asked_for, silence_of
+from trainrig.runner.experiments import asked_for, stall_timeout_of
 from trainrig.runner.train_records import summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import KEYS, LATER, experiment_of, read_file, tiny
 from trainrig.train.engines import ALL, Result, Site, check_site
-from trainrig.train.launch import SILENCE
 from trainrig.train.layout_check import asked_of, check_layout, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
 from trainrig.workload import find, model_flops, parameters
@@ -195,10 +195,14 @@ def test_the_command_line_beside_a_file_changes_little(tmp_path: Path) -> None:
 
 
 def test_how_long_a_silence_is_borne_can_be_said() -> None:
-    assert (silence_of(None), silence_of("90"), silence_of("1h")) == (SILENCE, 90.0, 3600.0)
+    assert (stall_timeout_of(None), stall_timeout_of("90"), stall_timeout_of("1h")) == (
+        STALL_TIMEOUT,
+        90.0,
+        3600.0,
+    )
     for words in ("0s", "2h", "soon"):
         with pytest.raises(UsageError):
-            silence_of(words)
+            stall_timeout_of(words)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

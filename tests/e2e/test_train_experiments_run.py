@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from trainrig.machine import inspect, to_dict
+from trainrig.process.supervisor import Ended, launch
 from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import experiments as runner
 from trainrig.runner.experiment_trained import Trained
@@ -30,7 +31,6 @@ from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, from_dict
 from trainrig.train.config_file import experiment_of, tiny
 from trainrig.train.engines import ALL, Result
-from trainrig.train.launch import Ended, launch
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import disagreement, reference_of
 
@@ -180,7 +180,7 @@ def test_a_lost_rank_ends_the_others(
                     process.send_signal(number)
                     struck.append(process.pid)
 
-    ended, _ = train(experiment(data, steps=10**6), tmp_path, heard=strike, silence=10.0)
+    ended, _ = train(experiment(data, steps=10**6), tmp_path, on_event=strike, stall_timeout=10.0)
     assert ended.status is status
     assert ended.reason is not None and words in ended.reason
     assert ranks_of(tmp_path) == []

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from trainrig.errors import DataError, StoreError, UsageError
+from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import experiment_session as session
 from trainrig.runner import experiments as runner
@@ -24,7 +25,6 @@ from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.huggingface_init import check_room
-from trainrig.train.launch import Ended
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 PARTS = ("data_wait", "forward", "backward", "optimizer", "communication", "other")
@@ -105,7 +105,7 @@ def test_what_one_training_lacks_is_its_own_fault(
     """Another program takes MASTER_PORT between two experiments."""
 
     def taken(_: Path) -> None:
-        raise UsageError("port 29500 is not to be had: Address already in use")
+        raise UsageError("port 29500 is not available: Address already in use")
 
     ranks["01-first"] = taken
     asked = [experiment(data, name=name, nproc=2) for name in ("first", "second")]

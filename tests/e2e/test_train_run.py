@@ -14,8 +14,8 @@ import torch
 
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine.energy import Meter
-from trainrig.measure.worker import Heard, Reply, Request, parse_reply
 from trainrig.measure.worker_main import Parent, run_case
+from trainrig.process.worker import OnEvent, Reply, Request, parse_reply
 from trainrig.record import Outcome, Status
 from trainrig.runner import energy, train_session
 from trainrig.runner import train as runner
@@ -57,9 +57,9 @@ class InProcess:
     def wait_ready(self) -> None:
         pass
 
-    def run(self, request: Request, *, heard: Heard) -> Reply:
+    def run(self, request: Request, *, on_event: OnEvent) -> Reply:
         line = request.to_line(1)
-        parent = Parent(tell=heard)
+        parent = Parent(emit=lambda event, **content: on_event({"event": event, **content}))
         reply = run_case(json.loads(line), "cpu", parent, train_case)
         return parse_reply(json.dumps(reply).encode(), 1)
 

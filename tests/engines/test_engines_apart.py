@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from trainrig.process.supervisor import launch
 from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import experiments as runner
 from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ALL, Result
-from trainrig.train.launch import launch
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, reference_of
 

@@ -34,7 +34,7 @@ sys.modules["torch"] = types.SimpleNamespace(
 )
 
 _take_stdout = worker_main._take_stdout
-_reply = worker_main._reply
+_emit = worker_main._emit
 streams: list[Any] = []
 leave_after_reply = False
 
@@ -44,9 +44,9 @@ def take_stdout() -> Any:
     return streams[0]
 
 
-def reply(replies: Any, message: dict[str, Any]) -> None:
-    _reply(replies, message)
-    if leave_after_reply:
+def emit(replies: Any, event: str, **content: Any) -> None:
+    _emit(replies, event, **content)
+    if leave_after_reply and event == "reply":
         os._exit(0)
 
 
@@ -57,7 +57,14 @@ def say(data: bytes) -> None:
 
 def answer_another_request() -> None:
     """A whole reply, left over from a case before this one."""
-    stale = {"id": 0, "status": "ok", "samples": [1e-3] * 10, "started": "then", "duration": 1.0}
+    stale = {
+        "event": "reply",
+        "id": 0,
+        "status": "ok",
+        "samples": [1e-3] * 10,
+        "started": "then",
+        "duration": 1.0,
+    }
     say(json.dumps(stale).encode() + b"\n")
 
 
@@ -130,7 +137,7 @@ def start_fault(device: str) -> None:
         case "start-garbage":
             say(b"Welcome!\n")
         case "start-other":
-            say(b'{"ready": 1}\n')
+            say(b'{"hello": 1}\n')
 
 
 def introduce(device: str) -> dict[str, Any]:
@@ -140,7 +147,7 @@ def introduce(device: str) -> dict[str, Any]:
 
 def main() -> None:
     worker_main._take_stdout = take_stdout
-    worker_main._reply = reply
+    worker_main._emit = emit
     worker_main._introduce = introduce
     worker_main.family = family
     worker_main.clock_for = lambda device: serve_clock()

@@ -1,6 +1,6 @@
 """Two real ranks that go through all layouts in one process group; rank 0 writes what came out.
 
-Started by `trainrig.train.launch`, as ranks are.  A layout costs a second this way, not ten.
+Started by `trainrig.process.supervisor`, as ranks are.  A layout costs a second this way, not ten.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import torch
 import torch.distributed as dist
 
 from trainrig.data.batches import Batch
+from trainrig.process.child import die_with_parent, leave
+from trainrig.process.events import Events
 from trainrig.train.config import Experiment, from_dict, objective_of
 from trainrig.train.native import layout_observed
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.loop import Engine
-from trainrig.train.native.rank_main import die_with_parent, leave, spread_of
+from trainrig.train.native.rank_main import spread_of
 from trainrig.train.native.step_timer import stopwatch_for
 from trainrig.train.parity import STEPS, probe_of
-from trainrig.train.telling import Teller
 from trainrig.workload import ModelShape, custom
 
 CLIPPED: dict[str, Any] = {
@@ -112,22 +113,22 @@ def digests(weights: dict[str, torch.Tensor]) -> list[int]:
 def main() -> None:
     die_with_parent()
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    teller = Teller(folder, rank)
+    events = Events(folder, rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     found = {}
     for name, content in json.loads((folder / "layouts.json").read_text()).items():
-        teller.at(part=name)
+        events.set_position(part=name)
         found[name] = probe(from_dict(content), rank, alone=False)
         weights = clipped(from_dict(content), rank, alone=False)
         found[name]["digests"] = digests(weights)
         if rank == 0:
             torch.save(weights, folder / f"{name}.pt")
-        teller.tell("alive")
+        events.emit("alive")
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
     dist.barrier()
-    teller.tell("done")
+    events.emit("done")
     leave(0)
 
 

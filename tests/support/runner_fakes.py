@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from trainrig.errors import UnavailableError
-from trainrig.measure.worker import Reply, Request
+from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner.targets import Target
 

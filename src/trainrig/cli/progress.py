@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 import click
 
 from trainrig.errors import EXIT_OK
+from trainrig.process.programs import start_detached
 from trainrig.runner.progress import Progress, Watcher
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -80,18 +80,11 @@ def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
         read_run(resume)
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
     log = log_in(out, f"detached-{os.getpid()}.log")
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trainrig", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    pid = start_detached([sys.executable, "-m", "trainrig", *arguments], log)
     if as_json:
-        print_json({"pid": process.pid, "log": str(log)})
+        print_json({"pid": pid, "log": str(log)})
     else:
-        click.echo(f"process {process.pid} goes on by itself; follow it: tail -f {log}")
+        click.echo(f"process {pid} goes on by itself; follow it: tail -f {log}")
     return EXIT_OK
 
 

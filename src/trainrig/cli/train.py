@@ -167,7 +167,7 @@ def _experiments(
         asked,
         out=out,
         watch=watch,
-        silence=experiments.silence_of(timeout),
+        stall_timeout=experiments.stall_timeout_of(timeout),
         resume=resume,
         full_scale=experiments.at_full_scale(file, keys),
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from typing import BinaryIO, Protocol
 
 from trainrig.machine.snapshot import Missing
+from trainrig.process.programs import last_line, run_program
 
 COMMAND_TIMEOUT_S = 1.0
 
@@ -118,51 +118,19 @@ def run_command(command: tuple[str, ...], timeout_s: float) -> str | Missing:
     if program is None:
         return Missing(f"{name} is not installed")
     try:
-        process = subprocess.Popen(
-            [program, *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
+        done = run_program([program, *command[1:]], timeout_s, env={**os.environ, "LC_ALL": "C"})
     except OSError as error:
         return Missing(f"{name}: {_reason(error)}")
-    return _finish(process, name, timeout_s)
-
-
-def _finish(process: subprocess.Popen[bytes], name: str, timeout_s: float) -> str | Missing:
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        # No wait: a process stuck in a driver does not die before its call returns.
-        process.kill()
-        _close(process)
+    if done.code is None:
         return Missing(f"{name} did not answer in {timeout_s:g} s")
-    if process.returncode != 0:
-        return Missing(f"{name}: {_last_line(err or out) or _ending(process.returncode)}")
-    return out[:_MAX_BYTES].decode("utf-8", "replace")
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    try:
-        process.wait(timeout=0.05)
-    except subprocess.TimeoutExpired:
-        # Left to init; without a return code Popen would warn about it when collected.
-        process.returncode = -9
+    if done.code != 0:
+        return Missing(f"{name}: {last_line(done.stderr or done.stdout, _ending(done.code))}")
+    return done.stdout[:_MAX_BYTES].decode("utf-8", "replace")
 
 
 def _search_path() -> str:
     """PATH, and the folders of system tools that a user's PATH often lacks."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-
-
-def _last_line(text: bytes) -> str:
-    lines = text[-2000:].decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:200] if lines else ""
 
 
 def _ending(code: int) -> str:

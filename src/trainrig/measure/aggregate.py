@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainrig.measure.family import Metric, family
 from trainrig.measure.timing import TARGET_HALF_WIDTH
-from trainrig.measure.worker import Reply, Request
+from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
 from trainrig.stats import Attempt, Interval, Settled, median, median_interval, settle
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +26,7 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainrig.errors import UnavailableError, first_problem
+from trainrig.process.programs import last_line, run_program
 from trainrig.units import format_time
 
 MIN_VERSION = (3, 0)
@@ -36,11 +35,6 @@ MIN_VERSION = (3, 0)
 _WINDOW_S = 0.1
 # Beyond its run time fio starts its threads and ends them.
 _PATIENCE_S = 15.0
-# fio dies with the worker that started it: PR_SET_PDEATHSIG = 1, SIGKILL = 9.
-_DIE_WITH_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-)
-
 _LENIENT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Nanoseconds = Annotated[float, Field(ge=0.0, lt=1e18)]
@@ -120,16 +114,17 @@ def unusable() -> str | None:
     if program is None:
         return "fio is not installed"
     try:
-        done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=_START_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+        done = run_program([program, "--version"], _START_S)
+    except OSError as error:
         return f"fio does not start: {type(error).__name__}"
-    found = re.match(r"fio-(\d+)\.(\d+)", done.stdout)
-    if done.returncode != 0 or found is None:
-        return f"fio does not say its version: {_last_line(done.stderr or done.stdout)}"
+    if done.code is None:
+        return f"fio does not start: no answer within {_START_S:.0f} s"
+    found = re.match(rb"fio-(\d+)\.(\d+)", done.stdout)
+    if done.code != 0 or found is None:
+        return f"fio does not say its version: {last_line(done.stderr or done.stdout)}"
     if (int(found[1]), int(found[2])) < MIN_VERSION:
-        return f"fio {found[1]}.{found[2]} is too old, {MIN_VERSION[0]}.{MIN_VERSION[1]} is needed"
+        major, minor = int(found[1]), int(found[2])
+        return f"fio {major}.{minor} is too old, {MIN_VERSION[0]}.{MIN_VERSION[1]} is needed"
     return None
 
 
@@ -143,7 +138,7 @@ def run(options: Sequence[str], file: int, seconds: float) -> tuple[Status, ...]
         raise UnavailableError("fio is not installed")
     window = max(_WINDOW_S, seconds / 200.0)
     command = [
-        *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, program),
+        program,
         *(
             "--name=trainrig",
             "--thread",
@@ -154,23 +149,13 @@ def run(options: Sequence[str], file: int, seconds: float) -> tuple[Status, ...]
         f"--status-interval={round(window * 1e3)}ms",
         *options,
     ]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds + _PATIENCE_S,
-            pass_fds=(file,),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(
-            f"fio did not end within {format_time(seconds + _PATIENCE_S)}"
-        ) from None
-    output, errors = (part.decode("utf-8", "replace") for part in (done.stdout, done.stderr))
-    if done.returncode != 0:
-        raise UnavailableError(f"fio failed: {_last_line(errors or output)}")
-    return parse(output)
+    limit = seconds + _PATIENCE_S
+    done = run_program(command, limit, pass_fds=(file,), die_with_us=True)
+    if done.code is None:
+        raise UnavailableError(f"fio did not end within {format_time(limit)}")
+    if done.code != 0:
+        raise UnavailableError(f"fio failed: {last_line(done.stderr or done.stdout)}")
+    return parse(done.stdout.decode("utf-8", "replace"))
 
 
 def parse(output: str) -> tuple[Status, ...]:
@@ -259,8 +244,3 @@ def _direction(status: Status, way: str) -> _Direction:
 @cache
 def _adapter() -> TypeAdapter[Status]:
     return TypeAdapter(Status)
-
-
-def _last_line(text: str) -> str:
-    lines = text[-2000:].strip().splitlines()
-    return lines[-1][:200] if lines else "it said nothing"

@@ -8,7 +8,6 @@ goes to stderr, which is the worker's log.  The worker dies with its parent.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
 import gc
 import json
@@ -16,8 +15,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 from trainrig.errors import TrainrigError
@@ -26,9 +26,9 @@ from trainrig.measure.clock import Clock, clock_for
 from trainrig.measure.family import Prepared, SelfTimed, Unsupported, family
 from trainrig.measure.noise import Watched
 from trainrig.measure.timing import Samples, Settings, sample
+from trainrig.process.child import die_with_parent, first_line, is_out_of_memory, leave
+from trainrig.process.events import event_line
 from trainrig.record import WRONG_ANSWER, Status
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class Parent:
 
     hold: Callable[[], None] = lambda: None
     """Prepared: wait for the parent's word, where it wants to give one."""
-    tell: Callable[[Mapping[str, Any]], None] = lambda _: None
-    """What should neither wait for the reply nor be lost where there is none."""
+    emit: Callable[..., None] = lambda _event, **_content: None
+    """An event that should neither wait for the reply nor be lost where there is none."""
 
 
 Measure = Callable[[dict[str, Any], str, Parent], dict[str, Any]]
@@ -54,26 +54,22 @@ def serve(measure: Measure) -> None:
     """Serve cases until stdin closes."""
     device = sys.argv[1]
     replies = _take_stdout()
-    _die_with_parent()
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _reply(replies, {"ready": _introduce(device)})
+    _emit(replies, "ready", **_introduce(device))
     _stop_collecting()
     for line in sys.stdin:
         request = json.loads(line)
-        parent = Parent(
-            hold=_holder(replies, request), tell=lambda news: _reply(replies, {"news": dict(news)})
-        )
-        _reply(replies, run_case(request, device, parent, measure))
-    # Interpreter shutdown with live CUDA or OpenMP threads is where crashes hide.
-    sys.stderr.flush()
-    os._exit(0)
+        parent = Parent(hold=_holder(replies, request), emit=partial(_emit, replies))
+        _emit(replies, "reply", **run_case(request, device, parent, measure))
+    leave()  # an interpreter's shutdown with live CUDA or OpenMP threads is where crashes hide
 
 
 def _holder(replies: TextIO, request: dict[str, Any]) -> Callable[[], None]:
     """What a case does between preparing and timing: nothing, or wait for the parent's word."""
 
     def wait_for_word() -> None:
-        _reply(replies, {"holding": True})
+        _emit(replies, "holding")
         sys.stdin.readline()
 
     return wait_for_word if request.get("hold") else lambda: None
@@ -145,19 +141,11 @@ def _classify(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except TrainrigError as error:
         return {"status": Status.FAILED, "reason": error.message}
     except Exception as error:  # noqa: BLE001 - the edge: torch raises nearly everything
-        if isinstance(error, _out_of_memory()):
-            return {"status": Status.OOM, "reason": _first_line(error)}
-        status = Status.OOM if "allocate memory" in str(error) else Status.FAILED
-        return {"status": status, "reason": f"{type(error).__name__}: {_first_line(error)}"}
+        status = Status.OOM if is_out_of_memory(error) else Status.FAILED
+        return {"status": status, "reason": f"{type(error).__name__}: {first_line(error)}"}
     finally:
         gc.collect()  # a failed case's frames hold its buffers
         _free_gpu_memory()
-
-
-def _out_of_memory() -> tuple[type[BaseException], ...]:
-    """Python's error, and torch's where torch is loaded: a disk's worker does without."""
-    torch = sys.modules.get("torch")
-    return (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
 
 
 def _free_gpu_memory() -> None:
@@ -165,10 +153,6 @@ def _free_gpu_memory() -> None:
     with contextlib.suppress(RuntimeError):
         if torch is not None and torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:200]
 
 
 def _introduce(device: str) -> dict[str, Any]:
@@ -199,19 +183,9 @@ def _take_stdout() -> TextIO:
     return private
 
 
-def _reply(replies: TextIO, message: dict[str, Any]) -> None:
-    replies.write(json.dumps(message) + "\n")
+def _emit(replies: TextIO, event: str, **content: Any) -> None:
+    replies.write(event_line(event, **content).decode())
     replies.flush()
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent goes, so that no worker is orphaned.
-
-    Where it went before we asked, stdin is closed.  That the parent is process 1 says nothing: in
-    a container it is.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -93,13 +93,13 @@ class Stretches:
     _rows: list[list[Mapping[str, Any]]] = field(default_factory=lambda: [[]])
     _ended: list[float] = field(default_factory=lambda: [0.0])
 
-    def hear(self, news: Mapping[str, Any]) -> None:
-        """A step's row is told when the step is over, or the next one; a checkpoint is a pause."""
-        if "checkpoint" in news:
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """A row comes when its step is over, or the next one; a checkpoint is a pause."""
+        if event["event"] == "checkpoint":
             self._rows.append([])
             self._ended.append(0.0)
-        if "row" in news:
-            self._rows[-1].append(news["row"])
+        if event["event"] == "row":
+            self._rows[-1].append(event)
             self._ended[-1] = self.clock()
 
     @property

@@ -37,8 +37,7 @@ from trainrig.errors import UnavailableError
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.family import SERVER, family
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request, Worker
+from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher
@@ -395,9 +394,10 @@ class Executor:
         return Request(
             family=task.family,
             case=task.case,
-            settings=Settings(
-                max_time=max(min(wanted, left - overhead), _MIN_TIME), warmup_time=warmup
-            ),
+            settings={
+                "max_time": max(min(wanted, left - overhead), _MIN_TIME),
+                "warmup_time": warmup,
+            },
             timeout=timeout,
             limit=timeout,
             extra=task.extra,

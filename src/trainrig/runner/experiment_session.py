@@ -23,6 +23,7 @@ from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict import ceiling, of_device
+from trainrig.process.supervisor import Command, Ended, OnEvent, launch
 from trainrig.record import Finding, Record, Status
 from trainrig.report.experiments import foretold, published
 from trainrig.runner import energy
@@ -39,7 +40,6 @@ from trainrig.runner.train_resume import recalled
 from trainrig.store import RunWriter, store_errors
 from trainrig.train.config import Experiment
 from trainrig.train.engines import ALL, Result
-from trainrig.train.launch import Command, Ended, Heard, launch
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
 
@@ -53,7 +53,7 @@ class Session:
     claims: Sequence[Record]
     snapshot: Snapshot
     watch: Watcher
-    silence: float
+    stall_timeout: float
     texts: Mapping[str, str]
     """Folder of data → hash of its text."""
     total: int
@@ -248,11 +248,11 @@ class Session:
         elif ended.status is Status.OK and not rows:
             found.status, found.reason = Status.FAILED, "its ranks ended and told of no step"
 
-    def _launched(self, command: Command, folder: Path, heard: Heard) -> Ended:
+    def _launched(self, command: Command, folder: Path, heard: OnEvent) -> Ended:
         """How it ended; what it cannot be started for is a fault of this training alone."""
         try:
             with store_errors(folder):
-                return launch(command, folder, silence=self.silence, heard=heard)
+                return launch(command, folder, stall_timeout=self.stall_timeout, on_event=heard)
         except (UnavailableError, UsageError) as error:  # a port that another program took
             return Ended(status=Status.FAILED, reason=error.message)
         finally:

@@ -21,6 +21,7 @@ from trainrig.analysis.training_results import stored
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
+from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT, master_port
 from trainrig.record import Verdict
 from trainrig.report.experiments import foretold, published
 from trainrig.runner.expectations import claims_for
@@ -39,7 +40,6 @@ from trainrig.store import create_run, read_run, resume_run, write_atomic
 from trainrig.train.config import Experiment
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, experiment_of, file_of, read_file
-from trainrig.train.launch import LONGEST, SILENCE, master_port
 from trainrig.units import parse_duration
 
 
@@ -86,12 +86,12 @@ def _chosen(found: Sequence[Experiment], words: str | None) -> tuple[Experiment,
     return chosen
 
 
-def silence_of(timeout: str | None) -> float:
+def stall_timeout_of(timeout: str | None) -> float:
     """Seconds in which no rank moves until a training is given up.  Raises UsageError."""
     if timeout is None:
-        return SILENCE
+        return STALL_TIMEOUT
     seconds = parse_duration(timeout)
-    if not 1.0 <= seconds <= LONGEST:
+    if not 1.0 <= seconds <= MAX_STALL_TIMEOUT:
         raise UsageError(f"a timeout of {seconds:g} s", "from 1s to 1h; without it 10m")
     return seconds
 
@@ -109,7 +109,7 @@ def run_experiments(
     *,
     out: Path = Path("runs"),
     watch: Watcher = nobody,
-    silence: float = SILENCE,
+    stall_timeout: float = STALL_TIMEOUT,
     resume: Path | None = None,
     full_scale: Sequence[Experiment] = (),
 ) -> Outcomes:
@@ -138,7 +138,7 @@ def run_experiments(
             claims=claims_for(snapshot, targets),
             snapshot=snapshot,
             watch=watch,
-            silence=silence,
+            stall_timeout=stall_timeout,
             texts=_texts(ready),
             total=len(ready),
             grounds=grounds_of(run.path.parent, hostname, site.cores),

@@ -17,8 +17,7 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.measure.matmul import FAMILY, shape
 from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request, Worker
+from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Scalar, Status, case_label
 from trainrig.runner.expectations import limit_of
 from trainrig.runner.plan import Block, Task, matmul_case
@@ -193,8 +192,8 @@ class Prober:
         self._call_rate = max(self._call_rate, rate)
         return Seen(rate=rate, seconds=time.monotonic() - start)
 
-    def _settings(self, mkn: Shape) -> Settings:
-        return Settings(max_time=max(_LOOK_TIME, _LOOK_CALLS * self._call_time(mkn)))
+    def _settings(self, mkn: Shape) -> dict[str, float | None]:
+        return {"max_time": max(_LOOK_TIME, _LOOK_CALLS * self._call_time(mkn))}
 
     def _timeout(self, mkn: Shape) -> float:
         """Hard limit: generous, since a shape may be far slower than the best one."""

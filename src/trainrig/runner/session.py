@@ -22,7 +22,7 @@ from trainrig.analysis.judge import judge
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, from_dict, inspect, to_dict, value_or
-from trainrig.measure.worker import Worker
+from trainrig.process.worker import Worker
 from trainrig.record import Finding, Kind, Outcome, Record, Verdict
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of, limit_of_point

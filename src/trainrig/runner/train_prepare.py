@@ -17,10 +17,10 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Snapshot, environment_digest
 from trainrig.machine.software import software
 from trainrig.machine.system_access import ThisMachine
+from trainrig.process.python_env import inspect_python, is_foreign
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.train.config import Experiment, check_compiler, objective_of
 from trainrig.train.engines import Site, check_site, is_driven, python_of
-from trainrig.train.interpreters import ask, is_foreign
 from trainrig.train.layout_check import check_layout
 from trainrig.workload import find
 
@@ -86,7 +86,7 @@ def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
     path = python_of(experiment)
     if not is_foreign(path):
         return environment_digest(snapshot)
-    theirs = ask(path)
+    theirs = inspect_python(path)
     found = software(ThisMachine(), list(theirs.folders))
     found = dataclasses.replace(
         found,

@@ -14,8 +14,7 @@ from trainrig.machine import Missing, environment_digest, inspect, to_dict, valu
 from trainrig.machine.energy import Energy
 from trainrig.measure import noise, step
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request, Worker
+from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import smaller
@@ -257,7 +256,7 @@ class Session:
         return Request(
             family="step",
             case=task.case,
-            settings=Settings(max_time=0.0),
+            settings={"max_time": 0.0},
             timeout=_SILENCE + slow,
             extra=extra,
         )
@@ -265,13 +264,14 @@ class Session:
     def _listen(
         self, worker: Worker, request: Request, experiment: Experiment, series: str | None
     ) -> Reply:
-        def heard(news: Mapping[str, Any]) -> None:
-            if "layout" in news:
-                self._facts = news["layout"]
-                self._run.append_series(LAYOUT, news["layout"])
-            row = news.get("row")
-            if row is None or series is None:
+        def on_event(event: Mapping[str, Any]) -> None:
+            content = {name: event[name] for name in event if name not in ("event", "at")}
+            if event["event"] == "layout":
+                self._facts = content
+                self._run.append_series(LAYOUT, content)
+            if event["event"] != "row" or series is None:
                 return
+            row = content
             self._run.append_series(series, row)
             number = row["step"] + 1
             due = number == experiment.steps or number % max(1, experiment.steps // _LINES) == 0
@@ -283,15 +283,15 @@ class Session:
 
         if series is None:
             self._tell("the first steps again, in a second process", level="running")
-            return worker.run(request, heard=heard)
+            return worker.run(request, on_event=on_event)
         meters, stretches = self._meters(experiment), energy.Stretches()
 
-        def heard_and_timed(news: Mapping[str, Any]) -> None:
-            stretches.hear(news)
-            heard(news)
+        def on_timed_event(event: Mapping[str, Any]) -> None:
+            stretches.on_event(event)
+            on_event(event)
 
         with energy.watch(meters):
-            reply = worker.run(request, heard=heard_and_timed)
+            reply = worker.run(request, on_event=on_timed_event)
         rows, ended = stretches.longest
         placed = (self._facts or {}).get("placed", {}).get("devices", ())
         own = energy.of_devices(meters, [str(gpu["uuid"]) for gpu in placed if gpu.get("uuid")])

@@ -27,11 +27,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainrig.errors import NeedsGpuError, UnavailableError
+from trainrig.process.events import read_events
+from trainrig.process.python_env import (
+    interpreter_for,
+    is_foreign,
+    missing_requirement,
+    variable_of,
+)
+from trainrig.process.supervisor import Command
 from trainrig.train.config import DRIVEN, Experiment, to_dict
-from trainrig.train.interpreters import chosen, is_foreign, lacks, variable_of
-from trainrig.train.launch import Command
 from trainrig.train.parity import Probe
-from trainrig.train.telling import read_events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,9 @@ class _Python:
             return "torch is not installed"
         if self.gpus_only and not site.gpus:
             return "it runs on GPUs, and there is none"
-        return lacks(chosen(site.python, self.driver), self.needs) if self.driver else None
+        if not self.driver:
+            return None
+        return missing_requirement(interpreter_for(site.python, self.driver), self.needs)
 
     def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
         """One process a rank; on the CPU each has one thread."""
@@ -229,7 +236,9 @@ def check_site(experiment: Experiment, site: Site) -> None:
             fewer + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
     _check_devices(experiment, site)
-    if experiment.optimizer == "adamw-8bit" and lacks(python_of(experiment), {"torchao": ""}):
+    if experiment.optimizer == "adamw-8bit" and missing_requirement(
+        python_of(experiment), {"torchao": ""}
+    ):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
 
 
@@ -264,7 +273,9 @@ def _check_devices(experiment: Experiment, site: Site) -> None:
 def python_of(experiment: Experiment) -> str:
     """The interpreter that its ranks run in.  UsageError for a name that is none."""
     return (
-        chosen(experiment.python, experiment.backend) if is_driven(experiment) else sys.executable
+        interpreter_for(experiment.python, experiment.backend)
+        if is_driven(experiment)
+        else sys.executable
     )
 
 

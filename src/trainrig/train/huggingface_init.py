@@ -19,8 +19,8 @@ import torch
 
 from trainrig import models
 from trainrig.models.hf_weights import to_hugging_face
+from trainrig.process.child import die_with_parent
 from trainrig.train.config import Experiment, check, from_dict, objective_of
-from trainrig.train.drivers.parent import die_with_parent
 from trainrig.train.parity import probe_of
 from trainrig.units import format_memory
 from trainrig.workload.hf_config import class_names, config_of

@@ -14,7 +14,6 @@ settle.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 import time
@@ -26,6 +25,7 @@ from typing import Any
 from trainrig.benchmarks.training import OTHER, PARTS
 from trainrig.measure import noise
 from trainrig.measure.worker_main import Parent, serve
+from trainrig.process.child import tune_malloc
 from trainrig.record import WRONG_ANSWER, Scalar, Status
 from trainrig.stats import median
 from trainrig.train.config import Experiment, check, from_dict
@@ -35,26 +35,12 @@ WARM_UP = 3
 """Steps that are trained and not counted as samples."""
 MAX_SAMPLES = 2000
 _LATE = 3
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def main() -> None:
     """Serve trainings until stdin closes."""
-    keep_memory()
+    tune_malloc()
     serve(train_case)
-
-
-def keep_memory() -> None:
-    """Let malloc keep what is freed instead of handing it back to the kernel (glibc only).
-
-    By default each tensor above some size is mapped anew and its pages are touched for the first
-    time in every step: on the CPU that costs more than the arithmetic of a softmax.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(_M_TOP_PAD, 1 << 26)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +95,8 @@ def train_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str
     with Engine(job.experiment, shape, device) as engine:
         if job.resume is not None:
             checkpoint.load(engine, job.resume)
-        parent.tell({"num_parameters": sum(w.numel() for w in engine.weights.master.values())})
+        num_parameters = sum(w.numel() for w in engine.weights.master.values())
+        parent.emit("model", num_parameters=num_parameters)
         parent.hold()
         with noise.watch(device) as watched:
             rows, wrong = _watch_loss(engine, job, parent)
@@ -168,14 +155,14 @@ def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
 
     def tell(row: dict[str, Any]) -> None:
         rows.append(row)
-        parent.tell({"row": row})
+        parent.emit("row", **row)
 
     def is_over(step: int) -> bool:
         enough = len(rows) > WARM_UP or job.seconds == math.inf
         return step >= job.stop or (enough and time.monotonic() >= until)
 
     if job.look and job.stop - engine.next_step > 1:  # its row is told with the next step's
-        parent.tell({"layout": layout_observed.first_step(engine, None)})
+        parent.emit("layout", **layout_observed.first_step(engine, None))
     every = job.experiment.checkpoint_every if job.checkpoint and job.whole else 0
     while not is_over(engine.next_step):
         due = (engine.next_step // every + 1) * every if every else job.stop
@@ -183,7 +170,7 @@ def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
         if every and (engine.next_step % every == 0 or engine.next_step >= job.stop):
             assert job.checkpoint is not None
             checkpoint.save(engine, job.checkpoint)
-            parent.tell({"checkpoint": str(job.checkpoint), "step": engine.next_step})
+            parent.emit("checkpoint", path=str(job.checkpoint), step=engine.next_step)
     return rows
 
 

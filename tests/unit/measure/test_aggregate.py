@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request
+from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status, from_json, to_json
 
 SUBJECT = Subject(device="RTX 4090", index=1, count=2, environment="abc")
@@ -26,9 +25,7 @@ def reply(seconds: float = 1e-3, **changes: Any) -> Reply:
 
 
 def attempts(*replies: Reply, family: str = "matmul") -> list[Record]:
-    request = Request(
-        family=family, case=CASES[family], settings=Settings(max_time=1.0), timeout=9.0
-    )
+    request = Request(family=family, case=CASES[family], settings={"max_time": 1.0}, timeout=9.0)
     return [attempt_record(request, r, SUBJECT, i) for i, r in enumerate(replies, start=1)]
 
 

@@ -210,7 +210,7 @@ def test_an_absent_fio_is_said_and_the_fallback_is_marked(tmp_path, monkeypatch)
         ("echo 'fio: engine libaio not loadable' >&2; exit 1", "engine libaio not loadable"),
         ("echo garbage", "empty"),
         ("echo '{\"a\": 1}'", "makes no sense"),
-        ("kill -9 $$", "said nothing"),
+        ("kill -9 $$", "printed nothing"),
         ("printf '\\377\\376{'", "not JSON"),
         ("exec sleep 60", "did not end within"),
     ],

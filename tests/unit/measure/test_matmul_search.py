@@ -15,7 +15,7 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import inspect
 from trainrig.measure.matmul import shape
 from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
-from trainrig.measure.worker import Reply, Request
+from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner import matmul_search
 from trainrig.runner.bench import BenchRequest, bench

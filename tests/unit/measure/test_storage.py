@@ -31,8 +31,8 @@ from trainrig.measure.disk_activity import Moved
 from trainrig.measure.family import SelfTimed, Unsupported
 from trainrig.measure.scratch_file import BLOCK, PAGE, Scratch
 from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Request, Worker
 from trainrig.measure.worker_main import run_case
+from trainrig.process.worker import Request, Worker
 from trainrig.record import Status
 
 SIZE = 4 * BLOCK
@@ -336,7 +336,7 @@ def test_a_disks_worker_measures_and_never_loads_torch(folder, tmp_path):
     request = Request(
         family="storage",
         case=storage.case_of("randread", "fio", SIZE),
-        settings=Settings(max_time=0.3),
+        settings={"max_time": 0.3},
         timeout=60.0,
     )
     with Worker(f"disk:{folder}", tmp_path / "log", command=serve) as worker:
@@ -351,7 +351,7 @@ def test_a_disks_worker_measures_and_never_loads_torch(folder, tmp_path):
 
 def points(op: str, *medians: float):
     case = storage.case_of(op, "fio")
-    request = Request(family="storage", case=case, settings=Settings(max_time=1.0), timeout=9.0)
+    request = Request(family="storage", case=case, settings={"max_time": 1.0}, timeout=9.0)
     subject = Subject(device="virtual disk, ext4", index=None, count=1, environment="e")
     return point_records(
         [

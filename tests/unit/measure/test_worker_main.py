@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request, Worker
+from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Status
 
-QUICK = Settings(max_time=0.02)
+QUICK = {"max_time": 0.02}
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +83,8 @@ def test_process_one_is_a_parent_like_any_other() -> None:
     """In a container the program is process 1, and its workers are not orphans."""
     program = (
         "import os; os.getppid = lambda: 1\n"
-        "from trainrig.measure import worker_main\n"
-        "worker_main._die_with_parent(); print('alive')\n"
+        "from trainrig.process import child\n"
+        "child.die_with_parent(); print('alive')\n"
     )
     source = str(Path(__file__).resolve().parents[3] / "src")
     done = subprocess.run(

@@ -11,6 +11,7 @@ import pytest
 
 from trainrig.analysis.training_results import stored
 from trainrig.errors import DataError, UsageError
+from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import batch_size, experiment_session
 from trainrig.runner import experiments as runner
@@ -19,7 +20,6 @@ from trainrig.runner.train_resume import done_in, experiments_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment, from_dict
 from trainrig.train.config_file import experiment_of, read_file
-from trainrig.train.launch import Ended
 from trainrig.workload import find
 from trainrig.workload.memory import memory
 

@@ -9,7 +9,7 @@ import pytest
 
 from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
 from trainrig.measure.family import family
-from trainrig.measure.worker import Reply
+from trainrig.process.worker import Reply
 from trainrig.record import Status
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, Task, matmul_case, qualify_plan, together
@@ -216,7 +216,7 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
     def run(device, request):
         work = family(request.family).work(request.case)
         call = max(work.flops, work.num_bytes) / speed
-        clock.now += min(max(request.settings.max_time, 4.0 * call), request.timeout)
+        clock.now += min(max(request.settings["max_time"], 4.0 * call), request.timeout)
         if 4.0 * call > request.timeout:
             return Reply(status=Status.TIMEOUT, reason="no answer")
         return quiet(call)

@@ -19,6 +19,7 @@ from trainrig.analysis.training_results import stored
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
+from trainrig.process.events import Events
 from trainrig.record import Outcome, Status
 from trainrig.report.experiments import resources
 from trainrig.report.experiments.side import side_of
@@ -35,7 +36,6 @@ from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.drivers import common
 from trainrig.train.engines import ALL, Result, Site, check_site
 from trainrig.train.parity import reference_of
-from trainrig.train.telling import Teller
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 UUIDS = tuple(f"GPU-0a1b2c3d-1111-2222-3333-44445555666{number}" for number in range(4))
@@ -133,14 +133,14 @@ def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
 def told(folder: Path, uuids: tuple[str, ...], held: tuple[float, ...] = (3e9, 5e9)) -> Result:
     """What two ranks told of their devices, memory and steps."""
     for rank, (uuid, allocated) in enumerate(zip(uuids, held, strict=True)):
-        teller = Teller(folder, rank)
+        events = Events(folder, rank)
         place = {"device": f"cuda:{rank}", "name": "RTX 4090", "uuid": uuid}
-        teller.tell("layout", placed={"visible": "3,2", "devices": [place]}, num_parameters=1)
+        events.emit("layout", placed={"visible": "3,2", "devices": [place]}, num_parameters=1)
         for row in ROWS:
-            teller.tell("row", **row)
-        teller.tell("trained", at=100.0 + rank)
+            events.emit("row", **row)
+        events.emit("trained", at=100.0 + rank)
         peak = {"device": f"cuda:{rank}", "allocated": allocated, "reserved": 2 * allocated}
-        teller.tell("memory", peak=allocated, reserved=2 * allocated, devices=[peak])
+        events.emit("memory", peak=allocated, reserved=2 * allocated, devices=[peak])
     return ALL["native"].collect(folder)
 
 

@@ -21,8 +21,7 @@ from trainrig.errors import StoreError
 from trainrig.measure import step
 from trainrig.measure import worker_main as measure_serve
 from trainrig.measure.family import family
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request, parse_reply
+from trainrig.process.worker import Reply, Request, parse_reply
 from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
 from trainrig.runner import training
 from trainrig.runner.executor import Executor, Pace
@@ -388,7 +387,7 @@ def test_a_worker_stops_when_its_time_is_over(data: Path) -> None:
     request = Request(
         family="step",
         case=task.case,
-        settings=Settings(max_time=0.05),
+        settings={"max_time": 0.05},
         timeout=60.0,
         extra=task.extra,
     )

@@ -1,4 +1,4 @@
-"""What every driver does around the engine that it drives: tell events, weigh, leave.
+"""What every driver does around the engine that it drives: emit events, weigh, leave.
 
 Imports the standard library and torch alone: a driver runs in its engine's environment.
 """
@@ -6,12 +6,9 @@ Imports the standard library and torch alone: a driver runs in its engine's envi
 from __future__ import annotations
 
 import gc
-import json
 import os
 import platform
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,49 +17,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainrig.train.drivers.parent import die_with_parent
-from trainrig.train.drivers.place import PLACE
+from trainrig.process.child import run_rank
+from trainrig.process.events import Events
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def run(train: Callable[[Path, Callable[..., None]], None]) -> None:
-    """``train(folder, tell)`` for the folder on the command line; then the process ends at once."""
-    die_with_parent()
-    folder, code = Path(sys.argv[1]), 1
-    PLACE.open(folder, RANK)
-    new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    events = os.open(folder / f"events-{RANK}.jsonl", new)
+    """``train(folder, emit)`` for the folder on the command line; then the process ends at once."""
 
-    def tell(event: str, **content: Any) -> None:
-        told = {"event": event, "at": time.monotonic(), **content}
-        os.write(events, json.dumps(told).encode() + b"\n")
+    def train_with(folder: Path, events: Events) -> None:
+        train(folder, events.emit)
 
-    try:
-        train(folder, tell)
-        gc.collect()
-        if dist.is_initialized():
-            dist.barrier()
-        tell("done")
-        code = 0
-    except Exception as error:  # noqa: BLE001 - the edge: anything may come out of another's code
-        tell("failed", **failure_of(error))
-        traceback.print_exc()
-    if code == 0 and dist.is_initialized():
-        dist.destroy_process_group()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # a thread of gloo may not outlive the interpreter
-
-
-def failure_of(error: BaseException) -> dict[str, str]:
-    """Why it failed, in one line, and of which kind."""
-    text = (str(error).strip().splitlines() or ["no message"])[0][:300]
-    oom = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in text
-    lost = "gloo" in text or isinstance(error, dist.DistError)
-    kind = "oom" if oom else "peer" if lost else "error"
-    kind = "port" if "EADDRINUSE" in str(error) else kind
-    return {"reason": f"{type(error).__name__}: {text}", "kind": kind}
+    run_rank(train_with)
 
 
 def software(*packages: str) -> dict[str, str]:

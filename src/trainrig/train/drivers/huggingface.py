@@ -31,9 +31,9 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from trainrig.data.batches import Shard
 from trainrig.data.open_batches import open_batches
+from trainrig.process.events import HEARTBEAT
 from trainrig.train.drivers import common
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
-from trainrig.train.drivers.place import PLACE
 
 OPTIMIZERS = {
     "adamw": "adamw_torch_fused",
@@ -59,7 +59,7 @@ def train(folder: Path, tell: Any) -> None:
     if asked["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {asked['nproc']}")
     before = common.resident()
-    PLACE.at(part="joining the other ranks" if common.SIZE > 1 else "start")
+    HEARTBEAT.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
     trainer = trainer_for(folder, asked, theirs, tell, plain=request.get("plain_loss", False))
     trainer.train()
     trainer.tell_all()
@@ -70,7 +70,7 @@ def train(folder: Path, tell: Any) -> None:
         probe = asked | {k: v for k, v in theirs["probe"].items() if k != "rates"}
         rates = theirs | {"rates": theirs["probe"]["rates"]}
         plain = request.get("plain_loss", False)
-        PLACE.at(step=0, part="the comparison's steps")
+        HEARTBEAT.set_position(step=0, part="the comparison's steps")
         trainer = trainer_for(folder, probe, rates, lambda *_, **__: None, plain=plain)
         trainer.train()
         rows = trainer.rows()

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
+from trainrig.process.events import HEARTBEAT
 from trainrig.train.drivers import common
-from trainrig.train.drivers.place import PLACE
 
 TAKES_NORM = hasattr(Trainer, "_get_grad_norm")
 """Whether Trainer takes the gradient's norm without clipping: since transformers 5."""
@@ -91,9 +91,9 @@ class Timed(Trainer):
     def _gather(self, *args: Any, **kwargs: Any) -> Any:
         """While it fetches samples, Trainer asks all ranks for the number of their targets."""
         start = self.mark()
-        PLACE.at(operation="all_gather")
+        HEARTBEAT.set_position(operation="all_gather")
         found = self._gather_as_it_is(*args, **kwargs)
-        PLACE.at()
+        HEARTBEAT.set_position()
         if self._fetches:
             self._out_of("data_wait", start)
         return found
@@ -101,7 +101,7 @@ class Timed(Trainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """A step begins with waiting for its samples."""
         start = self.mark()
-        PLACE.at(step=len(self.begun), part="data_wait")
+        HEARTBEAT.set_position(step=len(self.begun), part="data_wait")
         self.begun.append(start)
         self.losses.append(torch.zeros((), device=self.args.device))
         self._fetches = True
@@ -115,11 +115,11 @@ class Timed(Trainer):
         if len(self.begun) == 1 and not self.facts["micro_batches"]:
             self._hook()
         self._step_from = self.mark()
-        PLACE.at(part="forward")
+        HEARTBEAT.set_position(part="forward")
         self.facts["micro_batches"] += len(self.begun) == 1
         loss = super().training_step(*args, **kwargs)
         self._part("backward", self._backward_from)
-        PLACE.at(part="optimizer")
+        HEARTBEAT.set_position(part="optimizer")
         if self._launched is not None:
             self._out_of("backward", self._launched)
             self._launched = None
@@ -131,7 +131,7 @@ class Timed(Trainer):
         """Forward."""
         found = super().compute_loss(*args, **kwargs)
         self._part("forward", self._step_from)
-        PLACE.at(part="backward")
+        HEARTBEAT.set_position(part="backward")
         if "weights_between" not in self.facts:
             model: Any = self.model
             self.facts["weights_between"] = common.elements(model.parameters())
@@ -190,7 +190,7 @@ class Timed(Trainer):
     def _reduce(self, bucket: Any) -> Any:
         """What DDP does by itself, with a mark when the last bucket goes out."""
         self.reduced += 1
-        PLACE.at(operation="all_reduce")
+        HEARTBEAT.set_position(operation="all_reduce")
         self.facts["reduce_dtype"] = common.kind([bucket.buffer()])
         future = dist.all_reduce(bucket.buffer().div_(common.SIZE), async_op=True).get_future()
         if bucket.is_last():
@@ -247,9 +247,9 @@ class Timed(Trainer):
         steps = len(self.norms)
         losses = torch.stack(self.losses[:steps]).double()
         if dist.is_initialized():
-            PLACE.at(part="the mean of the losses", operation="all_reduce")
+            HEARTBEAT.set_position(part="the mean of the losses", operation="all_reduce")
             dist.all_reduce(losses)
-            PLACE.at()
+            HEARTBEAT.set_position()
             losses /= common.SIZE
         names = ("data_wait", "forward", "backward", "optimizer")
         taken = [dict.fromkeys(names, 0.0) for _ in range(steps)]

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainrig.benchmarks.training import COMMUNICATION
+from trainrig.process.events import Events
 from trainrig.train.native.step_timer import Stopwatch
-from trainrig.train.telling import Teller
 
 # Their names changed with torch 2.13.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -40,10 +40,10 @@ class Collectives:
     """What the ranks of a group say to each other."""
 
     def __init__(
-        self, watch: Stopwatch[Any], teller: Teller | None = None, *, on_host: bool = True
+        self, watch: Stopwatch[Any], events: Events | None = None, *, on_host: bool = True
     ) -> None:
         """``on_host``: the host itself carries what is said, so its clock sees how long."""
-        self.watch, self._teller, self.on_host = watch, teller, on_host
+        self.watch, self._events, self.on_host = watch, events, on_host
         self.group: Any = None
         """The ranks with other samples; None: all."""
         self.reduced: Counter[torch.dtype] = Counter()
@@ -87,8 +87,8 @@ class Collectives:
 
     def name(self, operation: str) -> None:
         """What would be to blame, did the rank hang now."""
-        if self._teller is not None:
-            self._teller.at(operation=operation)
+        if self._events is not None:
+            self._events.set_position(operation=operation)
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over the ranks, in place."""

@@ -12,9 +12,9 @@ import torch
 
 import gloo_ranks
 from trainrig import models
+from trainrig.process.supervisor import Command, launch
 from trainrig.record import Status
 from trainrig.train.config import Experiment, to_dict
-from trainrig.train.launch import Command, launch
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference
 
@@ -54,7 +54,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         ranks=2,
         env={"OMP_NUM_THREADS": "1"},
     )
-    ended = launch(command, folder, silence=120.0)
+    ended = launch(command, folder, stall_timeout=120.0)
     assert ended.status is Status.OK, ended.reason
     got = json.loads((folder / "found.json").read_text())
     for name in LAYOUTS:

@@ -1,13 +1,16 @@
-"""The parent's side of a worker process: one case at a time, each under a hard time limit.
+"""A child that stays and answers requests: one case at a time, each under a hard time limit.
 
-A crash, an out-of-memory kill, a hang or garbage instead of a reply costs one
-case: the reply says what happened and the worker is started afresh for the next
-one.  The parent sleeps in `select` while a case runs, and takes no processor
-time from it.  Every request has a number that its reply must repeat, so that no
-stale answer is ever taken for the next case's.
+A crash, an out-of-memory kill, a hang or garbage instead of a reply costs one case: the reply says
+what happened and the worker is started afresh for the next one.  The parent sleeps in `select`
+while a case runs, and takes no processor time from it.  Every request has a number that its reply
+must repeat, so that no stale answer is ever taken for the next case's.
 
-The kernel ends a worker with the thread that started it (PR_SET_PDEATHSIG):
-start workers from a thread that outlives them.
+Requests are JSON lines on the worker's stdin; its events (`events`) come by its stdout: ``ready``
+once, ``holding`` where a held case is prepared, ``reply`` for each request.  Any other event is a
+sign of life and is handed on.
+
+The kernel ends a worker with the thread that started it (PR_SET_PDEATHSIG): start workers from a
+thread that outlives them.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import math
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -31,7 +33,9 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.errors import UnavailableError, first_problem
-from trainrig.measure.timing import Settings
+from trainrig.process.events import parse_event
+from trainrig.process.programs import last_line
+from trainrig.process.supervisor import NOTHING, Child, oom_kills, signal_name
 from trainrig.record import Case, Status
 from trainrig.units import format_time
 
@@ -43,10 +47,7 @@ _TICK = 1.0
 # A reply with thousands of samples is 50 kB; what is longer than this is none.
 _MAX_LINE = 1 << 22
 
-Heard = Callable[[Mapping[str, Any]], None]
-
-# The worker's word that a held case is prepared.
-HOLDING = b'{"holding": true}'
+OnEvent = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +56,13 @@ class Request:
 
     family: str
     case: Case
-    settings: Settings
+    settings: Mapping[str, float | None]
+    """How long to sample, as `measure.timing.Settings` has it."""
     timeout: float
-    """Hard limit in seconds until it says something: the reply, preparation and the answer's check
-    included, or news of a training's next step."""
+    """Hard limit in seconds until the next event: the reply, preparation and the answer's check
+    included."""
     limit: float = math.inf
-    """Hard limit in seconds of the whole case, whatever it says meanwhile."""
+    """Hard limit in seconds of the whole case, whatever events come meanwhile."""
     hold: bool = False
     """Wait for the parent's word between preparing and timing: several devices start together."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -68,16 +70,11 @@ class Request:
 
     def to_line(self, number: int) -> bytes:
         """The request as the worker reads it; its reply repeats ``number``."""
-        settings = {
-            "max_time": self.settings.max_time,
-            "warmup_time": self.settings.warmup_time,
-            "target": self.settings.target,
-        }
         request = {
             "id": number,
             "family": self.family,
             "case": dict(self.case),
-            "settings": settings,
+            "settings": dict(self.settings),
             "hold": self.hold,
             "extra": dict(self.extra),
         }
@@ -86,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What became of a case in one worker."""
+    """The outcome of a case in one worker."""
 
     __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -124,7 +121,7 @@ class Worker:
         self._lock = threading.Lock()  # between a restart and a stop from another thread
         self._stopped = False
         self._busy = False
-        self._heard: Heard = lambda _: None
+        self._on_event: OnEvent = lambda _: None
         self._start()
 
     def __enter__(self) -> Worker:
@@ -135,49 +132,45 @@ class Worker:
 
     def _start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, self.device],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in the terminal reaches the parent alone
-            )
+            self._child = Child([*self._command, self.device], log=log, piped=True)
+        self._process = self._child.process
         self._buffer = b""
         self._ready: dict[str, Any] | None = None
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> dict[str, Any]:
-        """What the worker says of itself once torch is loaded.
+        """The content of the worker's ``ready`` event, once torch is loaded.
 
         Raises UnavailableError when it does not come up.
         """
         if self._ready is not None:
             return self._ready
         line = self._read_line(timeout)
-        self._ready = _parse_ready(line)
-        if self._ready is None:
-            alive = line is None and self._reap() is None
+        event = parse_event(line or b"")
+        if event is None or event["event"] != "ready":
+            alive = line is None and self._child.wait(0.5) is None
             self._kill()
-            said = f"it said {line[:80]!r}" if line is not None else self._last_words()
-            how = f"not within {timeout:.0f} s" if alive else said
+            printed = f"it wrote {line[:80]!r}" if line is not None else self._last_line()
+            why = f"not within {timeout:.0f} s" if alive else printed
             raise UnavailableError(
-                f"the worker for {self.device} did not start: {how}", f"its log is {self._log}"
+                f"the worker for {self.device} did not start: {why}", f"its log is {self._log}"
             )
+        self._ready = {name: event[name] for name in event if name not in ("event", "at")}
         return self._ready
 
     def run(
         self,
         request: Request,
         released: Callable[[], None] = lambda: None,
-        heard: Heard = lambda _: None,
+        on_event: OnEvent = lambda _: None,
     ) -> Reply:
         """Run one case.  Whatever happens to the worker becomes the reply's status.
 
         A request with `hold` is prepared first; then ``released`` is called, and
-        when it returns the timing starts.  ``heard`` is given what the worker tells
-        before its reply, at once.
+        when it returns the timing starts.  ``on_event`` is given the worker's other
+        events at once.
         """
         self._busy = True
-        self._heard = heard
+        self._on_event = on_event
         try:
             reply = self._run(request, released)
         finally:
@@ -195,13 +188,13 @@ class Worker:
                 released()
             return self._replace(Reply(status=Status.FAILED, reason=error.message))
         self._number += 1
-        kills_before = _oom_kills()
+        kills_before = oom_kills()
         self._send(request.to_line(self._number))
         until = start + request.limit
         line = self._read_line(request.timeout, until)
         if request.hold:
             released()  # also when it died: the others must not wait for it
-            if line == HOLDING:
+            if (parse_event(line or b"") or {}).get("event") == "holding":
                 self._send(b"go\n")
                 line = self._read_line(request.timeout, until)
         duration = time.monotonic() - start
@@ -249,29 +242,29 @@ class Worker:
 
     def _post_mortem(self, timeout: float, kills_before: int, duration: float) -> Reply:
         """Why no reply came; the process is gone afterwards."""
-        code = self._reap()
+        code = self._child.wait(0.5)  # a pipe closes a moment before the exit code is known
         self._kill()
         if code is None:
             reason = f"no answer within {format_time(timeout)}; the worker was killed"
             return Reply(status=Status.TIMEOUT, reason=reason, duration=duration)
-        if code == -signal.SIGKILL and _oom_kills() > kills_before:
+        if code == -signal.SIGKILL and oom_kills() > kills_before:
             reason = "the kernel's out-of-memory killer ended the worker"
             return Reply(status=Status.OOM, reason=reason, duration=duration)
-        how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
-        reason = f"the worker died with {how}: {self._last_words()}"
+        how = f"signal {signal_name(-code)}" if code < 0 else f"exit code {code}"
+        reason = f"the worker died with {how}: {self._last_line()}"
         return Reply(status=Status.FAILED, reason=reason, duration=duration)
 
     def _read_line(self, timeout: float, until: float = math.inf) -> bytes | None:
-        """The next line that is no news, or None at death or after ``timeout`` seconds of silence.
+        """The next line that the parent waits for; None at death or after ``timeout`` seconds.
 
-        News is a sign of life: the time starts anew, but none is waited for beyond ``until``.
+        Another event is a sign of life: the time starts anew, but never beyond ``until``.
         """
         while True:
             line = self._read_any(min(time.monotonic() + timeout, until))
-            news = _parse_news(line)
-            if news is None:
+            event = parse_event(line or b"")
+            if event is None or event["event"] in ("ready", "holding", "reply"):
                 return line
-            self._heard(news)
+            self._on_event(event)
 
     def _read_any(self, deadline: float) -> bytes | None:
         assert self._process.stdout is not None
@@ -293,15 +286,8 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _reap(self) -> int | None:
-        """The exit code, or None while it lives; a pipe closes a moment before that is known."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
-        return self._process.poll()
-
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._child.kill()
         self._process.wait()
 
     def _close(self) -> None:
@@ -310,25 +296,22 @@ class Worker:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
 
-    def _last_words(self) -> str:
-        """The last line of the worker's log."""
-        try:
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return lines[-1][:200] if lines else "it said nothing"
+    def _last_line(self) -> str:
+        return last_line(self._log, NOTHING)
 
 
 def parse_reply(line: bytes, number: int) -> Reply:
     """The reply in one line from a worker to request ``number``; ValueError if it is none."""
     try:
-        found = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError):
         raise ValueError(f"not JSON: {line[:80]!r}") from None
-    if not isinstance(found, dict) or found.pop("id", None) != number:
+    if not isinstance(content, dict) or content.pop("id", None) != number:
         raise ValueError(f"no reply to request {number}: {line[:80]!r}")
     try:
-        reply = _reply_adapter().validate_python(found)
+        reply = _reply_adapter().validate_python(
+            {name: content[name] for name in content if name not in ("event", "at")}
+        )
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
     if reply.status is Status.OK and min(reply.samples, default=0.0) <= 0.0:
@@ -336,45 +319,6 @@ def parse_reply(line: bytes, number: int) -> Reply:
     return reply
 
 
-def _parse_news(line: bytes | None) -> Mapping[str, Any] | None:
-    """What a worker tells before its reply: ``{"news": {...}}``; None for any other line."""
-    if line is None or not line.startswith(b'{"news"'):
-        return None
-    try:
-        news = json.loads(line)["news"]
-    except (ValueError, RecursionError, KeyError):
-        return None
-    return news if isinstance(news, dict) else None
-
-
-def _parse_ready(line: bytes | None) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line or b"")
-    except (ValueError, RecursionError):
-        return None
-    ready = found.get("ready") if isinstance(found, dict) else None
-    return ready if isinstance(ready, dict) else None
-
-
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
     return TypeAdapter(Reply)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return str(number)
-
-
-def _oom_kills() -> int:
-    """How often the kernel's out-of-memory killer has struck since boot; 0 where unreadable."""
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return 0

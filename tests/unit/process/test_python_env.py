@@ -24,23 +24,31 @@ from machine_fakes import healthy
 from trainrig.analysis.compare_training import unlike
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
+from trainrig.process import python_env
+from trainrig.process.python_env import (
+    inspect_python,
+    interpreter_for,
+    is_foreign,
+    missing_requirement,
+)
+from trainrig.process.supervisor import launch
 from trainrig.record import Status
 from trainrig.report.experiments import side
 from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.targets import Target
 from trainrig.runner.train_prepare import environment_of
 from trainrig.runner.train_records import records_of, summary_of
-from trainrig.train import interpreters
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ALL, Site, check_site, python_of
-from trainrig.train.interpreters import ask, chosen, is_foreign, lacks
-from trainrig.train.launch import launch
 from trainrig.train.layout_check import check_layout
 
 ROOT = Path(__file__).resolve().parents[3]
 SRC = ROOT / "src"
 DRIVERS = SRC / "trainrig" / "train" / "drivers"
+FOREIGN = [path for path in DRIVERS.glob("*.py") if path.stem != "huggingface_init"]
+"""What runs in a framework's own Python: its first weights are written by ours."""
+LIGHT = ("trainrig.process.child", "trainrig.process.events")
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
 FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
 
@@ -49,9 +57,9 @@ FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate
 def unnamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No interpreter is named, and none was asked before."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    ask.cache_clear()
+    inspect_python.cache_clear()
     yield
-    ask.cache_clear()
+    inspect_python.cache_clear()
 
 
 def script(path: Path, body: str) -> str:
@@ -76,10 +84,10 @@ def test_the_key_comes_before_the_variable_before_this_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, variable = python(tmp_path / "key"), python(tmp_path / "variable")
-    assert chosen("", "huggingface") == sys.executable
+    assert interpreter_for("", "huggingface") == sys.executable
     monkeypatch.setenv(VARIABLE, variable)
-    assert chosen("", "huggingface") == variable
-    assert chosen(key, "huggingface") == key
+    assert interpreter_for("", "huggingface") == variable
+    assert interpreter_for(key, "huggingface") == key
     assert not is_foreign(sys.executable) and is_foreign(key)
 
 
@@ -89,10 +97,10 @@ def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     link.parent.mkdir()
     link.symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
-    assert chosen("bin/python", "huggingface") == str(link)
+    assert interpreter_for("bin/python", "huggingface") == str(link)
     assert is_foreign(str(link))
     monkeypatch.setenv("PATH", str(link.parent))
-    assert chosen("python", "huggingface") == str(link)
+    assert interpreter_for("python", "huggingface") == str(link)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +118,16 @@ def test_a_name_that_is_none_is_refused_with_its_origin(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("no program")
     with pytest.raises(UsageError, match=f"^python = {name}: {words}$"):
-        chosen(name, "huggingface")
+        interpreter_for(name, "huggingface")
     monkeypatch.setenv(VARIABLE, name)
     with pytest.raises(UsageError, match=f"^{VARIABLE} = {name}: {words}$"):
-        chosen("", "huggingface")
+        interpreter_for("", "huggingface")
 
 
 def test_a_folder_of_an_environment_is_answered_with_its_python(tmp_path: Path) -> None:
     inside = python(tmp_path)
     with pytest.raises(UsageError) as caught:
-        chosen(str(tmp_path), "huggingface")
+        interpreter_for(str(tmp_path), "huggingface")
     assert caught.value.hint == inside
 
 
@@ -139,7 +147,7 @@ def said(path: str) -> str | None:
 def test_what_it_lacks_is_asked_of_it_and_not_of_us(tmp_path: Path) -> None:
     path = python(tmp_path)
     assert said(path) is None
-    assert ask(path, tuple(FOUND)).packages == FOUND
+    assert inspect_python(path, tuple(FOUND)).packages == FOUND
     none = python(tmp_path / "none", transformers=None)
     assert said(none) == f"transformers is not installed in {none}"
     old = python(tmp_path / "old", transformers="4.45.2")
@@ -169,7 +177,7 @@ def test_an_old_python_is_told_before_its_packages(tmp_path: Path) -> None:
 def test_what_is_no_python_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: str
 ) -> None:
-    monkeypatch.setattr(interpreters, "_TIMEOUT", 0.4 if "tail" in body else 60.0)
+    monkeypatch.setattr(python_env, "_TIMEOUT", 0.4 if "tail" in body else 60.0)
     path = script(tmp_path / "python", body)
     with pytest.raises(UnavailableError) as caught:
         check_site(Experiment(backend="huggingface", python=path), Site(gpus=0, cores=2))
@@ -187,9 +195,9 @@ def test_a_file_that_is_no_program_of_this_machine_is_one_line(tmp_path: Path) -
 
 def test_it_is_asked_once(tmp_path: Path) -> None:
     path = python(tmp_path)
-    assert lacks(path, {"torch": ""}) is None
+    assert missing_requirement(path, {"torch": ""}) is None
     Path(path).unlink()
-    assert lacks(path, {"torch": ""}) is None
+    assert missing_requirement(path, {"torch": ""}) is None
 
 
 def test_pythons_of_all_ages_understand_the_question() -> None:
@@ -199,7 +207,7 @@ def test_pythons_of_all_ages_understand_the_question() -> None:
     ]
     for path in (sys.executable, *filter(None, map(shutil.which, names))):
         if subprocess.run([path, "-V"], check=False, capture_output=True).returncode == 0:
-            answer = ask(path, ("json", "nosuch"))
+            answer = inspect_python(path, ("json", "nosuch"))
             assert answer.broken is None and len(answer.version) == 3, path
             assert dict(answer.packages) == ({"json": ""} if answer.version >= (3, 8) else {})
 
@@ -236,7 +244,7 @@ def test_the_first_weights_are_written_by_our_own_python(tmp_path: Path) -> None
 def imports_of(path: Path) -> set[str]:
     """What a module imports when it is loaded; what is only for types is left out."""
     found: set[str] = set()
-    for node in ast.parse(path.read_text(), feature_version=interpreters.LEAST).body:
+    for node in ast.parse(path.read_text(), feature_version=python_env.LEAST).body:
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -256,18 +264,27 @@ def path_of(module: str) -> Path | None:
 
 
 def test_drivers_import_their_project_and_our_data_alone() -> None:
-    for path in DRIVERS.glob("*.py"):
-        allowed = {"torch", "transformers"} if path.stem not in ("start", "parent") else set()
+    for path in FOREIGN:
+        allowed = {"torch", "transformers"} if path.stem != "start" else set()
         for module in imports_of(path):
             top = module.split(".")[0]
-            ours = module.startswith(("trainrig.data", "trainrig.train.drivers"))
+            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", *LIGHT))
             assert ours or top in allowed | sys.stdlib_module_names, (path.name, module)
+
+
+def test_what_a_child_loads_of_process_is_the_standard_library() -> None:
+    for module in LIGHT:
+        path = path_of(module)
+        assert path is not None
+        for other in imports_of(path):
+            ours = other == "trainrig.errors" or other.startswith(LIGHT)
+            assert ours or other.split(".")[0] in sys.stdlib_module_names, (module, other)
 
 
 def test_nothing_that_a_driver_reaches_needs_more_than_numpy() -> None:
     """Through all modules that loading one loads, with the packages around them."""
     seen: set[str] = set()
-    waiting = {f"trainrig.train.drivers.{path.stem}" for path in DRIVERS.glob("*.py")}
+    waiting = {f"trainrig.train.drivers.{path.stem}" for path in FOREIGN}
     outside: set[str] = set()
     while waiting:
         module = waiting.pop()

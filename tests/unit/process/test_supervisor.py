@@ -19,19 +19,18 @@ import psutil
 import pytest
 
 from trainrig.errors import UnavailableError, UsageError
+from trainrig.process.events import Events, Heartbeat, position_of, read_events
+from trainrig.process.supervisor import Command, Ended, launch
 from trainrig.record import Status
-from trainrig.train.drivers.place import Place
-from trainrig.train.launch import Command, Ended, launch
-from trainrig.train.telling import Teller, read_events, where_is
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 # Every rank waits for the others' files before it goes on: no sleep decides what is seen.
 HEAD = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from trainrig.train.telling import Teller
+from trainrig.process.events import Events
 folder, rank = Path(sys.argv[1]), int(os.environ.get("RANK", "0"))
-teller = Teller(folder, rank)
+events = Events(folder, rank)
 def meet(name):
     (folder / f"{name}-{rank}").touch()
     while len(list(folder.glob(f"{name}-*"))) < int(os.environ.get("WORLD_SIZE", "1")):
@@ -64,7 +63,7 @@ def left_behind(folder: Path) -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def none_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("trainrig.train.launch._GRACE", 0.3)
+    monkeypatch.setattr("trainrig.process.supervisor._GRACE", 0.3)
     yield
     until = time.monotonic() + 10.0
     while left_behind(tmp_path) and time.monotonic() < until:
@@ -73,11 +72,11 @@ def none_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_ranks_that_end_well(tmp_path: Path) -> None:
-    heard: list[tuple[int, Mapping[str, Any]]] = []
-    body = 'meet("a"); teller.tell("row", step=0); teller.tell("done")'
-    ended = run(tmp_path, body, heard=lambda rank, event: heard.append((rank, event)))
+    received: list[tuple[int, Mapping[str, Any]]] = []
+    body = 'meet("a"); events.emit("row", step=0); events.emit("done")'
+    ended = run(tmp_path, body, on_event=lambda rank, event: received.append((rank, event)))
     assert ended.status is Status.OK
-    assert sorted((rank, event["event"]) for rank, event in heard) == [
+    assert sorted((rank, event["event"]) for rank, event in received) == [
         (0, "done"),
         (0, "row"),
         (1, "done"),
@@ -86,7 +85,7 @@ def test_ranks_that_end_well(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_ends_without_a_word_has_failed(tmp_path: Path) -> None:
-    body = 'print("last words"); teller.tell("done") if rank == 0 else None'
+    body = 'print("last words"); events.emit("done") if rank == 0 else None'
     ended = run(tmp_path, body)
     assert ended.status is Status.FAILED
     assert ended.reason == "rank 1 ended with exit code 0: last words"
@@ -97,7 +96,7 @@ def test_a_rank_that_leaves_early_without_a_word_is_named(tmp_path: Path, code: 
     """The others would wait for it for long, or say that they lost it."""
     body = f"""
 if rank == 1:
-    teller.at(part="joining the other ranks")
+    events.set_position(part="joining the other ranks")
     meet("a")
     os._exit({code})
 meet("a")
@@ -106,28 +105,28 @@ forever()
     ended = run(tmp_path, body)
     assert ended.status is Status.FAILED
     words = f"rank 1 ended with exit code {code} in joining the other ranks of step 0: "
-    assert ended.reason == words + "it said nothing"
+    assert ended.reason == words + "it printed nothing"
 
 
 def test_a_speechless_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
     body = """
 meet("a")
 if rank == 0:
-    teller.tell("failed", reason="connection reset by peer", kind="peer")
+    events.emit("failed", reason="connection reset by peer", kind="peer")
 meet("b")
 os._exit(1 - rank)
 """
     ended = run(tmp_path, body)
-    assert ended.reason == "rank 1 ended with exit code 0: it said nothing"
+    assert ended.reason == "rank 1 ended with exit code 0: it printed nothing"
 
 
 def test_a_rank_that_is_held_is_told_from_those_that_wait(tmp_path: Path) -> None:
     body = """
-teller.at(step=5, part="backward", operation="all_reduce")
+events.set_position(step=5, part="backward", operation="all_reduce")
 meet("a")
 os.kill(os.getpid(), signal.SIGSTOP) if rank else forever()
 """
-    ended = run(tmp_path, body, silence=1.0)
+    ended = run(tmp_path, body, stall_timeout=1.0)
     place = "in all_reduce in backward of step 5"
     assert ended.reason is not None
     assert ended.reason.endswith(f": rank 1 is stopped {place}; rank 0 waits {place}")
@@ -137,11 +136,11 @@ def test_going_on_is_a_sign_of_life(tmp_path: Path) -> None:
     """Steps may be longer than the silence that is allowed: parts of them are shorter."""
     body = """
 for step in range(40):
-    teller.at(step=step)
+    events.set_position(step=step)
     time.sleep(0.05)
-teller.tell("done")
+events.emit("done")
 """
-    assert run(tmp_path, body, ranks=1, silence=1.0).status is Status.OK
+    assert run(tmp_path, body, ranks=1, stall_timeout=1.0).status is Status.OK
 
 
 def test_ranks_are_no_part_of_the_job_around_them(
@@ -152,7 +151,7 @@ def test_ranks_are_no_part_of_the_job_around_them(
     for name in around:
         monkeypatch.setenv(name, "3")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    body = 'teller.tell("env", **os.environ); teller.tell("done")'
+    body = 'events.emit("env", **os.environ); events.emit("done")'
     for ranks in (1, 2):
         folder = tmp_path / str(ranks)
         folder.mkdir()
@@ -169,22 +168,22 @@ def test_a_folder_with_files_like_pythons_own_is_no_matter(
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.chdir(tmp_path)
     command = Command(
-        argv=(sys.executable, "-m", "trainrig.train.drivers.parent"),
+        argv=(sys.executable, "-m", "trainrig.process.child"),
         env={"TRAINRIG_TEST_RANKS": str(tmp_path)},
-        prepare=(sys.executable, "-m", "trainrig.train.telling"),
+        prepare=(sys.executable, "-m", "trainrig.process.events"),
     )
     ended = launch(command, tmp_path)
-    assert ended.reason == "rank 0 ended with exit code 0: it said nothing"
+    assert ended.reason == "rank 0 ended with exit code 0: it printed nothing"
 
 
 def test_a_killed_rank_is_named_with_its_place(tmp_path: Path) -> None:
     body = """
 if rank == 1:
-    teller.at(step=3, part="backward")
+    events.set_position(step=3, part="backward")
     meet("a")
     os.kill(os.getpid(), signal.SIGKILL)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-teller.at(step=3, part="backward", operation="all_reduce")
+events.set_position(step=3, part="backward", operation="all_reduce")
 meet("a")
 forever()
 """
@@ -197,9 +196,9 @@ def test_the_rank_to_blame_comes_before_those_that_lost_it(tmp_path: Path) -> No
     body = """
 meet("a")
 if rank == 0:
-    teller.tell("failed", reason="RuntimeError: connection closed by peer", kind="peer")
+    events.emit("failed", reason="RuntimeError: connection closed by peer", kind="peer")
 else:
-    teller.tell("failed", reason="the loss is nan at step 4: training stopped", kind="Diverged")
+    events.emit("failed", reason="the loss is nan at step 4: training stopped", kind="Diverged")
 meet("b")
 sys.exit(1)
 """
@@ -209,18 +208,19 @@ sys.exit(1)
 
 
 def test_too_little_memory_is_told_apart(tmp_path: Path) -> None:
-    ended = run(tmp_path, 'teller.tell("failed", reason="no room", kind="oom"); sys.exit(1)', 1)
+    ended = run(tmp_path, 'events.emit("failed", reason="no room", kind="oom"); sys.exit(1)', 1)
     assert (ended.status, ended.reason) == (Status.OOM, "rank 0: no room")
 
 
 def test_a_hang_names_who_waits_and_who_did_not_come(tmp_path: Path) -> None:
     body = """
-teller.at(step=5, part="forward" if rank else "backward", operation="" if rank else "all_reduce")
+part, operation = ("forward", "") if rank else ("backward", "all_reduce")
+events.set_position(step=5, part=part, operation=operation)
 meet("a")
-teller.tell("row", step=4)
+events.emit("row", step=4)
 forever()
 """
-    ended = run(tmp_path, body, silence=0.5)
+    ended = run(tmp_path, body, stall_timeout=0.5)
     assert ended.status is Status.TIMEOUT
     assert ended.reason is not None and ended.reason.endswith(
         "rank 1 is in forward of step 5; rank 0 waits in all_reduce in backward of step 5"
@@ -235,11 +235,11 @@ def test_an_interruption_leaves_no_process(tmp_path: Path) -> None:
     body = """
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-teller.tell("row", step=0)
+events.emit("row", step=0)
 forever()
 """
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, body, heard=interrupt)
+        run(tmp_path, body, on_event=interrupt)
 
 
 def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
@@ -251,15 +251,15 @@ def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
         "c.run(train)\n"
     )
     parent = (
-        "import sys; from pathlib import Path; from trainrig.train.launch import *\n"
+        "import sys; from pathlib import Path; from trainrig.process.supervisor import *\n"
         "f = Path(sys.argv[1])\n"
         "c = Command(argv=(sys.executable, str(f / 'rank.py'), str(f)), ranks=2, env="
         "{'TRAINRIG_TEST_RANKS': str(f)})\n"
         "seen = set()\n"
-        "def heard(rank, event):\n"
+        "def on_event(rank, event):\n"
         "    seen.add(rank)\n"
         "    print(len(seen), flush=True)\n"
-        "launch(c, f, heard=heard)\n"
+        "launch(c, f, on_event=on_event)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", parent, str(tmp_path)],
@@ -281,7 +281,7 @@ def test_a_rank_whose_parent_went_before_it_could_ask_leaves(tmp_path: Path) -> 
     """The parent is gone while the rank still imports torch; and it may be process 1."""
     program = (
         "import os, sys; from pathlib import Path\n"
-        "from trainrig.train.drivers import parent as p\n"
+        "from trainrig.process import child as p\n"
         "assert not p._is_gone(str(os.getppid())) and not p._is_gone('')\n"
         "assert not p._is_gone(sys.argv[1])  # a script lies between\n"
         "assert p._is_gone(sys.argv[2])\n"
@@ -301,7 +301,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         other.listen()
         port = other.getsockname()[1]
         monkeypatch.setenv("MASTER_PORT", str(port))
-        with pytest.raises(UsageError, match=f"port {port} is not to be had") as caught:
+        with pytest.raises(UsageError, match=f"port {port} is not available") as caught:
             run(tmp_path, "")
     assert "\n" not in caught.value.message
     monkeypatch.setenv("MASTER_PORT", "²")
@@ -321,7 +321,7 @@ def test_ranks_that_could_not_hear_each_other_are_not_started(
     with pytest.raises(UnavailableError, match=r"127.0.0.1: Network is unreachable") as caught:
         run(tmp_path, "")
     assert caught.value.hint is not None and "lo up" in caught.value.hint
-    assert run(tmp_path, 'teller.tell("done")', ranks=1).status is Status.OK
+    assert run(tmp_path, 'events.emit("done")', ranks=1).status is Status.OK
 
 
 def test_another_port_is_taken_where_one_is_lost(tmp_path: Path) -> None:
@@ -332,9 +332,9 @@ ports = seen.read_text().split() if seen.exists() else []
 seen.write_text(" ".join([*ports, os.environ["MASTER_PORT"]]))
 meet(f"try{len(ports)}")
 if len(ports) < 2 and rank == 0:
-    teller.tell("failed", reason="port 1 is in use", kind="port")
+    events.emit("failed", reason="port 1 is in use", kind="port")
     sys.exit(1)
-teller.tell("done")
+events.emit("done")
 """
     assert run(tmp_path, body).status is Status.OK
     assert len((tmp_path / "seen-0").read_text().split()) == 3
@@ -357,14 +357,14 @@ def test_a_program_that_cannot_be_prepared_fails_alone(
         prepare=(sys.executable, "-c", program),
         env={"TRAINRIG_TEST_RANKS": str(tmp_path)},
     )
-    ended = launch(command, tmp_path, silence=1.0)
+    ended = launch(command, tmp_path, stall_timeout=1.0)
     assert ended.status is status
     assert ended.reason is not None and words in ended.reason
 
 
 def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
-    teller, began = Teller(tmp_path, 0), time.monotonic()
-    teller.tell("row", step=0)
+    events, began = Events(tmp_path, 0), time.monotonic()
+    events.emit("row", step=0)
     ((behind, event),) = read_events(tmp_path, 0)
     assert event == {"event": "row", "at": event["at"], "step": 0}
     assert began <= event["at"] <= time.monotonic()
@@ -374,23 +374,23 @@ def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
     odd = b'w", "st\n\n\xff\xfe\n[1]\n{}\n{"event": 3}\n' + b"[" * 9999 + b"\n"
     with (tmp_path / "events-0.jsonl").open("ab") as file:
         file.write(odd)
-    teller.tell("row", loss=float("nan"), time=float("inf"))
+    events.emit("row", loss=float("nan"), time=float("inf"))
     ((_, event),) = read_events(tmp_path, 0, behind)
     assert event.items() >= {"event": "row", "loss": None, "time": None}.items()
     assert list(read_events(tmp_path, 1)) == []
-    teller.at(step=2, part="forward", operation="all_gather")
-    assert str(where_is(tmp_path, 0)) == "all_gather in forward of step 2"
-    assert where_is(tmp_path, 1) is None
+    events.set_position(step=2, part="forward", operation="all_gather")
+    assert str(position_of(tmp_path, 0)) == "all_gather in forward of step 2"
+    assert position_of(tmp_path, 1) is None
 
 
 def test_a_driver_says_where_it_is_as_our_rank_does(tmp_path: Path) -> None:
-    place = Place()
-    place.at(step=9)  # nobody asked yet
+    place = Heartbeat()
+    place.set_position(step=9)  # nobody asked yet
     place.open(tmp_path, 1)
-    place.at(step=2, part="backward", operation="all_reduce")
-    assert str(where_is(tmp_path, 1)) == "all_reduce in backward of step 2"
-    place.at()
-    assert str(where_is(tmp_path, 1)) == "backward of step 2"
-    place.at(part="x" * 999)
-    assert where_is(tmp_path, 1) is None  # too long to be told, and nothing else is overwritten
+    place.set_position(step=2, part="backward", operation="all_reduce")
+    assert str(position_of(tmp_path, 1)) == "all_reduce in backward of step 2"
+    place.set_position()
+    assert str(position_of(tmp_path, 1)) == "backward of step 2"
+    place.set_position(part="x" * 999)
+    assert position_of(tmp_path, 1) is None  # too long to be told, and nothing else is overwritten
     assert (tmp_path / "where-1").stat().st_size == 256

@@ -1,10 +1,10 @@
-"""Which Python a backend's ranks run in, and what is installed there.
+"""Which Python a framework's ranks run in, and what is installed there.
 
-A backend that drives another project's engine may live in an environment of its own, with a torch
-other than ours.  Its interpreter is, the first that is given:
+A framework may live in an environment of its own, with a torch other than ours.  Its interpreter
+is the first that is given of:
 
     python                        a key of the experiment, --python on the command line
-    TRAINRIG_<BACKEND>_PYTHON     for instance TRAINRIG_HUGGINGFACE_PYTHON
+    TRAINRIG_<FRAMEWORK>_PYTHON   for instance TRAINRIG_HUGGINGFACE_PYTHON
     the interpreter that runs this program
 
 A name is made absolute, and links are left alone: a virtual environment is found by the place of
@@ -18,13 +18,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from trainrig.errors import UsageError
+from trainrig.process.programs import last_line, run_program
 
 LEAST = (3, 10)
 """The oldest Python that the drivers and `trainrig.data` run in."""
@@ -63,18 +63,18 @@ class Interpreter:
     """Why it said nothing, in one line."""
 
 
-def chosen(python: str, backend: str) -> str:
-    """The absolute path of a backend's interpreter.  UsageError for a name that is none."""
-    variable = variable_of(backend)
-    for said, name in (("python", python), (variable, os.environ.get(variable, ""))):
+def interpreter_for(python: str, framework: str) -> str:
+    """The absolute path of a framework's interpreter.  UsageError for a name that is none."""
+    variable = variable_of(framework)
+    for source, name in (("python", python), (variable, os.environ.get(variable, ""))):
         if name:
-            return _absolute(said, name)
+            return _absolute(source, name)
     return sys.executable
 
 
-def variable_of(backend: str) -> str:
-    """The environment variable that names a backend's interpreter."""
-    return f"TRAINRIG_{backend.upper()}_PYTHON"
+def variable_of(framework: str) -> str:
+    """The environment variable that names a framework's interpreter."""
+    return f"TRAINRIG_{framework.upper()}_PYTHON"
 
 
 def is_foreign(path: str) -> bool:
@@ -82,37 +82,37 @@ def is_foreign(path: str) -> bool:
     return os.path.abspath(path) != os.path.abspath(sys.executable)
 
 
-def _absolute(said: str, name: str) -> str:
+def _absolute(source: str, name: str) -> str:
     name = os.path.expanduser(name)
     on_path = None if os.path.dirname(name) else shutil.which(name)
     path = os.path.abspath(on_path or name)
     if not os.path.exists(path):
-        raise UsageError(f"{said} = {name}: there is no such interpreter", "the path of a python")
+        raise UsageError(f"{source} = {name}: there is no such interpreter", "the path of a python")
     if os.path.isdir(path):
         inside = os.path.join(path, "bin", "python")
         hint = inside if os.path.exists(inside) else "the path of a python"
-        raise UsageError(f"{said} = {name}: that is a folder", hint)
+        raise UsageError(f"{source} = {name}: that is a folder", hint)
     if not os.access(path, os.X_OK):
-        raise UsageError(f"{said} = {name}: that is no program", "the path of a python")
+        raise UsageError(f"{source} = {name}: that is no program", "the path of a python")
     return path
 
 
-def lacks(path: str, needs: Mapping[str, str]) -> str | None:
+def missing_requirement(path: str, needs: Mapping[str, str]) -> str | None:
     """Why a driver cannot run there, in one line; None if it can.
 
     ``needs``: its packages, each with the oldest version that will do, empty for any.
     """
-    found = ask(path, tuple(needs))
+    python = inspect_python(path, tuple(needs))
     where = f" in {path}" if is_foreign(path) else ""
-    if found.broken is not None:
-        return f"{path} {found.broken}"
-    if found.version < LEAST:
-        python, oldest = (".".join(map(str, version)) for version in (found.version, LEAST))
-        return f"{path} is Python {python}, older than {oldest}"
+    if python.broken is not None:
+        return f"{path} {python.broken}"
+    if python.version < LEAST:
+        have, oldest = (".".join(map(str, version)) for version in (python.version, LEAST))
+        return f"{path} is Python {have}, older than {oldest}"
     for name, least in needs.items():
-        if name not in found.packages:
+        if name not in python.packages:
             return f"{name} is not installed{where}"
-        have = found.packages[name]
+        have = python.packages[name]
         if have and _numbers(have) < _numbers(least):
             return f"{name} is {have}{where}, older than {least}"
     return None
@@ -125,20 +125,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 @cache
-def ask(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
+def inspect_python(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
     """What an interpreter says of itself."""
     try:
-        done = subprocess.run(
-            [path, "-c", _QUESTION, *packages],
-            env=without_ours(os.environ) if is_foreign(path) else None,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_TIMEOUT,
-        )
+        env = without_ours(os.environ) if is_foreign(path) else None
+        done = run_program([path, "-c", _QUESTION, *packages], _TIMEOUT, env=env)
     except OSError as error:
         return Interpreter(path=path, broken=f"cannot be started: {error.strerror}")
-    except subprocess.TimeoutExpired:
+    if done.code is None:
         return Interpreter(path=path, broken=f"did not answer within {_TIMEOUT:.0f} s")
     try:
         found = json.loads(done.stdout.splitlines()[-1])
@@ -149,13 +143,9 @@ def ask(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
             packages=dict(found["packages"]),
         )
     except (ValueError, LookupError, TypeError):
-        return Interpreter(path=path, broken=f"answers as no Python does: {_said(done)}")
-
-
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    lines = (done.stderr or done.stdout).decode(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:200] if said else f"nothing, exit code {done.returncode}"
+        nothing = f"nothing, exit code {done.code}"
+        words = last_line(done.stderr or done.stdout, nothing)
+        return Interpreter(path=path, broken=f"answers as no Python does: {words}")
 
 
 def without_ours(inherited: Mapping[str, str]) -> dict[str, str]:

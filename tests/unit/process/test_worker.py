@@ -18,16 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.errors import UnavailableError
-from trainrig.measure import worker as worker_module
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Reply, Request, Worker, parse_reply
+from trainrig.process import worker as worker_module
+from trainrig.process.worker import Reply, Request, Worker, parse_reply
 from trainrig.record import Status
 
 FAULTY = (
     sys.executable,
     str(Path(__file__).resolve().parents[3] / "tests" / "support" / "faulty_worker.py"),
 )
-QUICK = Settings(max_time=0.02)
+QUICK = {"max_time": 0.02}
 
 
 def ask(family: str, timeout: float = 20.0, *, hold: bool = False) -> Request:
@@ -101,7 +100,7 @@ def test_the_out_of_memory_killer_is_told_from_a_crash(
     make: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = iter([4, 5, 5, 5])
-    monkeypatch.setattr(worker_module, "_oom_kills", lambda: next(kills))
+    monkeypatch.setattr(worker_module, "oom_kills", lambda: next(kills))
     reply = after(make(), "kill")
     assert reply.status is Status.OOM
     assert "out-of-memory killer" in str(reply.reason)
@@ -169,7 +168,7 @@ def test_a_worker_that_died_between_cases_is_replaced(make: Callable[..., Worker
     [
         ("start-exit", "no torch for you"),
         ("start-garbage", "Welcome!"),
-        ("start-other", "ready"),
+        ("start-other", "hello"),
     ],
 )
 def test_a_worker_that_does_not_start(make: Callable[..., Worker], device: str, words: str) -> None:
@@ -244,12 +243,11 @@ def test_stopping_from_another_thread_ends_the_case(make: Callable[..., Worker])
 PARENT = """
 import sys
 from pathlib import Path
-from trainrig.measure.timing import Settings
-from trainrig.measure.worker import Request, Worker
+from trainrig.process.worker import Request, Worker
 worker = Worker("cpu", Path(sys.argv[1]), command=sys.argv[2:])
 worker.wait_ready()
 print(worker._process.pid, flush=True)
-worker.run(Request(family="hang", case={}, settings=Settings(max_time=1.0), timeout=600.0))
+worker.run(Request(family="hang", case={}, settings={"max_time": 1.0}, timeout=600.0))
 """
 
 

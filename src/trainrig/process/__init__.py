@@ -1,0 +1,12 @@
+"""Processes: the only room that starts or kills one.
+
+    supervisor   a child in a session of its own; the ranks of a training from start to end
+    worker       a child that stays and answers requests, one at a time
+    programs     a program that ends by itself, run for its output; a command that goes on alone
+    child        what a child does: die with its parent, say why it failed, leave at once
+    events       what a child tells its parent: lines of JSON, and a heartbeat in shared memory
+    python_env   which Python a child runs in, and what is installed there
+
+`child` and `events` are pure standard library and `errors`: a child may run in a foreign Python,
+with another version of torch and without pydantic.
+"""

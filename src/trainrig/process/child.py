@@ -1,0 +1,142 @@
+"""What a child process does beside its work: die with its parent, say why it failed, leave.
+
+The kernel sends SIGKILL when the parent goes, once it was asked to; a parent that went before is
+known by its number, which `supervisor` hands on as TRAINRIG_PARENT.
+
+A rank leaves by barrier, destroy, flush and os._exit: a thread of gloo that frees a tensor while
+the interpreter shuts down aborts the process, and a training that went well would count as failed.
+
+Pure standard library; torch is looked at only where the child has loaded it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainrig.errors import TrainrigError
+from trainrig.process.events import HEARTBEAT, Events
+
+PARENT = "TRAINRIG_PARENT"
+"""Environment variable with the parent's process id."""
+DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""A program for ``python -c`` that becomes another program and dies with its parent."""
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+
+
+def run_rank(train: Callable[[Path, Events], None]) -> NoReturn:
+    """``train(folder, events)`` for the folder on the command line; then the process ends at once.
+
+    Emits ``done``, or ``failed`` with a reason and a kind.
+    """
+    die_with_parent()
+    events = Events(Path(sys.argv[1]), int(os.environ.get("RANK", "0")), HEARTBEAT)
+    code = 1
+    try:
+        train(Path(sys.argv[1]), events)
+        gc.collect()
+        if (distributed := _distributed()) is not None:
+            distributed.barrier()
+        events.emit("done")
+        code = 0
+    except Exception as error:  # noqa: BLE001 - the edge: torch raises nearly everything
+        events.emit("failed", **failure_of(error))
+        traceback.print_exc()
+    leave(code)
+
+
+def _distributed() -> Any | None:
+    """torch.distributed where this process is part of a group."""
+    module = sys.modules.get("torch.distributed")
+    is_member = module is not None and module.is_available() and module.is_initialized()
+    return module if is_member else None
+
+
+def leave(code: int = 0) -> NoReturn:
+    """End this process at once, with its output written."""
+    # After a failure the other end may be gone, and destroying the group would wait for it.
+    if code == 0 and (distributed := _distributed()) is not None:
+        distributed.destroy_process_group()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def failure_of(error: BaseException) -> dict[str, str]:
+    """Why a rank failed: ``reason`` in one line, and its ``kind``.
+
+    oom: too little memory; port: another program has the ranks' port; peer: another rank may be to
+    blame; the class of one of our own errors; error: anything else.
+    """
+    if isinstance(error, TrainrigError):
+        return {"reason": error.message, "kind": type(error).__name__}
+    text = first_line(error)
+    if "EADDRINUSE" in str(error):
+        return {"reason": f"port {os.environ.get('MASTER_PORT', '?')} is in use", "kind": "port"}
+    if is_out_of_memory(error):
+        return {"reason": f"out of memory: {text}", "kind": "oom"}
+    distributed = sys.modules.get("torch.distributed")
+    lost = distributed is not None and isinstance(error, distributed.DistError)
+    lost = lost or "gloo" in text or "peer" in text
+    return {"reason": f"{type(error).__name__}: {text}", "kind": "peer" if lost else "error"}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, a GPU's allocator or the CPU's had no memory left."""
+    torch = sys.modules.get("torch")
+    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "allocate memory" in str(error)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent goes; leave at once if it went before.
+
+    That the parent is process 1 says nothing: in a container it is.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if _is_gone(os.environ.get(PARENT, "")):
+            os._exit(1)
+
+
+def _is_gone(parent: str) -> bool:
+    """Whether that process is no more.  It need not be our own parent: a script may lie between."""
+    if not parent.isdecimal() or os.getppid() == int(parent):
+        return False
+    try:
+        state = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return state == "Z"
+
+
+def tune_malloc() -> None:
+    """Let malloc keep what is freed instead of handing it back to the kernel (glibc only).
+
+    By default each tensor above some size is mapped anew and its pages are touched for the first
+    time in every step: on the CPU that costs more than the arithmetic of a softmax.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_M_TOP_PAD, 1 << 26)

@@ -1,0 +1,142 @@
+"""What a child tells its parent: events, and a heartbeat.
+
+An event is one JSON object on one line, ``{"event": NAME, "at": SECONDS, ...}``, with the machine's
+monotonic clock.  A worker that answers requests writes its events to a pipe (`worker`); a rank of a
+training writes them to a file, so that whoever starts it (torchrun too) needs no pipe to it:
+
+    events-<rank>.jsonl   each line written by one call: a step's row, the observed layout, the
+                          reason of a failure.  Nothing is read out of logs.
+    where-<rank>          256 bytes of shared memory: step, part, and the collective that the rank
+                          waits in.  They cost no system call and outlive the rank.
+
+Pure standard library: foreign Pythons import it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_HEARTBEAT_BYTES = 256
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+"""A folder is of one training: a second one, started by hand, begins its events anew."""
+
+
+class Heartbeat:
+    """The step, the part of it and the collective that this process is in."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self._step, self._part, self._operation = 0, "start", ""
+
+    def open(self, folder: Path, rank: int) -> None:
+        """Write to ``folder`` from now on; until then a position is only remembered."""
+        with (folder / f"where-{rank}").open("wb+") as file:
+            # A hole would be filled later, and on a full disk that kills the process.
+            file.write(bytes(_HEARTBEAT_BYTES))
+            file.flush()
+            self._memory = mmap.mmap(file.fileno(), _HEARTBEAT_BYTES)
+
+    def set_position(
+        self, *, step: int | None = None, part: str | None = None, operation: str | None = ""
+    ) -> None:
+        """Write the position; None leaves a field as it was, no operation means computing."""
+        self._step = self._step if step is None else step
+        self._part = self._part if part is None else part
+        self._operation = self._operation if operation is None else operation
+        if self._memory is not None:
+            text = f"{self._step}|{self._part}|{self._operation}".encode()[: _HEARTBEAT_BYTES - 1]
+            self._memory[: len(text) + 1] = text + b"\0"
+
+
+HEARTBEAT = Heartbeat()
+"""Of this process, where it is one rank: hooks deep in another project's engine reach it here."""
+
+
+class Events:
+    """The child's side: appends events to its file and moves its heartbeat."""
+
+    def __init__(self, folder: Path, rank: int, heartbeat: Heartbeat | None = None) -> None:
+        self.rank = rank
+        self._file = os.open(events_path(folder, rank), _NEW)
+        self._heartbeat = heartbeat or Heartbeat()
+        self._heartbeat.open(folder, rank)
+
+    def emit(self, event: str, **content: Any) -> None:
+        """Write one event, whole or not at all."""
+        os.write(self._file, event_line(event, **content))
+
+    def set_position(
+        self, *, step: int | None = None, part: str | None = None, operation: str | None = None
+    ) -> None:
+        """Move the heartbeat; what is None stays as it was."""
+        self._heartbeat.set_position(step=step, part=part, operation=operation)
+
+
+def events_path(folder: Path, rank: int) -> Path:
+    """The file of a rank's events."""
+    return folder / f"events-{rank}.jsonl"
+
+
+def event_line(event: str, **content: Any) -> bytes:
+    """An event as it is written."""
+    line = json.dumps({"event": event, "at": time.monotonic(), **content}, separators=(",", ":"))
+    return line.encode() + b"\n"
+
+
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """The event in a line, with None for NaN and infinity; None for a line that holds no event."""
+    try:
+        content = json.loads(line, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(content, dict) and isinstance(content.get("event"), str)
+    return content if is_event else None
+
+
+def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Whole events from byte ``start`` on, each with the byte behind it.
+
+    A line without an event, of a rank that was torn off or of a foreign program, is passed over.
+    """
+    try:
+        with events_path(folder, rank).open("rb") as file:
+            file.seek(start)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                start += len(line)
+                if (event := parse_event(line)) is not None:
+                    yield start, event
+    except FileNotFoundError:
+        return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a rank was when its heartbeat last moved."""
+
+    step: int
+    part: str
+    operation: str
+    """The collective it waits in; empty if it computes."""
+
+    def __str__(self) -> str:
+        what = f"{self.operation} in {self.part}" if self.operation else self.part
+        return f"{what} of step {self.step}"
+
+
+def position_of(folder: Path, rank: int) -> Position | None:
+    """A rank's position, also after its death; None if it has not written one."""
+    try:
+        text = (folder / f"where-{rank}").read_bytes().partition(b"\0")[0].decode()
+        step, part, operation = text.split("|")
+        return Position(step=int(step), part=part, operation=operation)
+    except (OSError, ValueError):
+        return None

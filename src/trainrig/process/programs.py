@@ -1,0 +1,87 @@
+"""Programs that are run for what they print, and commands that go on without us.
+
+Each is started in a session of its own, so that Ctrl-C in the terminal reaches this process alone,
+and never waits for a program that a driver holds: it is killed and left to init.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainrig.process.child import DIE_WITH_PARENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a program ended."""
+
+    code: int | None
+    """Exit code, below zero for a signal; None if it did not end in time."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+def run_program(
+    command: Sequence[str],
+    timeout: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    die_with_us: bool = False,
+) -> Finished:
+    """Run a program to its end or for ``timeout`` seconds.  OSError if it cannot be started."""
+    guard = (sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT) if die_with_us else ()
+    process = subprocess.Popen(
+        [*guard, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        pass_fds=pass_fds,
+        start_new_session=not die_with_us,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except BaseException as error:
+        # No wait: a process stuck in a driver does not die before its call returns.
+        process.kill()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        try:
+            process.wait(timeout=0.05)
+        except subprocess.TimeoutExpired:
+            process.returncode = -9  # without one Popen would warn when it is collected
+        if isinstance(error, subprocess.TimeoutExpired):
+            return Finished(code=None)
+        raise
+    return Finished(code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def start_detached(command: Sequence[str], log: Path) -> int:
+    """Start a command that no closing terminal reaches; its process id."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ,
+        )
+    return process.pid
+
+
+def last_line(text: bytes | Path, nothing: str = "it printed nothing") -> str:
+    """The last line with words in what a program printed, or in a log file."""
+    try:
+        data = text[-4096:] if isinstance(text, bytes) else text.read_bytes()[-4096:]
+    except OSError:
+        data = b""
+    lines = [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else nothing

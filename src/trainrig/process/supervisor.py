@@ -1,0 +1,415 @@
+"""Start child processes, watch them, and leave none behind.
+
+`Child` is one process in a session of its own.  `launch` starts the ranks of a training and watches
+them to their end; `worker` keeps one child and asks it.
+
+Each rank has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment: what
+torchrun gives, without its agent, which was seen to ignore SIGTERM for minutes after a link had
+failed.  Here nothing is asked to end: at the first death, after a stall, at Ctrl-C and at the end
+all that is left is killed, with what it started.  Should this process be killed itself, the kernel
+kills the ranks.
+
+The parent sleeps and reads the ranks' events and heartbeats (`events`); it never reads their logs,
+but for the last line of one that died without an event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.process.child import PARENT
+from trainrig.process.events import Position, position_of, read_events
+from trainrig.process.programs import last_line
+from trainrig.process.python_env import without_ours
+from trainrig.record import Status
+
+STALL_TIMEOUT = 600.0
+"""Seconds without an event or a heartbeat of any rank: the first step may compile."""
+MAX_STALL_TIMEOUT = 3600.0
+"""The most that it may be: a collective that waits longer is given up by the rank itself."""
+NOTHING = "it printed nothing"
+_CHANCES = 3
+_POLL = 0.05
+_TICK = 1.0
+_GRACE = 2.0
+"""After the first death the others have so long to emit why they cannot go on."""
+
+OnEvent = Callable[[int, Mapping[str, Any]], None]
+"""(rank, event), at once."""
+
+
+class Child:
+    """A process in a session of its own: Ctrl-C in the terminal reaches the parent alone."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: IO[bytes],
+        env: Mapping[str, str] | None = None,
+        piped: bool = False,
+    ) -> None:
+        """Start it at once.  ``piped``: stdin and stdout are pipes, else stdout is the log too."""
+        self.process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if piped else log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+
+    def poll(self) -> int | None:
+        """The exit code; None while it lives."""
+        return self.process.poll()
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit code; None if it lives longer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(timeout)
+        return None
+
+    def kill(self) -> None:
+        """Kill it and all that it started, without waiting; it may be over already."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        """Whether it is held by SIGSTOP or a debugger, where the system shows that."""
+        with contextlib.suppress(OSError, IndexError):
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return state in "Tt"
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How the ranks of a training are started."""
+
+    argv: tuple[str, ...]
+    """Of each rank."""
+    ranks: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+    prepare: tuple[str, ...] = ()
+    """A program of ours that runs first, alone."""
+    foreign: bool = False
+    """The ranks' Python has packages of its own: no path of ours is handed on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    status: Status
+    reason: str | None = None
+    duration: float = 0.0
+
+
+def launch(
+    command: Command,
+    folder: Path,
+    *,
+    stall_timeout: float = STALL_TIMEOUT,
+    on_event: OnEvent = lambda _rank, _event: None,
+    tick: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Run a command's ranks to their end; ``tick`` is called about once a second meanwhile.
+
+    UsageError for a port that is taken.  Where another program takes a free port before the first
+    rank does, the ranks are started again on another one.
+    """
+    began = time.monotonic()
+    if command.prepare:
+        ended = _prepare(command, folder, stall_timeout)
+        if ended is not None:
+            return ended
+    status, reason = Status.FAILED, None
+    for _ in range(_CHANCES):
+        with _Ranks(command, folder) as ranks:
+            status, reason = ranks.watch(stall_timeout, on_event, tick)
+        if not ranks.lost_port or "MASTER_PORT" in os.environ:
+            break
+        for path in folder.glob("events-*.jsonl"):
+            path.unlink()
+    return Ended(status=status, reason=reason, duration=time.monotonic() - began)
+
+
+def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
+    """Run the program that comes first; None if it went well."""
+    first = Command(argv=command.prepare, env=command.env)
+    with _Ranks(first, folder, log="prepare") as ranks:
+        code = ranks.children[0].wait(timeout)
+        is_oom = code == -signal.SIGKILL and ranks.were_oom_killed()
+    if code == 0:
+        return None
+    if code is None:
+        return Ended(status=Status.TIMEOUT, reason=f"the preparation took over {timeout:.0f} s")
+    if is_oom:
+        reason = "the kernel's out-of-memory killer ended the preparation"
+        return Ended(status=Status.OOM, reason=reason)
+    log = folder / "prepare-0.log"
+    why = f"ended by {signal_name(-code)}" if code < 0 else last_line(log, NOTHING)
+    return Ended(status=Status.FAILED, reason=f"the preparation failed: {why}")
+
+
+class _Ranks:
+    """The ranks' processes.  Leaving the context kills what is left of them."""
+
+    def __init__(self, command: Command, folder: Path, log: str = "rank") -> None:
+        self._folder, self._log = folder, log
+        port = master_port() if command.ranks > 1 else 0
+        self._kills_before = oom_kills()
+        self.children: list[Child] = []
+        self._died: list[int] = []
+        self._offsets = [0] * command.ranks
+        self._last: list[list[Mapping[str, Any]]] = [[] for _ in range(command.ranks)]
+        """Each rank's ``failed`` and ``done`` events."""
+        self.lost_port = False
+        """Whether another program took the ranks' port."""
+        try:
+            for rank in range(command.ranks):
+                self.children.append(self._start(command, rank, port))
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, command: Command, rank: int, port: int) -> Child:
+        env = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
+        env[PARENT] = str(os.getpid())
+        with (self._folder / f"{self._log}-{rank}.log").open("wb") as log:
+            try:
+                env = _environment(command) | env | dict(command.env)
+                return Child(command.argv, log=log, env=env)
+            except OSError as error:  # too many processes, no interpreter
+                raise UnavailableError(
+                    f"rank {rank} cannot be started: {error.strerror}: {command.argv[0]}"
+                ) from None
+
+    def __enter__(self) -> _Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End every rank and all that it started."""
+        for child in self.children:
+            child.kill()
+        for child in self.children:
+            child.process.wait()
+
+    def were_oom_killed(self) -> bool:
+        """Whether the kernel's out-of-memory killer has struck since they were started."""
+        return oom_kills() > self._kills_before
+
+    def watch(
+        self, stall_timeout: float, on_event: OnEvent, tick: Callable[[], None]
+    ) -> tuple[Status, str | None]:
+        """Until all have ended well, one has not, or none has moved for ``stall_timeout``."""
+        last = ticked = time.monotonic()
+        positions = self._positions()
+        while True:
+            codes = self._codes()
+            before, positions = positions, self._positions()
+            if self._read_events(on_event) or positions != before:
+                last = time.monotonic()
+            self._note_deaths(codes)
+            if all(code is not None for code in codes):
+                break
+            if any(
+                code != 0 or not _is_done(self._last[rank])
+                for rank, code in enumerate(codes)
+                if code is not None
+            ):
+                self._read_on(on_event)
+                break
+            if time.monotonic() - last > stall_timeout:
+                return Status.TIMEOUT, self._who_waits(stall_timeout)
+            if time.monotonic() - ticked > _TICK:
+                ticked = time.monotonic()
+                tick()
+            time.sleep(_POLL)
+        return self._judge(self._codes())
+
+    def _codes(self) -> list[int | None]:
+        return [child.poll() for child in self.children]
+
+    def _note_deaths(self, codes: Sequence[int | None]) -> None:
+        """In the order in which they are seen."""
+        ended = [rank for rank, code in enumerate(codes) if code is not None]
+        self._died += [rank for rank in ended if rank not in self._died]
+
+    def _read_events(self, on_event: OnEvent) -> bool:
+        """Hand on new events of all ranks; whether there were any."""
+        any_new = False
+        for rank in range(len(self.children)):
+            for behind, event in read_events(self._folder, rank, self._offsets[rank]):
+                self._offsets[rank], any_new = behind, True
+                if event["event"] in ("failed", "done"):
+                    self._last[rank].append(event)
+                    self.lost_port |= event.get("kind") == "port"
+                on_event(rank, event)
+        return any_new
+
+    def _read_on(self, on_event: OnEvent) -> None:
+        """After a death: the events that the others still emit."""
+        until = time.monotonic() + _GRACE
+        while time.monotonic() < until and None in self._codes():
+            self._read_events(on_event)
+            time.sleep(_POLL)
+        self._note_deaths(self._codes())
+        self._read_events(on_event)
+
+    def _judge(self, codes: Sequence[int | None]) -> tuple[Status, str | None]:
+        """The status of the whole, and which rank is to blame for it."""
+        if all(code == 0 for code in codes) and all(_is_done(events) for events in self._last):
+            return Status.OK, None
+        for rank in self._died:
+            code = codes[rank]
+            if code == -signal.SIGKILL and self.were_oom_killed():
+                where = self._at(rank)
+                return Status.OOM, f"the kernel's out-of-memory killer ended rank {rank}{where}"
+            if code is not None and code < 0:
+                how = signal_name(-code)
+                return Status.FAILED, f"rank {rank} was ended by {how}{self._at(rank)}"
+        failures = [
+            (rank, event)
+            for rank in self._died
+            for event in self._last[rank]
+            if event["event"] == "failed"
+        ]
+        failures.sort(key=lambda failure: failure[1].get("kind") == "peer")
+        silent = [rank for rank in self._died if not self._last[rank]]
+        if failures and (failures[0][1].get("kind") != "peer" or not silent):
+            rank, event = failures[0]
+            status = Status.OOM if event.get("kind") == "oom" else Status.FAILED
+            return status, f"rank {rank}: {event.get('reason')}"
+        rank = [*silent, *(rank for rank in self._died if codes[rank]), *self._died][0]
+        words = last_line(self._folder / f"{self._log}-{rank}.log", NOTHING)
+        where = self._at(rank)
+        return Status.FAILED, f"rank {rank} ended with exit code {codes[rank]}{where}: {words}"
+
+    def _positions(self) -> dict[int, Position | None]:
+        return {rank: position_of(self._folder, rank) for rank in range(len(self.children))}
+
+    def _at(self, rank: int) -> str:
+        position = position_of(self._folder, rank)
+        return f" in {position}" if position is not None else ""
+
+    def _who_waits(self, stall_timeout: float) -> str:
+        """After a stall: who waits in which collective, and who did not come there."""
+        positions = self._positions()
+        stopped = {rank for rank, child in enumerate(self.children) if child.is_stopped()}
+        waiting = [
+            f"rank {rank} waits in {position}"
+            for rank, position in positions.items()
+            if position and position.operation and rank not in stopped
+        ]
+        absent = [
+            f"rank {rank} {'is stopped' if rank in stopped else 'is'} in {position}"
+            if position
+            else f"rank {rank} has not reported where it is"
+            for rank, position in positions.items()
+            if position is None or not position.operation or rank in stopped
+        ]
+        return f"no progress for {stall_timeout:.0f} s: " + "; ".join([*absent, *waiting])
+
+
+def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a rank's last event is that it is done."""
+    return bool(events) and events[-1]["event"] == "done"
+
+
+def master_port() -> int:
+    """MASTER_PORT where it is set, else a free one.
+
+    UsageError if it is taken, UnavailableError where the ranks could not reach each other on it.
+    """
+    given = os.environ.get("MASTER_PORT")
+    if given is not None and not (given.isdecimal() and 0 < int(given) < 65536):
+        raise UsageError(f"MASTER_PORT = {given!r} is no port", "a number from 1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(given or 0)))
+        except OSError as error:
+            raise UsageError(
+                f"port {given} is not available: {error.strerror}",
+                "unset MASTER_PORT, and a free one is taken",
+            ) from None
+        port = int(probe.getsockname()[1])
+    _check_loopback()
+    return port
+
+
+def _check_loopback() -> None:
+    """Raise UnavailableError where ranks would wait for each other in vain."""
+    with socket.socket() as listening:
+        try:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            socket.create_connection(listening.getsockname(), timeout=10.0).close()
+        except OSError as error:
+            raise UnavailableError(
+                f"ranks cannot reach each other by 127.0.0.1: {error.strerror or error}",
+                "ip link set lo up, or see what the firewall says",
+            ) from None
+
+
+def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """A rank's place among the others.  A single process has none: engines wrap by its presence."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+_PLACES = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT))$"
+    r"|(TORCHELASTIC|ACCELERATE|FSDP|PMI|OMPI_COMM|MV2_COMM)_"
+)
+"""Variables of a job that this process may be a part of; its ranks are not."""
+
+
+def _environment(command: Command) -> dict[str, str]:
+    """Ranks in our Python import the package that this process runs; the working folder is none."""
+    outside = {name: value for name, value in os.environ.items() if not _PLACES.match(name)}
+    if command.foreign:
+        return without_ours(outside)
+    own = str(Path(__file__).resolve().parent.parent.parent)
+    path = os.pathsep.join(filter(None, [own, outside.get("PYTHONPATH")]))
+    return outside | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` of 9; a real-time signal has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def oom_kills() -> int:
+    """How often the kernel's out-of-memory killer has struck since boot; 0 where unreadable."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
