@@ -42,9 +42,9 @@ from transformers import (
 from trainrig import models
 from trainrig.data.batches import Batch
 from trainrig.models.hf_weights import to_hugging_face
+from trainrig.process.child import tune_malloc
 from trainrig.train.config import Experiment
 from trainrig.train.native.loop import Engine
-from trainrig.train.serve import keep_memory
 from trainrig.workload import ModelShape, model_flops, named
 
 TARGETS = {"fp32": 1.15, "bf16": 1.8}
@@ -166,7 +166,7 @@ class Side:
 
 def _serve(pipe: Connection, how: Train, threads: int, keep: bool) -> None:
     if keep:
-        keep_memory()
+        tune_malloc()
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     while True:

@@ -172,7 +172,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """
     folders: list[str] = []
 
-    def launch(command: Any, folder: Path, heard: Any, **how: Any) -> Ended:
+    def launch(command: Any, folder: Path, on_event: Any, **how: Any) -> Ended:
         folders.append(folder.name)
         row = {"event": "row", "loss": 5.0, "grad_norm": 1.0, "time": 0.1 * len(folders)}
         rows = [row | {"step": step} for step in range(6)]
@@ -180,7 +180,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         events = "".join(json.dumps(event) + "\n" for event in [*rows, parity])
         (folder / "events-0.jsonl").write_text(events)
         for told in rows:
-            heard(0, told)
+            on_event(0, told)
         if folder.name.startswith("02-broken-round"):
             return Ended(status=Status.FAILED, reason="rank 0 was ended by SIGKILL")
         return Ended(status=Status.OK, duration=1.0)

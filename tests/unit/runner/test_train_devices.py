@@ -318,9 +318,9 @@ def test_the_longest_stretch_without_a_pause_counts() -> None:
     told = beside.Stretches(lambda: float(next(now)))
     for step in range(8):
         if step in (2, 7):
-            told.hear({"checkpoint": "x", "step": step})
-        told.hear({"row": {"step": step}})
-        told.hear({"layout": {}})
+            told.on_event({"event": "checkpoint", "step": step})
+        told.on_event({"event": "row", "step": step})
+        told.on_event({"event": "layout"})
     rows, ended = told.longest
     assert ([row["step"] for row in rows], ended) == ([2, 3, 4, 5, 6], 106.0)
     assert beside.Stretches().longest == ([], None)

@@ -32,7 +32,7 @@ class Told:
     def __init__(self) -> None:
         self.operations: list[str] = []
 
-    def at(self, *, operation: str) -> None:
+    def set_position(self, *, operation: str) -> None:
         self.operations.append(operation)
 
 

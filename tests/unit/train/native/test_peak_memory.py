@@ -8,8 +8,8 @@ import sys
 TWICE = """
 import torch
 from trainrig.train.native.peak_memory import memory_before, peak_memory
-from trainrig.train.serve import keep_memory
-keep_memory()
+from trainrig.process.child import tune_malloc
+tune_malloc()
 for _ in range(2):
     before = memory_before("cpu")
     held = [torch.ones(1 << 18) for _ in range(64)]
