@@ -5,7 +5,7 @@ location is the median and its interval is distribution-free: the order
 statistics that enclose the median with the wanted probability under the
 binomial distribution.  It assumes independent samples.  Samples taken inside
 one process are not independent of that process (its memory layout, its thread
-placement), which is why a point needs two fresh workers (`settle`) and why runs
+placement), which is why a point needs two fresh workers (`combine_attempts`) and why runs
 are compared by their workers' medians, never by pooled samples (`compare`).
 
 What the steps of one process, or of one team of ranks, know of its speed.
@@ -101,33 +101,47 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """What several workers say together."""
+class Combined:
+    """One value from several workers."""
 
     value: float
     interval: Interval
     disturbed: str | None
+    """Why the value must not be judged; None where the workers agree."""
     used: tuple[int, ...]
     """Indexes of the attempts that the value rests on."""
 
 
-def settle(attempts: Sequence[Attempt], required: int = 2, agreement: float = AGREEMENT) -> Settled:
+def combine_attempts(
+    attempts: Sequence[Attempt], required: int = 2, agreement: float = AGREEMENT
+) -> Combined:
     """One value from several fresh workers, or the reason why it must not be judged.
 
-    The quiet attempts (machine not busy) are grouped around their median.  The
-    point is settled when at least ``required`` quiet attempts, and more than half
-    of them, agree within ``agreement``.  Otherwise the value is still reported, over
-    all attempts, and `disturbed` says why.  The interval is the hull of the
-    intervals it rests on: two workers that differ widen it.
+    The attempts on an idle machine are grouped around their median.  They are combined
+    when at least ``required`` of them, and more than half, agree within ``agreement``.
+    Otherwise the value is still reported, over all attempts, and `disturbed` says why.
+    The interval is the hull of the intervals it rests on: two workers that differ
+    widen it.
 
     Raises ValueError without attempts.
     """
-    quiet = [index for index, attempt in enumerate(attempts) if attempt.disturbed is None]
-    agreeing = _largest_agreement(attempts, quiet, agreement)
-    if len(agreeing) >= required and 2 * len(agreeing) > len(quiet):
-        return _merge(attempts, agreeing, None)
-    everything = list(range(len(attempts)))
-    return _merge(attempts, everything, _why_disturbed(attempts, quiet, required))
+    clean = [index for index, attempt in enumerate(attempts) if attempt.disturbed is None]
+    agreeing = _largest_agreement(attempts, clean, agreement)
+    disturbed = None
+    if len(agreeing) < required or 2 * len(agreeing) <= len(clean):
+        agreeing = list(range(len(attempts)))
+        disturbed = _why_disturbed(attempts, clean, required)
+    chosen = [attempts[index] for index in agreeing]
+    return Combined(
+        value=median([attempt.value for attempt in chosen]),
+        interval=Interval(
+            low=min(attempt.interval.low for attempt in chosen),
+            high=max(attempt.interval.high for attempt in chosen),
+            confidence=min(attempt.interval.confidence for attempt in chosen),
+        ),
+        disturbed=disturbed,
+        used=tuple(agreeing),
+    )
 
 
 def _largest_agreement(
@@ -144,29 +158,15 @@ def _largest_agreement(
     return sorted(best)
 
 
-def _why_disturbed(attempts: Sequence[Attempt], quiet: Sequence[int], required: int) -> str:
+def _why_disturbed(attempts: Sequence[Attempt], clean: Sequence[int], required: int) -> str:
     if len(attempts) < required:
         return f"only {len(attempts)} of {required} workers measured it"
-    if len(quiet) < required:
+    if len(clean) < required:
         reasons = [attempt.disturbed for attempt in attempts if attempt.disturbed is not None]
         return reasons[-1]
-    values = [attempts[index].value for index in quiet]
+    values = [attempts[index].value for index in clean]
     spread = 1.0 - min(values) / max(values)
-    return f"{len(quiet)} workers disagree by {spread * 100.0:.0f} %"
-
-
-def _merge(attempts: Sequence[Attempt], used: Sequence[int], disturbed: str | None) -> Settled:
-    chosen = [attempts[index] for index in used]
-    return Settled(
-        value=median([attempt.value for attempt in chosen]),
-        interval=Interval(
-            low=min(attempt.interval.low for attempt in chosen),
-            high=max(attempt.interval.high for attempt in chosen),
-            confidence=min(attempt.interval.confidence for attempt in chosen),
-        ),
-        disturbed=disturbed,
-        used=tuple(used),
-    )
+    return f"{len(clean)} workers disagree by {spread * 100.0:.0f} %"
 
 
 # A row of times is flat when none is this share above another while the work grows by this factor.
@@ -197,7 +197,7 @@ def launch_bound(work: Mapping[int, float]) -> tuple[int, int] | None:
 
 
 class Change(StrEnum):
-    """What can be said of two measurements."""
+    """The outcome of a comparison of two measurements."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -244,43 +244,26 @@ def compare(old: Sequence[float], new: Sequence[float], prior: Scatter = NO_PRIO
 
     Raises ValueError with fewer than two workers on a side or a value not above 0.
     """
-    own = _pooled_variance(old, new)
-    own_freedom = len(old) + len(new) - 2
-    freedom = own_freedom + prior.freedom
-    variance = (own_freedom * own + prior.freedom * prior.variance) / freedom
+    pair_freedom = len(old) + len(new) - 2
+    freedom = pair_freedom + prior.freedom
+    squares = pair_freedom * _pooled_variance(old, new) + prior.freedom * prior.variance
+    variance = squares / freedom
     error = math.sqrt(variance * (1.0 / len(old) + 1.0 / len(new)))
-    return _by_t(_mean_log(new) - _mean_log(old), error, freedom)
+    return by_t(_mean_log(new) - _mean_log(old), error, freedom, smallest=_LARGEST_SAME)
 
 
 def compare_pairs(old: Sequence[float], new: Sequence[float]) -> Comparison:
-    """The ratio of two that took turns, by Student's t on the logarithms of each turn's ratio.
+    """The ratio of two interleaved runs, by Student's t on the logarithms of each round's ratio.
 
-    ``old`` and ``new`` hold a value a turn, in the same order, above 0: what the machine did to
-    both in one turn is in neither ratio.  Raises ValueError with fewer than two turns.
+    ``old`` and ``new`` hold a value a round, in the same order, above 0: what the machine did to
+    both in one round is in neither ratio.  Raises ValueError with fewer than two rounds.
     """
     if len(old) != len(new) or len(old) < 2:
-        raise ValueError(f"{len(old)} and {len(new)} turns: as many of both, and two at least")
+        raise ValueError(f"{len(old)} and {len(new)} rounds: as many of both, and two at least")
     shifts = [math.log(after / before) for before, after in zip(old, new, strict=True)]
     shift, freedom = statistics.fmean(shifts), len(shifts) - 1
     scatter = max(statistics.stdev(shifts), _SMALLEST_SCATTER)
-    return _by_t(shift, scatter / math.sqrt(len(shifts)), freedom)
-
-
-def _by_t(shift: float, error: float, freedom: float) -> Comparison:
-    """A shift of logarithms, its standard error and degrees of freedom, by Student's t."""
-    from scipy.special import stdtr, stdtrit
-
-    reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error
-    beyond = abs(shift) - _LARGEST_SAME
-    return Comparison(
-        ratio=math.exp(shift),
-        interval=Interval(
-            low=math.exp(shift - reach), high=math.exp(shift + reach), confidence=CONFIDENCE
-        ),
-        p_value=min(1.0, 2.0 * float(stdtr(freedom, -beyond / error))),
-        error=error,
-        freedom=freedom,
-    )
+    return by_t(shift, scatter / math.sqrt(len(shifts)), freedom, smallest=_LARGEST_SAME)
 
 
 # No worker's value is known better than to a tenth of a per cent, even where two of them agree
@@ -302,7 +285,7 @@ def _pooled_variance(old: Sequence[float], new: Sequence[float]) -> float:
 
 
 def shared_scatter(points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Scatter:
-    """What many points, each as (old, new) workers' values, say about the scatter of one.
+    """How far workers scatter, from many points, each as (old, new) workers' values.
 
     Fits a scaled inverse chi-square to the points' variances by the moments of
     their logarithms (Smyth 2004, section 6.2): points that scatter alike give each
@@ -349,15 +332,14 @@ def _inverse_trigamma(value: float) -> float:
 
 def adjust_for_many(p_values: Sequence[float]) -> tuple[float, ...]:
     """Benjamini and Hochberg's step-up: of all changes called at 5 %, at most 5 % are none."""
-    count = len(p_values)
-    adjusted = [1.0] * count
-    lowest = 1.0
-    order = sorted(range(count), key=lambda index: p_values[index])
-    for rank in range(count, 0, -1):
-        index = order[rank - 1]
-        lowest = min(lowest, p_values[index] * count / rank)
-        adjusted[index] = lowest
-    return tuple(adjusted)
+    import numpy as np
+
+    # scipy.stats.false_discovery_control gives these numbers; to load scipy.stats takes a second.
+    falling = np.argsort(p_values)[::-1]
+    shares = np.arange(len(p_values), 0, -1) / len(p_values)
+    adjusted = np.ones(len(p_values))
+    adjusted[falling] = np.minimum.accumulate(np.minimum(np.asarray(p_values)[falling] / shares, 1))
+    return tuple(adjusted.tolist())
 
 
 def judge_change(comparison: Comparison, adjusted_p: float, *, higher_is_better: bool) -> Change:
@@ -455,17 +437,28 @@ def apart(device: str) -> float:
     return math.log1p(DIFFER.get(device, AGREEMENT))
 
 
-def by_t(shift: float, error: float, freedom: float, beyond: float) -> Comparison:
-    """The interval, widened by ``beyond`` either way, and how likely a shift is no larger."""
+def by_t(
+    shift: float,
+    error: float,
+    freedom: float,
+    beyond: float = 0.0,
+    *,
+    smallest: float | None = None,
+) -> Comparison:
+    """A shift of logarithms by Student's t: its interval, widened by ``beyond`` either way.
+
+    The p-value is that of a shift no larger than ``smallest`` (default: ``beyond``).
+    """
     from scipy.special import stdtr, stdtrit
 
+    least = beyond if smallest is None else smallest
     reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error + beyond
     return Comparison(
         ratio=math.exp(shift),
         interval=Interval(
             low=math.exp(shift - reach), high=math.exp(shift + reach), confidence=CONFIDENCE
         ),
-        p_value=min(1.0, 2.0 * float(stdtr(freedom, -(abs(shift) - beyond) / error))),
+        p_value=min(1.0, 2.0 * float(stdtr(freedom, -(abs(shift) - least) / error))),
         error=error,
         freedom=freedom,
     )

@@ -18,15 +18,15 @@ from trainrig.stats import (
     SMALLEST_CHANGE,
     Attempt,
     Change,
+    Combined,
     Interval,
-    Settled,
     adjust_for_many,
+    combine_attempts,
     compare,
     judge_change,
     launch_bound,
     median,
     median_interval,
-    settle,
     shared_scatter,
     smallest_visible,
 )
@@ -119,9 +119,9 @@ def attempts(values: Sequence[float], busy: Sequence[int] = ()) -> list[Attempt]
     ]
 
 
-def test_two_quiet_workers_that_agree_settle_a_point() -> None:
-    settled = settle(attempts([1.0, 1.03125]))
-    assert settled == Settled(
+def test_two_quiet_workers_that_agree_make_a_point() -> None:
+    combined = combine_attempts(attempts([1.0, 1.03125]))
+    assert combined == Combined(
         value=1.015625,
         interval=Interval(low=0.99, high=1.03125 * 1.01, confidence=0.95),  # the hull of both
         disturbed=None,
@@ -131,55 +131,59 @@ def test_two_quiet_workers_that_agree_settle_a_point() -> None:
 
 def test_agreement_ends_where_it_is_said_to() -> None:
     limit = 1.0 / (1.0 - AGREEMENT)
-    assert settle(attempts([1.0, limit * 0.9999])).disturbed is None
-    assert settle(attempts([1.0, limit * 1.0001])).disturbed == "2 workers disagree by 5 %"
-    assert settle(attempts([limit * 1.0001, 1.0])).disturbed is not None
+    assert combine_attempts(attempts([1.0, limit * 0.9999])).disturbed is None
+    assert (
+        combine_attempts(attempts([1.0, limit * 1.0001])).disturbed == "2 workers disagree by 5 %"
+    )
+    assert combine_attempts(attempts([limit * 1.0001, 1.0])).disturbed is not None
 
 
 def test_tight_workers_that_differ_by_a_factor_of_a_thousand_are_never_judged() -> None:
     # Seen on a busy machine: 0.07 GB/s and 60 GB/s, each with an interval under 1 %.
-    settled = settle(attempts([1 / 0.07, 1 / 60.0]))
-    assert settled.disturbed == "2 workers disagree by 100 %"
-    assert settled.used == (0, 1)
+    combined = combine_attempts(attempts([1 / 0.07, 1 / 60.0]))
+    assert combined.disturbed == "2 workers disagree by 100 %"
+    assert combined.used == (0, 1)
 
 
 def test_two_of_three_outvote_the_odd_one() -> None:
-    settled = settle(attempts([1 / 60.0, 1 / 0.07, 1 / 59.0]))
-    assert settled.disturbed is None
-    assert settled.used == (0, 2)
-    assert 59.0 < 1.0 / settled.value < 60.0
+    combined = combine_attempts(attempts([1 / 60.0, 1 / 0.07, 1 / 59.0]))
+    assert combined.disturbed is None
+    assert combined.used == (0, 2)
+    assert 59.0 < 1.0 / combined.value < 60.0
 
 
 def test_two_against_two_is_no_majority() -> None:
-    assert "4 workers disagree" in (settle(attempts([1.0, 1.01, 2.0, 2.01])).disturbed or "")
+    assert "4 workers disagree" in (
+        combine_attempts(attempts([1.0, 1.01, 2.0, 2.01])).disturbed or ""
+    )
 
 
-def test_three_that_only_overlap_in_pairs_settle_on_the_pair() -> None:
-    settled = settle(attempts([1.00, 1.04, 1.08]))
-    assert settled.disturbed is None
-    assert settled.used == (0, 1)  # 1.04 is within reach of both; the faster pair is taken
+def test_three_that_only_overlap_in_pairs_rest_on_the_pair() -> None:
+    combined = combine_attempts(attempts([1.00, 1.04, 1.08]))
+    assert combined.disturbed is None
+    assert combined.used == (0, 1)  # 1.04 is within reach of both; the faster pair is taken
 
 
 def test_busy_workers_do_not_vote() -> None:
-    settled = settle(attempts([1.0, 1.01, 3.0, 3.0, 3.0], busy=[2, 3, 4]))
-    assert (settled.disturbed, settled.used) == (None, (0, 1))
+    combined = combine_attempts(attempts([1.0, 1.01, 3.0, 3.0, 3.0], busy=[2, 3, 4]))
+    assert (combined.disturbed, combined.used) == (None, (0, 1))
 
 
 def test_all_busy_is_reported_and_not_judged() -> None:
-    settled = settle(attempts([1.0, 1.0, 1.0], busy=[0, 1, 2]))
-    assert settled.disturbed == "load 3.2 on 2 cores"
-    assert settled.value == 1.0
+    combined = combine_attempts(attempts([1.0, 1.0, 1.0], busy=[0, 1, 2]))
+    assert combined.disturbed == "load 3.2 on 2 cores"
+    assert combined.value == 1.0
 
 
 def test_one_quiet_worker_is_not_enough() -> None:
-    assert settle(attempts([1.0])).disturbed == "only 1 of 2 workers measured it"
-    assert settle(attempts([1.0, 1.0], busy=[1])).disturbed == "load 3.2 on 2 cores"
-    assert settle(attempts([1.0]), required=1).disturbed is None
+    assert combine_attempts(attempts([1.0])).disturbed == "only 1 of 2 workers measured it"
+    assert combine_attempts(attempts([1.0, 1.0], busy=[1])).disturbed == "load 3.2 on 2 cores"
+    assert combine_attempts(attempts([1.0]), required=1).disturbed is None
 
 
 def test_no_attempt_is_no_point() -> None:
     with pytest.raises(ValueError, match="median"):
-        settle([])
+        combine_attempts([])
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.booleans()), min_size=1, max_size=7))
@@ -190,13 +194,13 @@ def test_a_settled_value_lies_in_its_interval_and_rests_on_who_it_names(
         [value for value, _ in workers],
         [index for index, (_, is_busy) in enumerate(workers) if is_busy],
     )
-    settled = settle(given_attempts)
-    assert settled.interval.low <= settled.value <= settled.interval.high
-    assert settled.value == statistics.median(workers[index][0] for index in settled.used)
-    if settled.disturbed is None:
-        values = [workers[index][0] for index in settled.used]
+    combined = combine_attempts(given_attempts)
+    assert combined.interval.low <= combined.value <= combined.interval.high
+    assert combined.value == statistics.median(workers[index][0] for index in combined.used)
+    if combined.disturbed is None:
+        values = [workers[index][0] for index in combined.used]
         assert min(values) >= max(values) * (1.0 - AGREEMENT) * (1.0 - 1e-12)
-        assert not any(workers[index][1] for index in settled.used)
+        assert not any(workers[index][1] for index in combined.used)
 
 
 # ---------------------------------------------------------------- two runs

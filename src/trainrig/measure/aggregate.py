@@ -9,7 +9,7 @@ from trainrig.measure.family import Metric, family
 from trainrig.measure.timing import TARGET_HALF_WIDTH
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
-from trainrig.stats import Attempt, Interval, Settled, median, median_interval, settle
+from trainrig.stats import Attempt, Combined, Interval, combine_attempts, median, median_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: in
 
 
 def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record, ...]:
-    """The point that attempts at one case settle on: one record a metric of its family.
+    """The point that attempts at one case combine to: one record a metric of its family.
 
     When no attempt succeeded, one record carries the last attempt's status and
     reason.  A wrong answer in any attempt fails the point: an intermittent fault is
@@ -68,9 +68,9 @@ def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record
     metrics = chosen.metrics(last.case)
     if wrong or not good:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
-    settled = settle([_view(record) for record in good], required, chosen.agreement)
-    used = [good[index] for index in settled.used]
-    points = [_point(used, settled, metric) for metric in metrics]
+    combined = combine_attempts([_view(record) for record in good], required, chosen.agreement)
+    used = [good[index] for index in combined.used]
+    points = [_point(used, combined, metric) for metric in metrics]
     return (*points, *_results(used, points[0], chosen.results))
 
 
@@ -81,23 +81,23 @@ def _view(record: Record) -> Attempt:
     return Attempt(value=record.value, interval=interval, disturbed=record.disturbed)
 
 
-def _point(used: Sequence[Record], settled: Settled, metric: Metric) -> Record:
+def _point(used: Sequence[Record], combined: Combined, metric: Metric) -> Record:
     last = used[-1]
     return last.replace(
         id=new_id(),
         metric=metric.name,
         unit=metric.unit,
-        value=metric.of(settled.value),
+        value=metric.of(combined.value),
         samples=None,
         derived=Derivation(
             ids=tuple(record.id for record in used),
             formula=f"{metric.formula} (median over {len(used)} workers' median times)",
         ),
-        interval=_ends(settled.interval, metric),
-        confidence=settled.interval.confidence,
+        interval=_ends(combined.interval, metric),
+        confidence=combined.interval.confidence,
         attempt=None,
-        stop=_why_stopped(used, settled),
-        disturbed=settled.disturbed,
+        stop=_why_stopped(used, combined),
+        disturbed=combined.disturbed,
         conditions=_common_conditions(used),
         started=used[0].started,
         duration=sum(record.duration or 0.0 for record in used),
@@ -133,12 +133,12 @@ def _ends(interval: Interval, metric: Metric) -> tuple[float, float]:
     return min(one, other), max(one, other)
 
 
-def _why_stopped(used: Sequence[Record], settled: Settled) -> str | None:
+def _why_stopped(used: Sequence[Record], combined: Combined) -> str | None:
     """Converged only where each worker did and all of them lie within the same tight interval."""
     others = [record.stop for record in used if record.stop != "converged"]
     if others:
         return others[-1]
-    tight = settled.interval.half_width(settled.value) <= TARGET_HALF_WIDTH
+    tight = combined.interval.half_width(combined.value) <= TARGET_HALF_WIDTH
     return "converged" if tight else "spread"
 
 

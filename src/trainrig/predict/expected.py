@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import quantiles
 
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.catalog.host_parts import HostClaim, cpu_peaks, memory_bandwidth, pcie_bandwidth
@@ -301,7 +302,8 @@ def _from_claim(
     shares = sorted(max(shares) for shares in by_device.values())
     if len(shares) < MIN_OTHERS:
         return None
-    low, centre, high = _percentile(shares, 0.1), median(shares), _percentile(shares, 0.9)
+    centre, deciles = median(shares), quantiles(shares, n=10, method="inclusive")
+    low, high = deciles[0], deciles[-1]
     source = f"{limit.source} × {centre:.2f}, median of {len(shares)} published devices"
     band = _band([low * limit.value, high * limit.value], source)
     return band[0], centre * limit.value, band[2], source
@@ -310,14 +312,6 @@ def _from_claim(
 def _band(values: Sequence[float], source: str, margin: float = MARGIN) -> Grounds:
     low, high = min(values) * (1.0 - margin), max(values) * (1.0 + margin)
     return low, median(values), high, source
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    """Linear interpolation between order statistics."""
-    place = share * (len(ordered) - 1)
-    index = int(place)
-    upper = ordered[min(index + 1, len(ordered) - 1)]
-    return ordered[index] + (place - index) * (upper - ordered[index])
 
 
 def _comparable(published: Record, point: Record) -> bool:
