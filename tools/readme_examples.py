@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADING, NEXT = "## Before you buy or run", "## Reading the code"
+HEADING, NEXT = "## Before you buy or run", "## Training"
 WIDTH = 80
 
 PREDICT = (
@@ -40,9 +40,6 @@ And which of all layouts is best, ranked by time among those that fit in memory,
 with `--tokens 140e9 --days 60` instead of `--gpus`, how many GPUs it takes:
 
 {plan}
-
-How far off such predictions are on published steps is in [docs/accuracy.md](docs/accuracy.md); on
-your machine, `trainrig ledger` says it.
 
 """
 
