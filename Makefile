@@ -32,7 +32,7 @@ HUSH   := $(shell test -t 1 || echo -qq)
 LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
-.PHONY: help setup qualify test test-engines lint bench clean FORCE
+.PHONY: help setup qualify test smoke acceptance lint bench clean FORCE
 
 help: ## list what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -48,8 +48,11 @@ qualify: $(VENV)/.full ## measure this machine: a verdict and report.html
 test: $(VENV)/.test ## run the tests; what this machine lacks is skipped and counted
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
-test-engines: $(VENV)/.test ## run the tests that train by real engines for minutes
-	@TRAINRIG_ENGINES=1 $(BIN)/python -m pytest -q -m engines $(ARGS)
+smoke: $(VENV)/.test ## train once by each framework and layout, for minutes
+	@TRAINRIG_GATE=smoke $(BIN)/python -m pytest -q -m smoke $(ARGS)
+
+acceptance: $(VENV)/.test ## everything that takes long, resumable; a summary at the end
+	@$(BIN)/python tools/acceptance.py $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy and the import rules
 	@$(BIN)/ruff check
@@ -62,7 +65,7 @@ bench: $(VENV)/.full ## measure trainrig itself against the usual way, in ratios
 
 clean: ## remove environments and caches; runs are kept
 	rm -rf .venv .venv-* build dist src/*.egg-info
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .acceptance .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # A python that has gone from under its environment is found here: the link to it dangles.
 $(BIN)/python:

@@ -2,8 +2,9 @@
 
 A test that drives a real program is marked `needs("chromium")`, one that needs a GPU `gpu`; a
 test that finds out for itself calls `pytest.skip("needs ...")`.  Skips are counted aloud at the
-end.  With TRAINRIG_REQUIRE_ALL=1 a skip whose reason begins "needs " is a failure: what can be
-installed must be there.  A GPU cannot be installed, so its absence is worded otherwise.
+end.  What is marked `smoke` or `acceptance` takes long and runs in the gate of that name alone
+(TRAINRIG_GATE).  With TRAINRIG_REQUIRE_ALL=1 a skip whose reason begins "needs " is a failure: what
+can be installed must be there.  A GPU cannot be installed, so its absence is worded otherwise.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs " + ", ".join(absent))
     if item.get_closest_marker("gpu") and not any(Path("/dev").glob("nvidia[0-9]*")):
         pytest.skip("no GPU here")
-    if item.get_closest_marker("engines") and os.environ.get("TRAINRIG_ENGINES") != "1":
-        pytest.skip("a real engine for minutes: make test-engines")
+    for gate in ("smoke", "acceptance"):
+        if item.get_closest_marker(gate) and os.environ.get("TRAINRIG_GATE") != gate:
+            pytest.skip(f"long: make {gate}")
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -12,9 +12,14 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+TRAINING = {"ddp_vs_hf", "train_vs_hf"}
+"""They train by two engines for a minute."""
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.smoke] * (name in TRAINING)) for name in PROGRAMS],
+)
 def test_it_runs_and_prints_a_ratio(name: str) -> None:
     # One thread: several tests share the processors, and nothing here is timed in earnest.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent / "src")}

@@ -1,6 +1,6 @@
 """Experiments end to end: real engines on two real ranks, from a file to records and a verdict.
 
-What takes minutes is marked `engines` and run by ``make test-engines``.
+What takes minutes is run by ``make smoke`` and ``make acceptance``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainrig.train.parity import disagreement, reference_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
-engines = pytest.mark.engines
+smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
 
 
 @pytest.fixture(scope="module")
@@ -159,14 +159,18 @@ def ranks_of(folder: Path) -> list[psutil.Process]:
     ]
 
 
-@engines
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [
-        (signal.SIGKILL, Status.FAILED, "rank 1 was ended by SIGKILL"),
-        (signal.SIGSTOP, Status.TIMEOUT, "rank 0 waits in "),
+        pytest.param(
+            *(signal.SIGKILL, Status.FAILED, "rank 1 was ended by SIGKILL"),
+            id="killed",
+            marks=smoke,
+        ),
+        pytest.param(
+            *(signal.SIGSTOP, Status.TIMEOUT, "rank 0 waits in "), id="hung", marks=acceptance
+        ),
     ],
-    ids=["killed", "hung"],
 )
 def test_a_lost_rank_ends_the_others(
     data: str, tmp_path: Path, number: signal.Signals, status: Status, words: str
@@ -186,8 +190,16 @@ def test_a_lost_rank_ends_the_others(
     assert ranks_of(tmp_path) == []
 
 
-@engines
-@pytest.mark.parametrize("model", ["gpt2", "bert-base", "t5-base", "llama-1B", "gpt-neo-1.3B"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("gpt2", marks=smoke),
+        *(
+            pytest.param(name, marks=acceptance)
+            for name in ("bert-base", "t5-base", "llama-1B", "gpt-neo-1.3B")
+        ),
+    ],
+)
 def test_hugging_face_trains_what_one_process_of_ours_does(
     data: str, tmp_path: Path, model: str
 ) -> None:
@@ -203,7 +215,7 @@ def test_hugging_face_trains_what_one_process_of_ours_does(
     assert disagreement(theirs.probe, ours.probe, "fp32") is None
 
 
-@engines
+@smoke
 def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path: Path) -> None:
     """Left to itself, Trainer trains BERT on a loss times ranks and micro-batches."""
     pytest.importorskip("transformers", reason="needs transformers")
@@ -223,7 +235,7 @@ def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path:
     assert ratio == pytest.approx(4.0, rel=0.05)
 
 
-@engines
+@smoke
 def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path: Path) -> None:
     """It is refused before it starts; here the refusal is gone round."""
     pytest.importorskip("transformers", reason="needs transformers")
@@ -237,7 +249,7 @@ def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path:
         assert theirs.rows == ()
 
 
-@engines
+@smoke
 def test_hybrid_sharding_on_four_ranks(data: str, tmp_path: Path) -> None:
     own = experiment(data, nproc=4, zero=3, shard_size=2, batch_size=1)
     ended, hybrid = train(own, tmp_path / "hybrid")
@@ -268,7 +280,7 @@ def slow_link() -> Iterator[tuple[str, ...]]:
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-@engines
+@acceptance
 def test_a_slow_link_is_communication_and_nothing_else(
     data: str, tmp_path: Path, slow_link: tuple[str, ...]
 ) -> None:
@@ -287,7 +299,7 @@ def test_a_slow_link_is_communication_and_nothing_else(
     assert rise["communication"] > 0.8 * whole
 
 
-@engines
+@smoke
 def test_one_command_compares_every_way_to_train(data: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainrig", "train", str(ROOT / "experiments/parity.toml")]

@@ -1,6 +1,6 @@
 """Engines in places of their own: another environment, torchrun's ranks, compiled blocks.
 
-All of it trains on real ranks for minutes: ``make test-engines``.
+All of it trains on real ranks for minutes: ``make smoke``, ``make acceptance``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainrig.train.engines import ALL, Result
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, reference_of
 
-pytestmark = pytest.mark.engines
+smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
 SRC = Path(__file__).resolve().parents[2] / "src"
 MODEL = "gpt2:num_layers=2,hidden=32,num_heads=2,vocab=512,max_positions=32"
 
@@ -102,6 +102,7 @@ def measured(run: RunData) -> Record:
     return next(r for r in run.records if r.metric == "time" and r.kind is Kind.MEASURED)
 
 
+@smoke
 def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
     data: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ def torchrun(folder: Path, ranks: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@acceptance
 def test_torchrun_starts_the_same_ranks(data: str, tmp_path: Path) -> None:
     own = experiment(data, zero=3)
     folder = tmp_path / "torchrun"
@@ -165,6 +167,7 @@ def test_torchrun_starts_the_same_ranks(data: str, tmp_path: Path) -> None:
     assert differences(asked_of(own), found_of(facts_of(theirs))) == []
 
 
+@smoke
 def test_more_ranks_than_the_experiment_has_are_refused(data: str, tmp_path: Path) -> None:
     own = experiment(data, nproc=1)
     request = {"experiment": to_dict(own), "probe": False}
@@ -180,11 +183,10 @@ def test_more_ranks_than_the_experiment_has_are_refused(data: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("precision", "changes"),
     [
-        ("fp32", {"grad_accum": 2, "recompute": "full"}),
-        ("fp32", {"zero": 3}),
-        ("bf16", {"zero": 3, "recompute": "full"}),
+        pytest.param("fp32", {"grad_accum": 2, "recompute": "full"}, id="ddp", marks=smoke),
+        pytest.param("fp32", {"zero": 3}, id="zero-3", marks=acceptance),
+        pytest.param("bf16", {"zero": 3, "recompute": "full"}, id="zero-3-bf16", marks=acceptance),
     ],
-    ids=["ddp", "zero-3", "zero-3-bf16"],
 )
 def test_compiled_ranks_train_what_one_process_does_uncompiled(
     data: str, tmp_path: Path, precision: str, changes: dict[str, Any]

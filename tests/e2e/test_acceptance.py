@@ -1,0 +1,93 @@
+"""`make acceptance`: what passed is not run again at the same commit, what failed is; a table ends it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+Started = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The program, with two checks of its own: one that passes, one that fails until a file is there."""
+    spec = importlib.util.spec_from_file_location("acceptance", ROOT / "tools" / "acceptance.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "FOLDER", tmp_path / ".acceptance")
+    monkeypatch.setattr(module, "state_of_code", lambda: "c0ffee")
+    count = "open('ran', 'a').write('x')"
+    fail = "import os, sys; print('why'); sys.exit(not os.path.exists('mended'))"
+    checks = {"fine": (["-c", count], ""), "fails": (["-c", fail], "")}
+    monkeypatch.setattr(module, "checks", lambda: checks)
+    return module
+
+
+@pytest.fixture
+def start(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Started:
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["acceptance.py", *words])
+        return tool.main(), capsys.readouterr().out
+
+    return run
+
+
+def test_what_passed_is_not_run_again_and_what_failed_is(start: Started, tmp_path: Path) -> None:
+    code, shown = start()
+    assert code == 1
+    assert "| fine | passed |" in shown and "| fails | FAILED (1): .acceptance/logs/" in shown
+    assert "1 of 2 passed at c0ffee." in shown
+    assert (tmp_path / ".acceptance" / "logs" / "fails.log").read_text().endswith("why\n")
+    (tmp_path / "mended").touch()
+    code, shown = start()
+    assert code == 0 and "2 of 2 passed" in shown
+    assert (tmp_path / "ran").read_text() == "x"
+    start("--again", "fine")
+    assert (tmp_path / "ran").read_text() == "xx"
+
+
+def test_another_commit_runs_all_again(
+    start: Started, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start("fine")
+    monkeypatch.setattr(tool, "state_of_code", lambda: "d00d1e")
+    assert "| c0ffee (older) |" in start("--list")[1]
+    start("fine")
+    assert (tmp_path / "ran").read_text() == "xx"
+
+
+def test_a_stop_keeps_what_was_done(
+    start: Started, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tool.run
+
+    def stopped(name: str, *rest: object) -> object:
+        if name == "fails":
+            raise KeyboardInterrupt
+        return whole(name, *rest)
+
+    monkeypatch.setattr(tool, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    state = json.loads((tmp_path / ".acceptance" / "state.json").read_text())
+    assert state["fine"]["passed"] and "fails" not in state
+    assert start("--list") == (0, start("--list")[1])
+    assert "| fails | not run | | |" in start("--list")[1]
+
+
+def test_the_gates_hold_every_long_test() -> None:
+    """A test in a gate runs nowhere else, and both gates are named in the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    assert "TRAINRIG_GATE=smoke" in makefile and "tools/acceptance.py" in makefile
+    assert "part smoke" in (ROOT / ".ci" / "run").read_text()
