@@ -1,4 +1,4 @@
-"""`make acceptance`: what passed is not run again at the same commit, what failed is; a table ends it."""
+"""`make acceptance`: what passed is not run again at the same commit, what failed is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Started = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The program, with two checks of its own: one that passes, one that fails until a file is there."""
+    """The program with two checks: one passes, one fails until a file is there."""
     spec = importlib.util.spec_from_file_location("acceptance", ROOT / "tools" / "acceptance.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -86,8 +86,7 @@ def test_a_stop_keeps_what_was_done(
     assert "| fails | not run | | |" in start("--list")[1]
 
 
-def test_the_gates_hold_every_long_test() -> None:
-    """A test in a gate runs nowhere else, and both gates are named in the Makefile."""
+def test_both_gates_are_started_by_make() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "TRAINRIG_GATE=smoke" in makefile and "tools/acceptance.py" in makefile
     assert "part smoke" in (ROOT / ".ci" / "run").read_text()
