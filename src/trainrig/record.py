@@ -285,10 +285,10 @@ def _verdict_adapter() -> TypeAdapter[Verdict]:
 def to_json(record: Record) -> str:
     """One line of JSON; fields that are None or empty by default are left out."""
     whole = _record_adapter().dump_python(record, mode="json", by_alias=True)
-    kept = {
+    written = {
         name: value for name, value in whole.items() if value is not None or name in _ALWAYS_WRITTEN
     }
-    line = json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    line = json.dumps(written, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Half a surrogate pair (an undecodable byte in what some tool printed) is no UTF-8.
     return line.encode("utf-8", "replace").decode("utf-8")
 

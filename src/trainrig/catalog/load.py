@@ -111,7 +111,7 @@ class _Values(_Strict):
     tensor: dict[Dtype, dict[Accumulate, Size]] | None = None
     """Tera-operations per second by data type and accumulate type, dense."""
     vector: dict[Dtype, Size] | None = None
-    """The same of the ordinary lanes, which sum in their own type."""
+    """Tera-operations per second of the ordinary lanes, which sum in their own type."""
 
 
 class _ChipEntry(_Strict):

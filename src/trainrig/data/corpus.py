@@ -67,7 +67,7 @@ class Corpus:
     """Files in their order; read anew at each pass, since a corpus need not fit the memory."""
 
     name: str
-    """What it is called in a file name: ``python3.11`` or ``text``."""
+    """The corpus in a file name: ``python3.11`` or ``text``."""
     files: tuple[Path, ...]
 
     def read(self) -> Iterator[TextDocument | Skipped]:

@@ -121,7 +121,7 @@ def open_part(folder: Path, name: str, vocab_size: int | None = None) -> Indexed
     part: Part = getattr(manifest, name)
     indexed = open_indexed(folder / name)
     if (indexed.tokens.size, indexed.num_documents) != (part.num_tokens, part.num_documents):
-        raise DataError(f"{folder / name}.bin is not the one that its manifest tells of", _HINT)
+        raise DataError(f"{folder / name}.bin does not match its manifest", _HINT)
     if vocab_size is not None:
         check_vocabulary(folder, manifest.max_token, vocab_size)
     return indexed

@@ -102,7 +102,7 @@ def prepare(
     check_vocab_size(vocab_size)
     corpus = open_corpus(texts)
     found = survey(corpus)
-    _tell(found, say)
+    _report_survey(found, say)
     out = out or parent / _name(corpus, found, given, vocab_size)
     existing = _existing(out, found, given, vocab_size)
     if existing is not None:
@@ -130,7 +130,7 @@ def verify(folder: Path) -> Manifest:
     for name, wanted in (hashes | {TOKENIZER: manifest.tokens.sha256}).items():
         if _sha256(folder / name) != wanted:
             raise DataError(
-                f"{folder / name} is not the one that its manifest tells of",
+                f"{folder / name} does not match its manifest",
                 "prepare it again with trainrig data prepare",
             )
     return manifest
@@ -275,7 +275,7 @@ def _sha256(path: Path) -> str:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _tell(found: Survey, say: Say) -> None:
+def _report_survey(found: Survey, say: Say) -> None:
     say(f"{found.num_documents} documents, {found.num_bytes / 1e6:.1f} MB of text")
     for item in found.skipped[:5]:
         say(f"skipped {one_line(item.path)}: {item.reason}")
@@ -305,8 +305,12 @@ def _existing(
         raise other from None
     tokens = manifest.tokens
     wanted = tokens.sha256 if given is None else given.info.sha256
-    asked = vocab_size if given is None else None
-    if (manifest.corpus_sha256, tokens.sha256, tokens.vocab_asked) != (found.sha256, wanted, asked):
+    requested = vocab_size if given is None else None
+    if (manifest.corpus_sha256, tokens.sha256, tokens.vocab_asked) != (
+        found.sha256,
+        wanted,
+        requested,
+    ):
         raise other
     return manifest
 

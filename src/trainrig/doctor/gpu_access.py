@@ -27,7 +27,7 @@ from trainrig.machine.snapshot import Missing, PciGpu, Snapshot, value_or
 from trainrig.record import Finding
 
 # Drivers that hold a GPU without letting CUDA at it.
-_FOREIGN_DRIVERS = frozenset(["nouveau", "nova_core", "vfio-pci", "pci-stub"])
+_OTHER_DRIVERS = frozenset(["nouveau", "nova_core", "vfio-pci", "pci-stub"])
 # First CUDA whose compilers know an architecture, and first that dropped older ones.
 # Source: NVIDIA's CUDA release notes 11.8, 12.8 and 13.0.
 _CUDA_NEEDED = (((10, 0), (12, 8)), ((9, 0), (11, 8)), ((8, 0), (11, 0)))
@@ -44,7 +44,7 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding(
                 GPU_WITHOUT_DRIVER, "error", f"{shown} has no driver", _driver_fix(device)
             )
-        elif device.driver in _FOREIGN_DRIVERS:
+        elif device.driver in _OTHER_DRIVERS:
             evidence = f"{shown} is held by {device.driver}"
             yield finding(GPU_WITHOUT_DRIVER, "error", evidence, _release_fix(device.driver))
         elif device.pci_id.startswith(NVIDIA_ID):

@@ -113,7 +113,7 @@ def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding(THROTTLED, "info", evidence, fix)
 
 
-def _alike(snapshot: Snapshot) -> Iterator[Finding]:
+def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     gpus = gpus_of(snapshot)
     names = sorted({gpu.name for gpu in gpus if isinstance(gpu.name, str)})
     if len(names) > 1:
@@ -140,4 +140,4 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding(PERSISTENCE_OFF, "info", evidence, "sudo nvidia-smi -pm 1")
 
 
-CHECKS = (_widths, _speeds, _nvlinks, _power_limits, _throttling, _alike, _modes)
+CHECKS = (_widths, _speeds, _nvlinks, _power_limits, _throttling, _unlike_gpus, _modes)

@@ -190,10 +190,10 @@ def _others(processes: object, count: int | Missing, *, holds_context: bool) -> 
     own = os.getpid()
     if holds_context and own not in pids:
         return Missing("the driver lists processes by the numbers of another namespace")
-    return sum(not _is_ours(pid, own, own in pids) for pid in pids)
+    return sum(not _is_own_process(pid, own, own in pids) for pid in pids)
 
 
-def _is_ours(pid: object, own: int, is_worker: bool) -> bool:
+def _is_own_process(pid: object, own: int, is_worker: bool) -> bool:
     """This process, a child of it, or, among workers, another child of the same parent."""
     if pid == own:
         return True
@@ -219,8 +219,8 @@ def parse_stat(
     ticks = [integer(word, "ticks") for word in lines[0][1:9]] if lines else []
     known = [tick for tick in ticks if not isinstance(tick, Missing)]
     if len(known) < 8 or threads == 0:
-        odd = Missing("/proc/stat has no line of processor times")
-        return odd, odd, odd
+        unreadable = Missing("/proc/stat has no line of processor times")
+        return unreadable, unreadable, unreadable
     user, nice, system, _idle, _iowait, irq, softirq, steal = known
     busy = user + nice + system + irq + softirq
     return threads, busy / _TICKS_PER_S, steal / _TICKS_PER_S

@@ -118,7 +118,7 @@ class Dimm:
     rated_mt_per_s: Finite | Missing
     """What the module is made for, in megatransfers a second."""
     speed_mt_per_s: Finite | Missing
-    """What it runs at."""
+    """The rate that the module runs at."""
     part_number: str | Missing
 
 
@@ -219,7 +219,7 @@ class PciGpu:
     link: PcieLink
     """The device's own link, and what the device can do."""
     slot: PcieLink
-    """The same link from the port above: what the slot can do."""
+    """The link from the port above: what the slot can do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """What is really run: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
 
     gpt2, bert, t5, llama   one file a family: Attention, FeedForward, Block, Model
-    parts                   what all share: attention itself, fresh weights, recomputation
+    layers                  what all share: attention itself, fresh weights, recomputation
     loss                    cross-entropy in chunks, so that the logits never exist whole
-    exchange                weights to and from Hugging Face's names and layouts
+    hf_weights              weights to and from Hugging Face's names and layouts
 
 A model is built from a `workload.ModelShape` alone and computes what Hugging Face's computes with
 the same weights, within rounding.  There is no dropout: today's pretraining runs without it, and a
@@ -50,7 +50,7 @@ def build(
 ) -> nn.Module:
     """A model with fresh weights.
 
-    ``recompute``: none, selective or full (`parts.run_block`); ``attention``: sdpa or plain.
+    ``recompute``: none, selective or full (`layers.run_block`); ``attention``: sdpa or plain.
     ``device="meta"``: shapes without memory, no weights.
     """
     check_choices(recompute, attention)

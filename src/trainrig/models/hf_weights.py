@@ -30,26 +30,26 @@ _Rows = Iterator[tuple[Any, ...]]
 class _Pair:
     """Our weight and the names of theirs that it is made of, in this order."""
 
-    ours: str
-    theirs: tuple[str, ...]
+    native: str
+    hf: tuple[str, ...]
     transposed: bool = False
     heads: int = 0
     """Not 0: theirs are all q, all k, all v; ours is q, k, v for each of so many heads."""
 
-    def join(self, theirs: list[Tensor]) -> Tensor:
-        whole = torch.cat([t.t() if self.transposed and t.ndim == 2 else t for t in theirs])
+    def join(self, hf: list[Tensor]) -> Tensor:
+        whole = torch.cat([t.t() if self.transposed and t.ndim == 2 else t for t in hf])
         if not self.heads:
             return whole.contiguous()
         rest = whole.shape[1:]
         by_head = whole.view(3, self.heads, -1, *rest).transpose(0, 1)
         return by_head.reshape(whole.shape).contiguous()
 
-    def split(self, ours: Tensor) -> list[Tensor]:
+    def split(self, native: Tensor) -> list[Tensor]:
         if self.heads:
-            rest = ours.shape[1:]
-            ours = ours.view(self.heads, 3, -1, *rest).transpose(0, 1).reshape(ours.shape)
-        parts = ours.chunk(len(self.theirs))
-        if self.transposed and ours.ndim == 2:
+            rest = native.shape[1:]
+            native = native.view(self.heads, 3, -1, *rest).transpose(0, 1).reshape(native.shape)
+        parts = native.chunk(len(self.hf))
+        if self.transposed and native.ndim == 2:
             parts = tuple(part.t() for part in parts)
         return [part.contiguous() for part in parts]
 
@@ -60,35 +60,35 @@ def from_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     DataError if a weight is missing, left over, or of another shape than ``shape`` says.
     """
     state = _with_prefix(shape, state)
-    ours, used = {}, set()
+    native, used = {}, set()
     for pair in _pairs(shape):
-        missing = [name for name in pair.theirs if name not in state]
+        missing = [name for name in pair.hf if name not in state]
         if missing:
             raise DataError(f"{shape.name}: the weights have no {missing[0]!r}")
-        ours[pair.ours] = pair.join([state[name] for name in pair.theirs])
-        used |= set(pair.theirs)
+        native[pair.native] = pair.join([state[name] for name in pair.hf])
+        used |= set(pair.hf)
     extra = [name for name in state if name not in used and not _aside(shape, name)]
     if extra:
         raise DataError(f"{shape.name}: nothing here takes the weight {extra[0]!r}")
-    _check_sizes(shape, ours)
-    return ours
+    _check_sizes(shape, native)
+    return native
 
 
 def to_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     """Their state dict from ours, with the copies of tied weights that theirs lists."""
-    theirs: State = {}
+    hf: State = {}
     for pair in _pairs(shape):
-        theirs |= zip(pair.theirs, pair.split(state[pair.ours]), strict=True)
+        hf |= zip(pair.hf, pair.split(state[pair.native]), strict=True)
     for copy, of in _copies(shape).items():
-        theirs[copy] = theirs[of]
-    return theirs
+        hf[copy] = hf[of]
+    return hf
 
 
-def _check_sizes(shape: ModelShape, ours: State) -> None:
+def _check_sizes(shape: ModelShape, native: State) -> None:
     from trainrig.models import build
 
     expected = build(shape, device="meta").state_dict()
-    for name, tensor in ours.items():
+    for name, tensor in native.items():
         if tensor.shape != expected[name].shape:
             raise DataError(
                 f"{shape.name}: {name} is {tuple(tensor.shape)}, "
@@ -139,43 +139,43 @@ def _with_prefix(shape: ModelShape, state: Mapping[str, Tensor]) -> Mapping[str,
 def _pairs(shape: ModelShape) -> Iterator[_Pair]:
     """All weights of a shape, ours and theirs."""
     family = {"gpt2": _gpt2, "gpt-neo": _gpt_neo, "bert": _bert, "t5": _t5, "llama": _llama}
-    for ours, theirs, *how in family[shape.family](shape):
-        names = (theirs,) if isinstance(theirs, str) else theirs
-        yield _Pair(ours, names, *how)
+    for native, hf, *how in family[shape.family](shape):
+        names = (hf,) if isinstance(hf, str) else hf
+        yield _Pair(native, names, *how)
 
 
-def _module(ours: str, theirs: str, *, bias: bool = True, transposed: bool = False) -> _Rows:
+def _module(native: str, hf: str, *, bias: bool = True, transposed: bool = False) -> _Rows:
     """The weight, and if there is one the bias, of a module that both have."""
     for name in ("weight", "bias") if bias else ("weight",):
-        yield f"{ours}.{name}", f"{theirs}.{name}", transposed
+        yield f"{native}.{name}", f"{hf}.{name}", transposed
 
 
 def _gpt2(shape: ModelShape) -> _Rows:
     yield from _gpt_ends(shape)
     for i in range(shape.num_layers):
-        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
-        yield from _module(f"{ours}.norm_1", f"{theirs}.ln_1")
+        native, hf = f"blocks.{i}", f"transformer.h.{i}"
+        yield from _module(f"{native}.norm_1", f"{hf}.ln_1")
         for name in ("weight", "bias"):
-            qkv = f"{theirs}.attn.c_attn.{name}"
-            yield f"{ours}.attention.qkv.{name}", qkv, True, shape.num_heads
-        yield from _module(f"{ours}.attention.out", f"{theirs}.attn.c_proj", transposed=True)
-        yield from _module(f"{ours}.norm_2", f"{theirs}.ln_2")
-        yield from _module(f"{ours}.ffn.up", f"{theirs}.mlp.c_fc", transposed=True)
-        yield from _module(f"{ours}.ffn.down", f"{theirs}.mlp.c_proj", transposed=True)
+            qkv = f"{hf}.attn.c_attn.{name}"
+            yield f"{native}.attention.qkv.{name}", qkv, True, shape.num_heads
+        yield from _module(f"{native}.attention.out", f"{hf}.attn.c_proj", transposed=True)
+        yield from _module(f"{native}.norm_2", f"{hf}.ln_2")
+        yield from _module(f"{native}.ffn.up", f"{hf}.mlp.c_fc", transposed=True)
+        yield from _module(f"{native}.ffn.down", f"{hf}.mlp.c_proj", transposed=True)
 
 
 def _gpt_neo(shape: ModelShape) -> _Rows:
     yield from _gpt_ends(shape)
     for i in range(shape.num_layers):
-        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
-        attention = f"{theirs}.attn.attention"
-        yield from _module(f"{ours}.norm_1", f"{theirs}.ln_1")
+        native, hf = f"blocks.{i}", f"transformer.h.{i}"
+        attention = f"{hf}.attn.attention"
+        yield from _module(f"{native}.norm_1", f"{hf}.ln_1")
         qkv = tuple(f"{attention}.{part}_proj.weight" for part in "qkv")
-        yield f"{ours}.attention.qkv.weight", qkv, False, shape.num_heads
-        yield from _module(f"{ours}.attention.out", f"{attention}.out_proj")
-        yield from _module(f"{ours}.norm_2", f"{theirs}.ln_2")
-        yield from _module(f"{ours}.ffn.up", f"{theirs}.mlp.c_fc")
-        yield from _module(f"{ours}.ffn.down", f"{theirs}.mlp.c_proj")
+        yield f"{native}.attention.qkv.weight", qkv, False, shape.num_heads
+        yield from _module(f"{native}.attention.out", f"{attention}.out_proj")
+        yield from _module(f"{native}.norm_2", f"{hf}.ln_2")
+        yield from _module(f"{native}.ffn.up", f"{hf}.mlp.c_fc")
+        yield from _module(f"{native}.ffn.down", f"{hf}.mlp.c_proj")
 
 
 def _gpt_ends(shape: ModelShape) -> _Rows:
@@ -191,22 +191,22 @@ def _head(shape: ModelShape) -> _Rows:
 
 
 def _bert(shape: ModelShape) -> _Rows:
-    for ours, theirs in (
+    for native, hf in (
         ("tokens", "word_embeddings"),
         ("positions", "position_embeddings"),
         ("segments", "token_type_embeddings"),
     ):
-        yield f"{ours}.weight", f"bert.embeddings.{theirs}.weight"
+        yield f"{native}.weight", f"bert.embeddings.{hf}.weight"
     yield from _module("norm", "bert.embeddings.LayerNorm")
     for i in range(shape.num_layers):
-        ours, theirs = f"blocks.{i}", f"bert.encoder.layer.{i}"
+        native, hf = f"blocks.{i}", f"bert.encoder.layer.{i}"
         for part, name in (("q", "query"), ("k", "key"), ("v", "value")):
-            yield from _module(f"{ours}.attention.{part}", f"{theirs}.attention.self.{name}")
-        yield from _module(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        yield from _module(f"{ours}.norm_1", f"{theirs}.attention.output.LayerNorm")
-        yield from _module(f"{ours}.ffn.up", f"{theirs}.intermediate.dense")
-        yield from _module(f"{ours}.ffn.down", f"{theirs}.output.dense")
-        yield from _module(f"{ours}.norm_2", f"{theirs}.output.LayerNorm")
+            yield from _module(f"{native}.attention.{part}", f"{hf}.attention.self.{name}")
+        yield from _module(f"{native}.attention.out", f"{hf}.attention.output.dense")
+        yield from _module(f"{native}.norm_1", f"{hf}.attention.output.LayerNorm")
+        yield from _module(f"{native}.ffn.up", f"{hf}.intermediate.dense")
+        yield from _module(f"{native}.ffn.down", f"{hf}.output.dense")
+        yield from _module(f"{native}.norm_2", f"{hf}.output.LayerNorm")
     yield from _module("transform", "cls.predictions.transform.dense")
     yield from _module("head_norm", "cls.predictions.transform.LayerNorm")
     yield "head_bias", "cls.predictions.bias"
@@ -217,17 +217,17 @@ def _llama(shape: ModelShape) -> _Rows:
     yield from _module("norm", "model.norm", bias=False)
     yield from _head(shape)
     for i in range(shape.num_layers):
-        ours, theirs = f"blocks.{i}", f"model.layers.{i}"
-        yield from _module(f"{ours}.norm_1", f"{theirs}.input_layernorm", bias=False)
+        native, hf = f"blocks.{i}", f"model.layers.{i}"
+        yield from _module(f"{native}.norm_1", f"{hf}.input_layernorm", bias=False)
         for part in "qkv":
-            name = f"{theirs}.self_attn.{part}_proj"
-            yield from _module(f"{ours}.attention.{part}", name, bias=shape.qkv_bias)
-        out = f"{theirs}.self_attn.o_proj"
-        yield from _module(f"{ours}.attention.out", out, bias=shape.out_bias)
-        yield from _module(f"{ours}.norm_2", f"{theirs}.post_attention_layernorm", bias=False)
+            name = f"{hf}.self_attn.{part}_proj"
+            yield from _module(f"{native}.attention.{part}", name, bias=shape.qkv_bias)
+        out = f"{hf}.self_attn.o_proj"
+        yield from _module(f"{native}.attention.out", out, bias=shape.out_bias)
+        yield from _module(f"{native}.norm_2", f"{hf}.post_attention_layernorm", bias=False)
         for part in ("gate", "up", "down"):
-            name = f"{theirs}.mlp.{part}_proj"
-            yield from _module(f"{ours}.ffn.{part}", name, bias=shape.ffn_bias)
+            name = f"{hf}.mlp.{part}_proj"
+            yield from _module(f"{native}.ffn.{part}", name, bias=shape.ffn_bias)
 
 
 def _t5(shape: ModelShape) -> _Rows:
@@ -246,16 +246,16 @@ def _t5(shape: ModelShape) -> _Rows:
         yield from _t5_block(shape, f"decoder_blocks.{i}", f"decoder.block.{i}.layer", cross=True)
 
 
-def _t5_block(shape: ModelShape, ours: str, theirs: str, *, cross: bool) -> _Rows:
-    attentions = [("norm_1", "attention", f"{theirs}.0", "SelfAttention")]
+def _t5_block(shape: ModelShape, native: str, hf: str, *, cross: bool) -> _Rows:
+    attentions = [("norm_1", "attention", f"{hf}.0", "SelfAttention")]
     if cross:
-        attentions.append(("norm_cross", "cross", f"{theirs}.1", "EncDecAttention"))
+        attentions.append(("norm_cross", "cross", f"{hf}.1", "EncDecAttention"))
     for norm, attention, layer, name in attentions:
-        yield from _module(f"{ours}.{norm}", f"{layer}.layer_norm", bias=False)
+        yield from _module(f"{native}.{norm}", f"{layer}.layer_norm", bias=False)
         for part, letter in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
-            yield f"{ours}.{attention}.{part}.weight", f"{layer}.{name}.{letter}.weight"
-    last = f"{theirs}.{len(attentions)}"
-    yield from _module(f"{ours}.norm_2", f"{last}.layer_norm", bias=False)
+            yield f"{native}.{attention}.{part}.weight", f"{layer}.{name}.{letter}.weight"
+    last = f"{hf}.{len(attentions)}"
+    yield from _module(f"{native}.norm_2", f"{last}.layer_norm", bias=False)
     ups = {"gate": "wi_0", "up": "wi_1"} if shape.gated_ffn else {"up": "wi"}
     for part, name in (ups | {"down": "wo"}).items():
-        yield f"{ours}.ffn.{part}.weight", f"{last}.DenseReluDense.{name}.weight"
+        yield f"{native}.ffn.{part}.weight", f"{last}.DenseReluDense.{name}.weight"

@@ -57,7 +57,7 @@ def attend(
 def plain_attend(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None
 ) -> Tensor:
-    """The same, written out: every score is in memory at once, (B, H, T, S)."""
+    """`attend` written out: every score is in memory at once, (B, H, T, S)."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = (q * scale) @ k.transpose(-2, -1)

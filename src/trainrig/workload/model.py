@@ -149,7 +149,7 @@ def _check(shape: ModelShape) -> None:
 
 def _check_kinds(shape: ModelShape) -> None:
     """Each field by itself: numbers also come from a command line, where any may be mistyped."""
-    asked: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+    rules: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
         (_POSITIVE, lambda n: _is_whole(n, 1), "a whole number from 1"),
         (_COUNTS, lambda n: _is_whole(n, 0), "a whole number from 0"),
         (_FLAGS, lambda n: isinstance(n, bool), "true or false"),
@@ -157,7 +157,7 @@ def _check_kinds(shape: ModelShape) -> None:
         (("rope_theta",), lambda n: _is_real(n) and n >= 0, "a number from 0"),
         (("windows",), _are_windows, "a window for each layer"),
     ]
-    for names, fits, wanted in asked:
+    for names, fits, wanted in rules:
         for name in names:
             if not fits(getattr(shape, name)):
                 raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)

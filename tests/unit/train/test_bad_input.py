@@ -113,10 +113,10 @@ def other_vocabulary(folder: Path) -> None:
     ("damage", "word"),
     [
         (truncate, "train.bin is truncated"),
-        (change, "train.bin is not the one that its manifest tells of"),
-        (swap, "train.bin is not the one that its manifest tells of"),
+        (change, "train.bin does not match its manifest"),
+        (swap, "train.bin does not match its manifest"),
         (other_index, "train.idx is no Megatron index"),
-        (other_tokenizer, "tokenizer.json is not the one that its manifest tells of"),
+        (other_tokenizer, "tokenizer.json does not match its manifest"),
         (other_vocabulary, "beyond a vocabulary of 300"),
         (lambda folder: (folder / "manifest.json").unlink(), "cannot read"),
     ],
