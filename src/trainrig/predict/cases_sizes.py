@@ -36,7 +36,7 @@ def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
         "tp": tp,
         "pp": pp,
         "interleave": whole(row, "vpp", 1),
-        "micro_batch": micro,
+        "batch_size": micro,
         "grad_accum": accum,
         "zero": zero,
         "sequence_parallel": int(

@@ -143,7 +143,7 @@ def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
     )
 
 
-_SIZES = ("tp", "pp", "interleave", "micro_batch", "grad_accum", "shard_size", "sequence_parallel")
+_SIZES = ("tp", "pp", "interleave", "batch_size", "grad_accum", "shard_size", "sequence_parallel")
 _WORDS = {"recompute": RECOMPUTE, "engine": ENGINES}
 
 
@@ -192,11 +192,19 @@ def _with_words(said: Asked, site: Site, shape: ModelShape) -> Layout:
     words = {name: said[name] for name in _SAID if name in said}
     words.setdefault("precision", _precision(site.chip))
     words.setdefault("kernels", _kernels(site.chip, words["precision"]))
-    words.setdefault("seq", min(shape.max_positions, LONGEST))
+    words.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**words)
 
 
-_SAID = ("seq", "target_seq", "precision", "kernels", "optimizer", "offload", "lora_rank") + (
+_SAID = (
+    "seq_len",
+    "target_seq_len",
+    "precision",
+    "kernels",
+    "optimizer",
+    "offload",
+    "lora_rank",
+) + (
     "schedule",
     "recompute",
 )

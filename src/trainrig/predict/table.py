@@ -94,7 +94,7 @@ def case_of(row: Row) -> Case:
     rates = _rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
-        seq=whole(row, "seq"),
+        seq_len=whole(row, "seq"),
         precision=precision,
         recompute=recompute_of(row, sizes["zero"], missing),
         kernels=kernels_of(row, chip, precision, missing),
@@ -108,7 +108,7 @@ def case_of(row: Row) -> Case:
     check(*_evened(row, shape, layout))
     if "micro_batch" in missing.names:
         layout = _fitting(shape, layout, rates.memory_bytes)
-    mean_seq = round(BINNED * layout.seq) if is_binned(row) else 0
+    mean_seq = round(BINNED * layout.seq_len) if is_binned(row) else 0
     if mean_seq:
         missing.add("seq")
     return Case(
@@ -138,16 +138,16 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
     """
     from trainrig.workload.memory import memory
 
-    samples = int(layout.micro_batch * layout.grad_accum)
+    samples = int(layout.batch_size * layout.grad_accum)
     least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
     for size in sizes:
-        one = layout.replace(micro_batch=size, grad_accum=samples // size)
+        one = layout.replace(batch_size=size, grad_accum=samples // size)
         dealt = layout.interleave == 1 or one.grad_accum % layout.pp == 0
         can_be = samples % size == 0 and one.grad_accum >= least and dealt
         if can_be and memory(shape, one).total <= capacity:
             return one
-    return layout.replace(micro_batch=1, grad_accum=samples)
+    return layout.replace(batch_size=1, grad_accum=samples)
 
 
 @lru_cache(maxsize=256)
@@ -232,7 +232,7 @@ def time_of(case: Case) -> tuple[float, float, float]:
     """Low, predicted, high seconds of a step."""
     from trainrig.predict.step import predict_step
 
-    layout = case.layout.replace(seq=case.mean_seq) if case.mean_seq else case.layout
+    layout = case.layout.replace(seq_len=case.mean_seq) if case.mean_seq else case.layout
     step = predict_step(case.shape, layout, case.rates, head=case.head)
     factor = math.exp(math.hypot(step.spread, case.spread))
     return step.total / factor, step.total, step.total * factor

@@ -126,7 +126,7 @@ def measured_time(row: Row, case: Case) -> float:
     """Seconds of a step as printed, or from tokens a second.  DataError where neither is."""
     if (row.get("step_time_s") or "").strip():
         return positive(row, "step_time_s")
-    tokens = case.layout.global_batch * case.layout.seq / case.layout.gpus
+    tokens = case.layout.global_batch * case.layout.seq_len / case.layout.gpus
     return float(tokens / positive(row, "tokens_per_s_per_gpu"))
 
 
@@ -145,10 +145,10 @@ def positive(row: Row, name: str) -> float:
 def label_of(row: Row, case: Case) -> str:
     """``MPT-7b on 8 A100 SXM4 80GB, tp 1 pp 1 zero 3, 2 × 16 of 2048, flash``."""
     one = case.layout
-    how = f"tp {one.tp} pp {one.pp} zero {one.zero}, {one.micro_batch} × {one.grad_accum}"
+    how = f"tp {one.tp} pp {one.pp} zero {one.zero}, {one.batch_size} × {one.grad_accum}"
     name = (row.get("model") or case.shape.name)[:32]
     return (
-        f"{name} on {one.gpus} {case.chip.name}, {how} of {one.seq}, "
+        f"{name} on {one.gpus} {case.chip.name}, {how} of {one.seq_len}, "
         f"{one.precision}, {one.kernels}, recompute {one.recompute}"
     )
 

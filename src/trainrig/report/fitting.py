@@ -48,8 +48,8 @@ def fit_lines(found: Fit) -> Iterator[str]:
     yield f"layout: {layout_words(found.asked.layout)}"
     close = "; it may go either way" if found.is_close else ""
     yield f"80 % interval: {format_memory(float(low))} to {format_memory(float(high))}{close}"
-    if found.largest_micro_batch:
-        yield f"largest micro-batch that fits: {found.largest_micro_batch}"
+    if found.largest_batch_size:
+        yield f"largest micro-batch that fits: {found.largest_batch_size}"
     else:
         yield "not even one sample at a time fits"
     if len(found.way) > 1:

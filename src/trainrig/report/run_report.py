@@ -17,7 +17,7 @@ from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, is_published, rows
 from trainrig.analysis.waterfall import Level, Waterfall, build_waterfalls, devices, dtype_order
 from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
-from trainrig.record import Finding, Kind, Record, Severity, Status
+from trainrig.record import Finding, Kind, Record, Severity, Status, dtype_of
 from trainrig.report import words
 from trainrig.report.charts.curves import Figure, curves
 from trainrig.report.charts.heatmap import HeatMap, heat_maps
@@ -259,12 +259,13 @@ def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...]
 def _table_order(row: Row) -> tuple[object, ...]:
     """Kinds of case together, by size, then device beside device."""
     sizes = [
-        row.case.get(name) for name in ("seq", "batch", "num_elements", "bytes", "m", "k", "n")
+        row.case.get(name)
+        for name in ("seq_len", "batch_size", "num_elements", "bytes", "m", "k", "n")
     ]
     numbers = [size if isinstance(size, int) else 0 for size in sizes]
     family = family_text(row.benchmark, row.case)
     where = -1 if row.index is None else row.index
-    return dtype_order(str(row.case.get("dtype"))), family, numbers, where, row.count
+    return dtype_order(str(dtype_of(row.case))), family, numbers, where, row.count
 
 
 def _is_plain(row: Row) -> bool:

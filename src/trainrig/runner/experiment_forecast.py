@@ -174,7 +174,7 @@ def forecast_row(own: Experiment, records: Sequence[Record]) -> dict[str, Any]:
     time, peak = told.get("time"), told.get("peak_memory")
     return {
         "name": own.name,
-        "batch_size": own.batch,
+        "batch_size": own.batch_size,
         "step_time_s": time and time.value,
         "step_time_interval_s": time and list(time.interval or ()),
         "peak_memory_bytes": peak and peak.value,
@@ -195,7 +195,7 @@ def as_predicted(own: Experiment) -> Layout:
         dropout="no",
         kernels="compiled" if own.compile else "flash",
         optimizer=_OPTIMIZERS[own.optimizer],
-        target_seq=written_tokens(find(own.model), own.seq),
+        target_seq_len=written_tokens(find(own.model), own.seq_len),
     )
     if own.backend != "native":
         return layout.replace(engine="ddp" if layout.engine == "plain" else layout.engine)

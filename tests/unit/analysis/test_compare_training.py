@@ -234,7 +234,7 @@ def test_every_page_shows_ratios_and_published_figures() -> None:
     assert "8008" in "\n".join(report.lines(series["experiments"], series=series))
     strange: Any = {"experiments": series["experiments"], "published": ({"device": 3},)}
     assert "8008" not in render_html([RunView(name="r", series=strange)])
-    known = ("experiment", "device", "dtype", "tokens_per_s_per_device", "memory_bytes")
+    known = ("experiment", "device", "precision", "tokens_per_s_per_device", "memory_bytes")
     older = [{key: row[key] for key in (*known, "software", "source")} for row in rows_beside()]
     text = "\n".join(report.lines(series["experiments"], series={"published": older}))
     assert "8008" in text and "HF Transformers, fp32" in text and "@4a8daeb" in text
@@ -354,7 +354,9 @@ def reading(at: float, own: float, busy: float, steal: float) -> HostReading:
 
 def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
     rows = tuple(row | {"time": 0.5} for row in ROWS)
-    own = Experiment(model="gpt2-small-cpu", batch=4, recompute="full", device="cpu", name="one")
+    own = Experiment(
+        model="gpt2-small-cpu", batch_size=4, recompute="full", device="cpu", name="one"
+    )
     found = Trained(experiment=own, result=Result(rows=rows), peak=Limit(value=1e12, source="s"))
     said, rates = summary_of(found), rates_of(found)
     assert said["mfu"] == pytest.approx(rates["flop_rate"] / 1e12)

@@ -52,7 +52,7 @@ def test_a_row_is_read_as_it_stands() -> None:
     case = case_of(ROW)
     assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)
     one = case.layout
-    assert (one.gpus, one.micro_batch, one.grad_accum, one.zero) == (8, 8, 2, 3)
+    assert (one.gpus, one.batch_size, one.grad_accum, one.zero) == (8, 8, 2, 3)
     assert (one.engine, one.kernels, one.recompute, one.precision) == (
         *("fsdp", "flash", "none", "bf16"),
     )
@@ -223,7 +223,7 @@ def test_the_family_follows_from_the_name_or_the_numbers(
 def test_binned_batches_are_shorter_than_what_is_printed() -> None:
     changes = {"model": "BERT-large", "framework": "NVIDIA DeepLearningExamples", "seq": "512"}
     phase_two = row(**changes, zero_stage="0", kernel_stack="fused")
-    assert case_of(phase_two).mean_seq == 320 and case_of(phase_two).layout.seq == 512
+    assert case_of(phase_two).mean_seq == 320 and case_of(phase_two).layout.seq_len == 512
     assert case_of(phase_two | {"kind": "finetune"}).mean_seq == 0
     assert case_of(phase_two | {"seq": "128"}).mean_seq == 0
     other = predict_row(phase_two | {"framework": "apex"})
@@ -253,7 +253,7 @@ def test_batches_follow_from_each_other() -> None:
     by_accum = case_of(row(global_batch="", grad_accum="2")).layout
     by_batch = case_of(row(grad_accum="")).layout
     assert by_accum.grad_accum == by_batch.grad_accum == 2
-    assert case_of(row(micro_batch="")).layout.micro_batch == 8
+    assert case_of(row(batch_size="")).layout.batch_size == 8
 
 
 def test_a_table_without_what_is_needed_is_one_error(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def _is_legal(shape: ModelShape, layout: Layout) -> bool:
 
 
 def _micro_batch(layout: Layout) -> Iterator[Knob]:
-    micro = int(layout.micro_batch)
+    micro = int(layout.batch_size)
     samples = micro * int(layout.grad_accum)
     sizes = range(min(micro - 1, _LARGEST), 0, -1)
     for smaller in islice((size for size in sizes if samples % size == 0), _MOST_SIZES):
@@ -85,7 +85,7 @@ def _micro_batch(layout: Layout) -> Iterator[Knob]:
         yield Knob(
             name="micro-batch",
             says=f"--batch-size {smaller} --grad-accum {more}",
-            layout=layout.replace(micro_batch=smaller, grad_accum=more),
+            layout=layout.replace(batch_size=smaller, grad_accum=more),
         )
 
 
@@ -187,7 +187,7 @@ class Fit:
     """B of one GPU."""
     memory: Memory
     sample_time: float
-    largest_micro_batch: int
+    largest_batch_size: int
     """0: not even one sample fits."""
     turned: tuple[Turned, ...]
     """Knobs that need less, in the order in which to turn them."""
@@ -215,7 +215,7 @@ def fit(asked: Question) -> Fit:
         capacity=rates.memory_bytes,
         memory=memory(shape, layout),
         sample_time=bench.sample_time(layout),
-        largest_micro_batch=largest_micro_batch(shape, layout, rates.memory_bytes),
+        largest_batch_size=largest_batch_size(shape, layout, rates.memory_bytes),
         turned=order(bench.turn(layout)),
         way=bench.way(layout),
     )
@@ -232,14 +232,14 @@ def _rank(one: Turned) -> tuple[bool, float, float]:
     return True, -float(one.saved), one.sample_time
 
 
-def largest_micro_batch(shape: ModelShape, layout: Layout, capacity: float) -> int:
+def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> int:
     """Samples at once that fit; more samples never need less."""
     import numpy as np
 
     low, high = 0, MOST_SAMPLES
     while high > low:  # a few values at a time, for all of them cost little more than one
         tries = np.unique(np.linspace(low + 1, high, 64).astype(np.int64))
-        enough = tries[memory(shape, layout.replace(micro_batch=tries)).total <= capacity]
+        enough = tries[memory(shape, layout.replace(batch_size=tries)).total <= capacity]
         low = int(enough[-1]) if enough.size else low
         above = tries[tries > low]
         high = int(above[0]) - 1 if above.size else low
@@ -314,7 +314,7 @@ def fit_dict(found: Fit) -> dict[str, Any]:
         "memory_allocated_bytes_per_gpu": int(found.memory.allocated),
         "interval": {"memory_bytes_per_gpu": [float(low), float(high)]},
         "memory_parts_bytes": memory_dict(found.memory),
-        "largest_micro_batch": found.largest_micro_batch,
+        "largest_batch_size": found.largest_batch_size,
         "sample_time_s": found.sample_time,
         "knobs": [_turned_dict(one) for one in found.turned],
         "way": [_turned_dict(one) for one in found.way],

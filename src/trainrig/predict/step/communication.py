@@ -46,10 +46,10 @@ class Mesh:
         self.shape, self.layout = shape, layout
         array = {
             name: np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64))
-            for name in ("gpus", "gpus_per_node", "tp", "pp", "micro_batch", "zero", "shard_size")
+            for name in ("gpus", "gpus_per_node", "tp", "pp", "batch_size", "zero", "shard_size")
         }
         self.gpus, self.per_node = array["gpus"], np.minimum(array["gpus_per_node"], array["gpus"])
-        self.tp, self.pp, self.micro_batch = array["tp"], array["pp"], array["micro_batch"]
+        self.tp, self.pp, self.batch_size = array["tp"], array["pp"], array["batch_size"]
         self.zero = array["zero"]
         self.dp = self.gpus // (self.tp * self.pp)
         self.shards = np.where(array["shard_size"] > 0, array["shard_size"], self.dp)
@@ -123,8 +123,8 @@ def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     if not (mesh.tp > 1).any():
         return dict.fromkeys(("tensor", "tensor_beside", "tensor_ends"), 0.0)
     size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
-    seq = layout.seq
-    num_bytes = mesh.micro_batch * seq * shape.hidden * size
+    seq = layout.seq_len
+    num_bytes = mesh.batch_size * seq * shape.hidden * size
     near = np.minimum(mesh.tp, mesh.per_node)
     reduce = rates.collective("all_reduce", num_bytes, mesh.tp, near)
     gather = rates.collective("all_gather", num_bytes, mesh.tp, near)
@@ -151,7 +151,7 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
         return {"send": 0.0}
     size = dtype_bytes(layout.precision)
     shared = mesh.split | (layout.engine == "megatron")
-    tokens = mesh.micro_batch * layout.seq / np.where(shared, mesh.tp, 1)
+    tokens = mesh.batch_size * layout.seq_len / np.where(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
     sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)

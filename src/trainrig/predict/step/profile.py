@@ -134,7 +134,7 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     """Loads of each layout; blocks are priced once for each unique share."""
     import numpy as np
 
-    sizes = [layout.tp, layout.micro_batch, layout.sequence_parallel]
+    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel]
     tp, batch, split = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
     num = len(layout)
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 1) + (split > 0)
@@ -151,7 +151,7 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
 def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> Loads:
     setting = Setting(
         tp=key >> 32,
-        micro_batch=(key >> 1) & 0x7FFFFFFF,
+        batch_size=(key >> 1) & 0x7FFFFFFF,
         sequence_parallel=bool(key & 1),
         layout=layout,
         head=head,

@@ -49,16 +49,16 @@ def row_of(experiment: str, record: Record) -> dict[str, Any]:
     return {
         "experiment": experiment,
         "device": record.device,
-        "dtype": case["dtype"],
+        "precision": case["precision"],
         "tokens_per_s_per_device": record.value,
         "memory_bytes": how.get("memory"),
         "software": how.get("framework"),
         "source": record.source,
         "model": case["model"],
-        "precision": how.get("precision"),
-        "batch": case["batch"],
+        "printed_precision": how.get("precision"),
+        "batch_size": case["batch_size"],
         "grad_accum": case["grad_accum"],
-        "seq": case["seq"],
+        "seq_len": case["seq_len"],
         "recompute": case["recompute"],
         "num_devices": record.device_count,
         "optimizer": how.get("optimizer"),
@@ -99,17 +99,18 @@ def _case_words(row: Row) -> str:
     """``HF Transformers, bert-large, bf16, 11 × 4 of 512``: samples × micro-batches of tokens."""
     engine = re.split(r"[,(]| \d", str(row["software"]))[0].strip()
     if "model" not in row:
-        return f"{engine}, {row['dtype']}"
+        return f"{engine}, {row['precision']}"
     times = f" × {row['grad_accum']}" if row["grad_accum"] > 1 else ""
-    words = f"{engine}, {row['model']}, {row['dtype']}, {row['batch']}{times} of {row['seq']}"
+    words = f"{engine}, {row['model']}, {row['precision']}, {row['batch_size']}{times}"
+    words += f" of {row['seq_len']}"
     return words + (", recomputed" if row["recompute"] != "none" else "")
 
 
 def _figure(row: Row) -> str:
     """``8008 (tf32), 20.3 GiB``: the printed precision where it is another than the model's."""
-    printed = row.get("precision") or row["dtype"]
+    printed = row.get("printed_precision") or row["precision"]
     words = f"{row['tokens_per_s_per_device']:.0f}"
-    words += f" ({one_line(printed)})" if printed != row["dtype"] else ""
+    words += f" ({one_line(printed)})" if printed != row["precision"] else ""
     memory = row["memory_bytes"]
     return words if memory is None else f"{words}, {format_memory(memory)}"
 
@@ -131,7 +132,7 @@ def notices(rows: Sequence[Row]) -> Iterator[str]:
     """Figures of a faster card that lie below a slower one's, of the same experiment; each once."""
     said = set()
     for own, other in permutations(rows, 2):
-        if own["experiment"] != other["experiment"] or own["dtype"] != other["dtype"]:
+        if own["experiment"] != other["experiment"] or own["precision"] != other["precision"]:
             continue
         rate, below = own["tokens_per_s_per_device"], other["tokens_per_s_per_device"]
         pair = (own["device"], rate, other["device"], below)
@@ -156,7 +157,7 @@ def _why(own: Row, other: Row) -> str:
 
 def _claim(row: Row) -> float:
     chip: Chip | None = find_chip(row["device"])
-    found = None if chip is None else peak(chip, _UNITS.get(row["dtype"]) or row["dtype"])
+    found = None if chip is None else peak(chip, _UNITS.get(row["precision"]) or row["precision"])
     return found.rate if found is not None else 0.0
 
 

@@ -62,7 +62,7 @@ def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: A
         size = np.where(many & (zero == 2), narrow * num_parameters, size)
     if layout.engine == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
-        size = size + shared * (2 * layout.seq * shape.hidden) * layout.micro_batch
+        size = size + shared * (2 * layout.seq_len * shape.hidden) * layout.batch_size
     return size
 
 

@@ -146,8 +146,8 @@ class Stage:
     @cached_property
     def _seqs(self) -> tuple[int, int]:
         """Tokens read and tokens written of a sample."""
-        read = self.layout.seq
-        return read, (self.layout.target_seq or read) if self.shape.family == "t5" else read
+        read = self.layout.seq_len
+        return read, (self.layout.target_seq_len or read) if self.shape.family == "t5" else read
 
     @cached_property
     def _lists(self) -> tuple[list[Kept], list[Kept]]:
@@ -168,7 +168,7 @@ class Stage:
         """One micro-batch of one block on one rank."""
         share = total(items, policy, split=True) / self.layout.tp
         rest = total(items, policy, split=False) / self._sequence_shares
-        return (share + rest) * self.layout.micro_batch
+        return (share + rest) * self.layout.batch_size
 
     @cached_property
     def of_one(self) -> tuple[Bytes, Bytes]:
@@ -203,7 +203,7 @@ class Stage:
         size = ends.embedding_bytes(self.shape, self.style, read)
         if self.shape.family == "t5":
             size += ends.embedding_bytes(self.shape, self.style, written)
-        size = size * self.layout.micro_batch / self._sequence_shares
+        size = size * self.layout.batch_size / self._sequence_shares
         return self.has_embedding * size * self.in_flight
 
     @cached_property
@@ -213,12 +213,12 @@ class Stage:
         size = ends.end_bytes(self.shape, self.style, written)
         if self.shape.family == "t5":
             size += ends.end_bytes(self.shape, self.style, read)
-        return self.has_loss * size * self.layout.micro_batch / self._sequence_shares
+        return self.has_loss * size * self.layout.batch_size / self._sequence_shares
 
     @cached_property
     def rows(self) -> Bytes:
         """Tokens that logits are computed for."""
-        return self.head * self._seqs[1] * self.layout.micro_batch
+        return self.head * self._seqs[1] * self.layout.batch_size
 
     # --- the backward pass of one block ----------------------------------------------------
 
@@ -250,7 +250,7 @@ class Stage:
 
         layout, shape = self.layout, self.shape
         outside = self.style.residual * seq * shape.hidden / self._sequence_shares
-        size = layout.micro_batch * (self._inside(seq) / layout.tp + outside)
+        size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
         matrix = shape.hidden * shape.ffn / layout.tp
         if layout.lora_rank:
             return size

@@ -19,7 +19,7 @@ from trainrig.predict.search.memory_options import (
     Fit,
     fit,
     knobs,
-    largest_micro_batch,
+    largest_batch_size,
 )
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
@@ -37,11 +37,11 @@ def asked(model: str, chip: str, **more: Any) -> Question:
 
 ASKED = [
     ("llama-7B", "RTX 4090", {"gpus": 4}),
-    ("gpt2-xl", "RTX 3090", {"micro_batch": 8}),
-    ("gpt2-xl", "A100 SXM4 80GB", {"gpus": 8, "micro_batch": 12, "grad_accum": 2}),
+    ("gpt2-xl", "RTX 3090", {"batch_size": 8}),
+    ("gpt2-xl", "A100 SXM4 80GB", {"gpus": 8, "batch_size": 12, "grad_accum": 2}),
     ("llama-13B", "H100 SXM5 80GB", {"gpus": 16, "tp": 2, "engine": "megatron"}),
-    ("bert-large", "V100 SXM2 32GB", {"micro_batch": 64, "seq": 512}),
-    ("llama-8B", "A100 SXM4 80GB", {"gpus": 8, "zero": 3, "micro_batch": 4}),
+    ("bert-large", "V100 SXM2 32GB", {"batch_size": 64, "seq_len": 512}),
+    ("llama-8B", "A100 SXM4 80GB", {"gpus": 8, "zero": 3, "batch_size": 4}),
 ]
 
 
@@ -78,9 +78,9 @@ def neighbours(base: Layout) -> list[Layout]:
     if base.tp > 1:
         found.append(base.replace(sequence_parallel=1))
     for micro, zero, tp, pp in itertools.product(
-        range(1, int(base.micro_batch) + 1), range(4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
+        range(1, int(base.batch_size) + 1), range(4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
     ):
-        sizes = {"micro_batch": micro, "zero": zero, "tp": tp, "pp": pp}
+        sizes = {"batch_size": micro, "zero": zero, "tp": tp, "pp": pp}
         changed = [name for name, size in sizes.items() if size != getattr(base, name)]
         lowered = changed == ["pp", "zero"] or changed == ["zero", "pp"]
         if len(changed) != 1 and not (lowered and zero == min(base.zero, 1)):
@@ -132,16 +132,16 @@ def test_the_largest_micro_batch_is_the_last_that_fits(
 ) -> None:
     of = found(case)
     shape, layout = of.asked.shape, of.asked.layout
-    most = of.largest_micro_batch
-    fits = [memory(shape, layout.replace(micro_batch=b)).total <= of.capacity for b in range(1, 99)]
+    most = of.largest_batch_size
+    fits = [memory(shape, layout.replace(batch_size=b)).total <= of.capacity for b in range(1, 99)]
     assert most == sum(fits)
     assert all(fits[:most]) and not any(fits[most:])
 
 
 def test_a_micro_batch_has_an_end() -> None:
     tiny = named("gpt2")
-    assert largest_micro_batch(tiny, Layout(seq=1), 1e15) == MOST_SAMPLES
-    assert largest_micro_batch(tiny, Layout(seq=1), 1e9) == 0
+    assert largest_batch_size(tiny, Layout(seq_len=1), 1e15) == MOST_SAMPLES
+    assert largest_batch_size(tiny, Layout(seq_len=1), 1e9) == 0
 
 
 def test_the_way_ends_where_it_fits() -> None:
@@ -154,9 +154,9 @@ def test_the_way_ends_where_it_fits() -> None:
 
 
 def test_an_absurd_batch_is_answered_at_once() -> None:
-    huge = Layout(micro_batch=2**31 - 1)
+    huge = Layout(batch_size=2**31 - 1)
     sizes = [
-        int(k.layout.micro_batch) for k in knobs(named("gpt2"), huge) if k.name == "micro-batch"
+        int(k.layout.batch_size) for k in knobs(named("gpt2"), huge) if k.name == "micro-batch"
     ]
     assert sizes == [1], "a prime has one smaller divisor; not two thousand million are tried"
 
@@ -183,7 +183,7 @@ def test_the_command_answers_in_json() -> None:
     assert answer["knobs"][0]["change"].startswith("--")
     assert answer["gpu_memory_bytes"] == 24 * GIB
     code, text = run("--model", "gpt2-medium", "--on", "RTX 4090", "--batch-size", "4", "--json")
-    assert code == 0 and json.loads(text)["largest_micro_batch"] >= 4
+    assert code == 0 and json.loads(text)["largest_batch_size"] >= 4
 
 
 def test_the_command_answers_people() -> None:
