@@ -45,21 +45,25 @@ _BUCKET = 2e8
 """reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers."""
 
 
-def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: Any) -> Any:
-    """Bytes of buffers beside ``num_parameters`` of one rank."""
+def buffers(shape: ModelShape, layout: Layout, states: States, *, trained: Any, held: Any) -> Any:
+    """Bytes of buffers beside the numbers of one rank: those ``trained``, all that it ``held``.
+
+    FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are offloaded.
+    """
     import numpy as np
 
     many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
+    gathers = many | (layout.engine == "fsdp" and layout.offload != "none")
     grad = states.lasting_grad + states.passing_grad
     size: Any = 0.0
     if layout.engine == "ddp":
-        size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
+        size = np.where(many & (zero == 0), grad * trained, 0.0)
     if (zero >= 3).any():
         gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
-        size = size + np.where(many & (zero >= 3), gathered, 0.0)
+        size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
     if layout.engine == "fsdp" and (zero == 2).any():
         narrow = 4 if layout.precision in ("fp32", "tf32") else 2
-        size = np.where(many & (zero == 2), narrow * num_parameters, size)
+        size = np.where(gathers & (zero == 2), narrow * held, size)
     if layout.engine == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
         size = size + shared * (2 * layout.seq_len * shape.hidden) * layout.batch_size
@@ -76,13 +80,17 @@ def _gathered(shape: ModelShape, layout: Layout, grad: float) -> Any:
 
 
 def buckets(layout: Layout, states: States) -> Any:
-    """DeepSpeed's buckets of gradients: full from the loss on, however small the model."""
+    """DeepSpeed's buckets of gradients: full from the loss on, however small the model.
+
+    They leave by them for the host, too, where the optimizer is there (ZeRO-Offload).
+    """
     import numpy as np
 
     if layout.engine != "deepspeed":
         return 0.0
     zero = np.asarray(layout.zero)
-    many = np.where((np.asarray(layout.dp) > 1) & (zero < 3), np.minimum(zero, 2), 0)
+    leaves = (np.asarray(layout.dp) > 1) | (layout.offload != "none")
+    many = np.where(leaves & (zero < 3), np.minimum(zero, 2), 0)
     return many * _BUCKET * (states.lasting_grad + states.passing_grad)
 
 

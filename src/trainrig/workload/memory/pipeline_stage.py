@@ -127,7 +127,10 @@ class Stage:
     @cached_property
     def buffers(self) -> Bytes:
         """Those that stay allocated."""
-        return overheads.buffers(self.shape, self.layout, self.states, self.num_trained)
+        held = self.num_parameters + (self.num_trained if self.layout.lora_rank else 0)
+        return overheads.buffers(
+            self.shape, self.layout, self.states, trained=self.num_trained, held=held
+        )
 
     @cached_property
     def buckets(self) -> Bytes:
