@@ -6,10 +6,12 @@ of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
-from trainrig.workload.model import block_parameters, parameters
+from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.numerics import states_of, style_of
 from trainrig.workload.operators import dtype_bytes
 
@@ -64,23 +66,18 @@ class Mesh:
         self._parameters()
 
     def _parameters(self) -> None:
-        """Of an average block and of the ends, on one device."""
+        """Of an average block, of the ends and of the stage that holds most, on one device."""
         import numpy as np
 
-        shape, total = self.shape, parameters(self.shape)
-        blocks = shape.num_layers * block_parameters(shape)
+        shape, lasts = self.shape, (False, True) if (self.pp > 1).any() else (True,)
+        stages = [stage_of(shape, self.layout, last=last) for last in lasts]
+        blocks = shape.num_layers * stages[0].block_parameters()
         if shape.num_decoder_layers:
-            blocks += shape.num_decoder_layers * block_parameters(shape, decoder=True)
-        self.block = blocks / self.layers / self.tp
-        ends = np.where(
-            self.pp > 1, np.maximum(total.embedding, total.head), total.embedding + total.head
-        )
-        self.ends = ends / self.tp
-        self.stage_parameters = self.block * self.stage_layers + self.ends
-        if self.layout.lora_rank:
-            self.trained = self.stage_parameters * lora_share(shape, self.layout.lora_rank)
-        else:
-            self.trained = self.stage_parameters
+            blocks = blocks + shape.num_decoder_layers * stages[0].block_parameters(decoder=True)
+        self.block = np.atleast_1d(blocks / self.layers)
+        self.ends = _most(stage.end_parameters for stage in stages)
+        self.stage_parameters = _most(stage.num_parameters for stage in stages)
+        self.trained = _most(stage.num_trained for stage in stages)
         self.trained_share = self.trained / self.stage_parameters
 
     @property
@@ -97,13 +94,11 @@ class Mesh:
         return np.maximum(self.per_node // near, 1)
 
 
-def lora_share(shape: ModelShape, rank: int) -> float:
-    """Trained parameters over all: rank·(in + out) for each matrix of in·out."""
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    wide = shape.hidden
-    ffn = (3 if shape.gated_ffn else 2) * (wide + shape.ffn)
-    adapters = rank * (2 * (wide + queries) + 2 * (wide + keys) + ffn)
-    return adapters * shape.num_layers / parameters(shape).total
+def _most(found: Iterable[Array]) -> Array:
+    """For each layout the largest of some stages' numbers."""
+    import numpy as np
+
+    return np.atleast_1d(functools.reduce(np.maximum, found))
 
 
 def exchanges(mesh: Mesh, rates: Rates) -> dict[str, Array]:

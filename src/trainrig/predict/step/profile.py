@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import CLASSES
 from trainrig.predict.step.compute import Loads, Setting, loads
-from trainrig.workload.model import block_parameters, parameters
 from trainrig.workload.operators import dtype_bytes
 
 if TYPE_CHECKING:
@@ -181,6 +180,3 @@ def _over_weights(mesh: Any, rates: Rates) -> Array:
     adds = 3.0 * mesh.gradient_bytes
     counted = mesh.stage_parameters * (casts + adds * (mesh.micro_batches > 1))
     return rates.stream(counted, kernels=1)
-
-
-__all__ = ["Profile", "block_parameters", "parameters", "profile", "stack"]

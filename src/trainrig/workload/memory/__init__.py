@@ -70,7 +70,7 @@ def _in_backward(stage: Stage) -> Parts:
 
 def _in_encoder(stage: Stage) -> Parts:
     """Backward of the last plain block, when those with cross-attention are done."""
-    of_plain = stage.blocks[0] * stage.block_parameters(1) / stage.num_parameters
+    of_plain = stage.blocks[0] * stage.block_parameters() / stage.num_parameters
     return _parts(
         stage,
         passing=1 - of_plain,
