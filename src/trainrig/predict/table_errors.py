@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 from trainrig.errors import DataError, TrainrigError
-from trainrig.predict.cases_words import is_binned
 from trainrig.predict.step.calibration import SETTLED
-from trainrig.predict.table import Case, Row, case_of, predict_rows, time_of
+from trainrig.predict.table import Case, case_of, predict_rows, time_of
+from trainrig.predict.table_words import Row, cell
 from trainrig.units import format_memory, format_time
 
 GRADES = ("A", "B", "")
@@ -117,7 +117,7 @@ def weak(row: Row) -> str:
     """Why a row says little however old it is; empty where it counts."""
     if row.get("grade", "") not in GRADES:
         return "grade C"
-    if is_binned(row):
+    if cell(row, "mean_seq"):
         return "batches are filled from bins: the sequence length is a maximum"
     return ""
 
