@@ -65,6 +65,15 @@ def check(shape: ModelShape, layout: Layout) -> None:
             raise rule.error(Asked(shape, layout))
 
 
+def is_legal(shape: ModelShape, layout: Layout) -> bool:
+    """Whether one layout can be run."""
+    try:
+        check(shape, layout)
+    except UsageError:
+        return False
+    return True
+
+
 def mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
     """For each of many layouts whether it can be run; their numbers are from 1 (zero: from 0)."""
     import numpy as np

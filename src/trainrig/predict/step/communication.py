@@ -231,14 +231,25 @@ def update_bytes(shape: ModelShape, layout: Layout) -> float:
 
 
 def offloaded(mesh: Mesh, rates: Rates) -> Array:
-    """Gradients to the host, its Adam over this rank's share, weights back."""
+    """Gradients to the host, its Adam over this rank's share, weights back.
+
+    FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
+    with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.
+    """
     import numpy as np
 
-    layout = mesh.layout
+    layout, shards = mesh.layout, np.maximum(mesh.shards, 1)
     if layout.offload == "none":
         return np.zeros(1)
-    mine = mesh.trained / np.maximum(mesh.shards, 1)
-    link = rates.offload(mine * (mesh.gradient_bytes + mesh.weight_bytes), to="host")
+    mine = mesh.trained / shards
+    moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
+    if layout.engine == "fsdp":
+        held = states_of(layout, style_of(mesh.shape, layout))
+        frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
+        passes = np.where(mesh.zero >= 3, 2, 1)
+        moved = passes * (held.weight * mine + frozen) + mine * mesh.gradient_bytes
+        moved = mesh.micro_batches * moved
+    link = rates.offload(moved, to="host")
     adam = mine * HOST_ADAM_BYTES * mesh.per_node / HOST_MEMORY
     if layout.offload == "disk":
         adam = np.maximum(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))

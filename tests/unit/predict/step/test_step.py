@@ -233,6 +233,13 @@ def test_offloading_takes_its_time() -> None:
     assert seconds(shape=SMALL, gpus=1, offload="disk").offload > off.offload
 
 
+def test_fsdp_brings_offloaded_weights_for_each_pass() -> None:
+    away = {"shape": SMALL, "gpus": 1, "engine": "fsdp", "offload": "host"}
+    both, forward = (seconds(**away, zero=zero).offload for zero in (3, 2))
+    assert both > forward >= seconds(shape=SMALL, gpus=1, offload="host").offload
+    assert seconds(**away, zero=3, grad_accum=4).offload > 2 * both
+
+
 def test_adapters_have_no_gradients_of_weights() -> None:
     shape = named("llama-8B")
     full, lora = (
