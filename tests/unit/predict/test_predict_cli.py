@@ -9,7 +9,7 @@ import pytest
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import DAY, answer, answer_dict
-from trainrig.predict.scenario import Site, question
+from trainrig.predict.scenario import Measured, Site, question
 from trainrig.predict.search.upgrades import parse, rank
 from trainrig.predict.step import PARTS
 from trainrig.report.prediction_report import count, layout_words, where
@@ -271,5 +271,17 @@ def test_a_precision_that_a_chip_lacks_is_told() -> None:
         return answer(question({"model": "gpt2", "on": chip, "precision": precision})).warnings
 
     assert "no bf16 rate is claimed of V100" in told("V100 SXM2 32GB", "bf16")[0]
-    assert "no fp8 rate" in told("RTX 3090", "fp8")[0]
     assert told("V100 SXM2 32GB", "fp16") == told("RTX 4090", "fp8") == ()
+
+
+def test_fp8_on_a_chip_without_it_is_refused() -> None:
+    with pytest.raises(UsageError, match="RTX 3090 has no fp8 products") as caught:
+        question({"model": "gpt2", "on": "RTX 3090", "precision": "fp8"})
+    assert caught.value.hint == "--precision bf16"
+
+
+def test_measured_rates_of_another_device_are_refused() -> None:
+    asked = {"model": "gpt2", "on": "RTX 4090"}
+    with pytest.raises(UsageError, match="those of EPYC, not of RTX 4090"):
+        question(asked, Measured(device="EPYC"))
+    assert question(asked, Measured(device="NVIDIA GeForce RTX 4090")).site.chip.name == "RTX 4090"

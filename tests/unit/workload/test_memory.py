@@ -293,7 +293,7 @@ def test_fsdp_offloads_weights_too_and_others_do_not() -> None:
 def test_zero_2_of_fsdp_gathers_frozen_weights_too(gpus: int) -> None:
     """Adapters are small; what they sit on is whole on each GPU from forward to backward."""
     shape = named("llama-7B")
-    lora = Layout(gpus=gpus, engine="fsdp", recompute="full", lora_rank=16, seq=512)
+    lora = Layout(gpus=gpus, engine="fsdp", recompute="full", lora_rank=16, seq_len=512)
     gathered, sharded = (memory(shape, lora.replace(zero=zero)) for zero in (2, 3))
     assert gathered.buffers == pytest.approx(2 * parameters(shape).total, rel=0.01)
     assert gathered.total > sharded.total
@@ -303,7 +303,7 @@ def test_zero_2_of_fsdp_gathers_frozen_weights_too(gpus: int) -> None:
 def test_offload_needs_no_second_gpu(engine: str, zero: int) -> None:
     """What two GPUs keep on the host, one does as well."""
     shape = named("llama-7B")
-    layout = Layout(engine=engine, zero=zero, offload="host", recompute="full", seq=2048)
+    layout = Layout(engine=engine, zero=zero, offload="host", recompute="full", seq_len=2048)
     alone, pair = (memory(shape, layout.replace(gpus=gpus)) for gpus in (1, 2))
     assert alone.gradients == pair.gradients == 0
     assert (alone.weights, alone.buffers) == (pair.weights, pair.buffers)
