@@ -42,7 +42,7 @@ def command(as_json: bool, wait: str) -> None:
     from trainrig.units import parse_duration
 
     patience = min(parse_duration(wait), _MOST_PATIENCE_S)
-    with _saying_what_is_waited_for(patience):
+    with _wait_note(patience):
         snapshot = inspect(patience_s=patience)
     findings = diagnose(snapshot)
     if as_json:
@@ -52,7 +52,7 @@ def command(as_json: bool, wait: str) -> None:
 
 
 @contextmanager
-def _saying_what_is_waited_for(patience: float) -> Iterator[None]:
+def _wait_note(patience: float) -> Iterator[None]:
     """A line on stderr where the machine does not answer at once."""
     words = f"waiting for the machine's drivers, up to {patience:g} s"
     timer = Timer(_SILENCE_S, click.echo, [words], {"err": True})

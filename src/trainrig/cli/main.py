@@ -12,7 +12,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from trainrig.cli.output import forget_stdout, is_of_a_stream, prepare_streams
+from trainrig.cli.output import discard_stdout, is_stream_error, prepare_streams
 from trainrig.errors import (
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
@@ -164,12 +164,12 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         code = _complain("interrupted", None, EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        forget_stdout()
+        discard_stdout()
         code = EXIT_OK
     except OSError as error:
-        if not is_of_a_stream(error):
+        if not is_stream_error(error):
             raise
-        forget_stdout()
+        discard_stdout()
         code = _complain(f"cannot write the output: {error.strerror}", None, EXIT_INCOMPLETE)
     sys.exit(code if isinstance(code, int) else 0)
 

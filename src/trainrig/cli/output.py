@@ -1,4 +1,4 @@
-"""Writing to a terminal, a pipe or a full disk: what is not ours must not cost the result."""
+"""Writing to a terminal, a pipe or a full disk: a reader that leaves must not cost the result."""
 
 from __future__ import annotations
 
@@ -37,32 +37,29 @@ def console() -> Console:
 
 
 def is_ascii() -> bool:
-    """Whether stdout has no letters but the plain ones."""
+    """Whether stdout can print ASCII alone."""
     return not (sys.stdout.encoding or "").lower().startswith("utf")
 
 
-def is_of_a_stream(error: OSError) -> bool:
-    """Whether it comes from writing to an open stream; an error about a file names the file."""
+def is_stream_error(error: OSError) -> bool:
+    """Whether writing to an open stream failed; an error about a file names the file."""
     return error.filename is None
 
 
-def forget_stdout() -> None:
-    """Nobody reads it, or it cannot be written: let the interpreter's last flush not fail too."""
+def discard_stdout() -> None:
+    """Send stdout to /dev/null, so that the interpreter's last flush cannot fail as well."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @contextmanager
-def unread() -> Iterator[None]:
-    """Print inside it what is kept in files as well: if it cannot be written, so be it.
-
-    The exit code stays the verdict's.
-    """
+def best_effort() -> Iterator[None]:
+    """Print results that are stored in files as well: a failure to print changes no exit code."""
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if not is_of_a_stream(error):
+        if not is_stream_error(error):
             raise
-        forget_stdout()
+        discard_stdout()
         if not isinstance(error, BrokenPipeError):
             print(f"trainrig: cannot write the output: {error.strerror}", file=sys.stderr)

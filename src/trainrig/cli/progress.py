@@ -39,32 +39,32 @@ def on_stderr() -> Watcher:
 
 
 def _say(text: str, *, nl: bool = True) -> None:
-    """Talk costs no run: nobody may read it any more, or the disk behind it be full."""
+    """Print progress; that stderr is closed or its disk full must never fail the run."""
     with suppress(OSError):
         click.echo(text, err=True, nl=nl)
 
 
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
-    from trainrig.cli.output import console, unread
+    from trainrig.cli.output import best_effort, console
     from trainrig.report.render.old_terminal import print_report
     from trainrig.runner.history import ledger_sentence
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
     click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
-    with unread():
+    with best_effort():
         print_report(view_of(read_run(run)), console())
-        if (said := ledger_sentence(run.parent)) is not None:
-            click.echo(f"\npredictions, {said}")
+        if (sentence := ledger_sentence(run.parent)) is not None:
+            click.echo(f"\npredictions, {sentence}")
         click.echo(f"\nreport: {run / 'report.html'}")
 
 
 def print_json(summary: Mapping[str, Any]) -> None:
     """One JSON object on the last line of stdout."""
-    from trainrig.cli.output import unread
+    from trainrig.cli.output import best_effort
 
-    with unread():
+    with best_effort():
         click.echo(json.dumps(summary, ensure_ascii=False))
 
 

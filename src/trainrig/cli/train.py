@@ -176,7 +176,7 @@ def _experiments(
         from trainrig.report.columns import plain
         from trainrig.report.experiments.text import lines
 
-        with output.unread():
+        with output.best_effort():
             width, rows = output.console().width, found.get("experiments") or [found]
             for line in lines(rows, width, found):
                 click.echo(plain(line) if output.is_ascii() else line)
