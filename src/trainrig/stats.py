@@ -8,14 +8,10 @@ one process are not independent of that process (its memory layout, its thread
 placement), which is why a point needs two fresh workers (`combine_attempts`) and why runs
 are compared by their workers' medians, never by pooled samples (`compare`).
 
-What the steps of one process, or of one team of ranks, know of its speed.
-
-The value is the mean of the steps without their fastest and slowest quarters, as everywhere.  Its
-error is Yuen's (1974, doi:10.1093/biomet/61.1.165): the scatter of the steps with those quarters
-pulled in to their edges.  Steps follow each other on one machine, so that a slow one comes with
-others: with r the correlation of neighbouring steps, corrected for its bias in short rows (Kendall
-1954), n steps know as much as n (1 - r) / (1 + r) independent ones.  What wanders more slowly than
-the whole row is not seen by it: `DIFFER` stands for that, and for what fresh processes differ by.
+Steps of one training follow each other on one machine, so that a slow one comes with others: n of
+them know as much as n (1 - r) / (1 + r) independent ones, r the correlation of neighbouring steps,
+corrected for its bias in short rows (Kendall 1954).  What wanders more slowly than the whole row is
+not seen by it: `run_to_run_margin` stands for that, and for what fresh processes differ by.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
-from statistics import fmean, variance
 
 CONFIDENCE = 0.95
 
@@ -231,7 +226,12 @@ class Comparison:
     freedom: float
 
 
-def compare(old: Sequence[float], new: Sequence[float], prior: Scatter = NO_PRIOR) -> Comparison:
+def compare(
+    old: Sequence[float],
+    new: Sequence[float],
+    prior: Scatter = NO_PRIOR,
+    margin: float = 0.0,
+) -> Comparison:
     """The ratio of two points from their workers' values, by Student's t on logarithms.
 
     ``old`` and ``new`` hold one value a fresh worker (its median), in any unit,
@@ -240,30 +240,66 @@ def compare(old: Sequence[float], new: Sequence[float], prior: Scatter = NO_PRIO
     sides (len(old) + len(new) - 2 degrees of freedom) and with ``prior``, weighted
     by their degrees of freedom: with two workers a side the pair's own variance is
     little more than a guess, and the other points know better (the moderated t of
-    Smyth 2004, doi:10.2202/1544-6115.1027).
+    Smyth 2004, doi:10.2202/1544-6115.1027).  ``margin`` is the logarithm of what two runs
+    differ by anyway (`run_to_run_margin`).
 
     Raises ValueError with fewer than two workers on a side or a value not above 0.
     """
-    pair_freedom = len(old) + len(new) - 2
-    freedom = pair_freedom + prior.freedom
-    squares = pair_freedom * _pooled_variance(old, new) + prior.freedom * prior.variance
-    variance = squares / freedom
+    own = _pooled_variance(old, new)
+    own_freedom = len(old) + len(new) - 2
+    freedom = own_freedom + prior.freedom
+    variance = (own_freedom * own + prior.freedom * prior.variance) / freedom
     error = math.sqrt(variance * (1.0 / len(old) + 1.0 / len(new)))
-    return by_t(_mean_log(new) - _mean_log(old), error, freedom, smallest=_LARGEST_SAME)
+    return _t_interval(_mean_log(new) - _mean_log(old), error, freedom, margin)
 
 
 def compare_pairs(old: Sequence[float], new: Sequence[float]) -> Comparison:
-    """The ratio of two interleaved runs, by Student's t on the logarithms of each round's ratio.
+    """The ratio of two interleaved ones, by Student's t on the logarithms of each pair's ratio.
 
-    ``old`` and ``new`` hold a value a round, in the same order, above 0: what the machine did to
-    both in one round is in neither ratio.  Raises ValueError with fewer than two rounds.
+    ``old`` and ``new`` hold a value for each round, in the same order, above 0: what the machine
+    did to both in one round is in neither ratio.  Raises ValueError with fewer than two rounds.
     """
     if len(old) != len(new) or len(old) < 2:
         raise ValueError(f"{len(old)} and {len(new)} rounds: as many of both, and two at least")
     shifts = [math.log(after / before) for before, after in zip(old, new, strict=True)]
-    shift, freedom = statistics.fmean(shifts), len(shifts) - 1
     scatter = max(statistics.stdev(shifts), _SMALLEST_SCATTER)
-    return by_t(shift, scatter / math.sqrt(len(shifts)), freedom, smallest=_LARGEST_SAME)
+    error = scatter / math.sqrt(len(shifts))
+    return _t_interval(statistics.fmean(shifts), error, len(shifts) - 1)
+
+
+def compare_steps(
+    old: Sequence[float], new: Sequence[float], amount: float, margin: float = 0.0
+) -> Comparison:
+    """The ratio of two rates from the times of two trainings' steps, by Welch's t.
+
+    ``amount`` is the work of a step of ``new`` over that of ``old``; either side has an error of
+    its own (`mean_step`).
+    """
+    before, after = mean_step(old), mean_step(new)
+    square = before.error**2 + after.error**2
+    freedom = square**2 / sum(side.error**4 / side.freedom for side in (before, after))
+    shift = math.log(amount * before.value / after.value)
+    return _t_interval(shift, math.sqrt(square), freedom, margin)
+
+
+def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0) -> Comparison:
+    """A shift of logarithms, its standard error and degrees of freedom, by Student's t.
+
+    The interval is widened by ``margin`` either way, and the p-value is of a shift beyond it.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error + margin
+    beyond = abs(shift) - max(margin, _LARGEST_SAME)
+    return Comparison(
+        ratio=math.exp(shift),
+        interval=Interval(
+            low=math.exp(shift - reach), high=math.exp(shift + reach), confidence=CONFIDENCE
+        ),
+        p_value=min(1.0, 2.0 * float(stdtr(freedom, -beyond / error))),
+        error=error,
+        freedom=freedom,
+    )
 
 
 # No worker's value is known better than to a tenth of a per cent, even where two of them agree
@@ -357,6 +393,20 @@ def judge_change(comparison: Comparison, adjusted_p: float, *, higher_is_better:
     return Change.CANNOT_TELL
 
 
+def judge_changes(
+    comparisons: Sequence[tuple[Comparison, bool]],
+) -> list[tuple[Change, float]]:
+    """Judge many comparisons together: each one's change and adjusted p-value.
+
+    Each comparison comes with whether a higher value of it is better.
+    """
+    adjusted = adjust_for_many([comparison.p_value for comparison, _ in comparisons])
+    return [
+        (judge_change(comparison, p, higher_is_better=higher_is_better), p)
+        for (comparison, higher_is_better), p in zip(comparisons, adjusted, strict=True)
+    ]
+
+
 def smallest_visible(comparison: Comparison, level: float = 1.0 - CONFIDENCE) -> float:
     """The smallest relative change that these data could have told from none.
 
@@ -369,18 +419,28 @@ def smallest_visible(comparison: Comparison, level: float = 1.0 - CONFIDENCE) ->
     return math.expm1(_LARGEST_SAME + reach)
 
 
-DIFFER = {"cpu": 0.15}
+RUN_TO_RUN = {"cpu": 0.15}
 """By what factor two trainings of one experiment differ at different times, by the kind of device:
 on processors that others use as well, nineteen pairs in twenty; elsewhere what two workers may."""
-LEAST = 4
+LEAST_STEPS = 4
 """Fewer steps know nothing of their scatter."""
-_MOST_ALIKE = 0.95
-_SMALLEST_ERROR = 1e-3
+_MOST_CORRELATED = 0.95
+
+
+def run_to_run_margin(device: str) -> float:
+    """The logarithm of the factor by which two trainings differ that were not interleaved."""
+    return math.log1p(RUN_TO_RUN.get(device, AGREEMENT))
+
+
+def trimmed(times: Sequence[float]) -> list[float]:
+    """In order, without the fastest and slowest quarters."""
+    ordered, quarter = sorted(times), len(times) // 4
+    return ordered[quarter : len(ordered) - quarter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
-    """The mean time of a row of steps and how well it is known."""
+class MeanStep:
+    """The trimmed mean of a row of steps' times and how well it is known."""
 
     value: float
     error: float
@@ -388,77 +448,32 @@ class Steady:
     freedom: float
 
 
-def middle(times: Sequence[float]) -> list[float]:
-    """Without the fastest and slowest quarters."""
-    ordered, quarter = sorted(times), len(times) // 4
-    return ordered[quarter : len(ordered) - quarter]
+def mean_step(times: Sequence[float]) -> MeanStep:
+    """Of at least `LEAST_STEPS` times above 0, in the order in which they were taken.
 
-
-def steady(times: Sequence[float]) -> Steady:
-    """Of at least `LEAST` times above 0, in the order in which they were taken."""
-    kept, count = middle(times), len(times)
-    value = fmean(kept)
-    pulled = [min(max(time, kept[0]), kept[-1]) / value for time in times]
-    alike = _alike(pulled)
-    worth = (1.0 + alike) / (1.0 - alike)
-    square = (count - 1) * variance(pulled) * worth / (len(kept) * (len(kept) - 1))
-    return Steady(
+    The error is Yuen's (1974, doi:10.1093/biomet/61.1.165), as `scipy.stats.ttest_ind` has it with
+    ``trim=0.25``: the scatter of the steps with the outer quarters pulled in to their edges; here
+    of as many independent steps as the correlated ones are worth.
+    """
+    middle = trimmed(times)
+    value = statistics.fmean(middle)
+    pulled = [min(max(time, middle[0]), middle[-1]) / value for time in times]
+    correlation = _autocorrelation(pulled)
+    worth = (1.0 + correlation) / (1.0 - correlation)
+    square = (len(times) - 1) * statistics.variance(pulled) * worth
+    return MeanStep(
         value=value,
-        error=max(math.sqrt(square), _SMALLEST_ERROR),
-        freedom=max((len(kept) - 1) / worth, 1.0),
+        error=max(math.sqrt(square / (len(middle) * (len(middle) - 1))), _SMALLEST_SCATTER),
+        freedom=max((len(middle) - 1) / worth, 1.0),
     )
 
 
-def _alike(values: Sequence[float]) -> float:
-    """The correlation of neighbours, 0 where it is none or against each other."""
-    mean, count = fmean(values), len(values)
-    apart = [value - mean for value in values]
-    whole = sum(each * each for each in apart)
-    if whole <= 0.0:
+def _autocorrelation(values: Sequence[float]) -> float:
+    """The correlation of neighbours, corrected for short rows; 0 where it is none or negative."""
+    mean, count = statistics.fmean(values), len(values)
+    deviations = [value - mean for value in values]
+    total = sum(deviation * deviation for deviation in deviations)
+    if total <= 0.0:
         return 0.0
-    seen = sum(a * b for a, b in pairwise(apart)) / whole
-    return min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), _MOST_ALIKE)
-
-
-def compare_steps(old: Sequence[float], new: Sequence[float], amount: float) -> Comparison:
-    """The ratio of two rates from the steps' times; ``amount`` of work of ``new`` over ``old``'s.
-
-    Welch's t: either side has an error of its own.  `apart` adds what processes differ by.
-    """
-    before, after = steady(old), steady(new)
-    square = before.error**2 + after.error**2
-    freedom = square**2 / sum(each.error**4 / each.freedom for each in (before, after))
-    shift = math.log(amount * before.value / after.value)
-    return by_t(shift, math.sqrt(square), freedom, 0.0)
-
-
-def apart(device: str) -> float:
-    """The logarithm of the factor by which two trainings differ that took no turns."""
-    return math.log1p(DIFFER.get(device, AGREEMENT))
-
-
-def by_t(
-    shift: float,
-    error: float,
-    freedom: float,
-    beyond: float = 0.0,
-    *,
-    smallest: float | None = None,
-) -> Comparison:
-    """A shift of logarithms by Student's t: its interval, widened by ``beyond`` either way.
-
-    The p-value is that of a shift no larger than ``smallest`` (default: ``beyond``).
-    """
-    from scipy.special import stdtr, stdtrit
-
-    least = beyond if smallest is None else smallest
-    reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error + beyond
-    return Comparison(
-        ratio=math.exp(shift),
-        interval=Interval(
-            low=math.exp(shift - reach), high=math.exp(shift + reach), confidence=CONFIDENCE
-        ),
-        p_value=min(1.0, 2.0 * float(stdtr(freedom, -(abs(shift) - least) / error))),
-        error=error,
-        freedom=freedom,
-    )
+    seen = sum(a * b for a, b in pairwise(deviations)) / total
+    return min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), _MOST_CORRELATED)

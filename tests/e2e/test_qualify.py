@@ -27,6 +27,7 @@ from trainrig.runner.session import judge_run, qualify
 from trainrig.store import create_run, find_runs, read_run
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
+KILLS = 20
 
 
 def command(*arguments: str) -> list[str]:
@@ -162,14 +163,13 @@ def kill_at(out: Path, seconds: float) -> bool:
     return killed
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.acceptance)])
-def test_kills_at_random_moments_leave_readable_runs(tmp_path, kills):
+def test_twenty_kills_at_random_moments_leave_twenty_readable_runs(tmp_path):
     moments = random.Random(5)
-    delays = [moments.uniform(0.0, 4.0) for _ in range(kills)]
-    folders = [tmp_path / str(number) for number in range(kills)]
+    delays = [moments.uniform(0.0, 4.0) for _ in range(KILLS)]
+    folders = [tmp_path / str(number) for number in range(KILLS)]
     with ThreadPoolExecutor(4) as threads:
         killed = list(threads.map(kill_at, folders, delays))
-    assert sum(killed) >= kills // 2
+    assert sum(killed) >= KILLS // 2
     for out in folders:
         (folder,) = find_runs(out)
         found = read_run(folder)

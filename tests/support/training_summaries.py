@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
+
+from rich.console import Console
+
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.training_results import TrainingResult, results
+from trainrig.report.document import Document
+from trainrig.report.render.terminal import print_document
 
 JITTER = (1.0, 1.004, 0.997, 1.002, 0.999, 1.001, 0.998, 1.003)
 
@@ -28,3 +36,25 @@ def summary(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
         "parity": {"not_comparable": None},
         "row_verdict": "PASS",
     } | changes
+
+
+def training_view(*rows: dict[str, Any], **fields: Any) -> RunView:
+    """A run of these experiments."""
+    fields = {
+        "name": "run",
+        "config": {"experiments": [{"name": r["name"]} for r in rows]},
+    } | fields
+    return RunView(series={"experiments": rows}, **fields)
+
+
+def results_of(*rows: dict[str, Any]) -> tuple[TrainingResult, ...]:
+    """Summaries as they are read from a run."""
+    return results(training_view(*rows))
+
+
+def printed(document: Document, width: int = 120, encoding: str = "utf-8") -> str:
+    """A document as the terminal shows it, without the blanks at the ends of lines."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
+    print_document(document, Console(file=stream, width=width))
+    stream.seek(0)
+    return "\n".join(line.rstrip() for line in stream.read().splitlines())

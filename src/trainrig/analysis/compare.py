@@ -1,26 +1,28 @@
-"""Two runs, point by point: better, worse, same, or cannot tell.
+"""Two runs compared: better, worse, same, or cannot tell; and first what differs about them.
 
 Points meet by `Record.key`: benchmark, version, case, metric, device model and
 device count; where a run measured several devices of one model, index meets
 index, so that one card of eight that got slower is seen and not averaged away.
 What is compared are the medians of the fresh workers that each point rests on
-(`stats.compare`), never pooled samples.  Disturbed, failed and skipped points
-and those that only one run has are listed with the reason and never judged.
+(`stats.compare`), never pooled samples.  Trainings meet by name, their trials
+are rounds or steps (`compare_training`).  Noisy, failed and skipped points and
+those that only one run has are listed with the reason and never judged.
 
-It says whether two runs differ, not why: `differences` lists what was unlike
-about the machines and their software, to be read first.  What changes between
-any two runs (temperature, a neighbour's load) is part of the difference.
-docs/definitions.md states the rule in full.
+It says whether two runs differ, not why: `differences` lists how machines, settings
+and software differ, to be read first.  A difference is listed where both runs know the
+value; what one of them could not read is none.  What changes between any two runs
+(temperature, a neighbour's load) is part of the result.  docs/definitions.md states
+the rule in full.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from trainrig.analysis.compare_training import Across, experiments_of_two
-from trainrig.analysis.environment_diff import Difference, differences
+from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, rows
 from trainrig.analysis.training_results import BENCHMARK
@@ -30,17 +32,17 @@ from trainrig.stats import (
     Change,
     Comparison,
     Scatter,
-    adjust_for_many,
     compare,
-    judge_change,
+    judge_changes,
     shared_scatter,
     smallest_visible,
 )
+from trainrig.units import format_memory, format_quantity, format_time
 
 # A point needs this many fresh workers on each side, or nothing is known of their scatter.
 _WORKERS = 2
 
-# Of these less is better; of everything else that is measured, more.
+# Of quantities in these units less is better; of all others that are measured, more.
 _LESS_IS_BETTER = frozenset({"s", "W", "J"})
 
 # Seconds that a call can take: a file may hold any number, and logarithms have an end.
@@ -99,6 +101,15 @@ class Unjudged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One fact in which two runs differ, in words."""
+
+    what: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
     """What can be said of two runs."""
 
@@ -106,15 +117,15 @@ class RunComparison:
     """Name of the run that is compared with."""
     new: str
     differences: tuple[Difference, ...]
-    """What was unlike about machine, settings and software."""
+    """What differs about machine, settings and software."""
     judged: tuple[Judged, ...]
     """The largest change first; what cannot be told and what stayed the same after it."""
     unjudged: tuple[Unjudged, ...]
     side_by_side: tuple[Pair, ...]
     """The same case on different device models: shown, never judged."""
-    said: tuple[tuple[str, Pattern], ...] = ()
-    """What the numbers of ``old``, ``new`` or ``both`` say by themselves."""
-    experiments: Across | None = None
+    patterns: tuple[tuple[str, Pattern], ...] = ()
+    """Explanations of the numbers of ``old``, ``new`` or ``both``."""
+    trainings: TrainingComparison | None = None
     """Where both are runs of experiments."""
 
     @property
@@ -122,9 +133,15 @@ class RunComparison:
         """Whether anything got worse."""
         return self.count(Change.WORSE) > 0
 
+    @property
+    def has_compared(self) -> bool:
+        """Whether anything was judged at all."""
+        trained = self.trainings.compared if self.trainings is not None else ()
+        return bool(self.judged) or any(speedup.is_judged for speedup in trained)
+
     def count(self, change: Change) -> int:
         """How many cases and experiments came out so."""
-        trained = self.experiments.count(change) if self.experiments is not None else 0
+        trained = self.trainings.count(change) if self.trainings is not None else 0
         return trained + sum(each.change is change for each in self.judged)
 
 
@@ -133,8 +150,8 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
 
     Raises DataError for damaged experiments, and where only one run has any.
     """
-    trained, unlike = experiments_of_two(old, new), differences(old, new)
-    if trained is not None:
+    trainings, unlike = compare_trainings(old, new), differences(old, new)
+    if trainings is not None:
         old, new = _without_trainings(old), _without_trainings(new)
     pairs = _pairs(old, new)
     values = _WorkerValues(old), _WorkerValues(new)
@@ -159,19 +176,19 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
             if id(pair.record) not in shown
         ),
         side_by_side=tuple(side_by_side),
-        said=tuple(_said(find_patterns(old), find_patterns(new))),
-        experiments=trained,
+        patterns=tuple(_patterns(find_patterns(old), find_patterns(new))),
+        trainings=trainings,
     )
 
 
 def _without_trainings(view: RunView) -> RunView:
     """Experiments are compared as such, not number by number."""
-    kept = tuple(record for record in view.records if record.benchmark != BENCHMARK)
-    return replace(view, records=kept)
+    others = tuple(record for record in view.records if record.benchmark != BENCHMARK)
+    return replace(view, records=others)
 
 
-def _said(old: Sequence[Pattern], new: Sequence[Pattern]) -> Iterator[tuple[str, Pattern]]:
-    """Each pattern once: what is told of both runs in the same words is told of both."""
+def _patterns(old: Sequence[Pattern], new: Sequence[Pattern]) -> Iterator[tuple[str, Pattern]]:
+    """Each pattern once: what holds for both runs in the same words is listed for both."""
     before = {(pattern.id, pattern.subject): pattern for pattern in old}
     for pattern in new:
         first = before.pop((pattern.id, pattern.subject), None)
@@ -306,19 +323,21 @@ def _judge(
         for pair in pairs
         if pair.old is not None and pair.new is not None
     ]
-    adjusted = adjust_for_many([comparison.p_value for comparison in found])
-    called = sum(p <= 1.0 - CONFIDENCE for p in adjusted)
+    changes = judge_changes(
+        [(one, _more_is_better(pair)) for one, pair in zip(found, pairs, strict=True)]
+    )
+    called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
     # One more call would have needed this p-value at the most.
     level = (1.0 - CONFIDENCE) * min(called + 1, len(found)) / max(len(found), 1)
     return [
         Judged(
             pair=pair,
-            change=judge_change(comparison, p, higher_is_better=_more_is_better(pair)),
+            change=change,
             comparison=comparison,
             adjusted_p=p,
             smallest_visible=smallest_visible(comparison, level),
         )
-        for pair, comparison, p in zip(pairs, found, adjusted, strict=True)
+        for pair, comparison, (change, p) in zip(pairs, found, changes, strict=True)
     ]
 
 
@@ -380,3 +399,187 @@ def _versions(left: Sequence[Pair]) -> dict[int, str]:
 
 def _but_version(record: Record) -> _Identity:
     return (record.metric, *(part for number, part in enumerate(_place(record)) if number != 1))
+
+
+# ---- for JSON
+
+
+def to_dict(comparison: RunComparison) -> dict[str, Any]:
+    """What ``compare --json`` prints: everything, in base units."""
+    trainings = comparison.trainings
+    return {
+        "old": comparison.old,
+        "new": comparison.new,
+        "result": "worse" if comparison.is_worse else "not worse",
+        "counts": {change.value: comparison.count(change) for change in Change},
+        "differences": [asdict(each) for each in comparison.differences],
+        "judged": [_judged_dict(each) for each in comparison.judged],
+        "side_by_side": [
+            {**_pair_dict(pair), "ratio": pair.ratio} for pair in comparison.side_by_side
+        ],
+        "experiments": trainings
+        and {
+            "compared": [asdict(speedup) for speedup in trainings.compared],
+            "alone": [{"name": name, "reason": reason} for name, reason in trainings.alone],
+        },
+        "patterns": [{"run": run, **asdict(pattern)} for run, pattern in comparison.patterns],
+        "unjudged": [
+            {**_pair_dict(each.pair), "reason": each.reason} for each in comparison.unjudged
+        ],
+    }
+
+
+def _judged_dict(judged: Judged) -> dict[str, Any]:
+    found = judged.comparison
+    return {
+        **_pair_dict(judged.pair),
+        "change": judged.change.value,
+        "ratio": found.ratio,
+        "interval": [found.interval.low, found.interval.high],
+        "confidence": found.interval.confidence,
+        "p_value": found.p_value,
+        "adjusted_p": judged.adjusted_p,
+        "smallest_visible": judged.smallest_visible,
+    }
+
+
+_CASE_KEYS = ("benchmark", "version", "metric", "unit", "device_count")
+_SIDE_KEYS = ("id", "value", "device", "device_index", "status", "disturbed")
+
+
+def _pair_dict(pair: Pair) -> dict[str, Any]:
+    record, sides = pair.record, (("old", pair.old), ("new", pair.new))
+    return {
+        **{key: getattr(record, key) for key in _CASE_KEYS},
+        "case": dict(record.case),
+        **{name: side and {key: getattr(side, key) for key in _SIDE_KEYS} for name, side in sides},
+    }
+
+
+# ---- what differs about machines, settings and software
+
+# What bears on speed, in the order in which it is asked about.
+_FACTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("host", ("host", "hostname")),
+    ("CPU", ("cpu", "model")),
+    ("threads allowed", ("cpu", "usable_threads")),
+    ("CPU quota", ("cpu", "quota_cpus")),
+    ("memory", ("memory", "total_bytes")),
+    ("container", ("host", "container")),
+    ("virtualization", ("host", "virtualization")),
+    ("OS", ("host", "os")),
+    ("kernel", ("host", "kernel")),
+    ("driver", ("software", "nvidia_driver")),
+    ("ROCm", ("software", "rocm")),
+    ("torch", ("software", "torch")),
+    ("torch's CUDA", ("software", "torch_cuda")),
+    ("torch's HIP", ("software", "torch_hip")),
+    ("cuDNN", ("software", "cudnn")),
+    ("NCCL", ("software", "nccl")),
+    ("Python", ("software", "python")),
+)
+_GPU_FACTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("GPU", ("name",), ""),
+    ("power limit", ("power_limit_w",), "W"),
+    ("ECC", ("ecc",), ""),
+    ("PCIe generation", ("link", "max_generation"), ""),
+    ("PCIe lanes", ("link", "max_width"), ""),
+    ("persistence", ("persistence",), ""),
+)
+
+
+def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
+    """What differs, the machine first; the digest alone where nothing else explains it."""
+    devices = (_listed(r.device for r in v.records if r.is_point) for v in (old, new))
+    facts = [(what, _at(old.machine, *path), _at(new.machine, *path)) for what, path in _FACTS]
+    program = [
+        (what, _at(old.config, name), _at(new.config, name))
+        for what, name in (("trainrig", "trainrig"), ("budget", "budget_s"))
+    ]
+    found = [
+        *_unequal("measured devices", *devices),
+        *(each for fact in facts for each in _unequal(*fact)),
+        *_gpus(old, new),
+        *_named("package", old, new, "packages"),
+        *_named("variable", old, new, "environment"),
+        *(each for fact in program for each in _unequal(*fact)),
+    ]
+    if not found:
+        digests = (_listed(r.environment for r in v.records if r.is_point) for v in (old, new))
+        found = _unequal("environment digest", *digests)
+    return tuple(found)
+
+
+def _listed(names: Iterable[str | None]) -> str:
+    return ", ".join(sorted({name for name in names if name}))
+
+
+def is_same_run(old: RunView, new: RunView) -> bool:
+    """Whether both are one run, or copies of it: one of them may have been resumed since."""
+    names = [view.config.get("name") for view in (old, new)]
+    return names[0] is not None and names[0] == names[1]
+
+
+def _unequal(what: str, old: object, new: object) -> list[Difference]:
+    if old == new or _is_unknown(old) or _is_unknown(new):
+        return []
+    return [Difference(what=what, old=_text(what, old), new=_text(what, new))]
+
+
+def _is_unknown(value: object) -> bool:
+    return value == "" or (isinstance(value, Mapping) and "missing" in value)
+
+
+def _text(what: str, value: object) -> str:
+    if what == "memory" and isinstance(value, int):
+        return format_memory(value)
+    if what == "budget" and isinstance(value, int | float):
+        return format_time(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+_UNKNOWN = {"missing": "not in the file"}
+
+
+def _at(value: object, *path: str) -> Any:
+    """The value at ``path``; the mark of the unknown where there is none."""
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return _UNKNOWN
+        value = value[name]
+    return value
+
+
+def _gpus(old: RunView, new: RunView) -> Iterable[Difference]:
+    """Facts of the GPUs, index by index; what is alike on several is listed once."""
+    first, second = _at(old.machine, "gpus"), _at(new.machine, "gpus")
+    if not isinstance(first, list | tuple) or not isinstance(second, list | tuple):
+        return
+    yield from _unequal("number of GPUs", len(first), len(second))
+    for what, path, unit in _GPU_FACTS:
+        sides = [[_shown(_at(gpu, *path), unit) for gpu in gpus] for gpus in (first, second)]
+        pairs = dict.fromkeys(zip(*sides, strict=False))
+        for one, other in pairs:
+            yield from _unequal(what, one, other)
+
+
+def _shown(value: object, unit: str) -> str:
+    """In words; empty where it is unknown."""
+    if _is_unknown(value):
+        return ""
+    if unit and isinstance(value, int | float) and not isinstance(value, bool):
+        return format_quantity(value, unit)
+    return _text("", value)
+
+
+def _named(kind: str, old: RunView, new: RunView, table: str) -> Iterable[Difference]:
+    """Packages or environment variables; one that only one run has is none in the other."""
+    first, second = _at(old.machine, "software", table), _at(new.machine, "software", table)
+    if _is_unknown(first) or _is_unknown(second):
+        return
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for name in dict.fromkeys([*first, *second]):
+            if name != "torch":  # it has a line of its own
+                yield from _unequal(f"{kind} {name}", first.get(name), second.get(name))

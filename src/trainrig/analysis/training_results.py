@@ -1,7 +1,8 @@
-"""The summaries of a run's experiments, as its series keeps them, checked before they are read.
+"""What a run's trainings came to: one typed result for each experiment, checked before it is read.
 
-Whatever a file holds, what comes out is what ``train --json`` prints, or a DataError that names the
-line and the field.  Fields that are not needed here may be missing, and more may be there.
+Whatever a file holds, what comes out is a `TrainingResult` or a DataError that names the line and
+the field.  Fields that an older run did not write have defaults, and fields that are not known here
+are ignored.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 
+from trainrig.analysis.run_view import RunView, rows
 from trainrig.errors import DataError, first_problem
-
-if TYPE_CHECKING:
-    from trainrig.analysis.run_view import RunView
+from trainrig.record import Kind, Record
 
 Summary = Mapping[str, Any]
 Series = Mapping[str, Sequence[Mapping[str, Any]]]
 SERIES = "experiments"
 BENCHMARK = "training"
 """That their records are of."""
+PASS = "PASS"
 
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _LARGEST = 1e25
@@ -43,23 +44,28 @@ _Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Parity:
+class Parity:
+    """Whether its losses are those of one process on the same samples."""
+
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    not_comparable: str | None
+    not_comparable: str | None = None
+    """Why they are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class TrainingRound:
+    """One training of an experiment by fresh processes."""
+
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    step_times_s: list[_Amount]
+    step_times_s: tuple[_Amount, ...]
     disturbed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What is shown of a layout as found; the rest of it may be anything."""
+class ObservedLayout:
+    """The layout that its ranks observed, as far as it is shown or compared."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -71,10 +77,16 @@ class _Found:
     compile: bool
     offload: bool
     wrapped: str
+    threads: Any = None
+    transport: Any = None
+    state_precision: Any = None
+    num_parameters: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
+class UsedDevice:
+    """A device that a rank ran on."""
+
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     device: str
@@ -84,7 +96,9 @@ class _Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Memory:
+class RankMemory:
+    """The peak of memory of one rank's device."""
+
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     allocated_bytes: _Amount | None = None
@@ -92,93 +106,221 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
-    """One experiment."""
+class TrainingResult:
+    """One experiment: what was asked for, what was observed, how fast it was, and its verdict.
+
+    Fields are the keys of ``train --json``.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: str
-    backend: str
+    framework: Annotated[str, Field(validation_alias=AliasChoices("framework", "backend"))]
     model: str
     row_verdict: str
+    """PASS, FAIL, NOT COMPARABLE, not compared, skipped."""
     layout_asked: dict[str, _Value]
-    layout_found: _Found | None
-    losses: list[_Number]
-    grad_norms: list[_Number | None]
+    layout_found: ObservedLayout | None
+    losses: tuple[_Number, ...]
+    """Of each step, in nats."""
+    grad_norms: tuple[_Number | None, ...]
     step_time_s: _Amount | None
+    """Mean of the middle half of the steps that count."""
     samples_per_s: _Amount | None
     peak_memory_bytes: _Amount | None
     breakdown: dict[str, _Number | None]
-    parity: _Parity
+    """Seconds of a step by part; they add up to it."""
+    parity: Parity
     reason: str | None
     batch_size: int | None = None
     settings: dict[str, _Value] = field(default_factory=dict)
+    """Everything that was resolved, by its name in an experiment file."""
     software_found: dict[str, str] = field(default_factory=dict)
-    step_times_s: list[_Amount] = field(default_factory=list)
-    rounds: list[_Round] = field(default_factory=list)
+    """Versions that its ranks reported."""
+    step_times_s: tuple[_Amount, ...] = ()
+    rounds: tuple[TrainingRound, ...] = ()
     tokens_per_s: _Amount | None = None
     model_flops_per_s_per_device: _Amount | None = None
     mfu: _Amount | None = None
     hfu: _Amount | None = None
     overlapped_communication_s: _Amount | None = None
-    devices: list[_Device] = field(default_factory=list)
-    memory_by_rank: list[_Memory] = field(default_factory=list)
+    devices: tuple[UsedDevice, ...] = ()
+    cuda_visible_devices: str | None = None
+    memory_by_rank: tuple[RankMemory, ...] = ()
     energy_per_token_j: _Amount | None = None
     mean_power_w: _Amount | None = None
     no_energy_reason: str | None = None
     disturbed: str | None = None
+    """Why its speed must not be judged."""
+
+    def __post_init__(self) -> None:
+        if len(self.losses) != len(self.grad_norms):
+            raise ValueError(f"{len(self.losses)} losses and {len(self.grad_norms)} gradient norms")
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is no PASS."""
+        return self.reason or self.parity.not_comparable
+
+    @property
+    def passed(self) -> bool:
+        """It trained as asked, with the losses of one process."""
+        return self.row_verdict == PASS
 
 
 @cache
-def _adapter() -> TypeAdapter[_Stored]:
-    return TypeAdapter(_Stored)
+def _adapter() -> TypeAdapter[TrainingResult]:
+    return TypeAdapter(TrainingResult)
 
 
-def read(series: Series) -> tuple[Summary, ...]:
-    """The experiments of a run, the last summary of each: it knows of more rounds.
+def results(view: RunView) -> tuple[TrainingResult, ...]:
+    """The experiments of a run; of several summaries the last one knows of more rounds.
 
     Raises DataError for a line that is not what we write.
     """
-    found: dict[str, Summary] = {}
-    for number, row in enumerate(series.get(SERIES, ()), 1):
-        _check(number, row)
-        found[row["name"]] = row
-    return tuple(found.values())
+    found = (_result(number, row) for number, row in enumerate(view.series.get(SERIES, ()), 1))
+    return tuple({result.name: result for result in found}.values())
 
 
-def _check(number: int, row: Summary) -> None:
+def _result(number: int, row: Summary) -> TrainingResult:
     """Raises DataError with line and field."""
     try:
-        _adapter().validate_json(json.dumps(row))
+        return _adapter().validate_json(json.dumps(row))
     except ValidationError as error:
         words = first_problem(error)
         raise DataError(
             f"series/{SERIES}.jsonl:{number} is no experiment's summary: {words}",
             "was it written by another version, or changed by hand? train again",
         ) from None
-    losses, norms = row["losses"], row["grad_norms"]
-    if len(losses) != len(norms):
-        raise DataError(
-            f"series/{SERIES}.jsonl:{number} is no experiment's summary: {len(losses)} losses and "
-            f"{len(norms)} gradient norms"
-        )
 
 
-def stored(series: Series) -> tuple[Summary, ...]:
-    """The same, and nothing where a line is a stranger's: `fault` says so."""
+def readable(view: RunView) -> tuple[TrainingResult, ...]:
+    """Like `results`, but empty if a line is invalid; `fault` returns the reason."""
     try:
-        return read(series)
+        return results(view)
     except DataError:
         return ()
 
 
-def fault(series: Series) -> str | None:
-    """What is wrong with them, in words; None where nothing is."""
+def fault(view: RunView) -> str | None:
+    """What is invalid about the stored experiments; None where nothing is."""
     try:
-        read(series)
+        results(view)
     except DataError as error:
         return error.message
     return None
+
+
+def stored(series: Series) -> tuple[Summary, ...]:
+    """The lines that `readable` reads, as they were written."""
+    try:
+        for number, row in enumerate(series.get(SERIES, ()), 1):
+            _result(number, row)
+    except DataError:
+        return ()
+    return tuple({row["name"]: row for row in series.get(SERIES, ())}.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPrediction:
+    """What an experiment should take, written before it was trained."""
+
+    name: str
+    step_time_s: float | None = None
+    step_time_interval_s: tuple[float, float] | None = None
+    peak_memory_bytes: float | None = None
+    peak_memory_interval_bytes: tuple[float, float] | None = None
+    source: str | None = None
+    reason: str | None = None
+    """Why nothing is predicted."""
+
+
+def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
+    """The predictions of the run's experiments, for the batch size that was trained in the end."""
+    found: dict[str, dict[str, Record]] = {}
+    for row in rows(view):
+        if row.benchmark == BENCHMARK and row.predicted is not None:
+            name = str(row.case.get("experiment"))
+            if row.metric == "time":
+                found[name] = {}  # another batch size
+            found.setdefault(name, {})[row.metric] = row.predicted
+    return tuple(
+        TrainingPrediction(
+            name=name,
+            step_time_s=time.value,
+            step_time_interval_s=time.interval,
+            peak_memory_bytes=memory.value if memory else None,
+            peak_memory_interval_bytes=memory.interval if memory else None,
+            source=time.source,
+            reason=time.reason,
+        )
+        for name, records in found.items()
+        if (time := records.get("time")) is not None
+        for memory in [records.get("peak_memory")]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigure:
+    """What others published of an experiment's case."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "ignore", "allow_inf_nan": False}
+
+    experiment: str
+    device: str
+    dtype: str
+    tokens_per_s_per_device: _Amount
+    source: str
+    software: str | None = None
+    memory_bytes: _Amount | None = None
+    model: str | None = None
+    precision: str | None = None
+    """As printed, where it is another than the model's dtype."""
+    batch_size: Annotated[int, Field(validation_alias=AliasChoices("batch_size", "batch"))] = 0
+    grad_accum: int = 1
+    seq_len: Annotated[int, Field(validation_alias=AliasChoices("seq_len", "seq"))] = 0
+    recompute: str = "none"
+    num_devices: int = 1
+    optimizer: str | None = None
+    interconnect: str | None = None
+    """The link between cards, as printed, and whether peer access was off."""
+
+
+def published_figures(view: RunView) -> tuple[PublishedFigure, ...]:
+    """The published figures that were recorded beside the run's experiments.
+
+    An older run wrote them as series ``published``; a line of it that is none of ours is left out.
+    """
+    adapter, found = TypeAdapter(PublishedFigure), []
+    for row in view.series.get("published", ()):
+        try:
+            found.append(adapter.validate_python(row))
+        except ValidationError:
+            return ()
+    for record in view.records:
+        name = record.conditions.get("experiment")
+        if record.kind is Kind.BASELINE and record.benchmark == BENCHMARK and name is not None:
+            found.append(adapter.validate_python(_published(str(name), record)))
+    return tuple(found)
+
+
+def _published(name: str, record: Record) -> dict[str, Any]:
+    conditions = record.conditions
+    printed = conditions.get("interconnect")
+    return {
+        **record.case,
+        **{name: conditions.get(name) for name in ("precision", "optimizer")},
+        "experiment": name,
+        "device": record.device,
+        "tokens_per_s_per_device": record.value,
+        "memory_bytes": conditions.get("memory"),
+        "software": conditions.get("framework"),
+        "source": record.source,
+        "num_devices": record.device_count,
+        "interconnect": f"{printed}{'' if record.case.get('p2p') else ', P2P off'}"
+        if record.device_count > 1 and printed
+        else None,
+    }
 
 
 def planned(view: RunView) -> tuple[str, ...]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
-
-if TYPE_CHECKING:
-    from trainrig.analysis.compare import RunComparison
 
 
 @verb("Two runs side by side: better, worse or cannot tell.")
@@ -28,12 +24,15 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
 
     Runs of experiments are compared experiment by experiment, by name and settings.
     OLD and NEW are run folders or bundles.  Differences of the machines and
-    their software are listed first.  Exit code 1 when something got worse, else 0.
+    their software are listed first.  Exit code 1 when something got worse, 3 when
+    nothing could be compared (all noisy, or nothing in common), else 0.
     """
-    from trainrig.analysis.compare import compare_runs
-    from trainrig.analysis.environment_diff import is_same_run
-    from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
-    from trainrig.report.compare_report import comparison_dict, comparison_markdown
+    from trainrig.analysis.compare import compare_runs, is_same_run, to_dict
+    from trainrig.cli.output import console
+    from trainrig.errors import EXIT_FINDING, EXIT_INCOMPLETE, EXIT_OK, UsageError
+    from trainrig.report.compare_report import comparison_document
+    from trainrig.report.render.markdown import to_markdown
+    from trainrig.report.render.terminal import print_document
     from trainrig.runner.view import view_of
     from trainrig.store import read_run, write_atomic
     from trainrig.units import one_line
@@ -45,26 +44,13 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
             "compare two runs: a copy holds the same measurements, resumed or not",
         )
     comparison = compare_runs(*views)
+    document = comparison_document(comparison)
     if md is not None:
-        write_atomic(md, comparison_markdown(comparison))
+        write_atomic(md, to_markdown(document))
     if as_json:
-        click.echo(json.dumps(comparison_dict(comparison), ensure_ascii=False))
+        click.echo(json.dumps(to_dict(comparison), ensure_ascii=False))
     else:
-        _print(comparison)
-    return EXIT_FINDING if comparison.is_worse else EXIT_OK
-
-
-def _print(comparison: RunComparison) -> None:
-    from trainrig.cli.output import console, is_ascii
-    from trainrig.report.compare_report import RULE, comparison_tables, headline
-    from trainrig.units import one_line
-
-    out = console()
-    for side, name in (("old", comparison.old), ("new", comparison.new)):
-        out.print(f"{side}  {one_line(name)}", markup=False, soft_wrap=True)
-    out.print()
-    for table in comparison_tables(comparison, out.width, ascii_only=is_ascii()):
-        out.print(table, markup=False, overflow="ignore", crop=False)
-    if comparison.judged:
-        out.print(RULE, style="dim", markup=False)
-    out.print(headline(comparison), style="bold", markup=False)
+        print_document(document, console())
+    if comparison.is_worse:
+        return EXIT_FINDING
+    return EXIT_OK if comparison.has_compared else EXIT_INCOMPLETE

@@ -1,4 +1,4 @@
-"""``trainrig fits``: does it fit in memory, and if not, which option comes first."""
+"""``trainrig fits``: does it fit in memory, and if not, which knob comes first."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from trainrig.predict.search.memory_options import Fit
 
 
-@click.command(short_help="Does a training fit in memory, and which option to try first?")
+@click.command(short_help="Does a training fit in memory, and which knob to turn first?")
 @options(WHAT, WHERE, HOW, LATER)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(rates: Path | None, as_json: bool, **asked: Any) -> int:
-    """Memory of the fullest GPU by part, the largest micro-batch that fits, and the options.
+    """Memory of the fullest GPU by part, the largest micro-batch that fits, and the knobs.
 
     \b
     trainrig fits --model llama-7B --on "RTX 4090" --gpus 4
@@ -40,7 +40,7 @@ def command(rates: Path | None, as_json: bool, **asked: Any) -> int:
 
 def _show(found: Fit) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.fitting import fit_lines, headline, option_table, part_table
+    from trainrig.report.fitting import fit_lines, headline, knob_table, part_table
 
     out = console()
     style = "bold green" if found.fits else "bold red"
@@ -50,6 +50,6 @@ def _show(found: Fit) -> None:
     out.print()
     for line in fit_lines(found):
         out.print(line, markup=False)
-    if found.options:
+    if found.turned:
         out.print()
-        out.print(option_table(found))
+        out.print(knob_table(found))

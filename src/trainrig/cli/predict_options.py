@@ -17,7 +17,7 @@ def _option(*names: str, help: str, **settings: Any) -> Callable[[Decorated], De
 
 WHAT = (
     _option("--model", help="A name, gpt2:num_layers=4,hidden=256, or a config.json."),
-    _option("--seq-len", type=int, help="Tokens of a sample; the model's, 4096 at most."),
+    _option("--seq-len", "seq", type=int, help="Tokens of a sample; the model's, 4096 at most."),
     _option("--precision", help="bf16, fp16, fp32, tf32 or fp8."),
     _option("--kernels", help="eager, fused, flash, flash+fused or compiled."),
     _option("--engine", help="plain, ddp, fsdp, megatron or deepspeed; the usual one without."),
@@ -36,7 +36,7 @@ WHERE = (
     _option("--p2p/--no-p2p", default=None, help="One GPU reads another's memory over PCIe."),
 )
 HOW = (
-    _option("--batch-size", type=int, help="Samples that a rank runs at once."),
+    _option("--batch-size", "micro_batch", type=int, help="Samples that a rank runs at once."),
     _option("--grad-accum", type=int, help="Micro-batches of a step."),
     _option("--tp", type=int, help="Tensor parallel: GPUs that share each matrix."),
     _option("--pp", type=int, help="Pipeline parallel: stages of layers."),

@@ -133,8 +133,10 @@ def _alone(
     """One process, measured as a level of the waterfall."""
     from trainrig.cli import progress
     from trainrig.runner import session, train
+    from trainrig.train.config_file import FIELDS
 
-    experiment = train.experiment_for(keys, resume, watch)
+    asked = {FIELDS.get(name, name): value for name, value in keys.items()}
+    experiment = train.experiment_for(asked, resume, watch)
     result = train.train(experiment, device=device, out=out, resume=resume, watch=watch)
     if as_json:
         progress.print_json(train.summary(result))
@@ -173,13 +175,13 @@ def _experiments(
     if as_json:
         progress.print_json(found)
     else:
-        from trainrig.report.columns import plain
-        from trainrig.report.experiments.text import lines
+        from trainrig.report.render.terminal import print_document
+        from trainrig.report.training_report import training_document
+        from trainrig.runner.view import view_of
+        from trainrig.store import read_run
 
         with output.best_effort():
-            width, rows = output.console().width, found.get("experiments") or [found]
-            for line in lines(rows, width, found):
-                click.echo(plain(line) if output.is_ascii() else line)
+            print_document(training_document(view_of(read_run(outcomes.run))), output.console())
             click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
             click.echo(f"report: {found['report']}")
     return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)

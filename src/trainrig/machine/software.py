@@ -74,15 +74,18 @@ def find_packages(folders: Iterable[str]) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for folder in folders:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
+        for name in _names(folder):
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and version and _PACKAGES.fullmatch(package):
                 found.setdefault(package.replace("_", "-").lower(), version)
     return dict(sorted(found.items()))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []
 
 
 def torch_versions(

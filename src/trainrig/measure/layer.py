@@ -31,25 +31,14 @@ from trainrig.workload.layers import (
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 WHOLE = frozenset(
-    [
-        "layer",
-        "dtype",
-        "pass",
-        "batch_size",
-        "seq_len",
-        "hidden",
-        "heads",
-        "ffn",
-        "code",
-        "attention",
-    ]
+    ["layer", "dtype", "pass", "batch", "seq", "hidden", "heads", "ffn", "code", "attention"]
 )
 _PART = frozenset(["layer", "dtype", "pass", "m", "k", "cache", "code"])
 PART = {
     "dense h->4h": _PART | {"n"},
     "dense+GELU": _PART | {"n"},
     "FFN": _PART,
-    "attention block": _PART | {"seq_len", "heads", "attention"},
+    "attention block": _PART | {"seq", "heads", "attention"},
 }
 """Fields of the parts of a layer, as the published tables state them."""
 _SEQUENCES_CHECKED = 2
@@ -63,8 +52,8 @@ def layer_case(
         "layer": layer,
         "dtype": dtype,
         "pass": passes,
-        "batch_size": batch,
-        "seq_len": seq,
+        "batch": batch,
+        "seq": seq,
         **layer_numbers(layer),
         "code": code,
         "attention": _usual_attention(code),
@@ -79,7 +68,7 @@ def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") ->
     if part.startswith("dense"):
         case["n"] = numbers["ffn"]
     elif part == "attention block":
-        case |= {"seq_len": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
+        case |= {"seq": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
     return case
 
 
@@ -163,7 +152,7 @@ def _prepare(case: Case, device: str) -> Prepared:
 
 FAMILY = Family(
     name="layer",
-    version=2,
+    version=1,
     check=_check,
     work=_work,
     metrics=_metrics,

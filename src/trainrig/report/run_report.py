@@ -17,13 +17,14 @@ from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, is_published, rows
 from trainrig.analysis.waterfall import Level, Waterfall, build_waterfalls, devices, dtype_order
 from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
-from trainrig.record import Finding, Kind, Record, Severity, Status, dtype_of
+from trainrig.record import Finding, Kind, Record, Severity, Status
 from trainrig.report import words
 from trainrig.report.charts.curves import Figure, curves
 from trainrig.report.charts.heatmap import HeatMap, heat_maps
 from trainrig.report.charts.roofline import roofline
-from trainrig.report.experiments.side import Side, side_by_side
+from trainrig.report.document import Block
 from trainrig.report.provenance import Facts, trace
+from trainrig.report.training_report import training_blocks
 from trainrig.units import format_quantity, format_share, range_text, signed, signed_share
 
 MAX_ROWS = 1000
@@ -110,7 +111,7 @@ class Page:
     findings: tuple[Finding, ...]
     patterns: tuple[Pattern, ...]
     """Explanations by themselves."""
-    experiments: Side | None
+    experiments: tuple[Block, ...]
     """Trainings beside each other, where the run has some."""
     heat: tuple[HeatMap, ...]
     figures: tuple[Figure, ...]
@@ -144,7 +145,7 @@ def build_page(view: RunView) -> Page:
         peers=peer_groups(view, everything),
         findings=view.verdict.findings if view.verdict else (),
         patterns=said,
-        experiments=side_by_side(view.series),
+        experiments=training_blocks(view),
         heat=heat_maps(view, everything, said),
         figures=(
             *([roof] if (roof := roofline(view, everything)) else []),
@@ -259,13 +260,12 @@ def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...]
 def _table_order(row: Row) -> tuple[object, ...]:
     """Kinds of case together, by size, then device beside device."""
     sizes = [
-        row.case.get(name)
-        for name in ("seq_len", "batch_size", "num_elements", "bytes", "m", "k", "n")
+        row.case.get(name) for name in ("seq", "batch", "num_elements", "bytes", "m", "k", "n")
     ]
     numbers = [size if isinstance(size, int) else 0 for size in sizes]
     family = family_text(row.benchmark, row.case)
     where = -1 if row.index is None else row.index
-    return dtype_order(str(dtype_of(row.case))), family, numbers, where, row.count
+    return dtype_order(str(row.case.get("dtype"))), family, numbers, where, row.count
 
 
 def _is_plain(row: Row) -> bool:

@@ -211,7 +211,7 @@ def kind_word(kind: Kind) -> str:
 def gaps_in(view: RunView) -> tuple[str, ...]:
     """What is not there, said plainly."""
     said = list(view.problems)
-    if (strange := fault(view.series)) is not None:
+    if (strange := fault(view)) is not None:
         said.append(f"the comparison of experiments: {strange}")
     if view.machine is None and not any("machine" in problem for problem in said):
         said.append("the machine was not described")

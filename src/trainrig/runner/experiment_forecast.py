@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trainrig.analysis.prediction_error import FROM_RATES
 from trainrig.analysis.training_results import BENCHMARK
@@ -168,22 +167,6 @@ def _of_a_core(rates: Rates, cores: int) -> Rates:
     )
 
 
-def forecast_row(own: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """What was foretold of an experiment, as its run's series ``foretold`` keeps it."""
-    told = {record.metric: record for record in records if record.value is not None}
-    time, peak = told.get("time"), told.get("peak_memory")
-    return {
-        "name": own.name,
-        "batch_size": own.batch_size,
-        "step_time_s": time and time.value,
-        "step_time_interval_s": time and list(time.interval or ()),
-        "peak_memory_bytes": peak and peak.value,
-        "peak_memory_interval_bytes": peak and list(peak.interval or ()),
-        "source": time and time.source,
-        "reason": next((record.reason for record in records if record.reason), None),
-    }
-
-
 def as_predicted(own: Experiment) -> Layout:
     """The layout in the predictor's words.
 
@@ -195,7 +178,7 @@ def as_predicted(own: Experiment) -> Layout:
         dropout="no",
         kernels="compiled" if own.compile else "flash",
         optimizer=_OPTIMIZERS[own.optimizer],
-        target_seq_len=written_tokens(find(own.model), own.seq_len),
+        target_seq=written_tokens(find(own.model), own.seq),
     )
     if own.backend != "native":
         return layout.replace(engine="ddp" if layout.engine == "plain" else layout.engine)

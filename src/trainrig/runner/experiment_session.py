@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis import training_results
-from trainrig.catalog.published.training import baselines
+from trainrig.catalog.published.training import baselines, published_for
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict import ceiling, of_device
 from trainrig.process.supervisor import Command, Ended, OnEvent, launch
-from trainrig.record import Finding, Record, Status
-from trainrig.report.experiments import foretold, published
+from trainrig.record import Finding, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, hopeless, smaller, swapping
 from trainrig.runner.experiment_findings import findings_of
-from trainrig.runner.experiment_forecast import Grounds, forecast, forecast_row
+from trainrig.runner.experiment_forecast import Grounds, forecast
 from trainrig.runner.experiment_trained import Trained, counted
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, choose
@@ -73,13 +72,11 @@ class Session:
 
     def stand_beside(self, experiments: Sequence[Experiment]) -> None:
         """Write down what others published of the same cases, before anything is measured."""
-        known, written = tuple(baselines()), set[str]()
+        known = tuple(baselines())
         for own in experiments:
-            for record in published.published_for(case_for(own, ""), known):
-                if record.id not in written:
-                    self.run.append(record)
-                written.add(record.id)
-                self.run.append_series(published.SERIES, published.row_of(own.name, record))
+            for record in published_for(case_for(own, ""), own.backend, known):
+                conditions = {**record.conditions, "experiment": own.name}
+                self.run.append(record.replace(id=new_id(), conditions=conditions))
 
     def recall(self, experiment: Experiment, summary: Mapping[str, Any]) -> None:
         """Take what an earlier process trained in this run as it is."""
@@ -138,30 +135,28 @@ class Session:
             batch, how = guess(own, free), "the largest that should fit, or the bound"
         else:
             batch, how = by_doubling(own, self._fits), "the last that did, doubled from 1"
-        found.experiment = own.replace(batch_size=batch)
+        found.experiment = own.replace(batch=batch)
         self.watch(Progress(text=f"{own.name}: batch_size auto: {batch}, {how}"))
 
     def _fits(self, own: Experiment) -> bool:
         """Whether a few steps of it train; a size that does not is a record."""
         trial = Trained(experiment=own)
-        self.watch(
-            Progress(text=f"{own.name}: does a batch of {own.batch_size} fit?", level="running")
-        )
-        folder = self.run.path / "logs" / f"{self._next_slug(trial)}-fits-{own.batch_size}"
+        self.watch(Progress(text=f"{own.name}: does a batch of {own.batch} fit?", level="running"))
+        folder = self.run.path / "logs" / f"{self._next_slug(trial)}-fits-{own.batch}"
         self._launch(trial, folder, lambda _rank, _event: None, probe=False)
-        if trial.status is Status.OOM and own.batch_size > 1:  # 1 is trained, and says it itself
-            self._staying += self._record(trial, went_on=own.batch_size // 2)
+        if trial.status is Status.OOM and own.batch > 1:  # 1 is trained, and says it itself
+            self._staying += self._record(trial, went_on=own.batch // 2)
         return trial.status is Status.OK
 
     def _halve(self, found: Trained) -> bool:
         """Record that a size did not fit, and prepare half of it; False where none is left."""
-        batch = smaller(found.experiment.batch_size)
+        batch = smaller(found.experiment.batch)
         free = self._target(found.experiment).memory_bytes
         if batch is None or hopeless(found.experiment, free) is not None:
             return False
         self._staying += self._record(found, went_on=batch)
         self.watch(Progress(text=f"{found.reason}: trying a batch of {batch}"))
-        found.experiment = found.experiment.replace(batch_size=batch)
+        found.experiment = found.experiment.replace(batch=batch)
         found.status, found.reason, found.result = Status.OK, None, Result()
         return True
 
@@ -170,7 +165,7 @@ class Session:
         data_hash = self.texts[found.experiment.data]
         target = self._target(found.experiment)
         own = of_device(self.claims, target.name, target.index)
-        found.peak = ceiling(own, "step", {"precision": found.experiment.precision})
+        found.peak = ceiling(own, "step", {"dtype": found.experiment.dtype})
         environment = environment_of(found.experiment, self.snapshot)
         records = records_of(found, target, data_hash, environment)
         kept = [self.run.append(record) for record in records]
@@ -194,7 +189,7 @@ class Session:
             self._foretell(found.experiment)
             slug = self._next_slug(found)
             if found.auto_batch:
-                slug = _sized(slug, found.experiment.batch_size)
+                slug = _sized(slug, found.experiment.batch)
             return self._train(found, slug)
         found.status, found.reason = Status.OOM, reason
         return None
@@ -203,8 +198,8 @@ class Session:
         """Write down what it should take, before it is trained."""
         case, environment = case_for(own, self.texts[own.data]), environment_of(own, self.snapshot)
         found = forecast(own, case, self._target(own), environment, self.grounds)
-        told = [self.run.append(record) for record in found]
-        self.run.append_series(foretold.SERIES, forecast_row(own, told))
+        for record in found:
+            self.run.append(record)
 
     def _target(self, experiment: Experiment) -> Target:
         found = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")
@@ -275,7 +270,7 @@ class Session:
         reference = self._reference(found)
         if reference is not None:
             found.compared = True
-            found.apart = disagreement(found.result.probe, reference, found.experiment.precision)
+            found.apart = disagreement(found.result.probe, reference, found.experiment.dtype)
 
     def _reference(self, found: Trained) -> Probe | None:
         own = found.experiment

@@ -11,19 +11,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.compare_training import as_dicts
-from trainrig.analysis.training_results import stored
+from trainrig.analysis.compare_training import speedups
+from trainrig.analysis.training_results import predictions, published_figures, readable, stored
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT, master_port
 from trainrig.record import Verdict
-from trainrig.report.experiments import foretold, published
 from trainrig.runner.expectations import claims_for
 from trainrig.runner.experiment_forecast import grounds_of
 from trainrig.runner.experiment_session import Session
@@ -201,19 +200,21 @@ def _close(session: Session, interrupted: str | None) -> Outcomes:
 
 def summary(outcomes: Outcomes) -> dict[str, Any]:
     """What ``train --json`` prints last: one experiment flat, several in a list."""
-    series = read_run(outcomes.run).series
-    each = list(stored(series))
+    view = view_of(read_run(outcomes.run))
+    each = list(stored(view.series))
+    compared = [asdict(speedup) for speedup in speedups(readable(view))]
     return {
         **(each[0] if len(each) == 1 else {}),
         "verdict": outcomes.verdict.outcome.value,
         "verdict_reason": outcomes.verdict.reason,
         "run": str(outcomes.run),
         "report": str(outcomes.run / "report.html"),
-        published.SERIES: list(series.get(published.SERIES, ())),
-        foretold.SERIES: list(series.get(foretold.SERIES, ())),
+        "published": [asdict(figure) for figure in published_figures(view)],
+        "predicted": [asdict(prediction) for prediction in predictions(view)],
         "findings": [
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
             for f in outcomes.verdict.findings
         ],
-        **({"experiments": each, "comparisons": as_dicts(each)} if len(each) != 1 else {}),
+        "experiments": each,
+        **({"comparisons": compared} if len(each) != 1 else {}),
     }

@@ -86,13 +86,13 @@ def predict_training(
 
 def _layout(task: Task) -> Layout:
     case = task.case
-    seq = int(str(case["seq_len"]))
+    seq = int(str(case["seq"]))
     return layout_of(
-        batch=int(str(case["batch_size"])),
+        batch=int(str(case["batch"])),
         seq=seq,
         written=written_tokens(find(str(case["model"])), seq),
         accum=int(str(case["grad_accum"])),
-        dtype=str(case["precision"]),
+        dtype=str(case["dtype"]),
         recompute=str(case["recompute"]),
         compiled=bool(case["compile"]),
     )

@@ -13,21 +13,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
-from trainrig.analysis.compare import Pair, RunComparison, compare_runs
-from trainrig.analysis.environment_diff import differences
+from training_summaries import printed
+from trainrig.analysis.compare import Pair, RunComparison, compare_runs, differences, to_dict
 from trainrig.analysis.run_view import RunView
 from trainrig.cli import compare as verb
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Case, Derivation, Kind, Record, Status
-from trainrig.report.compare_report import (
-    comparison_dict,
-    comparison_markdown,
-    comparison_tables,
-    headline,
-    sheets,
-)
+from trainrig.report.compare_report import comparison_document, headline
+from trainrig.report.document import Table
+from trainrig.report.render.markdown import to_markdown
 from trainrig.stats import Change
 from trainrig.store import create_run
 
@@ -347,7 +342,8 @@ def test_a_cut_off_run_and_an_empty_one_compare_to_nothing() -> None:
     for old, new in ((empty, empty), (some, empty), (empty, some)):
         comparison = compare_runs(old, new)
         assert comparison.judged == ()
-        assert headline(comparison).startswith("nothing could be judged")
+        assert headline(comparison).startswith("nothing was compared")
+        assert not comparison.has_compared
         show(comparison)
 
 
@@ -431,13 +427,16 @@ def test_a_digest_that_nothing_explains_is_shown_itself() -> None:
 
 
 def show(comparison: RunComparison, width: int = 80) -> str:
-    console = Console(width=width, highlight=False, emoji=False, force_terminal=False)
-    with console.capture() as capture:
-        for table in comparison_tables(comparison):
-            console.print(table, markup=False)
-    comparison_markdown(comparison)
-    json.dumps(comparison_dict(comparison), allow_nan=False)
-    return capture.get()
+    document = comparison_document(comparison)
+    to_markdown(document)
+    json.dumps(to_dict(comparison), allow_nan=False)
+    return printed(document, width)
+
+
+def table_of(comparison: RunComparison, title: str) -> Table:
+    tables = [b for b in comparison_document(comparison).blocks if isinstance(b, Table)]
+    (table,) = [table for table in tables if table.title == title]
+    return table
 
 
 def example() -> RunComparison:
@@ -462,19 +461,19 @@ def test_the_terminal_shows_the_worst_first_in_eighty_columns() -> None:
     text = show(example())
     assert all(len(line.rstrip()) <= 80 for line in text.splitlines())
     titles = [
-        line.strip() for line in text.splitlines() if line.startswith(("Unlike", "RTX", "Not"))
+        line.strip() for line in text.splitlines() if line.startswith(("Setup", "RTX", "Not"))
     ]
-    assert titles == ["Unlike", "RTX 4090 #1", "RTX 4090 #0", "Not judged"]
+    assert titles == ["Setup differences", "RTX 4090 #1", "RTX 4090 #0", "Not judged"]
     assert "worse  matmul bf16 16384³  160 TFLOPS  128 TFLOPS" in text.replace("161", "160")
     assert "2 workers disagree by 50 %" in text
     assert headline(example()) == "2 worse, 2 the same; 1 not judged"
 
 
 def test_what_hardly_moved_is_counted_below_the_table() -> None:
-    (sheet,) = [each for each in sheets(example()) if each.title == "RTX 4090 #0"]
-    assert sheet.rows == ()
-    assert len(sheet.notes) == 1
-    assert sheet.notes[0].startswith("2 the same: moved by 1.0 % at most; could see ")
+    table = table_of(example(), "RTX 4090 #0")
+    assert table.rows == ()
+    assert len(table.notes) == 1
+    assert table.notes[0].startswith("2 the same: moved by 1.0 % at most; could see ")
 
 
 def test_reasons_that_differ_in_numbers_alone_are_one_row() -> None:
@@ -485,8 +484,7 @@ def test_reasons_that_differ_in_numbers_alone_are_one_row() -> None:
             for size, why in ((1, "takes 1.5 s"), (2, "takes 12 s"), (3, "no room"), (4, "no room"))
         )
     )
-    (sheet,) = sheets(compare_runs(some, skipped))
-    assert sheet.rows == (
+    assert table_of(compare_runs(some, skipped), "Not judged").rows == (
         ("matmul bf16 1³ and 1 more", "new: skipped: takes 1.5 s; the others alike"),
         ("matmul bf16 3³ and 1 more", "new: skipped: no room"),
     )
@@ -494,15 +492,15 @@ def test_reasons_that_differ_in_numbers_alone_are_one_row() -> None:
 
 def test_markdown_is_a_page_and_a_name_is_no_markup() -> None:
     comparison = replace(example(), old="<script>x|y", new="`n*e*w`")
-    text = comparison_markdown(comparison)
-    assert text.startswith("## \\`n\\*e\\*w\\` against \\<script\\>x\\|y\n")
+    text = to_markdown(comparison_document(comparison))
+    assert text.startswith("- old: \\<script\\>x\\|y\n- new: \\`n\\*e\\*w\\`\n")
     table = [line for line in text.splitlines() if line.startswith("| worse")]
     assert len(table) == 2
     assert table[0].count("|") == 7
 
 
 def test_json_has_everything_in_base_units() -> None:
-    found = comparison_dict(example())
+    found = to_dict(example())
     assert found["result"] == "worse"
     assert found["counts"] == {"better": 0, "worse": 2, "same": 2, "cannot tell": 0}
     worst = found["judged"][0]
@@ -533,10 +531,23 @@ def test_the_verb_ends_in_one_when_something_got_worse(tmp_path: Path) -> None:
     worse = call(old, new, "--md", tmp_path / "c.md")
     assert worse.return_value == 1
     assert worse.stdout.rstrip().endswith("6 worse")
-    assert "**6 worse**" in (tmp_path / "c.md").read_text()
+    assert "6 worse" in (tmp_path / "c.md").read_text()
     better = call(new, old, "--json")
     assert better.return_value == 0
     assert json.loads(better.stdout)["counts"]["better"] == 6
+
+
+def test_the_verb_ends_in_three_where_nothing_was_compared(tmp_path: Path) -> None:
+    """A gate that compared nothing must not be green."""
+    paths = []
+    for name in "ab":
+        with create_run(tmp_path / name, "qualify", {}) as writer:
+            for record in point(matmul(1), near(1e14, 1), disturbed="load 9"):
+                writer.append(record)
+        paths.append(writer.path)
+    for more in ([], ["--json"]):
+        assert call(*paths, *more).return_value == 3
+    assert "Nothing was compared; 1 not judged" in call(*paths).stdout
 
 
 def test_a_run_and_its_copy_are_one_run(tmp_path: Path) -> None:

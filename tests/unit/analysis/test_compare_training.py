@@ -1,49 +1,51 @@
-"""Experiment against experiment, against what others published, and on a busy machine."""
+"""Trainings against each other: of one run, of two runs, on a busy machine, in damaged files."""
 
 from __future__ import annotations
 
-import dataclasses
-import io
+import contextlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from experiment_views import experiments_view
-from training_summaries import JITTER, summary
-from trainrig.analysis.compare_training import against_first, shortened
+from training_summaries import JITTER, printed, results_of, summary, training_view
+from trainrig.analysis.compare_training import Speedup, compare_trainings, shortened, speedups
 from trainrig.analysis.run_view import RunView
-from trainrig.catalog.published.training import baselines
-from trainrig.machine.counters import HostReading, between
-from trainrig.measure.noise import judge
-from trainrig.record import Kind, Limit, Record
-from trainrig.report.columns import plain
-from trainrig.report.experiments import text as report
-from trainrig.report.experiments.published import (
-    columns,
-    notes,
-    notices,
-    published_for,
-    row_of,
-    texts,
-)
+from trainrig.analysis.training_results import fault, readable, results
+from trainrig.cli import compare as verb
+from trainrig.cli import report as report_verb
+from trainrig.errors import DataError, TrainrigError
+from trainrig.record import Kind, Outcome, Record, Status, Verdict
+from trainrig.report.document import Section, Table
 from trainrig.report.render.old_html import render_html
 from trainrig.report.render.old_markdown import markdown
-from trainrig.report.render.old_terminal import print_report
-from trainrig.runner.experiment_trained import Trained, rates_of
-from trainrig.runner.targets import Target
-from trainrig.runner.train_records import case_for, records_of, summary_of
-from trainrig.train.config import Experiment
-from trainrig.train.config_file import read_file
-from trainrig.train.engines import Result
+from trainrig.report.training_report import training_blocks, training_document
+from trainrig.store import create_run
 
-ROOT = Path(__file__).resolve().parents[3]
+
+def speedups_of(rows: Sequence[dict[str, Any]]) -> tuple[Speedup, ...]:
+    return speedups(results_of(*rows))
+
+
+def shown(rows: Sequence[dict[str, Any]], width: int = 120) -> str:
+    return printed(training_document(training_view(*rows)), width)
+
+
+def speedup_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    (section,) = training_blocks(training_view(*rows))
+    assert isinstance(section, Section)
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    return [table for table in tables if table.title.startswith("Samples/s over")]
 
 
 def test_twice_as_fast_is_better_and_half_is_worse() -> None:
-    fast, slow = against_first([summary("a", 1.0), summary("b", 0.5), summary("c", 2.0)])
-    assert (fast.says, slow.says) == ("better", "worse")
+    fast, slow = speedups_of([summary("a", 1.0), summary("b", 0.5), summary("c", 2.0)])
+    assert (fast.change, slow.change) == ("better", "worse")
     assert fast.ratio == pytest.approx(2.0) and slow.ratio == pytest.approx(0.5)
     assert fast.low is not None and fast.high is not None and fast.low < 2.0 < fast.high
     assert fast.low < 2.0 / 1.05  # one process a side: what two differ by is in the interval
@@ -51,8 +53,8 @@ def test_twice_as_fast_is_better_and_half_is_worse() -> None:
 
 @pytest.mark.parametrize("seconds", [1.0, 0.97])
 def test_what_two_processes_may_differ_by_is_no_difference(seconds: float) -> None:
-    (found,) = against_first([summary("a", 1.0), summary("b", seconds)])
-    assert (found.says, found.why) == ("cannot tell", "the interval holds 1")
+    (found,) = speedups_of([summary("a", 1.0), summary("b", seconds)])
+    assert (found.change, found.reason) == ("cannot tell", "the interval holds 1")
 
 
 @pytest.mark.parametrize("busy", ["a", "b"])
@@ -61,17 +63,17 @@ def test_on_a_busy_machine_nothing_is_said(busy: str) -> None:
     for each in rows:
         if each["name"] == busy:
             each["disturbed"] = "other processes used 30 % of the processors"
-    (found,) = against_first(rows)
-    assert found.says == "cannot tell" and found.why is not None
+    (found,) = speedups_of(rows)
+    assert found.change == "cannot tell" and found.reason is not None
     said = "other processes used 30 % of the processors"
-    assert found.why == (f"a: {said}" if busy == "a" else said) and found.ratio is not None
+    assert found.reason == (f"a: {said}" if busy == "a" else said) and found.ratio is not None
 
 
 def test_steps_that_drift_together_are_no_many_samples() -> None:
     """A hundred steps, fast in one half and slow in the other, know little more than two."""
     drift = summary("b", 0.9, step_times_s=[0.7] * 50 + [1.1] * 50)
-    (found,) = against_first([summary("a", 1.0), drift])
-    assert found.says == "cannot tell"
+    (found,) = speedups_of([summary("a", 1.0), drift])
+    assert found.change == "cannot tell"
 
 
 @pytest.mark.parametrize(
@@ -83,19 +85,20 @@ def test_steps_that_drift_together_are_no_many_samples() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_not(changes: dict[str, Any], why: str) -> None:
-    (found,) = against_first([summary("a", 1.0), summary("b", 0.5, **changes)])
-    assert found.ratio is None and found.says == "cannot tell"
-    assert found.why is not None and why in found.why
+    (found,) = speedups_of([summary("a", 1.0), summary("b", 0.5, **changes)])
+    assert found.ratio is None and found.change == "cannot tell"
+    assert found.reason is not None and why in found.reason
 
 
 def test_what_differs_is_listed_first() -> None:
     other = summary("b", 0.5, batch_size=8, layout_asked={"ranks": 2, "zero": 3})
     rows = [summary("a", 1.0), other]
-    (found,) = against_first(rows)
-    assert found.unlike == ("batch_size: 4 → 8", "zero: 0 → 3")
-    text = "\n".join(report.lines(rows))
-    assert text.index("batch_size: 4 → 8") < text.index("2.00 ×") < text.index("better")
-    assert against_first([summary("a", 1.0, row_verdict="FAIL")]) == ()
+    (found,) = speedups_of(rows)
+    assert found.differences == ("batch_size: 4 → 8", "zero: 0 → 3")
+    text = shown(rows)
+    assert text.index("batch_size:  4, 8") < text.index("2.00 ×") < text.index("better")
+    assert text.index("batch_size: 4 → 8") < text.index("2.00 ×", text.index("batch_size: 4 →"))
+    assert speedups_of([summary("a", 1.0, row_verdict="FAIL")]) == ()
 
 
 def test_of_models_that_differ_only_what_differs_is_said() -> None:
@@ -113,40 +116,29 @@ def in_rounds(name: str, rates: list[float], busy: set[int] = frozenset(), **mor
     return summary(name, 8 / rates[0], rounds=rounds, **more)
 
 
-def test_rounds_in_turns_tell_what_steps_of_one_process_cannot() -> None:
+def test_interleaved_rounds_show_what_steps_of_one_process_cannot() -> None:
     """The machine slows down by half from round to round; of the ratio that says nothing."""
     moods = [1.0, 0.8, 0.6, 0.5]
     base = in_rounds("a", [100 * mood for mood in moods])
     own = in_rounds("b", [104 * mood * small for mood, small in zip(moods, JITTER, strict=False)])
-    (found,) = against_first([base, own])
-    assert found.says == "better" and found.ratio == pytest.approx(1.04, rel=0.005)
+    (found,) = speedups_of([base, own])
+    assert found.change == "better" and found.ratio == pytest.approx(1.04, rel=0.005)
     assert found.low is not None and 1.02 < found.low < found.ratio
     for each in (base, own):
         each["rounds"] = each["rounds"][:2]  # two rounds are none: steps are compared, and widened
-    (found,) = against_first([base, own])
-    assert found.says == "cannot tell"
-
-
-def test_what_would_tell_more_is_said_where_nothing_can_be_told() -> None:
-    alike = [summary("a", 1.0), summary("b", 1.01)]
-    assert "rounds = 3 in the file" in "\n".join(report.lines(alike))
-    rates = [100.0, 104.0, 96.0]
-    turns = [in_rounds("a", rates), in_rounds("b", rates[::-1])]
-    said = "\n".join(report.lines(turns))
-    assert "More rounds would tell more." in said and "in the file" not in said
-    clear = [summary("a", 1.0), summary("b", 0.5)]
-    assert "would tell more" not in "\n".join(report.lines(clear))
+    (found,) = speedups_of([base, own])
+    assert found.change == "cannot tell"
 
 
 def test_busy_rounds_are_left_out_and_too_few_quiet_ones_say_nothing() -> None:
     base = in_rounds("a", [100.0, 100.5, 99.5, 20.0], busy={3})
     own = in_rounds("b", [150.0, 150.5, 149.5, 150.0])
-    (found,) = against_first([base, own])
-    assert found.says == "better" and found.ratio == pytest.approx(1.5, rel=0.01)
+    (found,) = speedups_of([base, own])
+    assert found.change == "better" and found.ratio == pytest.approx(1.5, rel=0.01)
     own["rounds"][0]["disturbed"] = "busy"
-    (found,) = against_first([base, own])
-    assert (found.ratio, found.says) == (None, "cannot tell")
-    assert found.why == "the machine was busy in all but 2 of 4 rounds"
+    (found,) = speedups_of([base, own])
+    assert (found.ratio, found.change) == (None, "cannot tell")
+    assert found.reason == "the machine was busy in all but 2 of 4 rounds"
 
 
 def test_each_model_has_a_first_of_its_own() -> None:
@@ -158,218 +150,343 @@ def test_each_model_has_a_first_of_its_own() -> None:
         summary("g2", 0.25, model="gpt2"),
         summary("t1", 1.0, model="t5", row_verdict="skipped"),
     ]
-    found = {each.name: (each.base, each.ratio) for each in against_first(rows)}
+    found = {each.name: (each.base, each.ratio) for each in speedups_of(rows)}
     assert found == {
         "b1": ("b2", None),
         "b3": ("b2", pytest.approx(2.0)),
         "g2": ("g1", pytest.approx(4.0)),
         "t1": ("b2", None),
     }
-    text = "\n".join(report.lines(rows))
-    assert "Samples/s against 'b2'" in text and "Samples/s against 'g1'" in text
-
-
-# ---- others' figures
-
-
-def rows_beside() -> list[dict[str, Any]]:
-    known = tuple(baselines())
-    return [
-        row_of(own.name, record)
-        for own in read_file(ROOT / "experiments" / "classic.toml", {})
-        for record in published_for(case_for(own, ""), known)
+    assert [table.title for table in speedup_tables(rows)] == [
+        "Samples/s over 'b2', 95 % interval",
+        "Samples/s over 'g1', 95 % interval",
     ]
 
 
-def test_published_figures_stand_beside_the_classic_rows() -> None:
-    found = {(row["experiment"], round(row["tokens_per_s_per_device"])) for row in rows_beside()}
-    both = {
-        "BERT, fp32": {8008, 12530},
-        "BERT, batch 11": {12254, 20197},
-        "BERT, fused optimizer": {12975, 21143},
-        "BERT, accumulation": {14077, 22138},
-        "BERT, checkpointing": {12823, 17395},
-        "BERT, Hugging Face, fp32": {8008, 12530},
-        "GPT-2, one device": {17403, 25234},
-        "GPT-2, data parallel": {15710, 9379},
-        "GPT-2, without P2P": {10947, 9382},
-        "GPT-2, accumulation": {18105, 18796},
-        "GPT-2, accumulation without P2P": {16127, 18786},
-    }
-    assert found == {(name, rate) for name, rates in both.items() for rate in rates}
-    assert {row["device"] for row in rows_beside()} == {"RTX 3090 Ti", "RTX 4090"}
-    assert len(rows_beside()) == 2 * len(both)
+# ---- two runs
+
+SETTINGS = {"batch_size": 4, "nproc": 2, "zero": 0, "precision": "fp32", "data": "text"}
 
 
-def test_two_published_figures_of_the_faster_card_lie_below_the_slower_ones() -> None:
-    parallel, without = notices(rows_beside())
-    assert parallel.startswith("GPT-2, data parallel: the RTX 4090 is published at 9.38 ktoken/s")
-    assert "below the slower RTX 3090 Ti's 15.7 ktoken/s" in parallel and "2.1 times" in parallel
-    assert "PCIe only (PHB), no peer access; the other's over NVLink bridge (NV4)" in parallel
-    assert without.startswith("GPT-2, without P2P: the RTX 4090 is published at 9.38 ktoken/s")
-    assert "below the slower RTX 3090 Ti's 10.9 ktoken/s" in without
+def own(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
+    return summary(name, seconds, **{"settings": SETTINGS} | changes)
 
 
-def test_a_faster_card_below_a_slower_one_is_noticed_once() -> None:
-    rows = [row for row in rows_beside() if row["experiment"] == "GPT-2, one device"]
-    assert list(notices(rows)) == []
-    slow = [
-        row | {"tokens_per_s_per_device": 15000.0 + 3e4 * (n == 0)} for n, row in enumerate(rows)
-    ]
-    (said,) = notices(slow)
-    assert "RTX 4090 is published at 15.0 ktoken/s" in said and "another link" in said
-    again = [row | {"experiment": "another"} for row in slow]
-    assert list(notices([*slow, *again])) == [said]
-    assert list(notices([slow[0], again[1]])) == []
+def compared(old: dict[str, Any], new: dict[str, Any]) -> Speedup:
+    found = compare_trainings(training_view(old, name="a"), training_view(new, name="b"))
+    assert found is not None
+    (row,) = found.compared
+    return row
 
 
-def test_every_page_shows_ratios_and_published_figures() -> None:
-    series = {
-        "experiments": (summary("a", 1.0), summary("b", 0.5)),
-        "published": tuple(rows_beside()),
-    }
-    view = RunView(name="r", series=series, records=tuple(baselines())[-12:])
-    for page in (render_html([view]), markdown(view)):
-        assert "2.00 ×" in page and "8008" in page and "published at 9.38 ktoken/s" in page
-    assert "8008" in "\n".join(report.lines(series["experiments"], series=series))
-    strange: Any = {"experiments": series["experiments"], "published": ({"device": 3},)}
-    assert "8008" not in render_html([RunView(name="r", series=strange)])
-    known = ("experiment", "device", "precision", "tokens_per_s_per_device", "memory_bytes")
-    older = [{key: row[key] for key in (*known, "software", "source")} for row in rows_beside()]
-    text = "\n".join(report.lines(series["experiments"], series={"published": older}))
-    assert "8008" in text and "HF Transformers, fp32" in text and "@4a8daeb" in text
-    unsourced = [{key: row[key] for key in (*known, "software")} for row in rows_beside()]
-    shown = report.lines(series["experiments"], series={"published": unsourced})
-    assert "8008" not in "\n".join(shown)
+def test_twice_as_slow_is_worse_and_alike_cannot_be_told() -> None:
+    rows = [own("slower", 1.0), own("alike", 1.0), own("faster", 1.0)]
+    later = [own("slower", 2.0), own("alike", 1.01), own("faster", 0.5)]
+    found = compare_trainings(training_view(*rows, name="a"), training_view(*later, name="b"))
+    assert found is not None
+    assert [each.change for each in found.compared] == ["worse", "cannot tell", "better"]
+    assert [each.differences for each in found.compared] == [(), (), ()]
 
 
-def test_the_published_table_has_a_column_for_each_card() -> None:
-    rows = rows_beside()
-    assert columns(rows) == ("experiment", "published case", "RTX 3090 Ti", "RTX 4090")
-    found = {cells[0]: cells[1:] for cells in texts(rows)}
-    assert found["BERT, fp32"] == (
-        "HF Transformers, bert-large, fp32, 8 of 512",
-        "8008 (tf32), 20.3 GiB",
-        "12530, 19.4 GiB",
+def test_other_settings_under_one_name_are_said() -> None:
+    row = compared(own("x", 1.0), own("x", 0.5, settings=SETTINGS | {"zero": 3}))
+    assert (row.differences, row.change) == (("zero: 0 → 3",), "better")
+    # Of a run that kept no settings what it asked for is compared.
+    row = compared(summary("x", 1.0), own("x", 1.0, layout_asked={"ranks": 1, "zero": 0}))
+    assert row.differences == ("ranks: 2 → 1",)
+
+
+def test_the_text_is_known_by_its_digest_and_not_by_its_folder() -> None:
+    def run(name: str, digest: str) -> RunView:
+        record = Record(
+            kind=Kind.MEASURED,
+            benchmark="training",
+            case={"experiment": "x", "data": digest},
+            metric="time",
+            unit="s",
+            status=Status.FAILED,
+            device="CPU",
+        )
+        folder = SETTINGS | {"data": name}
+        return training_view(own("x", 1.0, settings=folder), name=name, records=(record,))
+
+    for other, said in (("1234", ()), ("9999", ("data: 1234 → 9999",))):
+        found = compare_trainings(run("a", "1234"), run("b", other))
+        assert found is not None and found.compared[0].differences == said
+
+
+def test_threads_and_software_as_found_are_said() -> None:
+    found = {"ranks": 2, "zero": 0, "precision": "fp32", "grad_accum": 1, "recompute": False}
+    found |= {"compile": False, "offload": False, "wrapped": "DDP", "threads": 1}
+    old = own("x", 1.0, layout_found=found, software_found={"torch": "2.12", "nccl": "2"})
+    new = own("x", 1.0, layout_found=found | {"threads": 2}, software_found={"torch": "2.13"})
+    assert compared(old, new).differences == ("torch: 2.12 → 2.13", "observed threads: 1 → 2")
+
+
+def test_other_devices_of_one_machine_are_said() -> None:
+    old, new = (own("x", 1.0, cuda_visible_devices=seen) for seen in ("0", "3"))
+    assert compared(old, new).differences == ("cuda_visible_devices: 0 → 3",)
+    assert compared(old, own("x", 1.0)).differences == ()
+
+
+def test_another_model_or_length_has_no_ratio() -> None:
+    row = compared(own("x", 1.0), own("x", 0.5, model="bert", row_verdict="FAIL"))
+    assert (row.ratio, row.change) == (None, "cannot tell") and "other work" in row.reason
+    short = own("x", 1.0, tokens_per_s=8 * 64.0)
+    row = compared(short, own("x", 0.5, tokens_per_s=16 * 128.0))
+    assert row.ratio is None and "other work" in row.reason
+    assert compared(short, own("x", 0.5, tokens_per_s=16 * 64.0)).change == "better"
+
+
+def test_what_trained_and_fails_now_is_worse() -> None:
+    fails = own("x", 1.0, row_verdict="FAIL", reason="rank 1 was ended by SIGKILL")
+    row = compared(own("x", 1.0), fails)
+    assert (row.change, row.reason) == ("worse", "PASS → FAIL: rank 1 was ended by SIGKILL")
+    assert compared(fails, own("x", 1.0)).change == "better"
+    assert compared(fails, fails).change == "cannot tell"
+
+
+def test_on_another_device_nothing_is_judged() -> None:
+    def run(name: str, device: str, seconds: float) -> RunView:
+        record = Record(
+            kind=Kind.MEASURED,
+            benchmark="training",
+            case={"experiment": "x"},
+            metric="time",
+            unit="s",
+            value=seconds,
+            device=device,
+        )
+        return training_view(own("x", seconds), name=name, records=(record,))
+
+    found = compare_trainings(run("a", "RTX 3090", 1.0), run("b", "RTX 4090", 0.5))
+    assert found is not None
+    (row,) = found.compared
+    assert row.ratio == pytest.approx(2.0) and row.change == "cannot tell" and not row.is_judged
+    assert row.reason == "another device: RTX 3090 → RTX 4090"
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_a_disturbed_row_cannot_tell(busy: str) -> None:
+    rows = {name: own("x", 1.0 if name == "a" else 3.0) for name in "ab"}
+    rows[busy]["disturbed"] = "others"
+    assert compared(rows["a"], rows["b"]).change == "cannot tell"
+
+
+def rounds(rates: Sequence[float]) -> dict[str, Any]:
+    """Quiet ones, of ten steps each."""
+    each = [{"step_times_s": [8 / rate] * 10, "disturbed": None} for rate in rates]
+    return own("x", 8 / rates[0], rounds=each, layout_asked={"ranks": 2, "device": "cpu"})
+
+
+def test_rounds_of_two_runs_took_no_turns() -> None:
+    """They scatter by 1 % each, and the machine's mood may have changed in between."""
+    old = rounds([100.0, 101.0, 99.0])
+    assert compared(old, rounds([112.0, 113.0, 111.0])).change == "cannot tell"
+    row = compared(old, rounds([130.0, 131.0, 129.0]))
+    assert row.basis == "rounds" and compared(own("x", 1.0), own("x", 1.0)).basis == "steps"
+    assert row.change == "better" and row.low < 1.3 / 1.15 < row.ratio < row.high
+
+
+def test_those_of_one_run_are_listed() -> None:
+    old = training_view(own("x", 1.0), own("gone", 1.0), name="a")
+    new = training_view(
+        own("x", 1.0), own("added", 1.0), name="b", verdict=Verdict(outcome=Outcome.PASS, reason="")
     )
-    assert found["GPT-2, accumulation"][0] == "Megatron-LM, gpt2-medium, bf16, 5 × 4 of 1024"
-    assert found["BERT, checkpointing"][0].endswith("66 × 4 of 512, recomputed")
-    older, newer = notes(rows)
-    assert older.startswith("RTX 3090 Ti: mli/") and "cards over PCIe only, P2P off" in older
-    assert newer.startswith("RTX 4090: qhduan/") and "no peer access" in newer
-    one = [row for row in rows if row["device"] == "RTX 4090" or "BERT" in row["experiment"]]
-    assert {cells[0]: cells[2:] for cells in texts(one)}["GPT-2, without P2P"][0] == "-"
+    found = compare_trainings(old, new)
+    assert found is not None
+    assert found.alone == (
+        ("gone", "not in the new run"),
+        ("added", "not in the old run, which was cut off"),
+    )
 
 
-def test_a_name_ends_neither_a_cell_nor_the_drawing() -> None:
-    rows = [summary("a", 1.0), summary("b|```\n| c |", 0.5, breakdown={"forward": 0.4})]
-    text = markdown(RunView(name="r", series={"experiments": tuple(rows)}))
-    fence = "`" * 3
-    inside = text.split(fence)[1::2]
-    assert len(inside) == 1 and "ffff" in inside[0] and text.count(fence) == 2
-    assert all(line.count("|") >= 2 for line in text.splitlines() if line.startswith("|"))
+# ---- files
+
+
+def written(parent: Path, rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> Path:
+    planned = names or [row["name"] for row in rows]
+    with create_run(parent, "train", {"experiments": [{"name": name} for name in planned]}) as run:
+        for row in rows:
+            run.append_series("experiments", row)
+    return run.path
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(verb.command, [str(word) for word in words], standalone_mode=False)
+
+
+def test_the_verb_ends_in_one_where_an_experiment_got_worse(tmp_path: Path) -> None:
+    old = written(tmp_path / "a", [own("x", 1.0), own("y", 1.0)])
+    new = written(tmp_path / "b", [own("x", 2.0, settings=SETTINGS | {"zero": 1}), own("y", 1.0)])
+    worse = call(old, new, "--md", tmp_path / "c.md")
+    assert worse.return_value == 1
+    said = worse.stdout
+    assert said.index("zero: 0 → 1") < said.index("0.50 ×") < said.index("worse")
+    assert said.rstrip().endswith("1 worse, 1 cannot tell")
+    text = (tmp_path / "c.md").read_text()
+    assert "| x | zero: 0 → 1 | 0.50 × |" in text and "1 worse, 1 cannot tell" in text
+    better = call(new, old, "--json")
+    assert better.return_value == 0
+    found = json.loads(better.stdout)
+    assert found["counts"]["better"] == 1
+    assert [row["change"] for row in found["experiments"]["compared"]] == ["better", "cannot tell"]
+
+
+def test_unlike_machines_come_first(tmp_path: Path) -> None:
+    def machine(model: str) -> dict[str, Any]:
+        return {"cpu": {"model": model}}
+
+    paths = []
+    for name, model in (("a", "EPYC 7763"), ("b", "EPYC 9655")):
+        with create_run(tmp_path / name, "train", {"experiments": [{"name": "x"}]}) as run:
+            run.write_machine(machine(model))
+            run.append_series("experiments", own("x", 1.0))
+        paths.append(run.path)
+    said = call(*paths).stdout
+    assert said.index("EPYC 9655") < said.index("Samples/s, new over old")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_every_line_fits_the_terminal_and_nothing_is_cut(width: int) -> None:
-    view = experiments_view()
-    beside = {"published": tuple(rows_beside())}
-    shown = list(report.lines(view.series["experiments"], width, beside))
-    assert max(map(len, shown)) <= width
-    together = "\n".join(shown)
-    for word in ("2.22 ×", "88.9 TFLOPS", "15.8 GiB", "450 ms", "9.0000", "out of memory", "133 %"):
-        assert word in together, word
-
-
-def test_short_names_leave_room_for_a_drawing_in_one_piece() -> None:
-    rows = [summary("a", 1.0, breakdown={"forward": 0.6, "backward": 0.3}), summary("b", 0.5)]
-    shown = list(report.lines(rows, 80))
-    assert [line for line in shown if "fffff" in line and line.endswith("125 ms")]
-    assert [line for line in shown if "sample/s" in line and "iB" in line]
-
-
-def test_a_plain_terminal_gets_plain_letters() -> None:
-    rows = [summary("a", 1.0), summary("b", 0.5)]
-    assert "".join(map(plain, report.lines(rows, 120))).isascii()
-
-
-def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> None:
-    busy = Record(
-        kind=Kind.MEASURED,
-        benchmark="training",
-        case=case_for(Experiment(name="our DDP", backend="native"), "a5027ba6"),
-        metric="time",
-        unit="s",
-        value=1.0,
-        disturbed="others used 82 %",
-    )
-    view = RunView(name="r", series={"experiments": (summary("our DDP", 1.0),)}, records=(busy,))
-    stream = io.StringIO()
-    print_report(view, Console(file=stream, width=100))
-    assert "Experiments: They are compared with each other" in stream.getvalue()
-    assert "training: 1 point, 1 disturbed" in stream.getvalue()
-    assert "others used" not in stream.getvalue() and "Largest gap" not in stream.getvalue()
-    assert ">our DDP time<" in render_html([view]) and "a5027ba6" not in markdown(view)
-    print_report(dataclasses.replace(view, series={}), Console(file=stream, width=100))
-    assert "our DDP time, unknown device: disturbed: others used 82 %" in stream.getvalue()
-
-
-# ---- neighbours
+def test_every_line_fits(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = "ZeRO-3, accumulation, checkpointing, bf16"
+    old = written(tmp_path / "a", [own(long, 1.0)])
+    new = written(tmp_path / "b", [own(long, 2.0, settings=SETTINGS | {"zero": 3})])
+    lines = call(old, new).stdout.splitlines()[3:]
+    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize(
-    ("own", "steal", "words"),
+    ("row", "words"),
     [
-        (19.0, 0.0, None),
-        (14.0, 0.0, "other processes used 25 % of the processors"),
-        (19.0, 1.0, "the hypervisor took 5 % of the processors"),
+        ({"name": "x"}, "Field required"),
+        (own("x", 1.0, step_time_s="soon"), "step_time_s"),
+        (own("x", 1.0, losses=[1.0]), "1 losses and 2 gradient norms"),
+        (own("x", 1.0, samples_per_s=1e300), "samples_per_s"),
+        (own("x", 1.0, breakdown={"forward": [1]}), "breakdown"),
     ],
 )
-def test_who_took_the_processors(own: float, steal: float, words: str | None) -> None:
-    before = reading(0.0, 0.0, 0.0, 0.0)
-    assert judge(between(before, reading(10.0, own, 19.0, steal))) == words
-
-
-def reading(at: float, own: float, busy: float, steal: float) -> HostReading:
-    """Two processors, at a time."""
-    from trainrig.machine.snapshot import Missing
-
-    gone = Missing("not read")
-    return HostReading(
-        time_s=at,
-        own_cpu_s=own,
-        threads=2,
-        busy_s=busy,
-        steal_s=steal,
-        waited_s=gone,
-        throttled_s=gone,
-        thermal_events=gone,
-        load_1m=gone,
-        clock_hz=gone,
+def test_a_foreign_summary_is_one_line(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    old = written(tmp_path / "a", [own("x", 1.0)])
+    new = written(tmp_path / "b", [own("y", 1.0), row], ["y", "x"])
+    for found in (call(old, new), call(new, old)):
+        assert isinstance(found.exception, DataError) and found.exception.exit_code == 2
+        assert "experiments.jsonl:2" in found.exception.message
+        assert words in found.exception.message and "\n" not in found.exception.message
+        assert found.stdout == ""
+    shown = CliRunner().invoke(report_verb.command, [str(new)], standalone_mode=False)
+    assert shown.exception is None and "comparison of experiments:" in " ".join(
+        shown.stdout.split()
     )
 
 
-# ---- utilisation
+def test_a_run_that_was_cut_off_or_is_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    whole = written(tmp_path / "a", [own("x", 1.0)])
+    empty = written(tmp_path / "b", [], ["x"])
+    with create_run(tmp_path / "c", "qualify", {}) as run:
+        pass
+    for other, words in ((empty, "cut off before its first"), (run.path, "has no experiments")):
+        found = call(whole, other)
+        assert isinstance(found.exception, DataError) and words in found.exception.message
 
 
-def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
-    rows = tuple(row | {"time": 0.5} for row in ROWS)
-    own = Experiment(
-        model="gpt2-small-cpu", batch_size=4, recompute="full", device="cpu", name="one"
+def test_a_torn_last_line_leaves_the_rest(tmp_path: Path) -> None:
+    old = written(tmp_path / "a", [own("x", 1.0), own("y", 1.0)])
+    new = written(tmp_path / "b", [own("x", 1.0), own("y", 1.0)])
+    file = new / "series" / "experiments.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    said = call(old, new).stdout
+    assert "not in the new run, which was cut off" in " ".join(said.split())
+
+
+# ---- garbage
+
+_VALUES: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from([1e308, -1.0, 0.0, 2**70, "PASS", "\x1b[2J", "`|<b>"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+GOOD = own(
+    "x",
+    1.0,
+    rounds=[{"step_times_s": list(JITTER), "disturbed": None}] * 3,
+    overlapped_communication_s=0.1,
+    breakdown={"forward": 0.5, "backward": 0.4},
+    software_found={"torch": "2"},
+)
+
+
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    st.dictionaries(st.sampled_from([*GOOD, "tokens_per_s", "mfu"]), _VALUES, max_size=3),
+    st.dictionaries(st.sampled_from(["forward", "other"]), _VALUES, max_size=2),
+)
+def test_whatever_a_summary_holds_is_shown_or_refused(
+    changes: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    row = GOOD | changes
+    if isinstance(row["breakdown"], dict):
+        row["breakdown"] = row["breakdown"] | parts
+    strange, good = (
+        training_view(row, GOOD | {"name": "z"}, name="a"),
+        training_view(GOOD, name="b"),
     )
-    found = Trained(experiment=own, result=Result(rows=rows), peak=Limit(value=1e12, source="s"))
-    said, rates = summary_of(found), rates_of(found)
-    assert said["mfu"] == pytest.approx(rates["flop_rate"] / 1e12)
-    assert said["hfu"] == pytest.approx(rates["hardware_flop_rate"] / 1e12)
-    assert said["hfu"] > 1.1 * said["mfu"] and said["no_mfu_reason"] is None
-    records = records_of(found, TARGET, "0" * 64, "e")
-    assert {r.metric: r.value for r in records}["mfu"] == said["mfu"]
-    found.peak = None
-    said = summary_of(found)
-    assert (said["mfu"], said["hfu"]) == (None, None)
-    assert said["no_mfu_reason"] == "no bf16 peak is claimed for this CPU"
-    assert not {"mfu", "hfu"} & {r.metric for r in records_of(found, TARGET, "0" * 64, "e")}
+    assert (fault(strange) is None) == bool(readable(strange))
+    for page in (render_html([strange]), render_html([good, strange]), markdown(strange)):
+        assert "\x1b" not in page
+    for pair in ((strange, good), (good, strange)):
+        with contextlib.suppress(TrainrigError):
+            results(strange)
+            compare_trainings(*pair)
 
 
-TARGET = Target(torch_device="cpu", name="CPU", index=None, memory_bytes=0, chip=None)
-ROWS = tuple({"step": step, "loss": 9.0, "grad_norm": 1.0} for step in range(8))
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [GOOD, GOOD | {"name": "y"}]
+    return written(folder / "a", rows), written(folder / "b", rows)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.integers(0, 2000),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),
+)
+def test_a_truncated_or_damaged_file_is_compared_or_one_line(
+    two_runs: tuple[Path, Path], end: int, changes: list[tuple[int, int]]
+) -> None:
+    file = two_runs[1] / "series" / "experiments.jsonl"
+    whole = file.read_bytes()
+    data = bytearray(whole)
+    for place, byte in changes:
+        data[place % len(data)] = byte
+    file.write_bytes(bytes(data[: len(data) - end]))
+    try:
+        found = call(*two_runs)
+    finally:
+        file.write_bytes(whole)
+    if found.exception is not None:
+        assert isinstance(found.exception, DataError), found.exception
+        assert "\n" not in found.exception.message and found.stdout == ""
+    else:
+        assert found.return_value in (0, 1, 3)

@@ -9,14 +9,15 @@ import pytest
 
 import report_views as made
 from report_views import claimed_memory, matmul_case, point
-from trainrig.analysis.compare import compare_runs
+from trainrig.analysis.compare import compare_runs, to_dict
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView
 from trainrig.catalog import find_chip
 from trainrig.catalog.published import published_records
 from trainrig.predict import gpu_claims
 from trainrig.record import Record, Status
-from trainrig.report.compare_report import comparison_dict, comparison_markdown
+from trainrig.report.compare_report import comparison_document
+from trainrig.report.render.markdown import to_markdown
 from trainrig.report.render.old_markdown import markdown
 
 OWNER = "the owner of two RTX 4090s"
@@ -69,13 +70,13 @@ def changed(
 
 
 def is_bert(record: Record, *batches: int) -> bool:
-    case = {"layer": "BERT-large layer", "pass": "forward+backward", "seq_len": 128}
-    return case.items() <= dict(record.case).items() and record.case.get("batch_size") in batches
+    case = {"layer": "BERT-large layer", "pass": "forward+backward", "seq": 128}
+    return case.items() <= dict(record.case).items() and record.case.get("batch") in batches
 
 
 def test_equal_times_from_batch_2_to_64_are_launch_bound() -> None:
     text = only(published("RTX 4090", OWNER), "launch-bound")
-    assert text.startswith("RTX 4090, fp16 BERT-large layer, seq_len 128, ")
+    assert text.startswith("RTX 4090, fp16 BERT-large layer, seq 128, ")
     assert (
         "forward + backward: 6.22 to 6.36 ms at every batch from 2 to 64. It is launch-bound"
         in text
@@ -91,7 +92,7 @@ def test_times_that_grow_with_the_batch_are_not_launch_bound() -> None:
     layers = [r for r in published("RTX 4090", OWNER) if is_bert(r, 2, 4, 8, 16, 32, 64, 128)]
     rising = [
         record.replace(value=(record.value or 0.0) / 1.3**step)
-        for step, record in enumerate(sorted(layers, key=lambda r: int(str(r.case["batch_size"]))))
+        for step, record in enumerate(sorted(layers, key=lambda r: int(str(r.case["batch"]))))
     ]
     assert said(layers, "launch-bound")
     assert said(rising, "launch-bound") == []
@@ -287,7 +288,7 @@ def test_answers_stand_in_the_markdown() -> None:
 
 def test_compare_says_of_which_run() -> None:
     old, new = view_of(published("RTX 4090", OWNER)), view_of(published("RTX 4090", QHDUAN))
-    found = comparison_dict(compare_runs(old, new))["said"]
+    found = to_dict(compare_runs(old, new))["patterns"]
     assert {(each["run"], each["id"]) for each in found} == {
         ("old", "launch-bound"),
         ("old", "boost-clock"),
@@ -297,6 +298,6 @@ def test_compare_says_of_which_run() -> None:
         ("old", "memory-bound"),
         ("new", "memory-bound"),
     }
-    same = comparison_dict(compare_runs(old, old))["said"]
+    same = to_dict(compare_runs(old, old))["patterns"]
     assert {each["run"] for each in same} == {"both"}
-    assert "at every batch from 2 to 64" in comparison_markdown(compare_runs(old, new))
+    assert "at every batch from 2 to 64" in to_markdown(comparison_document(compare_runs(old, new)))

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from trainrig.analysis.compare import compare_runs
+from trainrig.analysis.compare import compare_runs, to_dict
 from trainrig.analysis.run_view import RunView
 from trainrig.errors import TrainrigError
 from trainrig.record import (
@@ -39,7 +39,9 @@ from trainrig.record import (
     verdict_from_json,
     verdict_to_json,
 )
-from trainrig.report.compare_report import comparison_dict, comparison_markdown, comparison_tables
+from trainrig.report.compare_report import comparison_document
+from trainrig.report.render.markdown import to_markdown
+from trainrig.report.render.terminal import print_document
 from trainrig.store import create_run, pack, read_run, resume_run, unpack
 from trainrig.store.bundle import open_bundle
 
@@ -319,8 +321,8 @@ def test_any_two_runs_that_can_be_read_can_be_compared_and_shown(
 ) -> None:
     comparison = compare_runs(old, new)
     console = Console(width=80, file=io.StringIO())
-    for table in comparison_tables(comparison):
-        console.print(table, markup=False)
-    assert "\x1b" not in comparison_markdown(comparison)
-    whole: dict[str, Any] = comparison_dict(comparison)
+    document = comparison_document(comparison)
+    print_document(document, console)
+    assert "\x1b" not in to_markdown(document)
+    whole: dict[str, Any] = to_dict(comparison)
     json.dumps(whole, allow_nan=False)

@@ -13,11 +13,18 @@ from typing import Any
 import pytest
 
 from machine_fakes import FakeHost
-from trainrig.machine.counters import GpuConditions, HostConditions
+from trainrig.machine.counters import GpuConditions, HostConditions, HostReading, between
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import ThisMachine
 from trainrig.measure import noise
-from trainrig.measure.noise import OwnThreads, compare_waits, judge_gpu, judge_host, thread_waits
+from trainrig.measure.noise import (
+    OwnThreads,
+    compare_waits,
+    judge,
+    judge_gpu,
+    judge_host,
+    thread_waits,
+)
 
 UNKNOWN = Missing("not here")
 
@@ -239,3 +246,33 @@ def test_telemetry_names_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     row = noise.Telemetry().row()
     assert (row["gpu0_power_w"], row["gpu1_power_w"]) == (100.0, 101.0)
     assert row["gpu1_utilization"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("own", "steal", "words"),
+    [
+        (19.0, 0.0, None),
+        (14.0, 0.0, "other processes used 25 % of the processors"),
+        (19.0, 1.0, "the hypervisor took 5 % of the processors"),
+    ],
+)
+def test_who_took_the_processors(own: float, steal: float, words: str | None) -> None:
+    before = reading(0.0, 0.0, 0.0, 0.0)
+    assert judge(between(before, reading(10.0, own, 19.0, steal))) == words
+
+
+def reading(at: float, own: float, busy: float, steal: float) -> HostReading:
+    """Two processors, at a time."""
+    gone = Missing("not read")
+    return HostReading(
+        time_s=at,
+        own_cpu_s=own,
+        threads=2,
+        busy_s=busy,
+        steal_s=steal,
+        waited_s=gone,
+        throttled_s=gone,
+        thermal_events=gone,
+        load_1m=gone,
+        clock_hz=gone,
+    )

@@ -14,14 +14,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
 
 from layout_facts import WHOLE
 from machine_fakes import healthy
-from trainrig.analysis.compare_training import unlike
+from training_summaries import results_of, summary
+from trainrig.analysis.compare_training import setting_differences
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
 from trainrig.process import python_env
@@ -33,7 +33,6 @@ from trainrig.process.python_env import (
 )
 from trainrig.process.supervisor import launch
 from trainrig.record import Status
-from trainrig.report.experiments import side
 from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.targets import Target
 from trainrig.runner.train_prepare import environment_of
@@ -406,12 +405,15 @@ def test_the_digest_is_that_of_the_engines_packages(tmp_path: Path) -> None:
 
 
 def test_another_torch_is_the_first_of_what_differs() -> None:
-    def row(name: str, **more: Any) -> dict[str, Any]:
-        return {"name": name, "backend": "native", "layout_asked": {"zero": 0}, **more}
-
-    ours = row("ours", software_found={**SOFTWARE, "torch": "2.13.0", "interpreter": "/ours"})
-    theirs = row("theirs", backend="huggingface", software_found=SOFTWARE | {"accelerate": "1.1"})
-    assert unlike(ours, theirs) == ("torch: 2.13.0 → 2.6.0", "backend: native → huggingface")
-    assert side.unlike([ours, theirs])[0] == ("torch", "2.13.0, 2.6.0")
-    failed = row("failed", software_found={})
-    assert side.unlike([failed, ours, theirs])[-1] == ("torch", "2.13.0, 2.6.0")
+    software = {**SOFTWARE, "torch": "2.13.0", "interpreter": "/ours"}
+    rows = [
+        summary("ours", 1.0, software_found=software),
+        summary(
+            "theirs", 1.0, backend="huggingface", software_found=SOFTWARE | {"accelerate": "1"}
+        ),
+    ]
+    ours, theirs = results_of(*rows)
+    assert setting_differences(ours, theirs) == (
+        "torch: 2.13.0 → 2.6.0",
+        "framework: native → huggingface",
+    )

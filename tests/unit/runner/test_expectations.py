@@ -13,14 +13,10 @@ import pytest
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Record, Status
-from trainrig.report.experiments import foretold
-from trainrig.report.experiments.side import side_of
-from trainrig.report.experiments.text import lines
 from trainrig.runner.experiment_forecast import (
     Grounds,
     as_predicted,
     forecast,
-    forecast_row,
     grounds_of,
 )
 from trainrig.runner.history import CALIBRATION
@@ -38,9 +34,7 @@ CARD = Target(
     memory_bytes=24 << 30,
     chip=require_chip("RTX 4090"),
 )
-OWN = Experiment(
-    model="gpt2-small-cpu", batch_size=4, seq_len=128, precision="fp32", device="cpu", name="own"
-)
+OWN = Experiment(model="gpt2-small-cpu", batch=4, seq=128, dtype="fp32", device="cpu", name="own")
 
 
 def product(flops: float = 2e11, dtype: str = "fp32", **more: Any) -> Record:
@@ -84,7 +78,7 @@ def test_a_step_and_its_memory_are_foretold_from_what_was_measured_here() -> Non
 def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
     alone, both = told(OWN)["time"], told(OWN.replace(nproc=2))["time"]
     assert alone.value < both.value, "the same samples on each rank, and a sum of gradients"
-    halves = told(OWN.replace(nproc=2, batch_size=2))["time"]
+    halves = told(OWN.replace(nproc=2, batch=2))["time"]
     assert halves.value < both.value
     four = told(OWN.replace(nproc=4))["time"]
     assert four.value > 1.5 * both.value, "four ranks have half a core each"
@@ -95,7 +89,7 @@ def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
 
 def test_nothing_hides_an_exchange_where_every_core_computes() -> None:
     """The gradients' bytes go through the loopback device, whatever is computed beside them."""
-    alone, both = (told(OWN.replace(nproc=n, batch_size=64))["time"].value for n in (1, 2))
+    alone, both = (told(OWN.replace(nproc=n, batch=64))["time"].value for n in (1, 2))
     least = 4 * parameters(find(OWN.model)).total / 4e8
     assert least < both - alone < 2 * least
 
@@ -104,7 +98,7 @@ def test_without_grounds_it_says_so() -> None:
     for own, grounds, words in (
         (OWN, Grounds(), "no measured product of matrices"),
         (OWN, Grounds(points=(product(),)), "no measured stream of bytes"),
-        (OWN.replace(precision="bf16"), GROUNDS, "no rate of bf16 products"),
+        (OWN.replace(dtype="bf16"), GROUNDS, "no rate of bf16 products"),
         (OWN.replace(backend="dataparallel"), GROUNDS, "DataParallel"),
         (OWN, Grounds(points=(product(device="other"), stream(device="other"))), "no measured"),
     ):
@@ -112,11 +106,11 @@ def test_without_grounds_it_says_so() -> None:
         assert (missing.status, missing.value, missing.metric) == (Status.MISSING, None, "time")
         assert (missing.reason or "").startswith("no target known: ")
         assert words in (missing.reason or "")
-        assert forecast_row(own, (missing,))["step_time_s"] is None
+        assert missing.value is None
 
 
 def test_a_card_of_the_catalog_needs_no_measurement() -> None:
-    own = OWN.replace(device="cuda", precision="bf16", model="gpt2-medium", seq_len=1024)
+    own = OWN.replace(device="cuda", dtype="bf16", model="gpt2-medium", seq=1024)
     one, two = (told(own.replace(nproc=n), CARD, Grounds()) for n in (1, 2))
     assert one["time"].value and "claimed" in (one["time"].source or "")
     assert two["time"].value > one["time"].value
@@ -139,8 +133,8 @@ def test_layouts_in_the_predictors_words() -> None:
     assert as_predicted(OWN.replace(nproc=2, zero=1)).engine == "ddp"
     assert as_predicted(OWN.replace(nproc=2, zero=3)).engine == "fsdp"
     assert as_predicted(OWN.replace(backend="huggingface")).engine == "ddp"
-    assert as_predicted(OWN.replace(nproc=2, precision="bf16")).states == "masters"
-    assert as_predicted(OWN.replace(backend="huggingface", precision="bf16")).states == "auto"
+    assert as_predicted(OWN.replace(nproc=2, dtype="bf16")).states == "masters"
+    assert as_predicted(OWN.replace(backend="huggingface", dtype="bf16")).states == "auto"
     assert as_predicted(OWN.replace(optimizer="adamw-plain")).optimizer == "adamw"
     assert as_predicted(OWN.replace(compile=True)).kernels == "compiled"
 
@@ -185,29 +179,6 @@ def test_grounds_are_this_hosts_and_of_runs_that_measured_rates(tmp_path: Path) 
     assert grounds_of(tmp_path / "none", "here", 0) == Grounds(cores=1)
 
 
-SUMMARY = {"name": "own", "batch_size": 4, "step_time_s": 0.1, "peak_memory_bytes": 2e8}
-
-
-def test_foretold_and_measured_stand_in_one_row() -> None:
-    row = forecast_row(OWN, tuple(told(OWN).values()))
-    (texts,) = foretold.rows_of([SUMMARY], [row])
-    assert len(texts) == len(foretold.COLUMNS) and texts[0] == "own"
-    assert texts[4] == f"{row['step_time_s'] / 0.1 - 1:+.0%}"
-    assert foretold.rows_of([SUMMARY | {"batch_size": 2}], [row]) == (), "it trained another batch"
-    (failed,) = foretold.rows_of([SUMMARY | {"step_time_s": None}], [row])
-    assert failed[3] == failed[4] == "-"
-    missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
-    assert foretold.rows_of([SUMMARY], [missing]) == ()
-    (note,) = foretold.notes_of([SUMMARY], [missing, missing])
-    assert note.startswith("own: not foretold: no measured product")
-
-
-@pytest.mark.parametrize("row", [{}, {"name": 3}, {"name": "own", "batch_size": 4}, {"name": []}])
-def test_a_strangers_row_is_no_prediction(row: dict[str, Any]) -> None:
-    assert foretold.rows_of([SUMMARY], [row]) == ()
-    assert list(foretold.notes_of([SUMMARY], [row])) == []
-
-
 def test_foretelling_loads_no_torch() -> None:
     code = (
         "import sys; from trainrig.runner import experiment_forecast as f; "
@@ -216,38 +187,3 @@ def test_foretelling_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-WHOLE: dict[str, Any] = SUMMARY | {
-    "backend": "native",
-    "model": "gpt2-small-cpu",
-    "row_verdict": "PASS",
-    "mfu": None,
-    "layout_asked": {},
-    "layout_found": None,
-    "losses": [9.0],
-    "grad_norms": [1.0],
-    "samples_per_s": 40.0,
-    "breakdown": {},
-    "reason": None,
-    "parity": {"not_comparable": None},
-}
-
-
-def test_a_page_of_experiments_shows_it() -> None:
-    row = forecast_row(OWN, tuple(told(OWN).values()))
-    for series, titles in (({"foretold": (row,)}, 1), ({}, 0)):
-        found = side_of([WHOLE], series)
-        assert found is not None
-        assert sum(table.title == foretold.TITLE for table in found.tables) == titles
-    missing = forecast_row(OWN, tuple(told(OWN, grounds=Grounds()).values()))
-    found = side_of([WHOLE], {"foretold": (missing,)})
-    assert found is not None and any("not foretold" in text for text in found.reasons)
-
-
-def test_a_terminal_shows_it_in_any_width() -> None:
-    row = forecast_row(OWN, tuple(told(OWN).values()))
-    for width in (60, 120):
-        shown = list(lines([WHOLE], width, {"foretold": [row]}))
-        assert any("Foretold" in line for line in shown) and all(len(x) <= width for x in shown)
-    assert not any("Foretold" in line for line in lines([WHOLE], 120))

@@ -15,14 +15,11 @@ import pytest
 import torch
 
 from machine_fakes import healthy
-from trainrig.analysis.training_results import stored
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
 from trainrig.process.events import Events
 from trainrig.record import Outcome, Status
-from trainrig.report.experiments import resources
-from trainrig.report.experiments.side import side_of
 from trainrig.runner import energy as beside
 from trainrig.runner import experiments as runner
 from trainrig.runner import train_devices as devices
@@ -324,46 +321,3 @@ def test_the_longest_stretch_without_a_pause_counts() -> None:
     rows, ended = told.longest
     assert ([row["step"] for row in rows], ended) == ([2, 3, 4, 5, 6], 106.0)
     assert beside.Stretches().longest == ([], None)
-
-
-# ---- what is shown
-
-
-def shown(**changes: Any) -> dict[str, Any]:
-    gpus = [{"rank": n, "device": f"cuda:{n}", "index": n + 2, "name": "RTX 4090"} for n in (0, 1)]
-    memory = [{"allocated_bytes": held, "reserved_bytes": 3 * 2**30} for held in (2**30, 2**31)]
-    more = {"energy_per_token_j": 0.0123, "mean_power_w": 312.3, "no_energy_reason": None}
-    own = {"name": "b", "samples_per_s": 4.0, "devices": gpus, "memory_by_rank": memory}
-    return own | more | changes
-
-
-def test_devices_memory_and_energy_stand_in_a_table() -> None:
-    bare = {"name": "a", "samples_per_s": 1.0, "no_energy_reason": "needs root"}
-    both = [bare, shown()]
-    assert resources.columns_of(both) == (
-        ("experiment", "devices", "allocated", "reserved", "J/token", "power")
-    )
-    assert resources.rows_of(both) == (
-        ("a", "-", "-", "-", "-", "-"),
-        ("b", "GPU 2, 3 (RTX 4090)", "1.0 GiB to 2.0 GiB", "3.0 GiB", "0.0123 J", "312 W"),
-    )
-    assert list(resources.notes_of(both)) == ["Energy of a was not read: needs root"]
-
-
-def test_where_nothing_was_read_there_is_a_line_and_no_column() -> None:
-    dry = shown(energy_per_token_j=None, mean_power_w=None, no_energy_reason="needs root")
-    assert resources.columns_of([dry]) == ("experiment", "devices", "allocated", "reserved")
-    assert list(resources.notes_of([dry, dry])) == ["Energy was not read: needs root"]
-    assert resources.columns_of([{"name": "a", "samples_per_s": 1.0}]) == ("experiment",)
-    assert list(resources.notes_of([shown()])) == []
-
-
-def test_they_stand_in_every_report_and_a_stranger_s_are_none() -> None:
-    written = summary_of(Trained(experiment=experiment(), result=Result(rows=tuple(ROWS))))
-    own = written | shown(no_energy_reason="needs root")
-    (kept,) = stored({"experiments": [own]})
-    side = side_of([kept])
-    assert side is not None and resources.TITLE in [table.title for table in side.tables]
-    assert "Energy was not read: needs root" in side.reasons
-    for wrong in ({"devices": "two"}, {"memory_by_rank": [{"allocated_bytes": "much"}]}):
-        assert stored({"experiments": [own | wrong]}) == ()

@@ -9,7 +9,7 @@ when a row came here, for rows that came after the predictor's constants had bee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainrig.catalog.published.tables import Row, conditions, device_name, number, read_rows
@@ -19,7 +19,7 @@ PATH = Path(__file__).parent / "training.csv"
 
 
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
-_PRECISIONS = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_DTYPES = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 _OPTIMIZERS = {
     "adamw_hf": "adamw-plain",
     "adamw_apex_fused": "adamw",
@@ -66,20 +66,35 @@ def _case(row: Row) -> Case | None:
     """In an experiment's words; None for what no experiment of ours is."""
     split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
     sharded = split or row["zero_stage"] not in ("", "0")
-    precision = _PRECISIONS.get(row["precision"])
+    dtype = _DTYPES.get(row["precision"])
     sizes = [row[name] for name in ("micro_batch", "seq", "dp")]
-    if row["model"] not in _MODELS or precision is None or sharded or not all(sizes):
+    if row["model"] not in _MODELS or dtype is None or sharded or not all(sizes):
         return None
     optimizer = _OPTIMIZERS.get(row["optimizer"])
     return {
         **({"optimizer": optimizer} if optimizer else {}),
         "model": _MODELS[row["model"]],
-        "precision": precision,
-        "batch_size": int(row["micro_batch"]),
-        "seq_len": int(row["seq"]),
+        "dtype": dtype,
+        "batch": int(row["micro_batch"]),
+        "seq": int(row["seq"]),
         "grad_accum": int(row["grad_accum"] or 1),
         "recompute": row["recompute"] or "none",
         "nproc": int(row["dp"]),
         "zero": 0,
         "p2p": row["p2p"] != "off",
     }
+
+
+def published_for(case: Case, framework: str, known: Sequence[Record]) -> list[Record]:
+    """The baselines of an experiment's case.
+
+    Same model, samples at once, precision, optimizer and devices; software may differ, but beside
+    Hugging Face's trainer only figures of its own stand.
+    """
+    return [
+        record
+        for record in known
+        if all(case.get(name) == value for name, value in record.case.items())
+        if framework == "native"
+        or (framework == "huggingface" and str(record.conditions["framework"]).startswith("HF "))
+    ]

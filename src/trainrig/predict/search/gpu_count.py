@@ -104,10 +104,8 @@ def _least_days(space: Space, site: Site, gpus: int, tokens: float) -> float:
     peak = site.rates().peak(space.base.precision)
     if peak is None:
         return 0.0
-    flops = model_flops(
-        space.shape, 1, space.base.seq_len, target_seq_len=space.base.target_seq_len
-    )
-    return tokens / space.base.seq_len * flops / (peak * gpus) / DAY
+    flops = model_flops(space.shape, 1, space.base.seq, target_seq=space.base.target_seq)
+    return tokens / space.base.seq * flops / (peak * gpus) / DAY
 
 
 def _at(space: Space, site: Site, gpus: int, tokens: float) -> Budget | None:
@@ -120,5 +118,5 @@ def _at(space: Space, site: Site, gpus: int, tokens: float) -> Budget | None:
         return None
     if not found.best[0].fits:
         return None
-    steps = tokens / (space.global_batch * space.base.seq_len)
+    steps = tokens / (space.global_batch * space.base.seq)
     return Budget(site=there, found=found, days=steps * found.best[0].time / DAY, tried=1)

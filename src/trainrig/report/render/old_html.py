@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from trainrig.analysis.compare_training import experiments_of_two
 from trainrig.analysis.device_ranking import run_groups
-from trainrig.analysis.environment_diff import differences, is_same_run
 from trainrig.analysis.run_view import RunView
-from trainrig.errors import DataError
 from trainrig.report.charts import svg
 from trainrig.report.charts.curves import Figure
 from trainrig.report.charts.heatmap import LEVELS
-from trainrig.report.experiments.across_show import Crossed, crossed
+from trainrig.report.compare_report import training_comparison_blocks
+from trainrig.report.document import Document
 from trainrig.report.run_report import build_page, count_findings
 from trainrig.report.words import PUBLISHED, unverified
 from trainrig.units import capital
@@ -41,7 +39,10 @@ def render_html(views: Sequence[RunView]) -> str:
     return _template().render(
         pages=pages,
         beside=run_groups(views) if len(views) > 1 else (),
-        crossed=_crossed(views),
+        compared=training_comparison_blocks(*views) if len(views) == 2 else (),
+        page=Document(title="", blocks=()),
+        contents=(),
+        kind=lambda block: type(block).__name__,
         draw=_draw,
         count_findings=count_findings,
         unverified=next(filter(None, map(unverified, views)), ""),
@@ -51,19 +52,6 @@ def render_html(views: Sequence[RunView]) -> str:
         levels=_levels(),
         title=", ".join(page.title for page in pages),
     )
-
-
-def _crossed(views: Sequence[RunView]) -> Crossed | None:
-    """Two runs of the same experiments, one against the other; a damaged one says so itself."""
-    if len(views) != 2 or is_same_run(*views):
-        return None
-    try:
-        found = experiments_of_two(*views)
-    except DataError:
-        return None
-    if found is None:
-        return None
-    return crossed(found, views[0].name, views[1].name, differences(*views))
 
 
 def _levels() -> list[str]:

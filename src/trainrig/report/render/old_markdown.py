@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainrig.analysis import training_results
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, is_published, rows
 from trainrig.analysis.waterfall import Level, Waterfall, build_waterfalls
 from trainrig.report import words
 from trainrig.report.charts.heatmap import heat_legend, heat_maps, heat_table
-from trainrig.report.experiments import text
+from trainrig.report.render.markdown import to_markdown
+from trainrig.report.training_report import training_document
 from trainrig.units import capital, format_quantity, one_line, signed, signed_share
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
@@ -48,7 +48,7 @@ def markdown(view: RunView) -> str:
 
 
 def _experiments(view: RunView) -> str:
-    return text.markdown(training_results.stored(view.series), _escape, view.series)
+    return to_markdown(training_document(view))
 
 
 def _table(waterfalls: Sequence[Waterfall]) -> str:

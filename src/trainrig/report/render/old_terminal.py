@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.training_results import BENCHMARK, stored
+from trainrig.analysis.training_results import BENCHMARK
 from trainrig.analysis.waterfall import Level, Waterfall
 from trainrig.report import words
 from trainrig.report.charts.heatmap import heat_legend, heat_table
-from trainrig.report.columns import plain
-from trainrig.report.experiments.text import lines
+from trainrig.report.document import Document
+from trainrig.report.render.terminal import print_document
 from trainrig.report.run_report import Page, build_page
 from trainrig.units import capital, format_quantity, one_line, signed_share
 
@@ -144,13 +144,10 @@ def _findings(page: Page, console: Console) -> None:
 
 
 def _experiments(page: Page, console: Console) -> None:
-    if page.experiments is None:
+    if not page.experiments:
         return
     console.print()
-    console.print(_text("Experiments", "bold"))
-    series = page.view.series
-    for line in lines(stored(series), console.width, series):
-        console.print(_text(plain(line) if _is_ascii(console) else line), soft_wrap=True)
+    print_document(Document(title="", blocks=page.experiments), console)
 
 
 def _patterns(page: Page, console: Console) -> None:
@@ -195,7 +192,7 @@ def _states(page: Page, console: Console) -> None:
     console.print()
     for table in page.tables:
         console.print(_text(f"{table.name}: {table.summary}"))
-    said = page.experiments is not None
+    said = bool(page.experiments)
     tables = [each for each in page.tables if not (said and each.name == BENCHMARK)]
     muted = [row for table in tables for row in table.rows if row.muted]
     for row in muted[:_MAX_STATES]:

@@ -46,7 +46,7 @@ def print_document(document: doc.Document, console: Console) -> None:
     """Print every block that text can hold."""
     is_plain = not console.encoding.lower().startswith("utf")
     if document.banner:
-        _print(console, _text(document.banner, "warn", is_plain=is_plain))
+        console.print(_text(document.banner, "warn", is_plain=is_plain))
     _Printer(console, is_plain=is_plain).blocks(document.blocks)
 
 
@@ -101,7 +101,7 @@ class _Printer:
         self._is_first = True
 
     def _line(self, text: str, tone: doc.Tone = "") -> None:
-        _print(self._console, self._text(text, tone))
+        self._console.print(self._text(text, tone))
 
     def _text(self, text: str, tone: str = "") -> Text:
         return _text(text, tone, is_plain=self._is_plain)
@@ -247,11 +247,6 @@ def _text(text: str, tone: str = "", *, is_plain: bool) -> Text:
 
     text = one_line(text)
     return Text(text.translate(_PLAIN) if is_plain else text, style=_STYLES[tone])
-
-
-def _print(console: Console, text: Text) -> None:
-    """Wraps at words; a word that is longer than the line is left whole: it may be a path."""
-    console.print(text, overflow="ignore", crop=False)
 
 
 # ---- columns

@@ -1,0 +1,32 @@
+"""From what became of a training to its rates, shares of the claimed peak and records."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.record import Limit
+from trainrig.runner.experiment_trained import Trained, rates_of
+from trainrig.runner.targets import Target
+from trainrig.runner.train_records import records_of, summary_of
+from trainrig.train.config import Experiment
+from trainrig.train.engines import Result
+
+TARGET = Target(torch_device="cpu", name="CPU", index=None, memory_bytes=0, chip=None)
+ROWS = tuple({"step": step, "loss": 9.0, "grad_norm": 1.0} for step in range(8))
+
+
+def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
+    rows = tuple(row | {"time": 0.5} for row in ROWS)
+    own = Experiment(model="gpt2-small-cpu", batch=4, recompute="full", device="cpu", name="one")
+    found = Trained(experiment=own, result=Result(rows=rows), peak=Limit(value=1e12, source="s"))
+    said, rates = summary_of(found), rates_of(found)
+    assert said["mfu"] == pytest.approx(rates["flop_rate"] / 1e12)
+    assert said["hfu"] == pytest.approx(rates["hardware_flop_rate"] / 1e12)
+    assert said["hfu"] > 1.1 * said["mfu"] and said["no_mfu_reason"] is None
+    records = records_of(found, TARGET, "0" * 64, "e")
+    assert {r.metric: r.value for r in records}["mfu"] == said["mfu"]
+    found.peak = None
+    said = summary_of(found)
+    assert (said["mfu"], said["hfu"]) == (None, None)
+    assert said["no_mfu_reason"] == "no bf16 peak is claimed for this CPU"
+    assert not {"mfu", "hfu"} & {r.metric for r in records_of(found, TARGET, "0" * 64, "e")}
