@@ -7,6 +7,7 @@ the run on the disk stays valid and can be resumed.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import errno
 import fcntl
@@ -83,11 +84,15 @@ class RunWriter:
 
     def write_machine(self, machine: Mapping[str, Any]) -> None:
         """Store the machine's snapshot."""
-        write_atomic(self.path / MACHINE, _indented(machine))
+        text = json.dumps(machine, indent=1, ensure_ascii=False, allow_nan=False)
+        write_atomic(self.path / MACHINE, text)
 
     def write_verdict(self, verdict: Verdict) -> None:
-        """Store the verdict: the run is complete."""
-        write_atomic(self.path / VERDICT, verdict_to_json(verdict))
+        """Store the verdict with the number of records that it rests on: the run is complete."""
+        with store_errors(self.path):
+            num_records = (self.path / RECORDS).read_bytes().count(b"\n")
+        counted = dataclasses.replace(verdict, num_records=num_records)
+        write_atomic(self.path / VERDICT, verdict_to_json(counted))
 
     def reopen(self) -> None:
         """Take the verdict back: more is about to be measured."""
@@ -173,10 +178,6 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         except BaseException:
             Path(draft).unlink(missing_ok=True)
             raise
-
-
-def _indented(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def log_in(folder: Path, name: str) -> Path:
