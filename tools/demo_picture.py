@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from trainrig.cli.report import read_view
-from trainrig.report.demo import BUNDLE
-from trainrig.report.render.old_html import render_html
+from trainrig.report import DEMO as BUNDLE
+from trainrig.report.run_report import render_html
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "demo.png"
 WIDTH = 1440

@@ -48,7 +48,7 @@ from trainrig.record import (
     to_json,
     verdict_to_json,
 )
-from trainrig.report.demo import BUNDLE
+from trainrig.report import DEMO as BUNDLE
 from trainrig.store import pack
 from trainrig.units import format_quantity
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainrig.analysis.compare import compare_runs
     from trainrig.catalog.lookup import find_chip
     from trainrig.machine import inspect
-    from trainrig.report.render.old_html import render_html
+    from trainrig.report.run_report import render_html
     from trainrig.runner.bench import BenchRequest, bench
     from trainrig.runner.session import qualify
     from trainrig.runner.view import view_of
@@ -51,7 +51,7 @@ _HOME = {
     "pack": "trainrig.store",
     "qualify": "trainrig.runner.session",
     "read_run": "trainrig.store",
-    "render_html": "trainrig.report.render.old_html",
+    "render_html": "trainrig.report.run_report",
     "view_of": "trainrig.runner.view",
 }
 

@@ -133,6 +133,11 @@ def amount_of(value: float, ceiling: float, unit: str) -> str:
     return f"{number} of {whole}" if whole.endswith(" " + spelled) else f"{part} of {whole}"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def capital(text: str) -> str:
     """With a capital letter, unless the first word is a name like ``fp16``."""
     first = text.split(" ", 1)[0]

@@ -14,8 +14,8 @@ from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.catalog.published import published_records
 from trainrig.cli.report import read_view
 from trainrig.record import Kind, Outcome
+from trainrig.report import DEMO as BUNDLE
 from trainrig.report.charts.heatmap import heat_maps
-from trainrig.report.demo import BUNDLE
 from trainrig.store import read_run
 from trainrig.store.bundle import open_bundle
 

@@ -23,7 +23,8 @@ from runner_fakes import point
 from trainrig.errors import UsageError
 from trainrig.record import Kind, Outcome, Verdict
 from trainrig.runner.interrupt import interrupted_once
-from trainrig.runner.session import judge_run, qualify
+from trainrig.runner.session import qualify
+from trainrig.runner.view import judged_view
 from trainrig.store import create_run, find_runs, read_run
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
@@ -174,7 +175,9 @@ def test_twenty_kills_at_random_moments_leave_twenty_readable_runs(tmp_path):
         (folder,) = find_runs(out)
         found = read_run(folder)
         if found.verdict is None:
-            assert judge_run(found).outcome in (Outcome.INCOMPLETE, Outcome.FAIL)
+            verdict = judged_view(found).verdict
+            assert verdict is not None
+            assert verdict.outcome in (Outcome.INCOMPLETE, Outcome.FAIL)
     early = folders[delays.index(min(delays))]
     for out in (folders[0], early):
         shown = run("report", str(out))

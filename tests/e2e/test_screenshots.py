@@ -19,7 +19,7 @@ import pytest
 import experiment_views
 import report_views
 from trainrig.analysis.run_view import RunView
-from trainrig.report.render.old_html import render_html
+from trainrig.report.run_report import render_html
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -32,7 +32,7 @@ THEMES = ("light", "dark")
 
 def demo_views() -> list[RunView]:
     from trainrig.cli.report import read_view
-    from trainrig.report.demo import BUNDLE
+    from trainrig.report import DEMO as BUNDLE
 
     return [read_view(BUNDLE)]
 

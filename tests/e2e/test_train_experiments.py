@@ -485,9 +485,9 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
 
 def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
     """Terminal, markdown and HTML; what a stranger's file holds instead is left out."""
+    from reports import markdown
     from trainrig.analysis.run_view import RunView
-    from trainrig.report.render.old_html import render_html
-    from trainrig.report.render.old_markdown import markdown
+    from trainrig.report.run_report import render_html
 
     alone = trained()
     alone.experiment = alone.experiment.replace(name="<b>one</b>")

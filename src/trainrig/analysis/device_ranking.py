@@ -1,8 +1,8 @@
 """Equal cards beside each other, and runs beside each other: who is behind?
 
 Of each family the one case is shown that most of them have, at its fastest
-size.  Among cards of one machine the verdict says which is odd; without a
-verdict a card is odd that is SIBLING_MARGIN behind the others' median.
+size.  Among cards of one machine the verdict says which is an outlier; without a
+verdict it is one that is SIBLING_MARGIN behind the others' median.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
 from trainrig.stats import median
-from trainrig.units import format_quantity, signed_share
 
 MAX_PEERS = 24
-"""Cases shown device beside device ..."""
-FEW_PEERS = 6
-"""... and how many of them without being asked, where no card is odd."""
+"""Cases shown device beside device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +25,10 @@ class Peer:
     """One device's number beside the others'."""
 
     label: str
-    value: str
-    length: float
-    deviation: str
-    odd: bool
+    value: float
+    deviation: float
+    """From the other cards' median, or from the fastest run."""
+    is_outlier: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +36,8 @@ class PeerGroup:
     """One quantity on several devices."""
 
     name: str
+    unit: str
     peers: tuple[Peer, ...]
-    telling: bool
-    """Shown at once; the others are folded away."""
 
 
 def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ...]:
@@ -55,18 +51,19 @@ def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ..
         best = telling.setdefault(family_text(members[0].benchmark, members[0].case), [])
         if len(members) > 1 and _rank(members) > _rank(best):
             best[:] = members
-    names, named = name_devices(devices(everything)), _odd_indexes(view)
+    names, named = name_devices(devices(everything)), _named_outliers(view)
     groups = [
-        (case_text(found[0].benchmark, found[0].case), _peers(found, names, named))
+        PeerGroup(
+            name=case_text(found[0].benchmark, found[0].case),
+            unit=found[0].unit,
+            peers=_peers(found, names, named),
+        )
         for found in telling.values()
         if found
     ]
-    # Those with an odd card are never the ones to leave out or to fold away.
-    groups.sort(key=lambda group: not any(peer.odd for peer in group[1]))
-    return tuple(
-        PeerGroup(name=name, peers=peers, telling=n < FEW_PEERS or any(peer.odd for peer in peers))
-        for n, (name, peers) in enumerate(groups[:MAX_PEERS])
-    )
+    # Those with an outlier are never the ones to leave out.
+    groups.sort(key=lambda group: not any(peer.is_outlier for peer in group.peers))
+    return tuple(groups[:MAX_PEERS])
 
 
 def _rank(members: Sequence[Row]) -> tuple[int, float]:
@@ -74,8 +71,8 @@ def _rank(members: Sequence[Row]) -> tuple[int, float]:
     return len(values), max(values, default=0.0)
 
 
-def _odd_indexes(view: RunView) -> set[int | None] | None:
-    """The cards that the verdict names as odd; None where nothing was judged."""
+def _named_outliers(view: RunView) -> set[int | None] | None:
+    """The cards that the verdict names; None where nothing was judged."""
     if view.verdict is None:
         return None
     ids = {i for f in view.verdict.findings if f.id.startswith("odd") for i in f.records}
@@ -86,21 +83,18 @@ def _peers(
     members: Sequence[Row], names: Mapping[Device, str], named: set[int | None] | None
 ) -> tuple[Peer, ...]:
     values = {row.index: row.measured.value or 0.0 for row in members if row.measured is not None}
-    highest = max(values.values())
     alike = len({row.device for row in members}) == 1
     found = []
     for row in sorted(members, key=lambda r: r.index or 0):
-        value = values[row.index]
         usual = median([other for index, other in values.items() if index != row.index])
-        share = value / usual - 1.0
-        behind = share < -SIBLING_MARGIN
+        deviation = values[row.index] / usual - 1.0
+        behind = deviation < -SIBLING_MARGIN
         found.append(
             Peer(
                 label=f"GPU {row.index}" if alike else names[row.device, row.index],
-                value=format_quantity(value, row.unit),
-                length=100.0 * value / highest,
-                deviation=signed_share(share) if abs(share) >= 0.005 else "",
-                odd=behind if named is None else behind and row.index in named,
+                value=values[row.index],
+                deviation=deviation,
+                is_outlier=behind and (named is None or row.index in named),
             )
         )
     return tuple(found)
@@ -130,21 +124,18 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
 def _run_group(members: Mapping[int, Row]) -> PeerGroup:
     highest = max(map(_value, members.values()))
     first = next(iter(members.values()))
-    peers = tuple(
-        Peer(
-            label=f"{number + 1}. {row.device or 'unknown device'}",
-            value=format_quantity(_value(row), row.unit),
-            length=100.0 * _value(row) / highest,
-            deviation=_behind(_value(row) / highest - 1.0),
-            odd=False,
-        )
-        for number, row in sorted(members.items())
+    return PeerGroup(
+        name=case_text(first.benchmark, first.case),
+        unit=first.unit,
+        peers=tuple(
+            Peer(
+                label=f"{number + 1}. {row.device or 'unknown device'}",
+                value=_value(row),
+                deviation=_value(row) / highest - 1.0,
+            )
+            for number, row in sorted(members.items())
+        ),
     )
-    return PeerGroup(name=case_text(first.benchmark, first.case), peers=peers, telling=True)
-
-
-def _behind(share: float) -> str:
-    return signed_share(share) if share else ""
 
 
 def _is_usable(row: Row) -> bool:

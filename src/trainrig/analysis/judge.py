@@ -10,6 +10,7 @@ said and is no fault.  A disturbed point is never judged.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -44,12 +45,12 @@ def judge(
     records: Sequence[Record],
     machine_findings: Iterable[Finding] = (),
     interrupted: str | None = None,
-    run: str = "RUN",
+    again: str = "trainrig qualify --resume RUN",
 ) -> Verdict:
     """The verdict on a run's records and on what the doctor found.
 
-    ``interrupted`` says why the run ended early, if it did; ``run`` is what the
-    commands in the findings call it.
+    ``interrupted`` says why the run ended early, if it did; ``again`` is
+    the command that goes on with it.
     """
     rows = join(records)
     steps = _required_steps(rows)
@@ -57,17 +58,40 @@ def judge(
         *machine_findings,
         *_wrong_answers(records),
         *_failures(records),
-        *_odd_devices(rows),
+        *_outliers(rows),
         *_outside_band(rows),
         *_above_claim(rows),
         *_in_no_part(rows),
-        *_disturbed(records, run),
+        *_disturbed(records, again),
     ]
     missing = [step for step in steps if not step.done]
-    findings += [_not_done(step, run) for step in missing]
+    findings += [_not_done(step, again) for step in missing]
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     outcome, reason = _outcome(findings, steps, rows, interrupted)
     return Verdict(outcome=outcome, reason=reason, findings=tuple(findings))
+
+
+def resume_command(verb: str, run: str) -> str:
+    """The command that goes on with a run that ``verb`` made; a bench is started again."""
+    return f"trainrig {verb} --resume {run}" if verb in ("qualify", "train") else f"trainrig {verb}"
+
+
+def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Verdict:
+    """The stored verdict; no PASS where records that it rested on are no longer there.
+
+    ``lost`` says what was seen of the damage, if anything was.
+    """
+    if verdict.outcome is not Outcome.PASS:
+        return verdict
+    gone = [each.name for each in _required_steps(join(records)) if each.reason == _NOT_RUN]
+    if lost is None and gone:
+        lost = f"no point of {', '.join(gone)} is left in its records"
+    if lost is None and not any(record.is_point for record in records):
+        lost = "no measured point is left in its records"
+    if lost is None:
+        return verdict
+    reason = f"{lost}: the stored verdict ({verdict.outcome}: {verdict.reason}) cannot be confirmed"
+    return dataclasses.replace(verdict, outcome=Outcome.INCOMPLETE, reason=reason)
 
 
 # What a value a little above its claim most often means; the clocks, where they could be read,
@@ -80,6 +104,7 @@ _ABOVE = {
 
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 _NOT_DONE = "step-not-done"
+_NOT_RUN = "not run"
 
 
 def _outcome(
@@ -218,7 +243,7 @@ def _in_no_part(rows: Iterable[Row]) -> Iterable[Finding]:
         )
 
 
-def _odd_devices(rows: Sequence[Row]) -> Iterable[Finding]:
+def _outliers(rows: Sequence[Row]) -> Iterable[Finding]:
     """Devices of one model that fall behind their siblings on the same case."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for row in rows:
@@ -247,7 +272,7 @@ def _odd_devices(rows: Sequence[Row]) -> Iterable[Finding]:
         )
 
 
-def _disturbed(records: Iterable[Record], run: str) -> Iterable[Finding]:
+def _disturbed(records: Iterable[Record], again: str) -> Iterable[Finding]:
     latest = {(r.key, r.device_index): r for r in records if r.is_point}
     disturbed = [r for r in latest.values() if r.status is Status.OK and r.disturbed is not None]
     if disturbed:
@@ -258,17 +283,17 @@ def _disturbed(records: Iterable[Record], run: str) -> Iterable[Finding]:
             severity="warning",
             evidence=f"{len(disturbed)} of {len(latest)} points were disturbed and are not judged; "
             f"mostly: {usual}",
-            fix=f"stop what else runs on the machine, then: trainrig qualify --resume {run}",
+            fix=f"stop what else runs on the machine, then: {again}",
             records=tuple(r.id for r in disturbed),
         )
 
 
-def _not_done(step: Requirement, run: str) -> Finding:
+def _not_done(step: Requirement, again: str) -> Finding:
     return Finding(
         id=_NOT_DONE,
         severity="error",
         evidence=f"{step.name}: {step.reason}",
-        fix=f"give it more time or a quiet machine: trainrig qualify --resume {run} --budget 4m",
+        fix=f"on a quiet machine, or with a larger --budget: {again}",
     )
 
 
@@ -316,7 +341,7 @@ def _step(group: Sequence[Row]) -> Requirement:
 
 def _why(records: Sequence[Record]) -> str:
     if not records:
-        return "not run"
+        return _NOT_RUN
     first = records[0]  # the plan's most telling case comes first
     if first.disturbed is not None:
         return f"disturbed: {first.disturbed}"

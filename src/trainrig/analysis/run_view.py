@@ -55,3 +55,12 @@ def rows(view: RunView) -> tuple[Row, ...]:
 def attempts(view: RunView) -> dict[str, Record]:
     """The measured attempts by id: the samples that points are derived from."""
     return {record.id: record for record in view.records if record.attempt is not None}
+
+
+def at_path(value: object, *path: str) -> Any:
+    """The value at ``path`` of a machine's description; None where it is absent or Missing."""
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return None if isinstance(value, Mapping) and "missing" in value else value

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.bottlenecks import Cause, find_cause
+from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop
 from trainrig.analysis.match import Row, claim_for
 from trainrig.analysis.run_view import RunView, rows
@@ -54,12 +54,15 @@ class Level:
     kind: Kind
     provenance: str
     """Where the number comes from, in a few words."""
-    record: Record | None
+    record: str | None
+    """The record's id."""
     note: str | None = None
     """Why there is no value, or why the value is not judged."""
     expected: tuple[float, float] | None = None
     """The band that was predicted before the measurement."""
     expected_source: str | None = None
+    is_below: bool = False
+    """Clearly below the band, by the judge's rule."""
     gap: Gap | None = None
     """To the nearest level before it that has a value."""
 
@@ -69,7 +72,7 @@ class Waterfall:
     """One quantity of one device, from claim to the hardest thing that was tried."""
 
     device: str
-    index: int | None
+    device_index: int | None
     label: str
     """The device as the report calls it: numbered only where there are several GPUs."""
     quantity: str
@@ -177,7 +180,7 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
                 found.append(
                     Waterfall(
                         device=device or "unknown device",
-                        index=index,
+                        device_index=index,
                         label=label,
                         quantity=quantity,
                         unit=built[0].unit,
@@ -231,7 +234,7 @@ def _build(
     levels = [_claim_level(view, picked[0][1])]
     for name, row in picked:
         levels.append(_measured_level(view, own, levels, name, row))
-    return tuple(levels)
+    return tuple(level for level, _ in levels)
 
 
 def best_row(candidates: Iterable[Row]) -> Row | None:
@@ -247,7 +250,7 @@ def _rank(row: Row) -> tuple[bool, bool, float]:
     return has_value, record.disturbed is None, record.value or 0.0
 
 
-def _claim_level(view: RunView, row: Row) -> Level:
+def _claim_level(view: RunView, row: Row) -> tuple[Level, Record | None]:
     claim = claim_for(view.records, row)
     limit = row.measured.limit if row.measured else None
     if claim is None and limit is None and row.predicted is not None:
@@ -258,39 +261,45 @@ def _claim_level(view: RunView, row: Row) -> Level:
         value, source = limit.value, limit.source
     else:
         value, source = None, ""
-    return Level(
+    level = Level(
         name="Claim",
         value=value,
         unit=row.unit,
         kind=Kind.CLAIMED,
         provenance=source,
-        record=claim,
+        record=claim.id if claim is not None else None,
         note=None if value is not None else "no claim known",
     )
+    return level, claim
 
 
 def _measured_level(
-    view: RunView, own: Sequence[Row], before: Sequence[Level], name: str, row: Row
-) -> Level:
+    view: RunView,
+    own: Sequence[Row],
+    before: Sequence[tuple[Level, Record | None]],
+    name: str,
+    row: Row,
+) -> tuple[Level, Record]:
     record = row.measured
     assert record is not None
-    predicted = row.predicted
+    band = row.predicted.band if row.predicted else None
     level = Level(
         name=name,
         value=record.value if record.status is Status.OK else None,
         unit=record.unit,
         kind=record.kind,
         provenance=_provenance(record),
-        record=record,
+        record=record.id,
         note=_note(record),
-        expected=predicted.band if predicted else None,
-        expected_source=predicted.source if predicted else None,
+        expected=band,
+        expected_source=row.predicted.source if row.predicted else None,
+        is_below=record.is_below(band),
     )
     # What was disturbed is no ceiling: the last level that stands is.
-    ceiling = next((r for r in reversed(before) if r.value and r.note is None), None)
+    ceiling = next((pair for pair in reversed(before) if pair[0].value and not pair[0].note), None)
     if ceiling is None or level.value is None:
-        return level
-    return _with_gap(level, ceiling, view, own)
+        return level, record
+    return _with_gap(level, record, ceiling, view, own), record
 
 
 def _provenance(record: Record) -> str:
@@ -304,27 +313,62 @@ def _note(record: Record) -> str | None:
     return f"disturbed: {record.disturbed}" if record.disturbed else None
 
 
-def _with_gap(level: Level, ceiling: Level, view: RunView, own: Sequence[Row]) -> Level:
-    assert level.value is not None and ceiling.value and level.record is not None
-    share = level.value / ceiling.value - 1.0
+def _with_gap(
+    level: Level,
+    record: Record,
+    ceiling: tuple[Level, Record | None],
+    view: RunView,
+    own: Sequence[Row],
+) -> Level:
+    above, ceiling_record = ceiling
+    assert level.value is not None and above.value
     drop = Drop(
         view=view,
-        record=level.record,
+        record=record,
         value=level.value,
-        ceiling=ceiling.value,
-        ceiling_record=ceiling.record,
-        ceiling_kind=ceiling.kind,
-        ceiling_source=ceiling.provenance,
+        ceiling=above.value,
+        ceiling_record=ceiling_record,
+        ceiling_kind=above.kind,
+        ceiling_source=above.provenance,
         rows=tuple(own),
     )
-    cause: Cause = find_cause(drop)
+    cause = find_cause(drop)
     gap = Gap(
-        amount=level.value - ceiling.value,
+        amount=level.value - above.value,
         unit=level.unit,
-        share=share,
+        share=drop.share,
         cause=cause.text,
         next=cause.next,
         known=cause.known,
         shares=cause.shares,
     )
     return dataclasses.replace(level, gap=gap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestGap:
+    """The level that lost most, and its waterfall."""
+
+    waterfall: Waterfall
+    level: Level
+    gap: Gap
+
+    @property
+    def ceiling(self) -> float:
+        """The value of the level above."""
+        return (self.level.value or 0.0) - self.gap.amount
+
+
+def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
+    """The level that fell furthest: below its predicted band first, then below its ceiling.
+
+    Noisy levels are not judged, and pageable copies are slower by nature.
+    """
+    found = [
+        LargestGap(waterfall=each, level=level, gap=level.gap)
+        for each in waterfalls
+        for level in each.levels
+        if level.gap is not None and level.note is None and level.name != "Pageable memory"
+    ]
+    fallen = [gap for gap in found if gap.level.is_below or gap.gap.share < -CLOSE]
+    return min(fallen, key=lambda found: (not found.level.is_below, found.gap.share), default=None)

@@ -47,19 +47,13 @@ def command(name: tuple[str, ...], compare: bool, as_json: bool) -> None:
 
 def _show(chips: tuple[Chip, ...], *, compare: bool, one: bool) -> None:
     from trainrig.cli.output import console
-    from trainrig.report import chip_report as tables
+    from trainrig.report import chip_report
+    from trainrig.report.render.terminal import print_document
 
-    out = console()
     if compare:
-        out.print(tables.compare_table(chips))
+        document = chip_report.compare_document(chips)
     elif one:
-        out.print(tables.chip_table(chips[0]))
+        document = chip_report.chip_document(chips[0])
     else:
-        for table in tables.list_tables(chips):
-            out.print(table)
-            out.print()
-        out.print(tables.LIST_UNITS)
-        return
-    out.print()
-    for line in (*tables.note_lines(chips), *tables.source_lines(chips)):
-        out.print(line, markup=False, soft_wrap=True)
+        document = chip_report.list_document(chips)
+    print_document(document, console())

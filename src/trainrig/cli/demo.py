@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import click
 
 from trainrig.cli.verb import PATH, json_option, option, verb
 
@@ -24,12 +21,7 @@ def command(html: Path | None, md: Path | None, as_json: bool) -> None:
     Nothing in it was measured by trainrig: each number was published by somebody
     and names its source.
     """
-    from trainrig.cli.report import as_dict, read_view, show_views, write_views
-    from trainrig.report.demo import BUNDLE
+    from trainrig.cli.report import read_view, show
+    from trainrig.report import DEMO
 
-    views = [read_view(BUNDLE)]
-    write_views(views, html=html, md=md)
-    if as_json:
-        click.echo(json.dumps(as_dict(views[0]), ensure_ascii=False))
-    elif html is None and md is None:
-        show_views(views)
+    show([read_view(DEMO)], html=html, md=md, as_json=as_json)

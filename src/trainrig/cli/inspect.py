@@ -76,13 +76,10 @@ def _as_dict(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any
 
 def _show(snapshot: Snapshot, findings: tuple[Finding, ...]) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.machine_report import findings_lines, machine_table
+    from trainrig.report.machine_report import machine_document
+    from trainrig.report.render.terminal import print_document
 
-    out = console()
-    out.print(machine_table(snapshot, chip_names(snapshot)))
-    out.print()
-    for line in findings_lines(findings):
-        out.print(line, markup=False, soft_wrap=True)
+    print_document(machine_document(snapshot, chip_names(snapshot), findings), console())
 
 
 def chip_names(snapshot: Snapshot) -> dict[str, str]:

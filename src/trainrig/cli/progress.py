@@ -47,14 +47,15 @@ def _say(text: str, *, nl: bool = True) -> None:
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
     from trainrig.cli.output import best_effort, console
-    from trainrig.report.render.old_terminal import print_report
+    from trainrig.report.render.terminal import print_document
+    from trainrig.report.run_report import run_document
     from trainrig.runner.history import ledger_sentence
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
     click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
     with best_effort():
-        print_report(view_of(read_run(run)), console())
+        print_document(run_document([view_of(read_run(run))]), console())
         if (sentence := ledger_sentence(run.parent)) is not None:
             click.echo(f"\npredictions, {sentence}")
         click.echo(f"\nreport: {run / 'report.html'}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,99 +29,40 @@ def command(run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: 
     Without options the report goes to the terminal.  A run that was cut off is
     shown as far as it was written.
     """
-    views = [read_view(path) for path in run]
-    write_views(views, html=html, md=md)
-    if as_json:
-        for view in views:
-            click.echo(json.dumps(as_dict(view), ensure_ascii=False))
-    elif html is None and md is None:
-        show_views(views)
+    show([read_view(path) for path in run], html=html, md=md, as_json=as_json)
 
 
 def read_view(path: Path) -> RunView:
     """The run at ``path``, judged as far as it goes.  Raises DataError."""
-    import dataclasses
-
-    from trainrig.runner.view import view_of
+    from trainrig.runner.view import judged_view
     from trainrig.store import read_run
 
-    run = read_run(path)
-    view = view_of(run)
-    if view.verdict is not None:
-        return view
-    from trainrig.runner.session import judge_run
-
-    return dataclasses.replace(view, verdict=judge_run(run))
+    return judged_view(read_run(path))
 
 
-def write_views(views: list[RunView], *, html: Path | None, md: Path | None) -> None:
-    """Write the files that were asked for; says so on stderr.  Raises StoreError."""
+def show(views: list[RunView], *, html: Path | None, md: Path | None, as_json: bool) -> None:
+    """Write the files that were asked for, else print.  Raises StoreError."""
+    from dataclasses import asdict
+
+    from trainrig.analysis.run_summary import summarise
+    from trainrig.cli.output import console
+    from trainrig.report.render.html import to_html
+    from trainrig.report.render.markdown import to_markdown
+    from trainrig.report.render.terminal import print_document
+    from trainrig.report.run_report import run_document
     from trainrig.store import write_atomic
 
-    if html is not None:
-        from trainrig.report.render.old_html import render_html
-
-        write_atomic(html, render_html(views))
-        click.echo(f"wrote {html}", err=True)
-    if md is not None:
-        from trainrig.report.render.old_markdown import markdown
-
-        text = "\n".join(markdown(view) for view in views)
-        if str(md) == "-":
-            click.echo(text, nl=False)
+    document = None if as_json and html is None and md is None else run_document(views)
+    for file, render in ((html, to_html), (md, to_markdown)):
+        if file is None or document is None:
+            continue
+        if str(file) == "-" and file is md:
+            click.echo(render(document), nl=False)
         else:
-            write_atomic(md, text)
-            click.echo(f"wrote {md}", err=True)
-
-
-def show_views(views: list[RunView]) -> None:
-    """The runs on the terminal."""
-    from trainrig.cli.output import console
-    from trainrig.report.render.old_terminal import print_reports
-
-    print_reports(views, console())
-
-
-def as_dict(view: RunView) -> dict[str, Any]:
-    """What the report says of a run: verdict, waterfalls with gaps, findings, what is missing."""
-    import dataclasses
-
-    from trainrig.analysis.patterns import find_patterns
-    from trainrig.analysis.waterfall import build_waterfalls
-    from trainrig.report.words import gaps_in, headline, verdict_reason, verdict_word
-
-    waterfalls = build_waterfalls(view)
-    return {
-        "run": view.name,
-        "verdict": verdict_word(view),
-        "reason": verdict_reason(view),
-        "largest_gap": headline(view, waterfalls)[1],
-        "findings": [dataclasses.asdict(f) for f in view.verdict.findings] if view.verdict else [],
-        "patterns": [dataclasses.asdict(pattern) for pattern in find_patterns(view)],
-        "missing": list(gaps_in(view)),
-        "waterfalls": [
-            {
-                "device": each.device,
-                "device_index": each.index,
-                "quantity": each.quantity,
-                "unit": each.unit,
-                "levels": [_level_dict(level) for level in each.levels],
-            }
-            for each in waterfalls
-        ],
-    }
-
-
-def _level_dict(level: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {
-        "name": level.name,
-        "kind": str(level.kind),
-        "value": level.value,
-        "provenance": level.provenance,
-        "record": level.record.id if level.record else None,
-        "note": level.note,
-        "expected": level.expected,
-        "gap": dataclasses.asdict(level.gap) if level.gap else None,
-    }
+            write_atomic(file, render(document))
+            click.echo(f"wrote {file}", err=True)
+    if as_json:
+        for view in views:
+            click.echo(json.dumps(asdict(summarise(view)), ensure_ascii=False))
+    elif html is None and md is None and document is not None:
+        print_document(document, console())

@@ -141,8 +141,7 @@ def survey(corpus: Corpus) -> Survey:
     if not documents:
         count = len(corpus.files)
         found = f"{count} file{'' if count == 1 else 's'}"
-        example = f" ({skipped[0].path}: {skipped[0].reason})" if skipped else ""
-        raise DataError(f"no text in {found}{example}", _TEXT_HINT)
+        raise DataError(f"no text in {found}{_example(skipped)}", _TEXT_HINT)
     return Survey(
         sha256=digest.hexdigest(),
         num_documents=documents,
@@ -163,6 +162,10 @@ def is_heldout(data: bytes) -> bool:
     return chance(data) < 0.05
 
 
+def _example(skipped: list[Skipped]) -> str:
+    return f" ({skipped[0].path}: {skipped[0].reason})" if skipped else ""
+
+
 def _walk(folder: Path, unwanted: re.Pattern[str]) -> Iterator[Path]:
     """The files below ``folder`` in the order of their paths, without unwanted names."""
 
@@ -180,11 +183,8 @@ def _read_file(path: Path) -> Iterator[TextDocument | Skipped]:
     elif path.suffix in JSON_LINES:
         with path.open("rb") as file:
             yield from _read_lines(path, file)
-    elif b"\0" in (raw := path.read_bytes()):
-        yield Skipped(path=str(path), reason="binary: it has NUL bytes")
     else:
-        text = raw.decode("utf-8-sig", "replace")
-        yield _judge(str(path), text, text.count("\ufffd") - raw.count("\ufffd".encode()))
+        yield _decode(str(path), path.read_bytes())
 
 
 def _read_lines(path: Path, file: BinaryIO) -> Iterator[TextDocument | Skipped]:
@@ -208,6 +208,13 @@ def _parse_line(place: str, line: bytes) -> TextDocument | Skipped:
     # JSON can spell half a surrogate pair, which is no character
     whole, replaced = _SURROGATES.subn("\ufffd", text)
     return _judge(place, whole, replaced)
+
+
+def _decode(place: str, raw: bytes) -> TextDocument | Skipped:
+    if b"\0" in raw:
+        return Skipped(path=place, reason="binary: it has NUL bytes")
+    text = raw.decode("utf-8-sig", "replace")
+    return _judge(place, text, text.count("\ufffd") - raw.count("\ufffd".encode()))
 
 
 def _judge(place: str, text: str, replaced: int) -> TextDocument | Skipped:

@@ -74,20 +74,25 @@ class Loader(Generic[T]):
 
     def _run(self, start: int) -> None:
         step = start
-        while step != self._stop:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
-                if self._closed:
-                    return
+        while step != self._stop and self._wait_for_room():
             try:
                 batch = self._make(step)
             except BaseException as error:  # noqa: BLE001  it is raised again in __next__
-                with self._changed:
-                    self._error = error
-                    self._changed.notify_all()
+                self._fail(error)
                 return
             with self._changed:
                 if not self._closed:
                     self._ready.append(batch)
                 self._changed.notify_all()
             step += 1
+
+    def _wait_for_room(self) -> bool:
+        """True once a batch may be made, False once the loader is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
+            return not self._closed
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()

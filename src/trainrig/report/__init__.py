@@ -2,3 +2,8 @@
 
 Report is handed records and what `analysis` says of them; it reads no files and measures nothing.
 """
+
+from pathlib import Path
+
+DEMO = Path(__file__).parent / "demo.bundle"
+"""Two RTX 4090s as others published them; tools/make_demo.py makes it from the tables."""

@@ -1,4 +1,4 @@
-"""Chips as tables for the terminal: the list, one chip, several side by side.
+"""Chips as Documents: the list, one chip, several side by side.
 
 A figure that was recalled, or whose sources contradict each other, carries a
 question mark wherever it is shown.
@@ -7,7 +7,6 @@ question mark wherever it is shown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from trainrig.catalog.chip import Chip, Peak, Source, peak
 from trainrig.catalog.fields import (
@@ -19,9 +18,7 @@ from trainrig.catalog.fields import (
     shown,
     sorted_peaks,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from trainrig.report.document import Block, Cell, Column, Document, Paragraph, Section, Table, Tone
 
 # From this ratio on, two chips are clearly unlike in a figure.
 CLEARLY = 1.1
@@ -33,24 +30,28 @@ LIST_UNITS = (
 )
 
 
-def list_tables(chips: Sequence[Chip]) -> Iterator[Table]:
+def list_document(chips: Sequence[Chip]) -> Document:
     """One table per vendor: the figures that people ask for first, in LIST_UNITS."""
     vendors = dict.fromkeys(chip.vendor for chip in chips)
-    return (_vendor_table(name, [c for c in chips if c.vendor == name]) for name in vendors)
+    tables = tuple(_vendor_table(name, [c for c in chips if c.vendor == name]) for name in vendors)
+    return Document(title="chips", blocks=(*tables, Section("Units", (Paragraph(LIST_UNITS),))))
 
 
 def _vendor_table(vendor: str, chips: Sequence[Chip]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, title=vendor, title_justify="left", title_style="bold", pad_edge=False)
-    table.add_column("chip", no_wrap=True)
-    for heading in ("year", "GiB", "GB/s", "W", *_LISTED):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for chip in sorted(chips, key=lambda chip: (chip.year or 9999, chip.name)):
-        cells = [_number(_cell(chip, _field(n))) for n in ("year", "memory", "bandwidth", "tdp")]
-        rates = [_number(_peak_cell(chip, _matmul_peak(chip, dtype))) for dtype in _LISTED]
-        table.add_row(chip.name, *cells, *rates)
-    return table
+    numbers = ("year", "memory", "bandwidth", "tdp")
+    heads = ("year", "GiB", "GB/s", "W", *_LISTED)
+    return Table(
+        (Column("chip", "code"), *(Column(head) for head in heads)),
+        tuple(
+            (
+                chip.name,
+                *(_number(_cell(chip, _field(name))) for name in numbers),
+                *(_number(_peak_cell(chip, _matmul_peak(chip, dtype))) for dtype in _LISTED),
+            )
+            for chip in sorted(chips, key=lambda chip: (chip.year or 9999, chip.name))
+        ),
+        title=vendor,
+    )
 
 
 def _number(cell: str) -> str:
@@ -64,87 +65,65 @@ def _matmul_peak(chip: Chip, dtype: str) -> Peak | None:
     return peak(chip, "fp16") if found is None and dtype == "bf16" else found
 
 
-def chip_table(chip: Chip) -> Table:
+def chip_document(chip: Chip) -> Document:
     """Everything that is known of one chip, each value with the key of its source."""
-    from rich.table import Table
-
-    table = Table(box=None, title=f"{chip.vendor} {chip.name}", title_justify="left")
-    table.title_style = "bold"
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("", overflow="fold")
-    table.add_column("source", style="dim", no_wrap=True)
-    for field, value in known_fields(chip):
-        table.add_row(field.label, shown(field, value), _origin(chip, field.name))
-    for found in sorted_peaks(chip):
-        table.add_row(peak_label(found), peak_text(found), _origin(chip, found.field))
+    rows = [
+        (field.label, shown(field, value), _origin(chip, field.name))
+        for field, value in known_fields(chip)
+    ]
+    rows += [(peak_label(p), peak_text(p), _origin(chip, p.field)) for p in sorted_peaks(chip)]
     if chip.computed_bandwidth is not None:
         computed = shown(_field("bandwidth"), chip.computed_bandwidth)
-        table.add_row("data rate × bus width / 8", computed, "computed")
-    return table
+        rows.append(("data rate × bus width / 8", computed, "computed"))
+    columns = (Column("", "words"), Column("", "words"), Column("source", "words"))
+    table = Table(columns, tuple(rows), title=f"{chip.vendor} {chip.name}")
+    return Document(title=chip.name, blocks=(table, *_sources([chip])))
 
 
-def note_lines(chips: Sequence[Chip]) -> Iterator[str]:
-    """What should be known beside the figures."""
-    return (f"{chip.name}: {chip.notes}" for chip in chips if chip.notes)
-
-
-def source_lines(chips: Sequence[Chip]) -> Iterator[str]:
-    """The documents behind the figures, and what the question mark means."""
-    origins = [origin for chip in chips for origin in chip.provenance.values()]
-    sources: dict[str, Source] = {origin.source.key: origin.source for origin in origins}
-    for key, source in sources.items():
-        where = f" {source.url}" if source.url else ""
-        yield f"{key}: {source.title} ({source.date}){where}"
-    if any(not origin.verified for origin in origins):
-        yield f"{DOUBT}: recalled, or sources contradict each other; not verified"
-
-
-def compare_table(chips: Sequence[Chip]) -> Table:
+def compare_document(chips: Sequence[Chip]) -> Document:
     """Chips side by side; figures carry their ratio to the first chip's, clear ones in colour."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", style="dim")
-    for chip in chips:
-        table.add_column(chip.name, justify="right", overflow="fold")
+    rows = []
     for field in FIELDS:
         if field.name not in ("pci_ids", "aliases"):
-            _add_row(table, field.label, [_cell(c, field) for c in chips], _figures(chips, field))
-    for key, label in _peak_labels(chips).items():
+            values = [getattr(chip, field.name) if field.unit else None for chip in chips]
+            figures = [float(v) if isinstance(v, int | float) else None for v in values]
+            rows.append((field.label, [_cell(chip, field) for chip in chips], figures))
+    labels = {p.field: peak_label(p) for chip in chips for p in sorted_peaks(chip)}
+    for key, label in labels.items():
         found = [next((p for p in chip.peaks if p.field == key), None) for chip in chips]
         cells = [_peak_cell(chip, p) for chip, p in zip(chips, found, strict=True)]
-        _add_row(table, label, cells, [p.rate if p else None for p in found])
-    return table
+        rows.append((label, cells, [p.rate if p else None for p in found]))
+    table = Table(
+        (Column("", "words"), *(Column(chip.name, "words") for chip in chips)),
+        tuple((label, *_compared(cells, figures)) for label, cells, figures in rows if any(cells)),
+    )
+    return Document(title="chips side by side", blocks=(table, *_sources(chips)))
 
 
-def _add_row(
-    table: Table, label: str, cells: Sequence[str], figures: Sequence[float | None]
-) -> None:
-    if not any(cells):
-        return
+def _compared(cells: Sequence[str], figures: Sequence[float | None]) -> Iterator[Cell]:
     first = figures[0]
-    shown_cells = [
-        cell + (_ratio(figure / first) if place and first and figure else "")
-        for place, (cell, figure) in enumerate(zip(cells, figures, strict=True))
-    ]
-    table.add_row(label, *(cell or "[dim]unknown[/dim]" for cell in shown_cells))
+    for place, (cell, figure) in enumerate(zip(cells, figures, strict=True)):
+        if not cell:
+            yield Cell("unknown", "dim")
+        elif place == 0 or not first or not figure:
+            yield Cell(cell)
+        else:
+            ratio = figure / first
+            tone: Tone = "good" if ratio >= CLEARLY else "bad" if ratio <= 1 / CLEARLY else ""
+            yield Cell(cell, tone, f"×{ratio:.2f}")
 
 
-def _ratio(ratio: float) -> str:
-    text = f" ×{ratio:.2f}"
-    if ratio >= CLEARLY:
-        return f"[green]{text}[/green]"
-    return f"[red]{text}[/red]" if ratio <= 1 / CLEARLY else text
-
-
-def _figures(chips: Sequence[Chip], field: Field) -> list[float | None]:
-    values = [getattr(chip, field.name) if field.unit else None for chip in chips]
-    return [float(value) if isinstance(value, int | float) else None for value in values]
-
-
-def _peak_labels(chips: Sequence[Chip]) -> dict[str, str]:
-    """Every peak that one of the chips has, by its key."""
-    return {p.field: peak_label(p) for chip in chips for p in sorted_peaks(chip)}
+def _sources(chips: Sequence[Chip]) -> Iterator[Block]:
+    """What should be known beside the figures, and the documents behind them."""
+    origins = [origin for chip in chips for origin in chip.provenance.values()]
+    sources: dict[str, Source] = {origin.source.key: origin.source for origin in origins}
+    lines = [f"{chip.name}: {chip.notes}" for chip in chips if chip.notes]
+    for key, source in sources.items():
+        where = f" {source.url}" if source.url else ""
+        lines.append(f"{key}: {source.title} ({source.date}){where}")
+    if any(not origin.verified for origin in origins):
+        lines.append(f"{DOUBT}: recalled, or sources contradict each other; not verified")
+    yield Section("Sources", tuple(Paragraph(line) for line in lines))
 
 
 def _field(name: str) -> Field:

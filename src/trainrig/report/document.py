@@ -18,7 +18,7 @@ Tone = Literal["", "good", "bad", "warn", "dim", "strong"]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence under it, and the blocks that belong to it; sections nest."""
+    """A heading, on a page a sentence under it, and the blocks that belong to it; they nest."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -182,7 +182,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class WaterfallBars:
     """From a claim down to what was reached; each bar's ceiling is the bar above it."""
 
     title: str
@@ -218,7 +218,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Badge:
     """A badge and its reason: PASS, FAIL, INCOMPLETE."""
 
     title: str
@@ -264,10 +264,10 @@ Block = (
     | Paragraph
     | Facts
     | Table
-    | Waterfall
+    | WaterfallBars
     | Figure
     | Findings
-    | Verdict
+    | Badge
     | Card
     | Beside
     | Fold

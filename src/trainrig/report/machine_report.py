@@ -7,7 +7,6 @@ is missing is printed with its reason, in the place of the value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
 
 from trainrig.machine.snapshot import (
     Disk,
@@ -20,12 +19,20 @@ from trainrig.machine.snapshot import (
     value_or,
 )
 from trainrig.record import Finding
+from trainrig.report.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Findings,
+    Item,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+)
 from trainrig.units import format_memory, format_quantity, format_share, format_time
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-T = TypeVar("T")
 Row = tuple[str, str]
 
 # Instruction sets that decide how fast a CPU computes, of the hundred flags it reports.
@@ -61,29 +68,29 @@ def machine_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[tuple[str
     return [(title, rows) for title, rows in sections if rows]
 
 
-def machine_table(snapshot: Snapshot, chips: Mapping[str, str]) -> Table:
-    """`machine_rows` for rich."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for title, rows in machine_rows(snapshot, chips):
-        for place, (name, value) in enumerate(rows):
-            shown = Text(value, style="dim" if value.startswith("unknown") else "")
-            table.add_row(title if place == 0 else "", name, shown)
-    return table
-
-
-def findings_lines(findings: Sequence[Finding]) -> list[str]:
-    """Findings for the terminal: what was seen, and below it the next thing to do."""
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.severity}: {finding.evidence} [{finding.id}]")
-        lines.append(f"    {finding.fix}")
-    return lines or ["no findings"]
+def machine_document(
+    snapshot: Snapshot, chips: Mapping[str, str], findings: Sequence[Finding]
+) -> Document:
+    """What `inspect` prints: the machine, and what is wrong with it at a glance."""
+    tones: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": ""}
+    items = tuple(
+        Item(text=f"{f.evidence} [{f.id}]", fix=f.fix, label=f.severity, tone=tones[f.severity])
+        for f in findings
+    )
+    table = Table(
+        (Column("", "code"), Column("", "code"), Column("", "words")),
+        tuple(
+            (
+                title if place == 0 else "",
+                name,
+                Cell(value, "dim" if "unknown" in value[:7] else ""),
+            )
+            for title, rows in machine_rows(snapshot, chips)
+            for place, (name, value) in enumerate(rows)
+        ),
+    )
+    found: Block = Findings(items) if items else Paragraph("no findings")
+    return Document(title="machine", blocks=(table, Section("Findings", (found,))))
 
 
 def _host_rows(snapshot: Snapshot) -> list[Row]:

@@ -1,181 +1,251 @@
-"""One run, arranged for the page: what the template prints, computed and worded.
+"""Runs of qualify, bench and train as a Document: verdict, waterfalls, findings, curves, points.
 
-The template decides where things stand; every number and sentence is made here
-or below, so that a test can read them without parsing HTML.
+Several runs begin with their heads side by side and one table of the cases that they share.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trainrig.analysis.bottlenecks import CLOSE
-from trainrig.analysis.device_ranking import PeerGroup, peer_groups
+from trainrig.analysis.bottlenecks import CLOSE, TINY
+from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.match import Row
-from trainrig.analysis.patterns import Pattern, find_patterns
-from trainrig.analysis.run_view import RunView, attempts, is_published, rows
-from trainrig.analysis.waterfall import Level, Waterfall, build_waterfalls, devices, dtype_order
+from trainrig.analysis.run_summary import RunSummary, device_names, summarise
+from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
+from trainrig.analysis.training_results import BENCHMARK, readable
+from trainrig.analysis.waterfall import Level, Waterfall, devices, dtype_order, largest_gap
 from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
 from trainrig.record import Finding, Kind, Record, Severity, Status
-from trainrig.report import words
-from trainrig.report.charts.curves import Figure, curves
-from trainrig.report.charts.heatmap import HeatMap, heat_maps
+from trainrig.report import document as doc
+from trainrig.report.charts.curves import curves
+from trainrig.report.charts.heatmap import heat_section
+from trainrig.report.charts.over_time import over_time
 from trainrig.report.charts.roofline import roofline
-from trainrig.report.document import Block
-from trainrig.report.provenance import Facts, trace
+from trainrig.report.compare_report import training_comparison_blocks
+from trainrig.report.provenance import trace
+from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
-from trainrig.units import format_quantity, format_share, range_text, signed, signed_share
+from trainrig.units import (
+    capital,
+    counted,
+    format_memory,
+    format_quantity,
+    format_share,
+    range_text,
+    signed,
+    signed_share,
+)
 
 MAX_ROWS = 1000
-"""Points in the page's table; a page stays under 2 MB and opens at once on a phone."""
+"""Points in the page's tables; a page stays under 2 MB and opens at once on a phone."""
 FEW_GPUS = 2
 """Up to so many GPUs each get their waterfalls; of more, the one with the largest gap does."""
+_MAX_STATES = 12
+_MAX_WATERFALLS = 16
+PUBLISHED = "Published figures, not measured by trainrig. Each number names its source."
+UNVERIFIED = "NCCL, P2P and NVLink are unverified on hardware: trainrig has not measured them."
+_FOOT = (
+    "TFLOPS are 10¹² operations a second, a multiply-add counted as two; GB/s are 10⁹ bytes a "
+    "second. Claims are dense peaks at the stated accumulation. Intervals are of the median over "
+    "fresh workers."
+)
+_TONES: dict[str, doc.Tone] = {"PASS": "good", "FAIL": "bad", "INCOMPLETE": "warn"}
+_SEVERITY: dict[Severity, tuple[str, doc.Tone]] = {
+    "error": ("Error", "bad"),
+    "warning": ("Warning", "warn"),
+    "info": ("Note", "dim"),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelBar:
-    """A level as a bar: lengths in percent of the waterfall's widest number."""
-
-    level: Level
-    kind: str
-    value: str
-    length: float
-    lost: float
-    band: tuple[float, float] | None
-    band_text: str
-    gap: str
-    share: str
-    direction: str
-    """``down``, ``up``, ``level`` or empty: which way the gap goes."""
-    shares: tuple[tuple[str, str], ...]
-    """What the gap is made of: size and cause."""
-    facts: Facts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaterfallCard:
-    """A waterfall with its bars."""
-
-    waterfall: Waterfall
-    bars: tuple[LevelBar, ...]
-    worst: bool
+def run_document(views: Sequence[RunView]) -> doc.Document:
+    """One run, or several side by side."""
+    summaries = [summarise(view) for view in views]
+    blocks: list[doc.Block] = [
+        doc.Beside(tuple(_head(view, found) for view, found in zip(views, summaries, strict=True)))
+    ]
+    if len(views) > 1:
+        blocks += _runs_together(views)
+    for number, (view, found) in enumerate(zip(views, summaries, strict=True), start=1):
+        body = tuple(_body(view, found))
+        if len(views) > 1:
+            body = (doc.Section(f"{number}. {view.name}", body),)
+        blocks += body
+    has_links = any(_num_gpus(view) > 1 for view in views)
+    unverified = (UNVERIFIED,) if has_links else ()
+    return doc.Document(
+        title=", ".join(map(device_names, views)),
+        names=tuple(view.name for view in views),
+        banner=PUBLISHED if any(map(is_published, views)) else "",
+        blocks=(*blocks, *(doc.Only("text", (doc.Paragraph(line, "dim"),)) for line in unverified)),
+        foot=(*unverified, _FOOT),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
-    """One case on one device."""
-
-    label: str
-    device: str
-    value: str
-    spread: str
-    share: str
-    expected: str
-    state: str
-    muted: bool
-    facts: Facts
+def render_html(views: Sequence[RunView]) -> str:
+    """One run, or several, as one offline HTML file."""
+    return to_html(run_document(views))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The points of one benchmark."""
-
-    name: str
-    summary: str
-    rows: tuple[TableRow, ...]
+def _num_gpus(view: RunView) -> int:
+    return len({row.index for row in rows(view) if row.index is not None})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Everything the template prints of one run."""
-
-    view: RunView
-    title: str
-    word: str
-    tone: str
-    """``pass``, ``fail``, ``incomplete`` or ``none``: the verdict's colour."""
-    reason: str
-    headline: tuple[str, str]
-    """A heading, and a sentence under it: the largest gap."""
-    next: str
-    published: bool
-    machine: tuple[tuple[str, str], ...]
-    cards: tuple[WaterfallCard, ...]
-    has_bands: bool
-    unrun: tuple[str, ...]
-    """What was planned and has no value, with the reason."""
-    more_waterfalls: int
-    """Of the other GPUs, left out."""
-    peers: tuple[PeerGroup, ...]
-    findings: tuple[Finding, ...]
-    patterns: tuple[Pattern, ...]
-    """Explanations by themselves."""
-    experiments: tuple[Block, ...]
-    """Trainings beside each other, where the run has some."""
-    heat: tuple[HeatMap, ...]
-    figures: tuple[Figure, ...]
-    tables: tuple[Table, ...]
-    left_out: int
-    gaps: tuple[str, ...]
+def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
+    groups = run_groups(views)
+    if groups:
+        heads = [f"{n}. {device_names(view)}" for n, view in enumerate(views, start=1)]
+        yield doc.Section(
+            "Run beside run",
+            (_peer_table(groups, heads),),
+            "Each run's best device; the deviation is from the fastest. Whether a difference is "
+            "real is what trainrig compare says.",
+        )
+    if len(views) == 2:
+        yield from training_comparison_blocks(*views)
 
 
-def build_page(view: RunView) -> Page:
-    """Arrange one run."""
-    waterfalls = build_waterfalls(view)
-    worst = words.largest_gap(waterfalls)
-    everything = rows(view)
-    tables, left_out = _tables(view, everything)
-    said = find_patterns(view)
-    cards = _cards(view, [each for each in waterfalls if _has_value(each)], worst)
-    return Page(
-        view=view,
-        title=words.device_names(view),
-        word=words.verdict_word(view),
-        tone=_TONES.get(words.verdict_word(view), "none"),
-        reason=words.verdict_reason(view),
-        headline=words.headline(view, waterfalls),
-        next=worst.level.gap.next if worst and worst.level.gap else "",
-        published=is_published(view),
-        machine=words.machine_facts(view),
-        cards=cards,
-        has_bands=any(bar.band for card in cards for bar in card.bars),
-        unrun=tuple(_unrun(each) for each in waterfalls if not _has_value(each)),
-        more_waterfalls=sum(map(_has_value, waterfalls)) - len(cards),
-        peers=peer_groups(view, everything),
-        findings=view.verdict.findings if view.verdict else (),
-        patterns=said,
-        experiments=training_blocks(view),
-        heat=heat_maps(view, everything, said),
-        figures=(
-            *([roof] if (roof := roofline(view, everything)) else []),
-            *curves(view, everything),
+# ---- the head
+
+
+def _head(view: RunView, found: RunSummary) -> doc.Block:
+    largest = largest_gap(found.waterfalls)
+    heading, sentence = _headline(view, found)
+    blocks: list[doc.Block] = [
+        doc.Badge(device_names(view), found.verdict, found.reason, _TONES.get(found.verdict, "")),
+        doc.Paragraph(sentence, "strong", heading),
+    ]
+    if largest is not None and largest.gap.next:
+        blocks.append(doc.Paragraph(largest.gap.next, label="Next"))
+    blocks += [doc.Paragraph(what, "warn", "Missing") for what in found.missing]
+    if facts := machine_facts(view):
+        blocks.append(doc.Facts(facts))
+    return doc.Card(tuple(blocks))
+
+
+def _headline(view: RunView, found: RunSummary) -> tuple[str, str]:
+    """The largest gap; of trainings alone, the fastest of them."""
+    trained = [one for one in readable(view) if one.samples_per_s]
+    if found.waterfalls or not trained:
+        return "Largest gap", found.largest_gap
+    best = max(trained, key=lambda one: one.samples_per_s or 0.0)
+    rate = format_quantity(best.samples_per_s or 0.0, "samples/s")
+    return f"Fastest of {len(trained)}" if len(trained) > 1 else "Training", f"{best.name}, {rate}"
+
+
+def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
+    """What the machine is; what could not be read is left out."""
+    machine, sources = view.machine, view.config.get("sources")
+    if is_published(view) and isinstance(sources, Mapping):
+        return tuple((str(what), str(source)) for what, source in sources.items())
+    if machine is None:
+        return ()
+    cores, threads = at_path(machine, "cpu", "cores"), at_path(machine, "cpu", "threads")
+    memory = at_path(machine, "memory", "total_bytes")
+    cuda, hip = (
+        at_path(machine, "software", "torch_cuda"),
+        at_path(machine, "software", "torch_hip"),
+    )
+    built = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else None
+    kinds = [at_path(machine, "host", name) for name in ("container", "virtualization")]
+    pairs = (
+        ("GPUs", _gpu_line(machine)),
+        (
+            "CPU",
+            _joined(
+                at_path(machine, "cpu", "model"), cores and f"{cores} cores, {threads} threads"
+            ),
         ),
-        tables=tables,
-        left_out=left_out,
-        gaps=words.gaps_in(view),
+        ("Memory", format_memory(memory) if isinstance(memory, int) else None),
+        ("System", _joined(at_path(machine, "host", "os"), at_path(machine, "host", "kernel"))),
+        ("Container", _joined(*(kind for kind in kinds if kind != "none"))),
+        ("Driver", at_path(machine, "software", "nvidia_driver")),
+        ("torch", _joined(at_path(machine, "software", "torch"), built)),
     )
+    return tuple((what, str(value)) for what, value in pairs if value)
 
 
-_TONES = {"PASS": "pass", "FAIL": "fail", "INCOMPLETE": "incomplete"}
+def _gpu_line(machine: Mapping[str, object]) -> str | None:
+    gpus = machine.get("gpus")
+    if not isinstance(gpus, list | tuple):
+        return None
+    names = Counter(str(at_path(gpu, "name") or "unknown GPU") for gpu in gpus)
+    return ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
 
 
-def _cards(
-    view: RunView, waterfalls: Sequence[Waterfall], worst: words.LargestGap | None
-) -> tuple[WaterfallCard, ...]:
-    """The largest gap's waterfall first, then its device's others, then the other devices'."""
+def _joined(*parts: object) -> str | None:
+    return ", ".join(str(part) for part in parts if part) or None
+
+
+# ---- the body
+
+
+def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
+    everything = rows(view)
+    yield from _waterfalls(view, found.waterfalls)
+    yield from _findings(view, found)
+    if found.patterns:
+        items = tuple(doc.Item(text=p.text, fix=p.next, label=p.label) for p in found.patterns)
+        yield doc.Section(
+            "Explanations",
+            (doc.Findings(items),),
+            "Patterns that are taken for faults, or overlooked; from the records alone.",
+        )
+    yield from training_blocks(view)
+    yield from heat_section(view, everything, found.patterns)
+    yield from _devices(peer_groups(view, everything))
+    figures = [*([roof] if (roof := roofline(view, everything)) else ()), *curves(view, everything)]
+    if figures:
+        note = "Every mark shows its number when you point at it."
+        yield doc.Section("Curves", (doc.Beside(tuple(figures)),), note)
+    if series := over_time(view.series):
+        note = "What the run wrote down step by step, and second by second."
+        yield doc.Section("Over time", (doc.Beside(series),), note)
+    yield from _points(view, everything)
+
+
+def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.Block]:
+    """The waterfall of the largest gap first, then its device's others, then other devices'."""
+    usable = [each for each in waterfalls if _has_value(each)]
+    largest = largest_gap(waterfalls)
+    lead = largest.waterfall if largest else None
+    shown = sorted(
+        _of_few_gpus(usable, lead),
+        key=lambda each: (
+            each is not lead,
+            lead is not None and each.device_index != lead.device_index,
+        ),
+    )[:_MAX_WATERFALLS]
+    by_id = {record.id: record for record in view.records}
     samples = attempts(view)
-    lead = worst.waterfall if worst else None
-    place = {id(each): n for n, each in enumerate(waterfalls)}
-
-    def order(each: Waterfall) -> tuple[bool, bool, int]:
-        same = lead is None or (each.device, each.index) == (lead.device, lead.index)
-        return each is not lead, not same, place[id(each)]
-
-    return tuple(
-        WaterfallCard(waterfall=each, bars=_bars(each, samples), worst=each is lead)
-        for each in sorted(_shown(waterfalls, lead), key=order)
-    )
+    blocks: list[doc.Block] = [
+        doc.Beside(
+            tuple(
+                doc.WaterfallBars(
+                    title=each.quantity,
+                    subtitle=each.label,
+                    bars=tuple(_bars(each, by_id, samples)),
+                    is_wide=n == 0,
+                )
+                for n, each in enumerate(shown)
+            )
+        )
+    ]
+    if unrun := [_unrun(each) for each in waterfalls if not _has_value(each)]:
+        items = tuple(doc.Item(text=capital(text), tone="warn") for text in unrun)
+        blocks.append(doc.Section("Without a value", (doc.Findings(items),)))
+    if left := len(usable) - len(shown):
+        words = f"{counted(left, 'more waterfall')} left out; those devices stand below."
+        blocks.append(doc.Paragraph(words, "dim"))
+    if waterfalls:
+        yield doc.Section(
+            "From claim to measurement",
+            tuple(blocks),
+            "Each bar is a level; the level above it is its ceiling. Hatched is what was lost, "
+            "with its cause and the next thing to try.",
+        )
 
 
 def _has_value(each: Waterfall) -> bool:
@@ -187,74 +257,198 @@ def _unrun(each: Waterfall) -> str:
     return f"{each.title}: {'; '.join(notes) or 'not run'}"
 
 
-def _shown(waterfalls: Sequence[Waterfall], lead: Waterfall | None) -> list[Waterfall]:
-    gpus = sorted({each.index for each in waterfalls if each.index is not None})
+def _of_few_gpus(usable: Sequence[Waterfall], lead: Waterfall | None) -> list[Waterfall]:
+    gpus = sorted({each.device_index for each in usable if each.device_index is not None})
     if len(gpus) <= FEW_GPUS:
-        return list(waterfalls)
-    chosen = lead.index if lead is not None and lead.index is not None else gpus[0]
-    return [each for each in waterfalls if each.index in (None, chosen)]
+        return list(usable)
+    chosen = lead.device_index if lead and lead.device_index is not None else gpus[0]
+    return [each for each in usable if each.device_index in (None, chosen)]
 
 
-def _bars(each: Waterfall, samples: Mapping[str, Record]) -> tuple[LevelBar, ...]:
+def _bars(
+    each: Waterfall, by_id: Mapping[str, Record], samples: Mapping[str, Record]
+) -> Iterator[doc.Bar]:
     widest = max((level.value or 0.0 for level in each.levels), default=0.0)
     bands = [level.expected[1] for level in each.levels if level.expected]
-    widest = max([widest, *(min(high, 1.25 * widest) for high in bands)])
-    bars, ceiling = [], 0.0
+    widest = max([widest, *(min(high, 1.25 * widest) for high in bands)]) or 1.0
+    ceiling = 0.0
     for level in each.levels:
-        bars.append(_bar(level, ceiling, widest or 1.0, samples))
+        record = by_id.get(level.record or "")
+        facts = trace(record, samples) if record is not None else ()
+        yield _bar(level, ceiling, widest, facts)
         ceiling = level.value or ceiling
-    return tuple(bars)
 
 
-def _bar(level: Level, ceiling: float, widest: float, samples: Mapping[str, Record]) -> LevelBar:
-    value, gap = level.value or 0.0, level.gap
-    direction = ""
-    if gap is not None:
-        direction = "level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up"
-    band = level.expected
-    return LevelBar(
-        level=level,
-        kind=words.kind_word(level.kind),
-        value=format_quantity(level.value, level.unit) if level.value is not None else "none",
-        length=100.0 * value / widest,
-        lost=max(0.0, 100.0 * (ceiling - value) / widest) if gap is not None else 0.0,
-        band=(100.0 * band[0] / widest, min(100.0, 100.0 * band[1] / widest)) if band else None,
-        band_text=_band_text(level),
-        gap=signed(gap.amount, gap.unit) if gap else "",
-        share=signed_share(gap.share) if gap else "",
-        direction=direction,
-        shares=words.share_lines(gap),
-        facts=trace(level.record, samples) if level.record is not None else (),
+def _bar(
+    level: Level, ceiling: float, widest: float, facts: tuple[tuple[str, str], ...]
+) -> doc.Bar:
+    value, gap, band = level.value or 0.0, level.gap, level.expected
+    source = f" ({level.expected_source})" if level.expected_source else ""
+    bar = doc.Bar(
+        name=level.name,
+        value=format_quantity(value, level.unit) if level.value is not None else "none",
+        has_value=level.value is not None,
+        length=value / widest,
+        kind="muted" if level.note else kind_word(level.kind),
+        band=(band[0] / widest, min(1.0, band[1] / widest)) if band else None,
+        expected=_band_text(level) + source if band else "",
+        is_below=level.is_below,
+        note=level.note or "",
+        source=level.provenance,
+        details=facts,
     )
+    if gap is None:
+        return bar
+    return dataclasses.replace(
+        bar,
+        lost=max(0.0, (ceiling - value) / widest),
+        gap=signed(gap.amount, gap.unit),
+        share=signed_share(gap.share),
+        direction="level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up",
+        cause=gap.cause,
+        parts=tuple(
+            (signed(-share.amount, gap.unit), share.name)
+            for share in gap.shares
+            if abs(share.part) >= TINY
+        ),
+        fix=gap.next,
+    )
+
+
+def kind_word(kind: Kind) -> str:
+    """How a number of this kind is called on paper."""
+    return "published" if kind is Kind.BASELINE else str(kind)
 
 
 def _band_text(level: Level) -> str:
     if level.expected is None:
         return ""
-    place = "Below" if words.is_below_band(level) else "Within"
+    place = "Below" if level.is_below else "Within"
     if level.value is not None and level.value > level.expected[1]:
         place = "Above"
     return f"{place} the expected {range_text(*level.expected, level.unit)}"
 
 
-def _tables(view: RunView, everything: Sequence[Row]) -> tuple[tuple[Table, ...], int]:
-    samples = attempts(view)
+def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
+    if found.findings:
+        items = tuple(
+            doc.Item(text=f.evidence, fix=f.fix, label=label, tone=tone)
+            for f in found.findings
+            for label, tone in [_SEVERITY[f.severity]]
+        )
+        yield doc.Section("Findings", (doc.Findings(items),), count_findings(found.findings))
+    elif view.verdict is not None:
+        yield doc.Only("page", (doc.Section("Findings", (), "None."),))
+
+
+def count_findings(findings: Sequence[Finding]) -> str:
+    """``1 error, 2 warnings``."""
+    number = Counter(finding.severity for finding in findings)
+    words = {severity: label.lower() for severity, (label, _) in _SEVERITY.items()}
+    return ", ".join(counted(number[key], word) for key, word in words.items() if number[key])
+
+
+# ---- device beside device
+
+
+def _devices(groups: Sequence[PeerGroup]) -> Iterator[doc.Block]:
+    if not groups:
+        return
+    outliers = [
+        doc.Paragraph(
+            f"  {peer.label} is an outlier: {group.name}: "
+            f"{format_quantity(peer.value, group.unit)} ({signed_share(peer.deviation)})",
+            "bad",
+        )
+        for group in groups
+        for peer in group.peers
+        if peer.is_outlier
+    ]
+    labels = [peer.label for peer in groups[0].peers]
+    alike = [group for group in groups if [peer.label for peer in group.peers] == labels]
+    yield doc.Section(
+        "GPU to GPU",
+        (
+            doc.Only("text", tuple(outliers) or (doc.Paragraph("  None is an outlier."),)),
+            doc.Only("page", (doc.Card((_peer_table(alike, labels),)),)),
+        ),
+        "Equal cards should give equal numbers. The deviation is from the other cards' median.",
+    )
+
+
+def _peer_table(groups: Sequence[PeerGroup], heads: Sequence[str]) -> doc.Table:
+    """A row a case, a column a device."""
+
+    def cells(group: PeerGroup) -> Iterator[doc.Cell]:
+        at = {peer.label.partition(". ")[0]: peer for peer in group.peers}
+        for head in heads:
+            peer = at.get(head.partition(". ")[0])
+            if peer is None:
+                yield doc.Cell("")
+                continue
+            deviation = signed_share(peer.deviation) if abs(peer.deviation) >= 0.005 else ""
+            yield doc.Cell(
+                format_quantity(peer.value, group.unit),
+                "bad" if peer.is_outlier else "",
+                f"outlier {deviation}" if peer.is_outlier else deviation,
+            )
+
+    return doc.Table(
+        (doc.Column("case", "words"), *(doc.Column(head) for head in heads)),
+        tuple((group.name, *cells(group)) for group in groups),
+    )
+
+
+# ---- all points
+
+
+def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
+    """Every point with its provenance on a page; in text their number and what is wrong."""
     seen = [row for row in everything if row.measured is not None]
+    if not seen:
+        note = "There are none: the run holds no measured point."
+        yield doc.Only("page", (doc.Section("All points", (), note),))
+        return
+    samples, names = attempts(view), name_devices(devices(seen))
     # What went wrong is never what a full table leaves out.
-    names = name_devices(devices(seen))
-    kept = sorted(range(len(seen)), key=lambda n: (_is_plain(seen[n]), n))[:MAX_ROWS]
-    tables = []
+    order = sorted(range(len(seen)), key=lambda n: (is_usable(seen[n]), n))
+    shown = {id(seen[n]) for n in order[:MAX_ROWS]}
+    folds, lines = [], []
+    muted: dict[str, None] = {}
+    explained = {BENCHMARK} if readable(view) else set()  # each training's own line says it
     for name in dict.fromkeys(row.benchmark for row in seen):
         own = [row for row in seen if row.benchmark == name]
-        chosen = sorted((seen[n] for n in kept if seen[n].benchmark == name), key=_table_order)
-        tables.append(
-            Table(
-                name=name,
-                summary=words.count_states(row.measured for row in own if row.measured),
-                rows=tuple(_table_row(row, samples, names) for row in chosen),
-            )
-        )
-    return tuple(tables), len(seen) - len(kept)
+        chosen = sorted((row for row in own if id(row) in shown), key=_table_order)
+        summary = count_states(row.measured for row in own if row.measured)
+        table = doc.Table(_POINT_COLUMNS, tuple(_line(row, samples, names) for row in chosen))
+        folds.append(doc.Fold(name, (table,), is_open=len(chosen) <= 24, note=summary))
+        lines.append(doc.Paragraph(f"{name}: {summary}"))
+        for row in (row for row in chosen if not is_usable(row) and name not in explained):
+            words = f"  {_label(row)}, {names[row.device, row.index]}: {_state(row.measured)}"
+            muted.setdefault(words)
+    left = len(seen) - len(shown)
+    note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
+    note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""
+    yield doc.Only("page", (doc.Section("All points", tuple(folds), note),))
+    lines += [doc.Paragraph(words, "dim") for words in itertools.islice(muted, _MAX_STATES)]
+    if len(muted) > _MAX_STATES:
+        lines.append(doc.Paragraph(f"  and {len(muted) - _MAX_STATES} more", "dim"))
+    yield doc.Only("text", (doc.Section("Points", tuple(lines)),))
+
+
+_POINT_COLUMNS = (
+    doc.Column("case", "words"),
+    doc.Column("device", "words"),
+    doc.Column("value"),
+    doc.Column("interval"),
+    doc.Column("of claim"),
+    doc.Column("expected"),
+)
+
+
+def is_usable(row: Row) -> bool:
+    """Whether the row's point has a value that may be judged."""
+    return row.measured is not None and row.measured.is_usable
 
 
 def _table_order(row: Row) -> tuple[object, ...]:
@@ -268,61 +462,60 @@ def _table_order(row: Row) -> tuple[object, ...]:
     return dtype_order(str(row.case.get("dtype"))), family, numbers, where, row.count
 
 
-def _is_plain(row: Row) -> bool:
-    record = row.measured
-    return record is not None and record.is_usable
-
-
-def _table_row(row: Row, samples: Mapping[str, Record], names: Mapping[Device, str]) -> TableRow:
+def _line(row: Row, samples: Mapping[str, Record], names: Mapping[Device, str]) -> doc.Line:
     record = row.measured
     assert record is not None
-    value = record.value
-    metric = {"flop_rate": "", "byte_rate": ""}.get(row.metric, row.metric.replace("_", " "))
+    value, limit = record.value, record.limit
     device = names[row.device, row.index]
-    if record.kind is Kind.BASELINE:
-        device += ", published"
-    return TableRow(
-        label=" ".join(part for part in (case_text(row.benchmark, row.case), metric) if part),
-        device=device if row.count == 1 else f"{device}, {row.count} at once",
-        value=format_quantity(value, row.unit) if value is not None else "no value",
-        spread=_spread(record),
-        share=format_share(value / record.limit.value)
-        if value is not None and record.limit is not None and record.limit.value
-        else "",
-        expected=_expected(row),
-        state=_state(record),
-        muted=not _is_plain(row),
-        facts=trace(record, samples, row.predicted),
+    device += ", published" if record.kind is Kind.BASELINE else ""
+    expected = row.predicted.interval if row.predicted is not None else None
+    spread = ""
+    if record.interval is not None and value:
+        half = (record.interval[1] - record.interval[0]) / 2.0 / abs(value)
+        spread = f"± {format_share(half)}"
+    return doc.Line(
+        (
+            _label(row),
+            device if row.count == 1 else f"{device}, {row.count} at once",
+            format_quantity(value, row.unit) if value is not None else "no value",
+            spread,
+            format_share(value / limit.value)
+            if value is not None and limit and limit.value
+            else "",
+            range_text(*expected, row.unit) if expected is not None else "",
+        ),
+        tone="" if is_usable(row) else "dim",
+        note=_state(record),
+        details=trace(record, samples, row.predicted),
     )
 
 
-def _spread(record: Record) -> str:
-    if record.interval is None or not record.value:
+def _label(row: Row) -> str:
+    """The case, and what of it was measured where the unit alone does not say it."""
+    metric = "" if row.metric in ("flop_rate", "byte_rate") else metric_text(row.metric)
+    return ", ".join(part for part in (case_text(row.benchmark, row.case), metric) if part)
+
+
+def metric_text(metric: str) -> str:
+    """``optimizer time`` for ``time.optimizer``, ``MFU`` for ``mfu``."""
+    whole, _, part = metric.partition(".")
+    words = f"{part} {whole}" if part else whole
+    return words.upper() if words in ("mfu", "hfu") else words.replace("_", " ")
+
+
+def _state(record: Record | None) -> str:
+    if record is None or record.is_usable:
         return ""
-    half = (record.interval[1] - record.interval[0]) / 2.0 / abs(record.value)
-    return f"± {format_share(half)}"
-
-
-def _expected(row: Row) -> str:
-    if row.predicted is None or row.predicted.interval is None:
-        return ""
-    return range_text(*row.predicted.interval, row.unit)
-
-
-def _state(record: Record) -> str:
     if record.status is not Status.OK:
         return f"{record.status}: {record.reason or 'no reason given'}"
-    if record.disturbed is not None:
-        return f"disturbed: {record.disturbed}"
-    return ""
+    return f"disturbed: {record.disturbed}" if record.disturbed is not None else "no value"
 
 
-def count_findings(findings: Sequence[Finding]) -> str:
-    """``1 error, 2 warnings``."""
-    number = Counter(finding.severity for finding in findings)
-    spelled: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
-    return ", ".join(
-        f"{number[level]} {word}{'s' * (number[level] != 1)}"
-        for level, word in spelled.items()
-        if number[level]
-    )
+def count_states(points: Iterable[Record]) -> str:
+    """``41 points, 3 disturbed, 2 skipped``."""
+    points = list(points)
+    states = Counter(str(p.status) for p in points if p.status is not Status.OK)
+    disturbed = sum(p.disturbed is not None for p in points if p.status is Status.OK)
+    parts = [counted(len(points), "point")]
+    parts += [f"{disturbed} disturbed"] if disturbed else []
+    return ", ".join(parts + [f"{n} {state}" for state, n in sorted(states.items())])

@@ -18,10 +18,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.judge import judge
+from trainrig.analysis.judge import judge, resume_command
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
-from trainrig.machine import Snapshot, environment_digest, from_dict, inspect, to_dict, value_or
+from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
 from trainrig.process.worker import Worker
 from trainrig.record import Finding, Kind, Outcome, Record, Verdict
 from trainrig.runner.executor import Executor
@@ -35,7 +35,7 @@ from trainrig.runner.storage import storage_target, with_storage
 from trainrig.runner.targets import HOST, Target, find_targets
 from trainrig.runner.training import TextShelf, with_training
 from trainrig.runner.view import published_baselines, view_of
-from trainrig.store import RunData, RunWriter, create_run, read_run, resume_run
+from trainrig.store import RunWriter, create_run, read_run, resume_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +137,12 @@ def close_run(
     run: RunWriter, findings: Iterable[Finding], interrupted: str | None
 ) -> Qualification:
     """Judge what is there and write the report."""
-    from trainrig.report.render.old_html import render_html
+    from trainrig.report.run_report import render_html
 
-    records = read_run(run.path).records
-    verdict = judge(records, findings, interrupted, str(run.path))
+    stored = read_run(run.path)
+    records = stored.records
+    again = resume_command(str(stored.config.get("verb")), str(run.path))
+    verdict = judge(records, findings, interrupted, again)
     run.write_verdict(verdict)
     run.write_report(render_html([view_of(read_run(run.path))]))
     return Qualification(
@@ -149,15 +151,6 @@ def close_run(
         num_records=len(records),
         interrupted=interrupted is not None,
     )
-
-
-def judge_run(run: RunData) -> Verdict:
-    """The verdict a run was given; one for what is there if it was cut off before."""
-    if run.verdict is not None:
-        return run.verdict
-    findings = diagnose(from_dict(run.machine)) if run.machine else ()
-    why = "the run was cut off before its verdict"
-    return judge(run.records, findings, why, str(run.path))
 
 
 def check_budget(budget: float) -> None:

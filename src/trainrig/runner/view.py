@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.run_view import RunView
+from trainrig.doctor import diagnose
+from trainrig.machine import from_dict
 from trainrig.record import Record
 from trainrig.store import RunData
 
@@ -26,3 +31,14 @@ def view_of(run: RunData) -> RunView:
         problems=run.problems,
         baselines=published_baselines(),
     )
+
+
+def judged_view(run: RunData) -> RunView:
+    """A run with its verdict, or one for what is there: cut off, or with records lost since."""
+    view = view_of(run)
+    if run.verdict is not None:
+        return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
+    findings = diagnose(from_dict(run.machine)) if run.machine else ()
+    why = "the run was cut off before its verdict"
+    again = resume_command(str(run.config.get("verb")), str(run.path))
+    return dataclasses.replace(view, verdict=judge(run.records, findings, why, again))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from trainrig.errors import DataError
-from trainrig.record import Outcome, Record, Verdict, from_json, verdict_from_json
+from trainrig.record import Record, Verdict, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
 from trainrig.store.run_folder import (
     CONFIG,
@@ -40,22 +40,30 @@ class RunData:
     problems: tuple[str, ...]
     """What was missing or torn, in words."""
 
+    @property
+    def lost(self) -> str | None:
+        """Why records that were once written are not here, if that is known."""
+        return next((each for each in self.problems if each in (_GONE, _TORN)), None)
+
+
+_GONE = f"{RECORDS} is gone"
+_TORN = "the last record was cut off while it was written"
+
 
 def read_run(path: Path) -> RunData:
     """The run at ``path``: its folder, its bundle, or a folder that holds one run.
 
+    A bare name that is not here is looked for in runs/.
+
     Raises DataError for what is not a run, was written under another schema, or
     has a damaged line before its last.
     """
+    if path.parent == Path() and not path.exists() and (Path("runs") / path).exists():
+        path = Path("runs") / path
     try:
         if path.is_dir():
             folder = path if (path / CONFIG).is_file() else _only_run(path)
-            names = [CONFIG, MACHINE, RECORDS, VERDICT]
-            series = sorted((folder / SERIES).glob("[!.]*.jsonl"))
-            names += [f"{SERIES}/{file.name}" for file in series]
-            read = {name: read_file(folder / name) for name in names}
-            files = {name: data for name, data in read.items() if data is not None}
-            return _parse(folder.resolve().name, folder, files)
+            return _parse(folder.resolve().name, folder, _folder_files(folder))
         exists = path.exists()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "check its permissions") from None
@@ -65,7 +73,7 @@ def read_run(path: Path) -> RunData:
     if exists:
         raise DataError(f"neither a run nor a bundle: {path}", "name a folder inside runs/")
     raise DataError(
-        f"no such run: {path}", "name a folder inside runs/; trainrig qualify makes one"
+        f"no such run: {path}", "trainrig qualify makes one in runs/ and prints its path"
     )
 
 
@@ -85,14 +93,20 @@ def _only_run(parent: Path) -> Path:
     raise DataError(f"not a run: {parent} has no {CONFIG}", "name a folder inside runs/")
 
 
+def _folder_files(folder: Path) -> dict[str, bytes]:
+    names = [CONFIG, MACHINE, RECORDS, VERDICT]
+    names += [f"{SERIES}/{file.name}" for file in sorted((folder / SERIES).glob("[!.]*.jsonl"))]
+    found = {name: read_file(folder / name) for name in names}
+    return {name: data for name, data in found.items() if data is not None}
+
+
 def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
     problems: list[str] = []
     config = parse_config(files.get(CONFIG), path)
     machine = _parse_object(MACHINE, files, problems)
     if RECORDS not in files:
-        problems.append(f"{RECORDS} is gone")
+        problems.append(_GONE)
     records = _parse_records(files.get(RECORDS, b""), path, problems)
-    torn = files.get(RECORDS, b"?")[-1:] not in (b"\n", b"")
     series = {
         Path(file).stem: _parse_series(data)
         for file, data in files.items()
@@ -101,12 +115,6 @@ def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
     verdict = None
     if VERDICT in files:
         verdict = verdict_from_json(files[VERDICT])
-        lost = (verdict.num_records or 0) - len(records)
-        if lost > 0 and not torn:
-            problems.append(f"{lost} of the {verdict.num_records} records are gone")
-        if lost > 0 or torn:  # what was judged is no longer there
-            reason = f"{problems[-1]}; the verdict was {verdict.outcome}"
-            verdict = replace(verdict, outcome=Outcome.INCOMPLETE, reason=reason)
     else:
         problems.append("the run was cut off before its verdict")
     return RunData(
@@ -139,7 +147,7 @@ def _parse_object(
 def _parse_records(data: bytes, path: Path, problems: list[str]) -> tuple[Record, ...]:
     *lines, torn = data.split(b"\n")
     if torn:
-        problems.append("the last record was cut off while it was written")
+        problems.append(_TORN)
     records = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reports import markdown
 from training_summaries import JITTER, printed, results_of, summary, training_view
 from trainrig.analysis.compare_training import Speedup, compare_trainings, shortened, speedups
 from trainrig.analysis.run_view import RunView
@@ -22,8 +23,7 @@ from trainrig.cli import report as report_verb
 from trainrig.errors import DataError, TrainrigError
 from trainrig.record import Kind, Outcome, Record, Status, Verdict
 from trainrig.report.document import Section, Table
-from trainrig.report.render.old_html import render_html
-from trainrig.report.render.old_markdown import markdown
+from trainrig.report.run_report import render_html
 from trainrig.report.training_report import training_blocks, training_document
 from trainrig.store import create_run
 

@@ -9,6 +9,7 @@ import pytest
 
 import report_views as made
 from report_views import claimed_memory, matmul_case, point
+from reports import markdown
 from trainrig.analysis.compare import compare_runs, to_dict
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView
@@ -18,7 +19,6 @@ from trainrig.predict import gpu_claims
 from trainrig.record import Record, Status
 from trainrig.report.compare_report import comparison_document
 from trainrig.report.render.markdown import to_markdown
-from trainrig.report.render.old_markdown import markdown
 
 OWNER = "the owner of two RTX 4090s"
 QHDUAN = "qhduan"
@@ -282,7 +282,7 @@ def test_a_healthy_run_says_nothing_of_the_kind() -> None:
 
 def test_answers_stand_in_the_markdown() -> None:
     text = markdown(view_of(published("RTX 4090", OWNER)))
-    assert "**Explanations**" in text
+    assert "#### Explanations" in text
     assert "There is no P2P between them" in text
 
 

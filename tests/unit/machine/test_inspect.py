@@ -16,7 +16,8 @@ from trainrig.cli.inspect import chip_names, command
 from trainrig.errors import UsageError
 from trainrig.machine import Missing, Snapshot, from_dict
 from trainrig.machine.snapshot import Disk, Mount
-from trainrig.report.machine_report import findings_lines, machine_rows
+from trainrig.report.document import Paragraph, Section
+from trainrig.report.machine_report import machine_document, machine_rows
 
 
 @pytest.fixture
@@ -92,7 +93,8 @@ def test_a_disk_with_dozens_of_mounts_takes_one_line() -> None:
 
 
 def test_no_findings_is_said() -> None:
-    assert findings_lines(()) == ["no findings"]
+    blocks = machine_document(healthy(), {}, ()).blocks
+    assert blocks[-1] == Section("Findings", (Paragraph("no findings"),))
 
 
 @pytest.mark.parametrize("wait", ["0", "-1", "nan", "x", "1e9", ""])

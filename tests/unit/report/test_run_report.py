@@ -11,22 +11,16 @@ import pytest
 
 import report_views as made
 from report_views import GPU, claimed, claimed_link, claimed_memory, matmul_case, point
-from trainrig.analysis.device_ranking import run_groups
+from reports import markdown, print_report
+from trainrig.analysis.device_ranking import peer_groups, run_groups
 from trainrig.analysis.evidence import intensity_of
 from trainrig.analysis.match import join
-from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls
+from trainrig.analysis.run_summary import device_names, missing, summarise, verdict_of
+from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls, largest_gap
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
-from trainrig.report.render.old_markdown import markdown
-from trainrig.report.render.old_terminal import print_report
-from trainrig.report.run_report import MAX_ROWS, build_page
-from trainrig.report.words import (
-    device_names,
-    gaps_in,
-    largest_gap,
-    largest_gap_sentence,
-    verdict_word,
-)
+from trainrig.report import document as doc
+from trainrig.report.run_report import MAX_ROWS, run_document
 
 
 def run_of(*records: Record, **more: Any) -> RunView:
@@ -275,9 +269,9 @@ def test_without_its_fault_the_cause_is_not_named(name: str) -> None:
     """The same step without conditions, machine and neighbours: the cause is gone."""
     view, said = CAUSES[name]
     last = only(view).levels[-1]
-    assert last.record is not None
+    record = next(record for record in view.records if record.id == last.record)
     assert last.value is not None
-    bare = big(130e12, device=last.record.device, device_index=last.record.device_index)
+    bare = big(130e12, device=record.device, device_index=record.device_index)
     cause = gap_of(run_of(claimed("fp16", 165.2e12, bare.device or ""), bare)).cause
     assert not cause.startswith(said)
 
@@ -302,7 +296,7 @@ def test_the_worst_level_is_the_one_below_its_band() -> None:
     view = run_of(
         CLAIM, claimed("fp32", 82.6e12), big(80e12), made.predicted(slow, 70e12, 80e12), slow
     )
-    assert largest_gap_sentence(view).startswith(
+    assert summarise(view).largest_gap.startswith(
         f"fp32 compute of {GPU}: best matmul reaches 60.0 of 82.6 TFLOPS (−27 %), below"
     )
     without = dataclasses.replace(
@@ -314,7 +308,7 @@ def test_the_worst_level_is_the_one_below_its_band() -> None:
 def test_disturbed_levels_are_never_the_worst() -> None:
     view = run_of(CLAIM, big(10e12, disturbed="busy"))
     assert largest_gap(build_waterfalls(view)) is None
-    assert largest_gap_sentence(view) == "No level can be judged: every point was disturbed."
+    assert summarise(view).largest_gap == "No level can be judged: every point was disturbed."
 
 
 @pytest.mark.parametrize(
@@ -326,14 +320,14 @@ def test_disturbed_levels_are_never_the_worst() -> None:
     ],
 )
 def test_no_worst_level_is_said(view: RunView, said: str) -> None:
-    assert largest_gap_sentence(view).startswith(said)
+    assert summarise(view).largest_gap.startswith(said)
 
 
 def test_the_verdict_is_never_guessed() -> None:
-    assert verdict_word(run_of()) == "PASS"
-    assert verdict_word(run_of(verdict=None)) == "NO VERDICT"
+    assert verdict_of(run_of())[0] == "PASS"
+    assert verdict_of(run_of(verdict=None))[0] == "NO VERDICT"
     published = run_of(verdict=None, config={"origin": "published figures"})
-    assert verdict_word(published) == "NOT JUDGED"
+    assert verdict_of(published)[0] == "NOT JUDGED"
 
 
 def test_devices_are_counted() -> None:
@@ -344,37 +338,59 @@ def test_devices_are_counted() -> None:
 # The page
 
 
-def test_the_odd_card_is_marked_and_no_other() -> None:
-    page = build_page(made.gpu_view(8, slow_card=3))
-    odd = {peer.label for group in page.peers for peer in group.peers if peer.odd}
-    assert odd == {"GPU 3"}
-    whole = build_page(made.gpu_view(8))
-    assert not any(peer.odd for group in whole.peers for peer in group.peers)
+def points_of(view: RunView) -> doc.Section:
+    """The section of all points."""
+    for block in run_document([view]).blocks:
+        if isinstance(block, doc.Only) and block.where == "page":
+            (section,) = block.blocks
+            if isinstance(section, doc.Section) and section.title == "All points":
+                return section
+    raise AssertionError("no points")
 
 
-def test_the_judge_decides_which_card_is_odd() -> None:
+def test_the_outlier_is_marked_and_no_other() -> None:
+    def outliers(view: RunView) -> set[str]:
+        groups = peer_groups(view, rows(view))
+        return {peer.label for group in groups for peer in group.peers if peer.is_outlier}
+
+    assert outliers(made.gpu_view(8, slow_card=3)) == {"GPU 3"}
+    assert outliers(made.gpu_view(8)) == set()
+
+
+def test_the_judge_decides_which_card_is_an_outlier() -> None:
     """A card that is behind but was not named by the verdict is shown with its deviation only."""
-    page = build_page(dataclasses.replace(made.gpu_view(8, slow_card=3), verdict=passed()))
-    behind = [peer for group in page.peers for peer in group.peers if peer.deviation == "−16 %"]
+    view = dataclasses.replace(made.gpu_view(8, slow_card=3), verdict=passed())
+    groups = peer_groups(view, rows(view))
+    behind = [peer for group in groups for peer in group.peers if peer.deviation < -0.15]
     assert behind
-    assert not any(peer.odd for peer in behind)
+    assert not any(peer.is_outlier for peer in behind)
 
 
 def test_what_went_wrong_is_never_left_out_of_a_full_table() -> None:
     good = [point("matmul", matmul_case("fp16", size), 1e14) for size in range(1, MAX_ROWS + 50)]
     bad = big(None, status=Status.FAILED, reason="wrong answer: 3 of 4 probes")
-    page = build_page(run_of(*good, bad))
-    (table,) = page.tables
+    section = points_of(run_of(*good, bad))
+    (fold,) = section.blocks
+    assert isinstance(fold, doc.Fold)
+    (table,) = fold.blocks
+    assert isinstance(table, doc.Table)
     assert len(table.rows) == MAX_ROWS
-    assert page.left_out == 50
-    assert any(row.state == "failed: wrong answer: 3 of 4 probes" for row in table.rows)
-    assert table.summary == f"{MAX_ROWS + 50} points, 1 failed"
+    assert "50 more points" in section.note
+    assert any(line.note == "failed: wrong answer: 3 of 4 probes" for line, _ in table.lines())
+    assert fold.note == f"{MAX_ROWS + 50:,} points, 1 failed"
 
 
 def test_provenance_names_workers_samples_and_conditions() -> None:
-    page = build_page(made.gpu_view())
-    row = next(r for t in page.tables for r in t.rows if r.label == "fp16 8192 × 8192 × 8192")
-    facts = dict(row.facts)
+    folds = points_of(made.gpu_view()).blocks
+    lines = [
+        (cells[0].text, line)
+        for fold in folds
+        if isinstance(fold, doc.Fold)
+        for table in fold.blocks
+        if isinstance(table, doc.Table)
+        for line, cells in table.lines()
+    ]
+    facts = dict(next(line.details for case, line in lines if case == "fp16 8192 × 8192 × 8192"))
     assert facts["Worker 1"].startswith("6.85 ms; 11 samples, 6.82 ms to 6.89 ms; converged")
     assert facts["Conditions"] == "sm clock 2.52 GHz; power 431 W; temperature 71 °C"
     assert facts["Formula"] == "2·m·k·n / time"
@@ -392,8 +408,8 @@ def test_runs_are_compared_at_the_case_that_they_share() -> None:
     assert group.name == "fp16 8192 × 8192 × 8192"
     shown = [(peer.label, peer.value, peer.deviation) for peer in group.peers]
     assert shown == [
-        ("1. RTX 4090", "160 TFLOPS", "−33 %"),
-        ("2. A100 SXM4 80GB", "240 TFLOPS", ""),
+        ("1. RTX 4090", 160e12, pytest.approx(-1 / 3)),
+        ("2. A100 SXM4 80GB", 240e12, 0.0),
     ]
     third = run_of(big(240e12, disturbed="busy"))
     assert run_groups([first, third]) == ()
@@ -402,7 +418,7 @@ def test_runs_are_compared_at_the_case_that_they_share() -> None:
 def test_planned_cases_without_a_result_are_counted() -> None:
     seen, planned = big(160e12), point("matmul", matmul_case("fp16", 4096), 1e14)
     view = run_of(seen, made.predicted(seen, 1e14, 2e14), made.predicted(planned, 1e14, 2e14))
-    assert gaps_in(view) == ("the machine was not described", "1 of 2 planned cases have no result")
+    assert missing(view) == ("the machine was not described", "1 of 2 planned cases have no result")
 
 
 def test_a_strangers_dtype_never_becomes_a_command() -> None:
@@ -426,7 +442,7 @@ def printed(view: RunView, width: int = 80, **more: Any) -> str:
 def test_the_terminal_report_keeps_its_width(width: int) -> None:
     text = printed(made.gpu_view(2, slow_card=1), width)
     assert max(map(len, text.splitlines())) <= width
-    for said in ("FAIL", "Largest gap:", "GPU 1 is odd", "unverified on hardware", "error:"):
+    for said in ("FAIL", "Largest gap:", "GPU 1 is an outlier", "unverified on hardware", "Error:"):
         assert said in text
 
 

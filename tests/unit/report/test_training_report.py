@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from experiment_views import experiments_view
+from reports import markdown, print_report
 from training_summaries import printed, summary, training_view
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import PublishedFigure, published_figures
@@ -19,9 +20,7 @@ from trainrig.catalog.published.training import baselines, published_for
 from trainrig.record import Kind, Record, Status, new_id
 from trainrig.report.document import Findings, Paragraph, Section, Table
 from trainrig.report.render.markdown import to_markdown
-from trainrig.report.render.old_html import render_html
-from trainrig.report.render.old_markdown import markdown
-from trainrig.report.render.old_terminal import print_report
+from trainrig.report.run_report import render_html
 from trainrig.report.training_report import (
     published_outliers,
     training_blocks,
@@ -295,12 +294,12 @@ def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> Non
     view = training_view(summary("our DDP", 1.0), records=(busy,))
     stream = io.StringIO()
     print_report(view, Console(file=stream, width=100))
-    assert "Experiments: They are compared with each other" in stream.getvalue()
+    assert "Training: our DDP, 8.00 samples/s" in stream.getvalue()
     assert "training: 1 point, 1 disturbed" in stream.getvalue()
     assert "others used" not in stream.getvalue() and "Largest gap" not in stream.getvalue()
-    assert ">our DDP time<" in render_html([view]) and "a5027ba6" not in markdown(view)
+    assert "our DDP, time" in render_html([view]) and "a5027ba6" not in markdown(view)
     print_report(dataclasses.replace(view, series={}), Console(file=stream, width=100))
-    assert "our DDP time, unknown device: disturbed: others used 82 %" in stream.getvalue()
+    assert "our DDP, time, unknown device: disturbed: others used 82 %" in stream.getvalue()
 
 
 def test_the_page_of_two_runs_holds_one_against_the_other() -> None:

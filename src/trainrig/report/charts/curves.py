@@ -9,7 +9,6 @@ run of ten thousand points still makes one page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from trainrig.analysis.evidence import square_size
 from trainrig.analysis.match import Row, claim_for
@@ -18,6 +17,7 @@ from trainrig.analysis.waterfall import devices, dtype_order, is_burst
 from trainrig.benchmarks.labels import Device, case_text, name_devices
 from trainrig.record import Record, Scalar, Status
 from trainrig.report.charts.svg import Axis, Chart, Point, Series
+from trainrig.report.document import Figure
 from trainrig.stats import AGREEMENT, median
 from trainrig.units import binary, format_quantity, si_scale
 
@@ -31,15 +31,6 @@ MAX_POINTS = 64
 COLOURS = 7
 _LOG_SPAN = 20.0
 """Lines that differ by more than this factor need a logarithmic axis."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A chart with the words around it."""
-
-    chart: Chart
-    caption: str
-    wide: bool = False
 
 
 def curves(view: RunView, everything: Sequence[Row]) -> tuple[Figure, ...]:

@@ -7,7 +7,7 @@ of its dtype that the same device, or the same source, was seen to reach: not of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainrig.analysis.match import Row
@@ -16,7 +16,8 @@ from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import devices, is_burst
 from trainrig.benchmarks.labels import Device, case_text, name_devices
 from trainrig.record import Record, Status
-from trainrig.units import format_share, si_scale
+from trainrig.report.document import Beside, Block, Card, Cell, Column, Fold, Section, Table
+from trainrig.units import capital, counted, format_quantity, format_share, si_scale
 
 MAX_MAPS = 12
 MAX_GRIDS = 4
@@ -31,61 +32,40 @@ _ONE_RATE = frozenset(["fp16", "bf16"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One batch and sequence."""
-
-    value: str
-    """In the map's unit."""
-    share: str
-    """Of the grid's peak; empty where none is known."""
-    level: int
-    """The colour, 0 to len(LEVELS)."""
-    flat: bool = False
-    """Whether it lies in a row that is bound by launches."""
-    note: str = ""
-    """Why it is not judged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """One device's cells."""
-
-    label: str
-    source: str
-    """Whose numbers: empty for what this run saw."""
-    peak: str
-    batches: tuple[int, ...]
-    seqs: tuple[int, ...]
-    cells: tuple[tuple[Cell | None, ...], ...]
-    """By batch, then by sequence."""
-
-    @property
-    def has_notes(self) -> bool:
-        """Whether any cell is not to be judged."""
-        return any(cell.note for line in self.cells for cell in line if cell)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """One layer and pass."""
+    """One layer and pass: a table for each device or source."""
 
     title: str
-    unit: str
-    grids: tuple[Grid, ...]
-    folded: bool
-    """Shown only when asked for: the forward pass by itself."""
+    tables: tuple[Table, ...]
+    is_forward: bool
+    """The forward pass by itself, shown only when asked for."""
 
-    @property
-    def has_flat(self) -> bool:
-        """Whether any cell is bound by launches."""
-        return any(cell.flat for grid in self.grids for line in grid.cells for cell in line if cell)
+
+def heat_section(
+    view: RunView, everything: Sequence[Row], patterns: Iterable[Pattern]
+) -> Iterator[Block]:
+    """All maps of a run, if it has any."""
+    maps = heat_maps(view, everything, patterns)
+    if not maps:
+        return
+    cards = {
+        found: Card((Section(capital(found.title), (Beside(found.tables),)),)) for found in maps
+    }
+    forward = tuple(card for found, card in cards.items() if found.is_forward)
+    fold = Fold(f"{counted(len(forward), 'more map')}: the forward pass by itself", forward)
+    yield Section(
+        "Layers by batch and sequence",
+        (*(c for m, c in cards.items() if not m.is_forward), *([fold] if forward else [])),
+        "In each cell the rate, and its share of the best matmul that the same device or source "
+        "reached; darker is more. *, outlined: launch-bound.  ?: noisy or no value.",
+    )
 
 
 def heat_maps(
-    view: RunView, everything: Sequence[Row], said: Iterable[Pattern] = ()
+    view: RunView, everything: Sequence[Row], patterns: Iterable[Pattern] = ()
 ) -> tuple[HeatMap, ...]:
-    """The maps that the run's layers fill; ``said`` tells which cells are bound by launches."""
-    flat = {name for pattern in said if pattern.id == "launch-bound" for name in pattern.records}
+    """The maps that the run's layers fill; ``patterns`` tell which cells are launch-bound."""
+    flat = {name for one in patterns if one.id == "launch-bound" for name in one.records}
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in everything:
         if _is_cell(row) and row.count == 1:
@@ -146,10 +126,9 @@ def _map(
     ]
     case = {k: v for k, v in first.case.items() if k not in ("batch", "seq")}
     return HeatMap(
-        title=case_text("layer", case),
-        unit=unit,
-        grids=tuple(grids[:MAX_GRIDS]),
-        folded=first.case.get("pass") != PASSES[0],
+        title=f"{case_text(first.benchmark, case)}, {unit}",
+        tables=tuple(grids[:MAX_GRIDS]),
+        is_forward=first.case.get("pass") != PASSES[0],
     )
 
 
@@ -165,35 +144,33 @@ def _grid(
     peak: float | None,
     scale: float,
     flat: set[str],
-) -> Grid:
+) -> Table:
     at = {_place(record.case): record for record in records}
-    batches = tuple(sorted({batch for batch, _ in at}))[:MAX_AXIS]
-    seqs = tuple(sorted({seq for _, seq in at}))[:MAX_AXIS]
-    return Grid(
-        label=label,
-        source=source,
-        peak=f"{peak / scale:.0f}" if peak else "",
-        batches=batches,
-        seqs=seqs,
-        cells=tuple(
-            tuple(_cell(at.get((batch, seq)), peak, scale, flat) for seq in seqs)
+    batches = sorted({batch for batch, _ in at})[:MAX_AXIS]
+    seqs = sorted({seq for _, seq in at})[:MAX_AXIS]
+    best = f"best matmul {format_quantity(peak, records[0].unit)}" if peak else "no matmul measured"
+    return Table(
+        (Column("batch"), *(Column(f"seq {seq}") for seq in seqs)),
+        tuple(
+            (str(batch), *(_cell(at.get((batch, seq)), peak, scale, flat) for seq in seqs))
             for batch in batches
         ),
+        title=label,
+        notes=(f"{best}; published by {source}" if source else best,),
     )
 
 
-def _cell(record: Record | None, peak: float | None, scale: float, flat: set[str]) -> Cell | None:
+def _cell(record: Record | None, peak: float | None, scale: float, flat: set[str]) -> Cell:
     if record is None:
-        return None
+        return Cell("")
     if record.status is not Status.OK or not record.value:
-        return Cell(value=str(record.status), share="", level=0, note=record.reason or "")
+        return Cell(f"{record.status}?", shade=0)
     share = record.value / peak if peak else None
     return Cell(
-        value=f"{record.value / scale:#.3g}".rstrip("."),
-        share=format_share(share) if share is not None else "",
-        level=sum(share >= level for level in LEVELS) if share is not None else 0,
-        flat=record.id in flat,
-        note=f"disturbed: {record.disturbed}" if record.disturbed else "",
+        f"{record.value / scale:#.3g}".rstrip(".") + ("?" if record.disturbed else ""),
+        small=format_share(share) if share is not None else "",
+        shade=sum(share >= level for level in LEVELS) if share is not None else 0,
+        marked=record.id in flat,
     )
 
 
@@ -256,34 +233,3 @@ def _their_peak(view: RunView, record: Record) -> float | None:
         and str(other.source).startswith(who)
     ]
     return max(found, default=0.0) or None
-
-
-# ---- as a plain table, for the terminal and for markdown
-
-
-def heat_table(
-    one: HeatMap, max_columns: int
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Headings and lines: batches down, each grid's sequences across, own devices first."""
-    columns = [(grid, n) for grid in one.grids for n in range(len(grid.seqs))][:max_columns]
-    batches = sorted({batch for grid, _ in columns for batch in grid.batches})
-    headings = ("batch", *(f"{grid.label}, {grid.seqs[n]} tokens" for grid, n in columns))
-    lines = [(str(batch), *(_text(grid, batch, n) for grid, n in columns)) for batch in batches]
-    return headings, tuple(lines)
-
-
-def _text(grid: Grid, batch: int, column: int) -> str:
-    if batch not in grid.batches:
-        return ""
-    cell = grid.cells[grid.batches.index(batch)][column]
-    if cell is None:
-        return ""
-    mark = "*" if cell.flat else "?" if cell.note else ""
-    return f"{cell.value}{mark}" + (f" {cell.share}" if cell.share else "")
-
-
-def heat_legend(one: HeatMap) -> str:
-    """What stands in the cells."""
-    peaks = ", ".join(f"{grid.label} {grid.peak}" for grid in one.grids if grid.peak)
-    said = f"{one.unit}; share of the best matmul ({peaks})" if peaks else one.unit
-    return said + ("; *: launch-bound" if one.has_flat else "")

@@ -21,13 +21,13 @@ from trainrig.record import Kind
 from trainrig.report.charts.curves import (
     COLOURS,
     MAX_POINTS,
-    Figure,
     by_dtype,
     claim_of,
     one_device,
     value_of,
 )
 from trainrig.report.charts.svg import Axis, Chart, Note, Point, Series
+from trainrig.report.document import Figure
 from trainrig.units import amount_of, format_quantity, si_scale
 
 _MIN_POINTS = 3
@@ -79,7 +79,7 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     )
     seen = "published" if is_published(view) else "measured"
     caption = _CAPTION.format(seen=seen, slopes=_slope_text(slopes))
-    return Figure(chart=chart, caption=caption, wide=True)
+    return Figure(chart=chart, caption=caption, is_wide=True)
 
 
 def _slope_text(slopes: dict[str, float]) -> str:

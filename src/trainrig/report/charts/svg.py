@@ -65,6 +65,8 @@ class Axis:
     """Where the ticks go; chosen from the range if empty."""
     word: Callable[[float], str] | None = None
     """How a tick reads."""
+    from_zero: bool = True
+    """A linear axis begins at zero, or near its lowest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +149,11 @@ def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Sc
     low, high = min(values), max(values)
     if axis.log:
         low, high = (low / 1.15, high * 1.15) if low < high else (low / 3.0, high * 3.0)
-    else:
+    elif axis.from_zero:
         low, high = min(0.0, low), high * 1.06 or 1.0
+    else:
+        margin = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
+        low, high = low - margin, high + margin
     return _Scale(low=low, high=high, start=start, end=end, log=axis.log)
 
 

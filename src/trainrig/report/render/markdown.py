@@ -34,14 +34,13 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             parts = list(_blocks(block.blocks, level + 1))
             if parts:
                 yield f"{'#' * (level + 1)} {_escape(block.title)}"
-                yield _escape(block.note)
             yield from parts
         case doc.Card() | doc.Beside() | doc.Only(where="text"):
             yield from _blocks(block.blocks, level)
         case doc.Paragraph():
             label = f"**{_escape(block.label)}.** " if block.label else ""
             yield label + _escape(block.text)
-        case doc.Verdict():
+        case doc.Badge():
             yield f"{'#' * level} {_escape(block.title)}: {_escape(block.word)}"
             yield _escape(capital(block.reason))
         case doc.Facts():
@@ -50,7 +49,7 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             yield "\n".join(title + pairs)
         case doc.Findings():
             yield "\n".join(_items(block))
-        case doc.Waterfall():
+        case doc.WaterfallBars():
             yield from _waterfall(block)
         case doc.Table():
             yield from _table(block)
@@ -67,7 +66,7 @@ def _items(block: doc.Findings) -> Iterator[str]:
         yield f"- and {len(block.items) - _MAX_ITEMS} more"
 
 
-def _waterfall(block: doc.Waterfall) -> Iterator[str]:
+def _waterfall(block: doc.WaterfallBars) -> Iterator[str]:
     title = block.title + (f" of {block.subtitle}" if block.subtitle else "")
     yield f"**{_escape(title)}**"
     rows = []

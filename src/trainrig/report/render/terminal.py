@@ -71,13 +71,13 @@ class _Printer:
             case doc.Paragraph():
                 label = f"{block.label}: " if block.label else ""
                 self._line(label + block.text, block.tone)
-            case doc.Verdict():
+            case doc.Badge():
                 self._verdict(block)
             case doc.Facts():
                 self._facts(block)
             case doc.Findings():
                 self._findings(block)
-            case doc.Waterfall():
+            case doc.WaterfallBars():
                 self._waterfall(block)
             case doc.Table():
                 self._table(block)
@@ -90,8 +90,6 @@ class _Printer:
             return
         self._gap()
         self._line(block.title, "strong")
-        if block.note:
-            self._line(block.note, "dim")
         self._is_first = True
         self.blocks(block.blocks)
 
@@ -106,7 +104,7 @@ class _Printer:
     def _text(self, text: str, tone: str = "") -> Text:
         return _text(text, tone, is_plain=self._is_plain)
 
-    def _verdict(self, block: doc.Verdict) -> None:
+    def _verdict(self, block: doc.Badge) -> None:
         from rich.text import Text
 
         self._gap()
@@ -128,7 +126,7 @@ class _Printer:
             if item.fix:
                 self._line(f"    next: {item.fix}")
 
-    def _waterfall(self, block: doc.Waterfall) -> None:
+    def _waterfall(self, block: doc.WaterfallBars) -> None:
         self._gap()
         self._line(block.title + (f" of {block.subtitle}" if block.subtitle else ""), "strong")
         rows = []

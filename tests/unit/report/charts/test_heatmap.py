@@ -8,6 +8,7 @@ import pytest
 
 import report_views as made
 from report_views import matmul_case, point
+from reports import markdown, print_report
 from trainrig.analysis.patterns import find_patterns
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.catalog.published import published_records
@@ -15,15 +16,11 @@ from trainrig.record import Record
 from trainrig.report.charts.heatmap import (
     LEVELS,
     MAX_GRIDS,
-    Cell,
     HeatMap,
-    heat_legend,
     heat_maps,
-    heat_table,
 )
-from trainrig.report.render.old_html import render_html
-from trainrig.report.render.old_markdown import markdown
-from trainrig.report.render.old_terminal import print_report
+from trainrig.report.document import Cell
+from trainrig.report.run_report import render_html
 
 BERT = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
 BERT |= {"hidden": 1024, "heads": 16, "ffn": 4096}
@@ -39,6 +36,11 @@ def maps(*records: Record, baselines: tuple[Record, ...] = ()) -> tuple[HeatMap,
     return heat_maps(view, rows(view), find_patterns(view))
 
 
+def cells(one: HeatMap) -> list[Cell]:
+    """The first table's, row by row."""
+    return [cell for _, line in one.tables[0].lines() for cell in line[1:]]
+
+
 PEAK = point("matmul", matmul_case("bf16", 8192), 160e12)
 OTHER = point("matmul", matmul_case("fp16", 8192), 200e12)
 GRID = (layer(2, 128, 8e12), layer(2, 512, 80e12), layer(8, 128, 40e12))
@@ -46,51 +48,49 @@ GRID = (layer(2, 128, 8e12), layer(2, 512, 80e12), layer(8, 128, 40e12))
 
 def test_a_cells_share_is_of_the_matmul_of_its_dtype() -> None:
     (one,) = maps(PEAK, OTHER, *GRID)
-    (grid,) = one.grids
-    assert (grid.batches, grid.seqs, grid.peak) == ((2, 8), (128, 512), "160")
-    assert grid.cells == (
-        (Cell(value="8.00", share="5.0 %", level=0), Cell(value="80.0", share="50 %", level=3)),
-        (Cell(value="40.0", share="25 %", level=2), None),
+    (table,) = one.tables
+    assert [column.head for column in table.columns] == ["batch", "seq 128", "seq 512"]
+    assert table.notes == ("best matmul 160 TFLOPS",)
+    assert table.rows == (
+        ("2", Cell("8.00", small="5.0 %", shade=0), Cell("80.0", small="50 %", shade=3)),
+        ("8", Cell("40.0", small="25 %", shade=2), Cell("")),
     )
 
 
 def test_without_a_measured_matmul_there_is_no_share() -> None:
     """The data sheet's number is not the peak that is meant."""
     (one,) = maps(made.claimed("bf16", 165.2e12), OTHER, *GRID)
-    assert one.grids[0].peak == ""
-    assert {cell.share for line in one.grids[0].cells for cell in line if cell} == {""}
+    assert one.tables[0].notes == ("no matmul measured",)
+    assert {cell.small for cell in cells(one)} == {""}
 
 
 def test_a_disturbed_matmul_is_no_peak() -> None:
     (one,) = maps(PEAK.replace(disturbed="busy"), *GRID)
-    assert one.grids[0].peak == ""
+    assert one.tables[0].notes == ("no matmul measured",)
 
 
 @pytest.mark.parametrize("share", [*LEVELS, 0.0001, 1.2])
 def test_colours_rise_with_the_share(share: float) -> None:
     (one,) = maps(PEAK, layer(2, 128, 160e12 * share * 1.0001), layer(4, 128, 1e12))
-    cell = one.grids[0].cells[0][0]
-    assert cell is not None
-    assert cell.level == sum(share >= level for level in LEVELS)
+    assert cells(one)[0].shade == sum(share >= level for level in LEVELS)
 
 
 def test_published_grids_of_the_same_layer_stand_beside() -> None:
     (one,) = maps(PEAK, *GRID, baselines=published_records())
-    assert [(grid.label, grid.peak) for grid in one.grids] == [
-        ("RTX 4090", "160"),
-        ("RTX 3090 Ti", "81"),
-        ("RTX 4090", "169"),
-    ]
-    assert "mli/" in one.grids[1].source
-    assert one.grids[1].batches == (2, 4, 8, 16, 32, 64, 128)
+    assert [table.title for table in one.tables] == ["RTX 4090", "RTX 3090 Ti", "RTX 4090"]
+    peaks = [table.notes[0].partition(";")[0] for table in one.tables]
+    assert peaks == [f"best matmul {rate} TFLOPS" for rate in ("160", "81.3", "169")]
+    assert "published by mli/" in one.tables[1].notes[0]
+    batches = [line[0].text for _, line in one.tables[1].lines()]
+    assert batches == ["2", "4", "8", "16", "32", "64", "128"]
 
 
 def test_another_layer_or_pass_is_not_beside() -> None:
     forward = [record.replace(case={**record.case, "pass": "forward"}) for record in GRID]
     unknown = [record.replace(case={**record.case, "layer": "Mamba"}) for record in GRID]
     baselines = tuple(r for r in published_records() if r.case.get("pass") == "forward+backward")
-    assert [len(one.grids) for one in maps(*forward, baselines=baselines)] == [1]
-    assert [len(one.grids) for one in maps(*unknown, baselines=baselines)] == [1]
+    assert [len(one.tables) for one in maps(*forward, baselines=baselines)] == [1]
+    assert [len(one.tables) for one in maps(*unknown, baselines=baselines)] == [1]
 
 
 def test_many_devices_leave_room_for_the_published() -> None:
@@ -98,8 +98,8 @@ def test_many_devices_leave_room_for_the_published() -> None:
         record.replace(device_index=n, id=f"{n}{record.id}") for n in range(8) for record in GRID
     ]
     (one,) = maps(*cards, baselines=published_records())
-    assert len(one.grids) == MAX_GRIDS
-    assert [grid.label for grid in one.grids[-2:]] == ["RTX 3090 Ti", "RTX 4090"]
+    assert len(one.tables) == MAX_GRIDS
+    assert [table.title for table in one.tables[-2:]] == ["RTX 3090 Ti", "RTX 4090"]
 
 
 def test_one_cell_is_no_map() -> None:
@@ -109,38 +109,20 @@ def test_one_cell_is_no_map() -> None:
 def test_what_is_not_judged_is_marked() -> None:
     failed = layer(8, 512, None, status="oom", reason="out of memory")
     (one,) = maps(PEAK, *GRID[:2], GRID[2].replace(disturbed="busy"), failed)
-    lines = one.grids[0].cells
-    assert lines[1][0] == Cell(value="40.0", share="25 %", level=2, note="disturbed: busy")
-    assert lines[1][1] == Cell(value="oom", share="", level=0, note="out of memory")
-    assert one.grids[0].has_notes
-    assert not maps(PEAK, *GRID)[0].grids[0].has_notes
+    assert cells(one)[2] == Cell("40.0?", small="25 %", shade=2)
+    assert cells(one)[3] == Cell("oom?", shade=0)
 
 
 def test_launch_bound_cells_are_marked() -> None:
     """The rate grows with the batch from 1 to 4, so the time does not."""
     row = [layer(batch, 128, 3e12 * batch) for batch in (1, 2, 4)]
     (one,) = maps(PEAK, *row, layer(8, 128, 12.1e12))
-    flat = [cell.flat for (cell,) in one.grids[0].cells if cell]
-    assert flat == [True, True, True, False]
-    assert heat_legend(one).endswith("*: launch-bound")
+    assert [cell.marked for cell in cells(one)] == [True, True, True, False]
 
 
 def test_the_forward_pass_is_folded_away() -> None:
     forward = [record.replace(case={**record.case, "pass": "forward"}) for record in GRID]
-    assert [one.folded for one in maps(*forward, *GRID)] == [False, True]
-
-
-def test_a_plain_table_is_as_wide_as_it_may_be() -> None:
-    (one,) = maps(PEAK, *GRID, baselines=published_records())
-    headings, lines = heat_table(one, max_columns=3)
-    assert headings == (
-        "batch",
-        "RTX 4090, 128 tokens",
-        "RTX 4090, 512 tokens",
-        "RTX 3090 Ti, 128 tokens",
-    )
-    assert lines[0] == ("2", "8.00 5.0 %", "80.0 50 %", "14.6 18 %")
-    assert all(len(line) == len(headings) for line in lines)
+    assert [one.is_forward for one in maps(*forward, *GRID)] == [False, True]
 
 
 def test_all_three_reports_show_it() -> None:
@@ -152,8 +134,6 @@ def test_all_three_reports_show_it() -> None:
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert "bf16 BERT-large layer, forward + backward" in text
-    assert "share of the best matmul (RTX 4090 157" in text
-    assert "| batch | RTX 4090, 128 tokens |" in markdown(view)
-    html = render_html([view])
-    assert html.count('<table class="heat">') > 6
-    assert '<th scope="row">2</th>' in html
+    assert "best matmul 157 TFLOPS" in text
+    assert "| batch | seq 128 |" in markdown(view)
+    assert render_html([view]).count('<table class="heat">') > 6

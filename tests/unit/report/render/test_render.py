@@ -9,6 +9,7 @@ from rich.console import Console
 
 from trainrig.report.charts.svg import Axis, Chart, Point, Series
 from trainrig.report.document import (
+    Badge,
     Bar,
     Beside,
     Card,
@@ -27,8 +28,7 @@ from trainrig.report.document import (
     Stack,
     Strip,
     Table,
-    Verdict,
-    Waterfall,
+    WaterfallBars,
     Whisker,
 )
 from trainrig.report.render.html import to_html
@@ -62,7 +62,7 @@ ALL = Document(
     blocks=(
         Card(
             (
-                Verdict("2 × RTX 4090", "FAIL", "a card is slow", "bad"),
+                Badge("2 × RTX 4090", "FAIL", "a card is slow", "bad"),
                 Paragraph("bf16 reaches half", label="Largest gap"),
                 Facts((("CPU", "EPYC"), ("Memory", "64 GiB"))),
             )
@@ -70,7 +70,7 @@ ALL = Document(
         Section(
             "From claim to measurement",
             (
-                Waterfall(
+                WaterfallBars(
                     title="bf16 compute",
                     subtitle="RTX 4090",
                     bars=(
@@ -197,12 +197,12 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J|`_"
 
 def test_text_is_escaped_in_every_block() -> None:
     text = document(
-        Verdict(HOSTILE, HOSTILE, HOSTILE),
+        Badge(HOSTILE, HOSTILE, HOSTILE),
         Section(HOSTILE, (Paragraph(HOSTILE, label=HOSTILE),), HOSTILE),
         Facts(((HOSTILE, HOSTILE),), HOSTILE),
         Findings((Item(text=HOSTILE, fix=HOSTILE, label=HOSTILE),)),
         Table((Column(HOSTILE, "words"),), (Line((HOSTILE,), note=HOSTILE),), HOSTILE, (HOSTILE,)),
-        Waterfall(
+        WaterfallBars(
             title=HOSTILE,
             subtitle=HOSTILE,
             bars=(Bar(name=HOSTILE, value=HOSTILE, length=1.0, kind="measured", note=HOSTILE),),

@@ -1,0 +1,112 @@
+"""One run in a few words: verdict, largest gap, findings, patterns, what is missing.
+
+What ``report --json`` prints, and what every page of a run begins with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainrig.analysis.patterns import Pattern, find_patterns
+from trainrig.analysis.run_view import RunView, at_path, is_published, rows
+from trainrig.analysis.training_results import fault
+from trainrig.analysis.waterfall import LargestGap, Waterfall, build_waterfalls, largest_gap
+from trainrig.record import Finding
+from trainrig.units import amount_of, capital, signed_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What a run says."""
+
+    run: str
+    verdict: str
+    """PASS, FAIL, INCOMPLETE, or what stands in for a verdict."""
+    reason: str
+    largest_gap: str
+    """One sentence, with the cause."""
+    findings: tuple[Finding, ...]
+    patterns: tuple[Pattern, ...]
+    missing: tuple[str, ...]
+    """What is not there, or was damaged."""
+    waterfalls: tuple[Waterfall, ...]
+
+
+def summarise(view: RunView) -> RunSummary:
+    """Look at one run from every side."""
+    waterfalls = build_waterfalls(view)
+    word, reason = verdict_of(view)
+    return RunSummary(
+        run=view.name,
+        verdict=word,
+        reason=reason,
+        largest_gap=gap_sentence(largest_gap(waterfalls), waterfalls),
+        findings=view.verdict.findings if view.verdict else (),
+        patterns=find_patterns(view),
+        missing=missing(view),
+        waterfalls=waterfalls,
+    )
+
+
+def device_names(view: RunView) -> str:
+    """What was measured: ``2 × RTX 4090``, or the processor's name."""
+    pairs = {
+        (row.device or "unknown device", row.index)
+        for row in rows(view)
+        if row.measured and row.benchmark != "storage"  # a disk does not name a machine
+    }
+    gpus = Counter(device for device, index in pairs if index is not None)
+    names = [f"{n} × {device}" if n > 1 else device for device, n in sorted(gpus.items())]
+    names = names or sorted(device for device, _ in pairs)
+    return ", ".join(names or [str(at_path(view.machine, "cpu", "model") or view.name)])
+
+
+def verdict_of(view: RunView) -> tuple[str, str]:
+    """The verdict and its reason, one sentence."""
+    if view.verdict is not None:
+        return str(view.verdict.outcome), view.verdict.reason
+    if is_published(view):
+        return "NOT JUDGED", "published figures, not measured by trainrig: nothing to judge"
+    return "NO VERDICT", "the run was cut off before it was judged; what it measured is below"
+
+
+def gap_sentence(found: LargestGap | None, waterfalls: Sequence[Waterfall]) -> str:
+    """The largest gap in one sentence, or why there is none."""
+    if found is None:
+        return _no_gap(waterfalls)
+    level = found.level
+    band = ", below its expected band" if level.is_below else ""
+    reached = amount_of(level.value or 0.0, found.ceiling, level.unit)
+    return (
+        f"{capital(found.waterfall.title)}: {level.name[0].lower()}{level.name[1:]} reaches "
+        f"{reached} ({signed_share(found.gap.share)}){band}. {capital(found.gap.cause)}."
+    )
+
+
+def _no_gap(waterfalls: Sequence[Waterfall]) -> str:
+    levels = [level for each in waterfalls for level in each.levels[1:] if level.value is not None]
+    if not levels:
+        return "No point has a value, so there is no level to compare."
+    if all(level.note for level in levels):
+        return "No level can be judged: every point was disturbed."
+    if any(level.gap is not None and level.note is None for level in levels):
+        return "Every level that can be judged is within 3 % of its ceiling."
+    return "No claim is known for this device, so no level has a ceiling to compare with."
+
+
+def missing(view: RunView) -> tuple[str, ...]:
+    """What is not there, or was damaged."""
+    found = list(view.problems)
+    if (reason := fault(view)) is not None:
+        found.append(f"the comparison of experiments: {reason}")
+    if view.machine is None and not any("machine" in problem for problem in found):
+        found.append("the machine was not described")
+    everything = rows(view)
+    unseen = sum(row.measured is None for row in everything)
+    if unseen == len(everything):
+        found.append("nothing was measured")
+    elif unseen:
+        found.append(f"{unseen} of {len(everything)} planned cases have no result")
+    return tuple(found)

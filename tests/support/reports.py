@@ -1,0 +1,20 @@
+"""A run's report as markdown and on a console."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from trainrig.analysis.run_view import RunView
+from trainrig.report.render.markdown import to_markdown
+from trainrig.report.render.terminal import print_document
+from trainrig.report.run_report import run_document
+
+
+def markdown(*views: RunView) -> str:
+    """One run, or several."""
+    return to_markdown(run_document(views))
+
+
+def print_report(view: RunView, console: Console) -> None:
+    """One run."""
+    print_document(run_document([view]), console)
