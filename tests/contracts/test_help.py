@@ -29,12 +29,11 @@ WITHOUT_DEFAULT = {
 REFUSED = re.compile(
     r"\b(foretell\w*|foretold|(?<!cannot )tell|told|tells|said|heard|sitting|stranger\w*|moot"
     r"|hopeless|rung\w*|knobs?|ladder|disturbed|odd|without (?:it|one)|so often|so called"
-    r"|in turns|in all|all without|the same)\b",
+    r"|in turns|in all|all without)\b",
     re.IGNORECASE,
 )
 # What cannot be read without the line above it.
-OPENINGS = ("Of ", "The same", "Those", "That ", "What it", "Whether it", "Also ", "As ")
-PENDING = {"predict", "fits", "plan", "train"}  # still being rewritten
+OPENINGS = ("of ", "the same", "those", "that ", "what it", "whether it", "also ", "as ")
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -49,7 +48,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             yield verb, found
 
 
-COMMANDS = [pytest.param(*each, id=each[0]) for each in commands() if each[0] not in PENDING]
+COMMANDS = [pytest.param(*each, id=each[0]) for each in commands()]
 
 
 def options(command: click.Command) -> list[click.Option]:
@@ -73,9 +72,8 @@ def test_texts_stand_alone_in_plain_words(name: str, command: click.Command) -> 
     texts = [inspect.cleandoc(command.help or ""), command.get_short_help_str(200)]
     texts += [option.help or "" for option in options(command)]
     for text in texts:
-        assert text and not text.startswith(OPENINGS), text
+        assert text and not text.lower().startswith(OPENINGS), text
         assert (found := REFUSED.search(text)) is None, f"{found and found[0]!r} in: {text}"
-        assert text[0].isupper() or re.match(r"[a-z]+[:,]|[a-z]+\d|\d", text), text
         assert text.rstrip().endswith((".", "?")), text
 
 
@@ -105,4 +103,4 @@ def test_the_start_page_lists_every_verb_once_under_a_heading() -> None:
 def test_the_rules_would_see_a_fault() -> None:
     assert REFUSED.search("Ranks that share one copy; all without.")
     assert REFUSED.search("To be told how many.")
-    assert "Of a file, the experiments so called.".startswith(OPENINGS)
+    assert "Of a file, the experiments so called.".lower().startswith(OPENINGS)

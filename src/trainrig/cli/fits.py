@@ -1,4 +1,4 @@
-"""``trainrig fits``: does it fit in memory, and if not, which knob comes first."""
+"""``trainrig fits``: does it fit in memory, and if not, which option to change first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.predict_options import HOW, LATER, WHAT, WHERE, options, said
+from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHERE, given
+from trainrig.cli.verb import json_option, options, verb
 
 if TYPE_CHECKING:
     from trainrig.predict.search.memory_options import Fit
 
 
-@click.command(short_help="Does a training fit in memory, and which knob to turn first?")
-@options(WHAT, WHERE, HOW, LATER)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(rates: Path | None, as_json: bool, **asked: Any) -> int:
-    """Memory of the fullest GPU by part, the largest micro-batch that fits, and the knobs.
+@verb("Does a training fit in memory, and which option saves most?")
+@options(WHAT, WHERE, FRAMEWORK, HOW, LATER)
+@json_option()
+def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
+    """Show the fullest GPU's memory by part, the largest batch size that fits, and what saves most.
 
     \b
     trainrig fits --model llama-7B --on "RTX 4090" --gpus 4
@@ -30,7 +31,7 @@ def command(rates: Path | None, as_json: bool, **asked: Any) -> int:
     from trainrig.predict.search.memory_options import fit_dict
     from trainrig.runner.fits import fits
 
-    found = fits(said(**asked), rates=rates)
+    found = fits(given(**keys), rates=rates)
     if as_json:
         click.echo(json.dumps(fit_dict(found), ensure_ascii=False))
     else:

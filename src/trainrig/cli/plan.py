@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.predict_options import LATER, WHAT, WHERE, options, said
+from trainrig.cli.predict_options import FRAMEWORK, LATER, WHAT, WHAT_IF, WHERE, given
+from trainrig.cli.verb import PATH, json_option, option, options, verb
 
 if TYPE_CHECKING:
     from trainrig.runner.layout_search import Planned
 
 _TOP = 10
+_search = partial(option, group="Search")
+_result = partial(option, group="Result")
 
 
-@click.command(short_help="Every layout of a model on so many GPUs, ranked; or how many GPUs.")
-@options(WHAT, WHERE, LATER)
-@click.option("--global-batch", type=int, help="Samples of a step.")
-@click.option("--top", type=int, default=_TOP, show_default=True, help="How many are shown.")
-@click.option("--tokens", type=float, help="Tokens of the whole training.")
-@click.option("--days", type=float, help="With --tokens: how many GPUs are needed for it?")
-@click.option("--what-if", help="Rank upgrades: nvlink, pcie5, ib-400, +1gpu, +24GB, power=300W.")
-@click.option(
-    "--write", type=click.Path(path_type=Path), help="Write the winners here, as experiment files."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@verb("Every layout of a model on so many GPUs, ranked; or how many GPUs.")
+@options(WHAT, WHERE, FRAMEWORK, LATER)
+@_search("--global-batch", type=int, help="Samples of a step.")
+@_search("--tokens", type=float, help="Tokens of the whole training.")
+@_search("--days", type=float, help="With --tokens: find how many GPUs it takes.")
+@_result("--top", type=int, default=_TOP, help="Layouts that are shown.")
+@WHAT_IF
+@_result("--write", type=PATH, metavar="DIR", help="Write the best ones as experiment files.")
+@json_option()
 def command(
     rates: Path | None,
     top: int,
@@ -35,7 +37,7 @@ def command(
     what_if: str | None,
     write: Path | None,
     as_json: bool,
-    **asked: Any,
+    **keys: Any,
 ) -> int:
     """Search every legal layout; rank those that fit by time, and say what the best ones cost.
 
@@ -51,7 +53,7 @@ def command(
     from trainrig.runner.layout_search import plan
 
     found = plan(
-        said(**asked), rates=rates, top=top, tokens=tokens, days=days, what_if=what_if, write=write
+        given(**keys), rates=rates, top=top, tokens=tokens, days=days, what_if=what_if, write=write
     )
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
@@ -80,8 +82,8 @@ def _show(found: Planned) -> None:
     out.print()
     limit = found.answer.rates.memory_bytes
     out.print(best_table(found.space, found.search, limit))
-    if (said_tight := tight_line(found.search, limit)) is not None:
-        out.print(said_tight, style="dim")
+    if (tight := tight_line(found.search, limit)) is not None:
+        out.print(tight, style="dim")
     if len(found.search.best) > 1:
         out.print()
         out.print(gap_line(*found.search.best[:2]), markup=False)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.predict_options import HOW, LATER, WHAT, WHERE, options, said
+from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHAT_IF, WHERE, given
+from trainrig.cli.verb import PATH, json_option, option, options, verb
 
 if TYPE_CHECKING:
     from trainrig.predict.prediction import Answer
@@ -16,19 +17,31 @@ if TYPE_CHECKING:
     from trainrig.predict.search.upgrades import Ranked
 
 
-@click.command(short_help="What a training step costs in time and memory, before it is run.")
-@options(WHAT, WHERE, HOW, LATER)
-@click.option("--tokens", type=float, help="How long, and how much energy, for so many tokens.")
-@click.option("--what-if", help="Rank upgrades: nvlink, pcie5, ib-400, +1gpu, +24GB, power=300W.")
-@click.option("--cases", type=click.Path(path_type=Path), help="A CSV of layouts, one a row.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --cases one a row.")
+@verb("What a training step costs in time and memory.")
+@options(WHAT, WHERE, FRAMEWORK, HOW, LATER)
+@option(
+    "--tokens",
+    type=float,
+    group="Result",
+    help="Show days and energy for a training of N tokens.",
+    metavar="N",
+)
+@WHAT_IF
+@option(
+    "--cases",
+    type=PATH,
+    metavar="CSV",
+    group="Result",
+    help="Predict a table of layouts, one a row.",
+)
+@json_option("One JSON object; with --cases one a row.")
 def command(
     rates: Path | None,
     tokens: float | None,
     what_if: str | None,
     cases: Path | None,
     as_json: bool,
-    **asked: Any,
+    **keys: Any,
 ) -> int:
     """Predict one layout of one model: time by part, memory by part, tokens a day.
 
@@ -48,7 +61,7 @@ def command(
 
     if tokens is not None:
         positive("tokens", tokens)
-    found = answer(question(said(**asked), NOTHING if rates is None else _measured(rates)))
+    found = answer(question(given(**keys), NOTHING if rates is None else _measured(rates)))
     ranked = () if what_if is None else _upgrades(found, what_if)
     if as_json:
         shown = answer_dict(found, tokens)

@@ -2,54 +2,136 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainrig.cli.verb import (
+    OUT,
+    PATH,
+    complete_model,
+    complete_runs,
+    json_option,
+    option,
+    verb,
+)
+
 if TYPE_CHECKING:
     from trainrig.runner.progress import Watcher
 
-_PATH = click.Path(path_type=Path)
+_what = partial(option, group="What is trained")
+_layout = partial(option, group="Devices and layout")
+_file = partial(option, group="A file of experiments")
 
 
-@click.command(short_help="Train a model on text, and say where each step's time goes.")
-@click.argument("file", required=False, type=_PATH)
-@click.option("--model", help="A name, gpt2:num_layers=4,hidden=256, or a config.json.")
-@click.option("--batch-size", metavar="N|auto", help="Samples at once; auto: what fits.")
-@click.option("--seq-len", type=int, help="Tokens of a sample.")
-@click.option("--steps", type=int, help="Updates of the weights.")
-@click.option("--tokens", type=float, help="In all, instead of steps.")
-@click.option("--precision", help="bf16, fp32 or fp16.")
-@click.option("--recompute", help="Activation checkpointing: none, selective or full.")
-@click.option("--grad-accum", type=int, help="Micro-batches of one step.")
-@click.option("--compile", "compiled", is_flag=True, help="torch.compile for each block.")
-@click.option("--lr", type=float, help="The highest learning rate.")
-@click.option("--seed", type=int, help="Of the first weights and the samples' order.")
-@click.option("--data", type=_PATH, help="A prepared folder; Python's standard library without.")
-@click.option("--device", help="cpu or cuda:1; a GPU where there is one.")
-@click.option("--devices", metavar="N,N", help="GPUs of the ranks, by the driver's numbers.")
-@click.option("--backend", help="native, huggingface or dataparallel.")
-@click.option("--python", type=_PATH, help="The interpreter of a backend that is not ours.")
-@click.option("--scale", help="tiny: the model's family at a size that trains in seconds.")
-@click.option("--only", metavar="WORDS", help="Of a file, the experiments so called.")
-@click.option("--nproc", type=int, help="Ranks that share the data, a device each.")
-@click.option("--zero", type=int, help="0 to 3: what is spread over the ranks (ZeRO).")
-@click.option("--shard-size", type=int, help="Ranks that share one copy (hybrid sharding).")
-@click.option("--offload", help="none, or host: sharded weights and states wait there.")
-@click.option("--optimizer", help="adamw (fused), adamw-plain, adamw-8bit or sgd.")
-@click.option("--p2p/--no-p2p", default=None, help="Whether GPUs copy to each other directly.")
-@click.option("--rounds", type=int, help="Train each so often, in turns: ratios rest on rounds.")
-@click.option("--timeout", metavar="TIME", help="Give up when no rank moves for so long: 10m.")
-@click.option(
-    "--out",
-    type=_PATH,
-    default=Path("runs"),
-    show_default=True,
-    help="Folder in which the run's folder is made.",
+@verb("Train a model, or a file of experiments; where each step's time goes.")
+@click.argument("file", required=False, type=PATH)
+@_what(
+    "--model",
+    metavar="NAME",
+    shell_complete=complete_model,
+    default_text="gpt2-small-cpu",
+    help="A name, gpt2:num_layers=4,hidden=256, or a config.json.",
 )
-@click.option("--resume", type=_PATH, help="A run to go on with, from its last checkpoint.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object, last.")
+@_what(
+    "--data",
+    type=PATH,
+    metavar="DIR",
+    default_text="Python's standard library, prepared once",
+    help="A folder that trainrig data prepared.",
+)
+@_what(
+    "--batch-size",
+    metavar="N|auto",
+    default_text="8",
+    help="Samples of a micro-batch; auto: the largest that fits.",
+)
+@_what("--seq-len", type=int, default_text="256", help="Tokens of a sample.")
+@_what("--steps", type=int, default_text="20", help="Updates of the weights.")
+@_what("--tokens", type=float, metavar="N", help="Total training tokens, instead of --steps.")
+@_what("--grad-accum", type=int, default_text="1", help="Micro-batches of a step.")
+@_what("--precision", default_text="bf16", help="bf16, fp32 or fp16.")
+@_what(
+    "--optimizer",
+    default_text="adamw",
+    help="adamw (fused), adamw-plain, adamw-8bit or sgd.",
+)
+@_what("--lr", type=float, default_text="0.001", help="The highest learning rate.")
+@_what("--seed", type=int, default_text="0", help="Random seed: first weights, order of the data.")
+@_what(
+    "--recompute",
+    default_text="none",
+    help="Activation recomputation: none, selective or full.",
+)
+@_what("--compile", "compiled", is_flag=True, help="Compile each block with torch.compile.")
+@_layout(
+    "--backend",
+    default_text="native",
+    help="native, huggingface or dataparallel.",
+)
+@_layout(
+    "--python",
+    type=PATH,
+    default_text="TRAINRIG_HUGGINGFACE_PYTHON, or this one",
+    help="The interpreter of another framework.",
+)
+@_layout("--device", default_text="a GPU where there is one", help="cpu, cuda or cuda:1.")
+@_layout(
+    "--devices",
+    metavar="N,N",
+    default_text="the first ones",
+    help="GPUs of the ranks, by the driver's numbers.",
+)
+@_layout("--nproc", type=int, default_text="1", help="Processes started here, a device each.")
+@_layout(
+    "--zero",
+    type=int,
+    default_text="0",
+    help="Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights.",
+)
+@_layout(
+    "--shard-size",
+    type=int,
+    default_text="all ranks",
+    help="Ranks that share one copy of what is sharded.",
+)
+@_layout(
+    "--offload",
+    default_text="none",
+    help="Where sharded weights and optimizer states live: none (on the GPU) or host.",
+)
+@_layout(
+    "--p2p/--no-p2p",
+    default=None,
+    default_text="on where the GPUs can",
+    help="Whether GPUs copy to each other directly.",
+)
+@_file("--only", metavar="TEXT", help="Run only experiments whose name contains TEXT.")
+@_file(
+    "--rounds",
+    type=int,
+    metavar="N",
+    default_text="1",
+    help="Repeat each experiment N times, interleaved; 3 or more for a verdict.",
+)
+@_file("--scale", metavar="tiny", help="Train the models' families at a size that takes seconds.")
+@_file(
+    "--timeout",
+    metavar="TIME",
+    default_text="10m",
+    help="Give up when no rank has moved for this long.",
+)
+@OUT
+@option(
+    "--resume",
+    type=PATH,
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Resume an interrupted run from its last checkpoint.",
+)
+@json_option("Print the result as one JSON object, last.")
 def command(
     file: Path | None,
     device: str | None,
@@ -59,7 +141,7 @@ def command(
     as_json: bool,
     **keys: Any,
 ) -> int:
-    """Train a model, and measure it.
+    """Train a model, or the experiments of FILE, and say where each step's time goes.
 
     \b
     trainrig train
@@ -68,9 +150,9 @@ def command(
     trainrig train --scale tiny --model gpt2 --nproc 2 --zero 3
     trainrig train experiments/parity.toml --scale tiny --rounds 3
 
-    Without options: GPT-2 of 4 layers on Python's standard library, 20 steps in bf16.  A batch
-    that does not fit is recorded, and half of it tried.  With a FILE, a backend or a layout: each
-    experiment in processes of its own, compared with one process on the same samples.
+    A batch that does not fit is recorded, and half of it tried.  With a FILE, another framework or
+    a layout, each experiment is trained by processes of its own and compared with one process on
+    the same samples.
     """
     from trainrig.cli import progress
 

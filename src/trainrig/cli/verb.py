@@ -85,10 +85,14 @@ def json_option(text: str = "One JSON object on stdout.") -> Decorator:
 
 
 def completes(names: Callable[[], Iterable[str]]) -> Completer:
-    """Complete with these names, whatever their case."""
+    """Complete with these names, whatever their case; a space typed in quotes counts as a dash."""
 
     def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in names() if name.lower().startswith(typed.lower())]
+        return [
+            CompletionItem(name)
+            for name in names()
+            if name.lower().startswith(typed.lower().replace(" ", "-"))
+        ]
 
     return complete
 
@@ -123,6 +127,18 @@ def complete_runs(_: click.Context, __: click.Parameter, typed: str) -> list[Com
     parent = Path(folder) if folder else Path("runs")
     runs = sorted((path.parent for path in parent.glob(f"{start}*/{CONFIG}")), reverse=True)
     return [CompletionItem(str(run)) for run in runs] or [CompletionItem(typed, type="file")]
+
+
+def completes_layout(table: str) -> Completer:
+    """Complete with the words of one of `workload.layout`'s tables."""
+
+    def words() -> tuple[str, ...]:
+        from trainrig.workload import layout
+
+        found: tuple[str, ...] = getattr(layout, table)
+        return found
+
+    return completes(words)
 
 
 complete_chip = completes(chip_names)

@@ -129,3 +129,9 @@ def test_an_argument_is_not_listed_among_the_options() -> None:
         """Try RUN."""
 
     assert "Options:\n  --help" in CliRunner().invoke(command, ["--help"]).output
+
+
+def test_models_and_words_of_a_layout_complete(completed: Completed) -> None:
+    assert "plain,llama-7B" in completed("fits", "--model", "LLAMA-7")
+    assert completed("predict", "--precision", "f")[:2] == ["plain,fp32", "plain,fp16"]
+    assert completed("plan", "--on", "h100-s") == ["plain,H100-SXM5-80GB"]
