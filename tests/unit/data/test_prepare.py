@@ -417,7 +417,7 @@ def test_another_folder_is_never_replaced(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
-@pytest.mark.parametrize("place", ["_encode", "_train", "unigram_entropy"])
+@pytest.mark.parametrize("place", ["_encode", "train_tokenizer", "unigram_entropy"])
 def test_an_interrupted_run_leaves_nothing(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str
 ) -> None:
