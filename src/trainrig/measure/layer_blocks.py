@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 CODES = ("trainrig", "huggingface")
-ATTENTIONS = {"fused": "sdpa", "plain": "plain"}
+ATTENTIONS = {"fused": "auto", "plain": "plain"}
 """A case's word for how attention is computed: ours for it."""
 
 State = dict[str, Any]

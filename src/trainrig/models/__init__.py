@@ -45,12 +45,12 @@ def build(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     recompute: str = "none",
-    attention: str = "sdpa",
+    attention: str = "auto",
     seed: int = 0,
 ) -> nn.Module:
     """A model with fresh weights.
 
-    ``recompute``: none, selective or full (`layers.run_block`); ``attention``: sdpa or plain.
+    ``recompute``: none, selective or full (`run_block`); ``attention``: one of ATTENTIONS.
     ``device="meta"``: shapes without memory, no weights.
     """
     check_choices(recompute, attention)
@@ -70,7 +70,7 @@ def build_block(
     decoder: bool = False,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
-    attention: str = "sdpa",
+    attention: str = "auto",
 ) -> nn.Module:
     """One block by itself, with torch's default weights.
 

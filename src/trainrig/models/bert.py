@@ -31,7 +31,7 @@ from trainrig.workload.model import ModelShape
 class Attention(nn.Module):
     """Each token asks all others.  (B, T, C) → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
         self.attention = attention
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One layer.  (B, T, C) → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.attention = Attention(shape, attention)
         self.norm_1 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
@@ -79,7 +79,7 @@ class Model(nn.Module):
     """Tokens to logits, or to the loss of the masked ones."""
 
     def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
     ) -> None:
         super().__init__()
         self.shape, self.recompute = shape, recompute

@@ -1,4 +1,4 @@
-"""Attention of short sequences on the CPU, written out in tiles of queries, with its backward.
+"""Attention "tiles": on the CPU, written out in tiles of queries, with its backward.
 
 torch's fused kernel for the CPU saves no scores and computes them again in backward, in blocks too
 small for the bf16 units.  Where all weights of the softmax fit the memory easily it is faster to
@@ -22,28 +22,33 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 MAX_TOKENS = 1024
-"""Beyond it the kept weights (T² / 2 for each head) are no small matter."""
+"""O(T²) memory: the weights of the softmax are saved, T² / 2 for each causal head."""
 _SMALLEST_TILE = 128
 _TILES = 4
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-def is_short(q: Tensor, k: Tensor, *, causal: bool, mask: Tensor | None) -> bool:
-    """Whether `attend_short` computes this attention, and faster than torch's own kernel."""
+def fits(q: Tensor, k: Tensor, *, mask: Tensor | None) -> bool:
+    """Whether `attend_in_tiles` computes this attention."""
     return (
         q.device.type == "cpu"
-        and not torch.compiler.is_compiling()  # which makes its own kernels of torch's
         and q.shape == k.shape
         and mask is None
         and q.dtype in _DTYPES
         and q.shape[2] <= MAX_TOKENS
-        and (causal or q.dtype == torch.bfloat16)
     )
 
 
-def attend_short(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+def is_faster(q: Tensor, k: Tensor, *, causal: bool, mask: Tensor | None) -> bool:
+    """Whether `attend_in_tiles` computes this attention faster than torch's own kernel."""
+    if torch.compiler.is_compiling():  # it makes its own kernels of torch's
+        return False
+    return fits(q, k, mask=mask) and (causal or q.dtype == torch.bfloat16)
+
+
+def attend_in_tiles(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """softmax(scale · q·kᵀ) · v; q, k, v (B, H, T, D), each query sees no later key if causal."""
-    out: Tensor = _Short.apply(q, k, v, scale, causal)
+    out: Tensor = _Tiles.apply(q, k, v, scale, causal)
     return out
 
 
@@ -55,7 +60,7 @@ def _ends(num_tokens: int, *, causal: bool) -> list[int]:
     return [*range(tile, num_tokens, tile), num_tokens]
 
 
-class _Short(torch.autograd.Function):
+class _Tiles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
         shape = q.shape

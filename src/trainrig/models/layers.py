@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from trainrig.errors import UsageError
-from trainrig.models.cpu_attention import attend_short, is_short
+from trainrig.models.cpu_attention import attend_in_tiles, fits, is_faster
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # x·Φ(x)
@@ -25,6 +25,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,  # x·σ(x)
 }
+
+
+ATTENTIONS = ("auto", "sdpa", "tiles", "plain")
+"""sdpa: torch's scaled_dot_product_attention; tiles: `cpu_attention`; plain: `plain_attend`;
+auto: tiles where they are faster, sdpa elsewhere."""
+attentions_run: set[str] = set()
+"""What this process has computed attention with so far; what is compiled is not in it."""
 
 
 def attend(
@@ -35,19 +42,28 @@ def attend(
     scale: float,
     causal: bool = False,
     mask: Tensor | None = None,
-    attention: str = "sdpa",
+    attention: str = "auto",
 ) -> Tensor:
     """softmax(scale · q·kᵀ + mask) · v for each head.
 
     q (B, H, T, D); k, v (B, K, S, D); returns (B, H, T, D).  ``mask`` broadcasts to (B, H, T, S):
     bool, True where a query may look, or numbers that are added.  ``causal`` (without a mask): a
-    query looks at no later token.  ``attention``: "sdpa" is torch's fused kernel where the device
-    has one (`short` for short sequences on the CPU); "plain" is `plain_attend`.
+    query looks at no later token.  ``attention``: one of ATTENTIONS; UsageError for "tiles" where
+    `cpu_attention` has none.
     """
+    if attention == "auto":
+        attention = "tiles" if is_faster(q, k, causal=causal, mask=mask) else "sdpa"
+    if not torch.compiler.is_compiling():
+        attentions_run.add(attention)
     if attention == "plain":
         return plain_attend(q, k, v, scale=scale, causal=causal, mask=mask)
-    if is_short(q, k, causal=causal, mask=mask):
-        return attend_short(q, k, v, scale=scale, causal=causal)
+    if attention == "tiles":
+        if not fits(q, k, mask=mask):
+            raise UsageError(
+                "attention in tiles is for short sequences on a CPU, without a mask",
+                "attention = sdpa, or auto",
+            )
+        return attend_in_tiles(q, k, v, scale=scale, causal=causal)
     grouped = k.shape[1] != q.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
@@ -109,8 +125,8 @@ def check_choices(recompute: str, attention: str) -> None:
     """UsageError for a policy or an attention that there is not."""
     if recompute not in RECOMPUTE:
         raise UsageError(f"unknown recompute {recompute!r}", "one of: " + ", ".join(RECOMPUTE))
-    if attention not in ("sdpa", "plain"):
-        raise UsageError(f"unknown attention {attention!r}", "one of: sdpa, plain")
+    if attention not in ATTENTIONS:
+        raise UsageError(f"unknown attention {attention!r}", "one of: " + ", ".join(ATTENTIONS))
 
 
 _ATEN = torch.ops.aten

@@ -60,7 +60,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Each token asks all earlier ones.  (B, T, C) → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
         self.attention = attention
@@ -95,7 +95,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One layer.  (B, T, C) → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.attention = Attention(shape, attention)
@@ -111,7 +111,7 @@ class Model(nn.Module):
     """Tokens to logits, or to the loss of the next token."""
 
     def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
     ) -> None:
         super().__init__()
         self.shape, self.recompute = shape, recompute

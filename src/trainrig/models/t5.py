@@ -71,7 +71,7 @@ class RelativeBias(nn.Module):
 class Attention(nn.Module):
     """Each of ``x`` asks all of ``memory``.  (B, T, C), (B, S, C) → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
         self.attention = attention
@@ -112,7 +112,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One layer of the encoder.  (B, S, C) → (B, S, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.attention = Attention(shape, attention)
@@ -129,7 +129,7 @@ class Block(nn.Module):
 class DecoderBlock(nn.Module):
     """One layer of the decoder.  (B, T, C), (B, S, C) → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa") -> None:
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.attention = Attention(shape, attention)
@@ -155,7 +155,7 @@ class Model(nn.Module):
     """Tokens read and tokens written so far to logits, or to the loss of what should be written."""
 
     def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "sdpa"
+        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
     ) -> None:
         super().__init__()
         self.shape, self.recompute = shape, recompute

@@ -8,7 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from trainrig.models.cpu_attention import MAX_TOKENS, attend_short, is_short  # noqa: E402
+from trainrig.errors import UsageError  # noqa: E402
+from trainrig.models import layers  # noqa: E402
+from trainrig.models.cpu_attention import MAX_TOKENS, attend_in_tiles, is_faster  # noqa: E402
 from trainrig.models.layers import attend, causal_mask, plain_attend  # noqa: E402
 
 
@@ -28,7 +30,7 @@ def value_and_gradients(found: Any, given: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("num_tokens", [1, 5, 31, 32, 33, 64, 100, 129, 256])
 def test_it_is_the_definition(num_tokens: int, causal: bool) -> None:
     given = inputs(num_tokens)
-    ours = value_and_gradients(attend_short(*given, scale=0.3, causal=causal), given)
+    ours = value_and_gradients(attend_in_tiles(*given, scale=0.3, causal=causal), given)
     exact = plain_attend(*given, scale=0.3, causal=causal, mask=None)
     for a, b in zip(ours, value_and_gradients(exact, given), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6)
@@ -38,7 +40,7 @@ def test_it_is_the_definition(num_tokens: int, causal: bool) -> None:
 def test_bf16_is_as_exact_as_its_rounding(causal: bool) -> None:
     given = inputs(100, torch.bfloat16)
     wide = [tensor.detach().double().requires_grad_() for tensor in given]
-    ours = value_and_gradients(attend_short(*given, scale=0.3, causal=causal), given)
+    ours = value_and_gradients(attend_in_tiles(*given, scale=0.3, causal=causal), given)
     exact = plain_attend(*wide, scale=0.3, causal=causal, mask=None)
     for a, b in zip(ours, value_and_gradients(exact, wide), strict=True):
         worst = (a.double() - b).abs().max() / b.abs().max()
@@ -47,14 +49,14 @@ def test_bf16_is_as_exact_as_its_rounding(causal: bool) -> None:
 
 def test_gradients_can_be_asked_for_twice() -> None:
     given = inputs(40)
-    found = attend_short(*given, scale=1.0, causal=True)
+    found = attend_in_tiles(*given, scale=1.0, causal=True)
     first = torch.autograd.grad(found.sum(), given[0], retain_graph=True)[0]
     assert torch.equal(first, torch.autograd.grad(found.sum(), given[0])[0])
 
 
 def taken(given: list[Any], mask: Any = None, *, causal: bool = True) -> bool:
     q, k, _ = given
-    return is_short(q, k, causal=causal, mask=mask)
+    return is_faster(q, k, causal=causal, mask=mask)
 
 
 def test_it_is_taken_where_it_is_faster_and_nowhere_else() -> None:
@@ -68,11 +70,22 @@ def test_it_is_taken_where_it_is_faster_and_nowhere_else() -> None:
     assert not taken([tensor.to("meta") for tensor in short])
 
 
-def test_attend_gives_the_same_with_and_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_gives_the_same_by_any_name_and_knows_which_ran() -> None:
     given = inputs(48)
+    layers.attentions_run.clear()
     here = attend(*given, scale=0.5, causal=True)
-    monkeypatch.setattr("trainrig.models.layers.is_short", lambda *_, **__: False)
-    torch.testing.assert_close(here, attend(*given, scale=0.5, causal=True))
+    assert layers.attentions_run == {"tiles"}
+    for name in ("sdpa", "tiles", "plain"):
+        same = attend(*given, scale=0.5, causal=True, attention=name)
+        torch.testing.assert_close(here, same)
+    assert layers.attentions_run == {"sdpa", "tiles", "plain"}
+
+
+def test_tiles_are_refused_where_there_are_none() -> None:
+    given = inputs(MAX_TOKENS + 1)
+    with pytest.raises(UsageError, match="short sequences on a CPU"):
+        attend(*given, scale=0.5, causal=True, attention="tiles")
+    assert attend(*given, scale=0.5, causal=True, attention="auto") is not None
 
 
 def test_selective_recomputation_keeps_its_products() -> None:

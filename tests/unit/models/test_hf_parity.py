@@ -36,14 +36,14 @@ def both_logits(pair: Peers, *, masked: bool = False) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("attention", ["sdpa", "plain"])
+@pytest.mark.parametrize("attention", ["auto", "sdpa", "plain"])
 def test_logits_are_theirs(name: str, attention: str) -> None:
     ours, theirs = both_logits(peers(name, attention=attention))
     assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-relu", "t5", "t5-gated"])
-@pytest.mark.parametrize("attention", ["sdpa", "plain"])
+@pytest.mark.parametrize("attention", ["auto", "sdpa", "plain"])
 def test_logits_are_theirs_behind_a_mask(name: str, attention: str) -> None:
     pair = peers(name, attention=attention)
     ours, theirs = both_logits(pair, masked=True)

@@ -140,14 +140,11 @@ FUSED_ON_CPU = {
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("attention", ["sdpa", "plain"])
-def test_hardware_flops_are_what_a_cpu_runs(
-    name: str, recompute: str, attention: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hardware_flops_are_what_a_cpu_runs(name: str, recompute: str, attention: str) -> None:
     """What is computed a second time: by checkpointing, and inside a fused attention.
 
     The one for short sequences keeps its scores; torch's own, as on a GPU, computes them again.
     """
-    monkeypatch.setattr("trainrig.models.layers.is_short", lambda *_, **__: False)
     shape = SHAPES[name]
     model = models.build(shape, attention=attention, recompute=recompute)
     read, targets = inputs(shape, 32, "cpu")
