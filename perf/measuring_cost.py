@@ -41,12 +41,16 @@ def main() -> None:
     say_load()
     if arguments.quick:
         small = custom("gpt2", num_layers=1, hidden=64, vocab=512, max_positions=64)
-        by_events(Experiment(dtype="fp32", batch=1, seq=64, warmup=0), small, steps=3)
-        in_pairs(Experiment(dtype="fp32", batch=1, seq=64, warmup=0), small, pairs=5)
+        by_events(Experiment(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, steps=3)
+        in_pairs(Experiment(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, pairs=5)
         return
-    by_events(Experiment(dtype="bf16", warmup=0), named("gpt2-small-cpu"), steps=12)
+    by_events(Experiment(precision="bf16", warmup=0), named("gpt2-small-cpu"), steps=12)
     light = custom("gpt2", num_layers=4, hidden=256, vocab=2048, max_positions=128)
-    in_pairs(Experiment(dtype="fp32", batch=4, seq=128, warmup=0), light, pairs=arguments.pairs)
+    in_pairs(
+        Experiment(precision="fp32", batch_size=4, seq_len=128, warmup=0),
+        light,
+        pairs=arguments.pairs,
+    )
 
 
 def by_events(experiment: Experiment, shape: ModelShape, *, steps: int) -> None:
@@ -174,7 +178,7 @@ def _interval(logs: list[float]) -> tuple[float, float, float]:
 def _batches(experiment: Experiment, shape: ModelShape) -> Callable[[int], Batch]:
     def batch(step: int) -> Batch:
         random = np.random.default_rng((experiment.seed, step))
-        tokens = random.integers(0, shape.vocab, (experiment.batch, experiment.seq))
+        tokens = random.integers(0, shape.vocab, (experiment.batch_size, experiment.seq_len))
         return Batch(inputs=tokens, labels=np.roll(tokens, -1, axis=1))
 
     return batch

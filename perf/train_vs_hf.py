@@ -100,7 +100,7 @@ def small() -> ModelShape:
 
 def race(dtype: str, *, rounds: int, steps: int, shape: ModelShape, threads: int = THREADS) -> None:
     """Train in turns and print what came out."""
-    experiment = Experiment(dtype=dtype, steps=steps, warmup=0)
+    experiment = Experiment(precision=dtype, steps=steps, warmup=0)
     with Side(train_ours, threads, keep=True) as us, Side(train_theirs, threads) as them:
         found = in_turns(
             rounds,
@@ -111,7 +111,7 @@ def race(dtype: str, *, rounds: int, steps: int, shape: ModelShape, threads: int
         )
     ours, theirs = found["ours"], found["theirs"]
     gap = worst_gap(ours[0].losses, theirs[0].losses)
-    flops = model_flops(shape, experiment.batch, experiment.seq)
+    flops = model_flops(shape, experiment.batch_size, experiment.seq_len)
     rate = flops / statistics.median([r.step for r in ours])
     print(f"{dtype}: {steps - WARM_UP} steps a round, {rounds} rounds")
     print(f"  ours          {middle([r.step for r in ours])}  {rate / 1e9:.0f} GFLOPS")
@@ -183,7 +183,7 @@ def _serve(pipe: Connection, how: Train, threads: int, keep: bool) -> None:
 def samples(experiment: Experiment, shape: ModelShape, step: int) -> np.ndarray[Any, Any]:
     """Token ids of a step, (batch, seq), some far more frequent than others."""
     random = np.random.default_rng((experiment.seed, step))
-    drawn = random.random((experiment.batch, experiment.seq)) ** 3 * shape.vocab
+    drawn = random.random((experiment.batch_size, experiment.seq_len)) ** 3 * shape.vocab
     return drawn.astype(np.int64)
 
 
@@ -258,11 +258,11 @@ def train_theirs(experiment: Experiment, shape: ModelShape, weights: Weights) ->
             TrainingArguments(
                 output_dir=folder,
                 use_cpu=True,
-                bf16=experiment.dtype == "bf16",
-                per_device_train_batch_size=experiment.batch,
+                bf16=experiment.precision == "bf16",
+                per_device_train_batch_size=experiment.batch_size,
                 max_steps=experiment.steps,
                 optim="adamw_torch_fused",
-                learning_rate=experiment.learning_rate,
+                learning_rate=experiment.lr,
                 adam_beta1=experiment.beta1,
                 adam_beta2=experiment.beta2,
                 adam_epsilon=experiment.eps,

@@ -115,7 +115,7 @@ def figures() -> Iterator[Record]:
 def steps() -> Iterator[Record]:
     """The published throughputs, and the rates a card that follow from them."""
     for cards, throughput in STEPS.items():
-        case = {"model": "BERT-large", "dtype": "fp16", "seq": SEQ, "batch": BATCH}
+        case = {"model": "BERT-large", "precision": "fp16", "seq_len": SEQ, "batch_size": BATCH}
         printed = Record(
             id=f"lambda-throughput-{cards}",
             run=NAME,
@@ -158,7 +158,12 @@ def verdict(records: list[Record]) -> Verdict:
 
 def findings(records: dict[str, Record]) -> Iterator[Finding]:
     """What a reader of the figures should notice, with the numbers out of the records."""
-    case = {"layer": "BERT-large layer", "pass": "forward+backward", "batch": 2, "seq": 128}
+    case = {
+        "layer": "BERT-large layer",
+        "pass": "forward+backward",
+        "batch_size": 2,
+        "seq_len": 128,
+    }
     slow, fast = sorted(
         (r for r in records.values() if r.benchmark == "layer" and case.items() <= r.case.items()),
         key=lambda r: r.device_index or 0,

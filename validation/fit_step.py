@@ -20,8 +20,9 @@ from trainrig.errors import TrainrigError
 from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, CLASSES, Constants
 from trainrig.predict.step.profile import Profile, profile, stack
-from trainrig.predict.table import Case, Row, case_of
+from trainrig.predict.table import Case, case_of
 from trainrig.predict.table_errors import Outcome, label_of, left_out_by, measured_time
+from trainrig.predict.table_words import Row
 
 BOUNDS = {
     "products": (0.9, 1.6),

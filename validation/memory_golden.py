@@ -134,10 +134,10 @@ def _cases() -> Iterator[tuple[str, Layout]]:
     for kernels in ("flash", "eager"):
         yield "bert-large", _layout(16, 512, kernels=kernels)
     yield "bert-large", _layout(64, 512, recompute="full", precision="fp32")
-    yield "t5-base", _layout(16, 512, target_seq=128)
-    yield "t5-large", _layout(8, 512, target_seq=512, precision="fp32")
-    yield "t5-large", _layout(8, 512, target_seq=128, kernels="eager")
-    yield "t5-large", _layout(32, 512, target_seq=128, recompute="full")
+    yield "t5-base", _layout(16, 512, target_seq_len=128)
+    yield "t5-large", _layout(8, 512, target_seq_len=512, precision="fp32")
+    yield "t5-large", _layout(8, 512, target_seq_len=128, kernels="eager")
+    yield "t5-large", _layout(32, 512, target_seq_len=128, recompute="full")
     yield "llama-1B", _layout(4, 2048)
     yield "llama-1B", _layout(4, 2048, kernels="eager")
     yield "llama-1B", _layout(8, 4096, recompute="selective")
@@ -148,8 +148,8 @@ def _cases() -> Iterator[tuple[str, Layout]]:
     yield "mistral-7B", _layout(4, 4096, recompute="selective")
 
 
-def _layout(micro_batch: int, seq: int, **words: Any) -> Layout:
-    return Layout(micro_batch=micro_batch, seq=seq, engine="plain", **words)
+def _layout(batch_size: int, seq: int, **words: Any) -> Layout:
+    return Layout(batch_size=batch_size, seq_len=seq, engine="plain", **words)
 
 
 COLUMNS = ("model", "layout", "peak_bytes")
@@ -195,8 +195,8 @@ def _step(model: Any, weights: Weights, optimizer: Any, layout: Layout) -> None:
 def _inputs(layout: Layout) -> tuple[torch.Tensor, ...]:
     """Tokens and labels."""
     return tuple(
-        torch.zeros(int(layout.micro_batch), num, dtype=torch.int64, device="meta")
-        for num in (layout.seq, layout.target_seq or layout.seq)
+        torch.zeros(int(layout.batch_size), num, dtype=torch.int64, device="meta")
+        for num in (layout.seq_len, layout.target_seq_len or layout.seq_len)
     )
 
 

@@ -229,7 +229,9 @@ def attentions() -> Iterator[Compared]:
 
 def _attention(record: Record, rates: Rates, layer: str) -> Iterator[Compared]:
     sizes = dict(pair.split("=") for pair in layer.split() if "=" in pair)
-    batch, seq, heads = (int(record.case.get(axis) or 0) for axis in ("batch", "seq", "heads"))
+    batch, seq, heads = (
+        int(record.case.get(axis) or 0) for axis in ("batch_size", "seq_len", "heads")
+    )
     inner, outer = int(sizes["d_qk"]), int(sizes["d_v"])
     if inner != outer:  # the rule knows one size of head
         return

@@ -354,15 +354,23 @@ def check_schema(found: object, what: str) -> None:
         )
 
 
+def dtype_of(case: Case) -> str | None:
+    """What a case computes in: ``precision`` of a training, ``dtype`` of a micro-benchmark."""
+    found = case.get("precision", case.get("dtype"))
+    return None if found is None else str(found)
+
+
 def case_label(case: Case) -> str:
     """A case in one line for people: ``bf16 4096×4096×4096 hot``."""
     parts = dict(case)
     words = []
     if {"m", "k", "n"} <= parts.keys():
         words.append("×".join(str(parts.pop(axis)) for axis in ("m", "k", "n")))
-    dtype = parts.pop("dtype", None)
+    dtype = dtype_of(case)
+    for name in ("precision", "dtype"):
+        parts.pop(name, None)
     rest = [str(value) for _, value in sorted(parts.items()) if value is not None]
-    return " ".join([*([str(dtype)] if dtype else []), *words, *rest])
+    return " ".join([*([dtype] if dtype else []), *words, *rest])
 
 
 def digest(value: object) -> str:

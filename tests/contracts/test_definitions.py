@@ -39,9 +39,9 @@ CASES: dict[str, Case] = {
     "storage": dict(storage.case_of("fsync", "fio", 1 << 20)),
     "step": {
         "model": "gpt2-small-cpu",
-        "dtype": "bf16",
-        "batch": 8,
-        "seq": 256,
+        "precision": "bf16",
+        "batch_size": 8,
+        "seq_len": 256,
         "grad_accum": 1,
         "optimizer": "adamw",
         "recompute": "none",

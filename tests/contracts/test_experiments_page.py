@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trainrig.train.config import Experiment
-from trainrig.train.config_file import FIELDS, KEYS, read_file
+from trainrig.train.config_file import KEYS, read_file
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "experiments.md"
 
@@ -30,10 +30,10 @@ def test_defaults_are_those_of_the_program() -> None:
     for key, default in said.items():
         if key in ("tokens", "scale"):
             continue
-        value = getattr(usual, FIELDS.get(key, key))
+        value = getattr(usual, key)
         assert default == (str(value).lower() if isinstance(value, bool) else str(value)), key
     numbers = rows()["lr"].split(", ")
-    asked = (usual.learning_rate, usual.weight_decay, usual.beta1, usual.beta2, usual.eps)
+    asked = (usual.lr, usual.weight_decay, usual.beta1, usual.beta2, usual.eps)
     assert [float(text) for text in (numbers[0], *numbers[-5:])] == [*asked, usual.clip]
 
 
@@ -45,5 +45,5 @@ def test_the_example_is_a_file(tmp_path: Path) -> None:
     assert [own.name for own in full[:2]] == ["DDP, precision fp32", "DDP, precision bf16"]
     assert len(full) == 6 and {own.zero for own in full} == {0, 3}
     tiny = read_file(path, {"scale": "tiny"})
-    assert {(own.seq, own.steps) for own in tiny} == {(64, 8)}
-    assert [own.batch for own in tiny] == [4, 4, 4, 4, 2, 2]
+    assert {(own.seq_len, own.steps) for own in tiny} == {(64, 8)}
+    assert [own.batch_size for own in tiny] == [4, 4, 4, 4, 2, 2]

@@ -24,10 +24,10 @@ TWO_CORES = Site(gpus=0, cores=2)
 def test_the_small_scale_keeps_what_each_step_changes() -> None:
     """Batch 8 and 11 stay apart; the checkpointed batch is twice the others, not six times."""
     small = {own.name: own for own in read_file(FILE, {"scale": "tiny"})}
-    assert len(small) == 15 and {own.seq for own in small.values()} == {64}
-    assert [own.batch for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
+    assert len(small) == 15 and {own.seq_len for own in small.values()} == {64}
+    assert [own.batch_size for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
     full = {own.name: own for own in read_file(FILE, {})}
-    assert [own.batch for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]
+    assert [own.batch_size for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]
     assert small["BERT, fp32"].optimizer == "adamw-plain" and full["BERT, fp32"].dtype == "fp32"
 
 
@@ -36,7 +36,7 @@ def test_the_tiny_table_of_an_experiment(tmp_path: Path) -> None:
     text = 'model = "gpt2"\nseq_len = 512\n[[experiment]]\nbatch_size = 9\n{}[tiny]\nseq_len = 64\n'
     path.write_text(text.format("tiny = { batch_size = 3, seq_len = 32 }\n"))
     (small,), (full,) = read_file(path, {"scale": "tiny"}), read_file(path, {})
-    assert (small.batch, small.seq, full.batch, full.seq) == (3, 32, 9, 512)
+    assert (small.batch_size, small.seq_len, full.batch_size, full.seq_len) == (3, 32, 9, 512)
     for wrong, words in (
         ("tiny = 3", "line 5: tiny is a table"),
         ("tiny = { depth = 3 }", "line [35]: an experiment has no 'depth'"),
@@ -94,7 +94,7 @@ def test_published_figures_are_those_of_the_full_scale() -> None:
     keys = {"scale": "tiny", "only": "BERT", "device": "cpu"}
     small, full = asked_for(FILE, keys), at_full_scale(FILE, keys)
     assert [own.name for own in small] == [own.name for own in full]
-    assert {own.model for own in full} == {"bert-large"} and full[0].seq == 512
+    assert {own.model for own in full} == {"bert-large"} and full[0].seq_len == 512
     assert at_full_scale(None, keys) == ()
 
 

@@ -28,7 +28,6 @@ from trainrig.runner.view import judged_view
 from trainrig.store import create_run, find_runs, read_run
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
-KILLS = 20
 
 
 def command(*arguments: str) -> list[str]:
@@ -164,13 +163,14 @@ def kill_at(out: Path, seconds: float) -> bool:
     return killed
 
 
-def test_twenty_kills_at_random_moments_leave_twenty_readable_runs(tmp_path):
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.acceptance)])
+def test_kills_at_random_moments_leave_readable_runs(tmp_path, kills):
     moments = random.Random(5)
-    delays = [moments.uniform(0.0, 4.0) for _ in range(KILLS)]
-    folders = [tmp_path / str(number) for number in range(KILLS)]
+    delays = [moments.uniform(0.0, 4.0) for _ in range(kills)]
+    folders = [tmp_path / str(number) for number in range(kills)]
     with ThreadPoolExecutor(4) as threads:
         killed = list(threads.map(kill_at, folders, delays))
-    assert sum(killed) >= KILLS // 2
+    assert sum(killed) >= kills // 2
     for out in folders:
         (folder,) = find_runs(out)
         found = read_run(folder)

@@ -80,8 +80,8 @@ def test_the_tiny_scale_changes_the_model_and_what_the_file_says(tmp_path: Path)
     text = 'model = "bert-large"\nseq_len = 512\nbatch_size = 8\n[tiny]\nseq_len = 64\n'
     (full,) = read_file(write(tmp_path, text), {})
     (small,) = read_file(write(tmp_path, text), {"scale": "tiny"})
-    assert (full.model, full.seq) == ("bert-large", 512)
-    assert (find(small.model).family, small.seq, small.batch) == ("bert", 64, 8)
+    assert (full.model, full.seq_len) == ("bert-large", 512)
+    assert (find(small.model).family, small.seq_len, small.batch_size) == ("bert", 64, 8)
     assert find(small.model).num_layers == 2
 
 
@@ -151,8 +151,8 @@ def test_a_table_speaks_for_all_that_it_holds(tmp_path: Path) -> None:
     text = 'model = "gpt2"\nsteps = 9\n[[experiment]]\ntokens = 4096\nscale = "tiny"\n'
     text += "[[experiment]]\n[tiny]\nseq_len = 64\nbatch_size = 4\n"
     small, full = read_file(write(tmp_path, text), {})
-    assert (small.steps, small.seq, find(small.model).num_layers) == (16, 64, 2)
-    assert (full.steps, full.seq, full.model) == (9, 256, "gpt2")
+    assert (small.steps, small.seq_len, find(small.model).num_layers) == (16, 64, 2)
+    assert (full.steps, full.seq_len, full.model) == (9, 256, "gpt2")
     (small, _) = read_file(write(tmp_path, text), {"steps": 3, "scale": "tiny"})
     assert small.steps == 3
     text = "[sweep]\nseed = [1, 2]\nseq_len = [16, 32]\n[tiny]\nseq_len = 8\n"
@@ -160,7 +160,7 @@ def test_a_table_speaks_for_all_that_it_holds(tmp_path: Path) -> None:
         read_file(write(tmp_path, text), {"seed": 3})
     with pytest.raises(UsageError, match=r"line 3: seq_len is swept, and \[tiny\]"):
         read_file(write(tmp_path, text), {"scale": "tiny"})
-    assert [e.seq for e in read_file(write(tmp_path, text), {})] == [16, 32, 16, 32]
+    assert [e.seq_len for e in read_file(write(tmp_path, text), {})] == [16, 32, 16, 32]
 
 
 def test_thousands_of_experiments_are_read_at_once(tmp_path: Path) -> None:
@@ -272,7 +272,9 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 def test_sharding_that_was_silently_left_out_is_seen() -> None:
     """Seen with transformers 5.23 and accelerate 1.15 on the CPU: FSDP was asked for, DDP ran."""
-    asked = asked_of(Experiment(backend="huggingface", nproc=2, zero=3, batch=4, dtype="fp32"))
+    asked = asked_of(
+        Experiment(backend="huggingface", nproc=2, zero=3, batch_size=4, precision="fp32")
+    )
     assert differences(asked, found_of(WHOLE)) == [
         "zero: asked 3, found 0 (DistributedDataParallel)",
         "shard_ranks: asked 2, found 1 (DistributedDataParallel)",
@@ -313,7 +315,7 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
     ],
 )
 def test_a_difference_is_told_with_both_values(facts: dict[str, Any], word: str) -> None:
-    asked = asked_of(Experiment(nproc=2, batch=4, dtype="fp32"))
+    asked = asked_of(Experiment(nproc=2, batch_size=4, precision="fp32"))
     assert differences(asked, found_of(WHOLE)) == []
     (said,) = differences(asked, found_of({**WHOLE, **facts}))
     assert said.startswith(word)
@@ -373,13 +375,15 @@ def test_fewer_steps_are_no_comparison() -> None:
 
 
 def test_a_reference_trains_on_the_same_samples_in_one_process() -> None:
-    own = Experiment(nproc=4, batch=2, grad_accum=3, zero=3, backend="huggingface", dtype="bf16")
+    own = Experiment(
+        nproc=4, batch_size=2, grad_accum=3, zero=3, backend="huggingface", precision="bf16"
+    )
     reference = reference_of(own)
     assert reference.global_samples == own.global_samples == 24
-    assert (reference.nproc, reference.batch, reference.backend) == (1, 2, "native")
+    assert (reference.nproc, reference.batch_size, reference.backend) == (1, 2, "native")
     assert is_reference(reference, own)
-    assert not is_reference(reference.replace(dtype="fp32"), own)
-    assert not is_reference(reference.replace(batch=1), own)
+    assert not is_reference(reference.replace(precision="fp32"), own)
+    assert not is_reference(reference.replace(batch_size=1), own)
     assert not is_reference(reference.replace(seed=1), own)
     assert not is_reference(own, own)
     probe = probe_of(own)
@@ -397,7 +401,13 @@ def row(step: int, seconds: float = 0.5, **parts: Any) -> dict[str, Any]:
 
 def trained(**changes: Any) -> Trained:
     own = Experiment(
-        model="gpt2-small-cpu", name="two", nproc=2, batch=4, seq=256, dtype="fp32", device="cpu"
+        model="gpt2-small-cpu",
+        name="two",
+        nproc=2,
+        batch_size=4,
+        seq_len=256,
+        precision="fp32",
+        device="cpu",
     )
     rows = tuple(row(step, 9.0 if step < 3 else 0.5) for step in range(8))
     result = Result(rows=rows, facts=WHOLE, memory=1e6, probe=REFERENCE)

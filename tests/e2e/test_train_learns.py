@@ -62,11 +62,11 @@ def test_200_steps_beat_the_unigram_entropy_and_shuffled_labels_do_not(
     experiment = Experiment(
         model=f"gpt2:num_layers=2,hidden=128,vocab={VOCAB},max_positions=128",
         data=str(data),
-        batch=8,
-        seq=128,
+        batch_size=8,
+        seq_len=128,
         steps=200,
-        dtype="fp32",
-        learning_rate=2e-3,
+        precision="fp32",
+        lr=2e-3,
     )
     with kind(experiment, check(experiment)) as engine:
         engine.run(lambda _: None, lambda step: step >= experiment.steps)

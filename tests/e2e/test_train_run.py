@@ -75,7 +75,13 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def experiment(folder: Path, **changes: Any) -> Experiment:
     base = Experiment(
-        model=MODEL, data=str(folder), batch=4, seq=16, steps=6, dtype="fp32", heldout_batches=1
+        model=MODEL,
+        data=str(folder),
+        batch_size=4,
+        seq_len=16,
+        steps=6,
+        precision="fp32",
+        heldout_batches=1,
     )
     return base.replace(**changes)
 
@@ -137,7 +143,7 @@ def test_a_layout_that_is_another_fails(
 ) -> None:
     """What was asked for is changed behind the training's back: the objects say what ran."""
     real = train_session.experiment_dict
-    other = {"dtype": "bf16"}
+    other = {"precision": "bf16"}
     monkeypatch.setattr(train_session, "experiment_dict", lambda own: real(own) | other)
     result, summary = run(experiment(data), tmp_path)
     assert result.verdict.outcome is Outcome.FAIL
@@ -166,7 +172,7 @@ def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
         runner.experiment_for({}, path)
     assert runner.experiment_for({"steps": 9}, path).steps == 9
     with pytest.raises(UsageError, match="its own experiment"):
-        runner.experiment_for({"batch": 2}, path)
+        runner.experiment_for({"batch_size": 2}, path)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -175,14 +181,14 @@ def test_a_halved_batch_is_resumed_with_what_fitted(
 ) -> None:
     real = train_session.step.memory
     monkeypatch.setattr(
-        train_session.step, "memory", lambda case: real(case) if case["batch"] < 3 else 1 << 50
+        train_session.step, "memory", lambda case: real(case) if case["batch_size"] < 3 else 1 << 50
     )
-    first, _ = run(experiment(data, batch=4), tmp_path)
+    first, _ = run(experiment(data, batch_size=4), tmp_path)
     asked = runner.experiment_for({"steps": 8}, first.run)
-    assert asked.batch == 2
+    assert asked.batch_size == 2
     _, summary = run(asked, tmp_path, resume=first.run)
     assert len(summary["losses"]) == 8
-    assert summary["case"]["batch"] == 2
+    assert summary["case"]["batch_size"] == 2
 
 
 @pytest.mark.usefixtures("in_process")
@@ -201,7 +207,7 @@ def test_another_text_is_no_place_to_resume(data: Path, tmp_path: Path) -> None:
 def test_a_diverging_run_fails_with_one_line_and_keeps_its_steps(
     data: Path, tmp_path: Path
 ) -> None:
-    asked = experiment(data, learning_rate=1e30, clip=0.0, warmup=0, weight_decay=0.0)
+    asked = experiment(data, lr=1e30, clip=0.0, warmup=0, weight_decay=0.0)
     result, summary = run(asked, tmp_path)
     assert result.verdict.outcome is Outcome.FAIL
     assert exit_code(result.verdict.outcome, interrupted=False) == 1
@@ -217,14 +223,14 @@ def test_a_batch_that_cannot_fit_is_recorded_and_halved(
 ) -> None:
     real = train_session.step.memory
     monkeypatch.setattr(
-        train_session.step, "memory", lambda case: real(case) if case["batch"] < 3 else 1 << 50
+        train_session.step, "memory", lambda case: real(case) if case["batch_size"] < 3 else 1 << 50
     )
-    result, summary = run(experiment(data, batch=8), tmp_path)
+    result, summary = run(experiment(data, batch_size=8), tmp_path)
     found = read_run(result.run).records
     refused = [r for r in found if r.status is Status.OOM]
-    assert [r.case["batch"] for r in refused] == [8, 4]
+    assert [r.case["batch_size"] for r in refused] == [8, 4]
     assert "1.0 PiB" in (refused[0].reason or "")
-    assert summary["case"]["batch"] == 2
+    assert summary["case"]["batch_size"] == 2
     assert result.verdict.outcome is Outcome.PASS
     assert "batch-too-large" in {f["id"] for f in summary["findings"]}
 
@@ -234,7 +240,7 @@ def test_a_batch_of_one_that_does_not_fit_fails(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_session.step, "memory", lambda case: 1 << 50)
-    result, _ = run(experiment(data, batch=1), tmp_path)
+    result, _ = run(experiment(data, batch_size=1), tmp_path)
     assert result.verdict.outcome is Outcome.FAIL
 
 
@@ -247,7 +253,7 @@ def test_the_time_has_a_lower_bound_where_the_ceiling_is_known(
     peak = Record(
         kind=Kind.MEASURED,
         benchmark="matmul",
-        case={"dtype": "fp32"},
+        case={"precision": "fp32"},
         metric="flop_rate",
         unit="FLOP/s",
         value=1e15,
@@ -272,9 +278,9 @@ def test_the_time_has_a_lower_bound_where_the_ceiling_is_known(
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"seq": 64}, UsageError, "32 positions"),
-        ({"batch": 0}, UsageError, "batch_size = 0"),
-        ({"dtype": "int8"}, UsageError, "unknown precision"),
+        ({"seq_len": 64}, UsageError, "32 positions"),
+        ({"batch_size": 0}, UsageError, "batch_size = 0"),
+        ({"precision": "int8"}, UsageError, "unknown precision"),
         ({"model": MODEL.replace("vocab=512", "vocab=300")}, DataError, "vocabulary of 300"),
         ({"data": "/nowhere"}, DataError, "/nowhere"),
     ],

@@ -69,7 +69,12 @@ def test_model_flops_are_those_of_one_devices_samples(
     """Accumulation multiplies them; other ranks and what is computed again do not."""
     for accum, ranks, recompute in ((1, 1, "none"), (3, 1, "none"), (3, 2, "full")):
         own = Experiment(
-            model=model, batch=batch, seq=seq, grad_accum=accum, nproc=ranks, recompute=recompute
+            model=model,
+            batch_size=batch,
+            seq_len=seq,
+            grad_accum=accum,
+            nproc=ranks,
+            recompute=recompute,
         )
         rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
         assert rates["flop_rate"] == accum * flops / 0.5
@@ -88,7 +93,9 @@ def test_model_flops_are_those_of_one_devices_samples(
     ],
 )
 def test_hardware_flops_add_what_is_computed_again(recompute: str, again: int) -> None:
-    own = Experiment(model=f"gpt2:{_SMALL}", batch=4, seq=16, grad_accum=3, recompute=recompute)
+    own = Experiment(
+        model=f"gpt2:{_SMALL}", batch_size=4, seq_len=16, grad_accum=3, recompute=recompute
+    )
     rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
     assert rates["hardware_flop_rate"] == 3 * (3 * 3_932_160 + again) / 0.5
 
@@ -246,7 +253,7 @@ def found_in(own: Experiment, **lie: Any) -> list[str]:
     return [said.rpartition(" (")[0] for said in differences(asked_of(own), found_of(facts))]
 
 
-OWN = Experiment(model="gpt2", batch=2, grad_accum=2, seq=16, warmup=0, device="cpu")
+OWN = Experiment(model="gpt2", batch_size=2, grad_accum=2, seq_len=16, warmup=0, device="cpu")
 LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"recompute": "full"},
@@ -263,15 +270,15 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"built": OWN.replace(optimizer="adamw-plain")},
         "fused_optimizer: asked True, found False",
     ),
-    ({}, {"fed": OWN.replace(batch=1)}, "micro_tokens: asked 32, found 16"),
-    ({}, {"fed": OWN.replace(seq=8)}, "micro_tokens: asked 32, found 16"),
+    ({}, {"fed": OWN.replace(batch_size=1)}, "micro_tokens: asked 32, found 16"),
+    ({}, {"fed": OWN.replace(seq_len=8)}, "micro_tokens: asked 32, found 16"),
     (
         {},
         {"spread": lambda model, _: Weights(model, "fp32")},
         "precision: asked bf16, found fp32",
     ),
     (
-        {"dtype": "fp32"},
+        {"precision": "fp32"},
         {"spread": lambda model, _: Weights(model, "bf16")},
         "precision: asked fp32, found bf16",
     ),

@@ -31,7 +31,7 @@ from trainrig.workload import ModelShape, custom
 CLIPPED: dict[str, Any] = {
     "steps": 3,
     "optimizer": "sgd",
-    "learning_rate": 0.5,
+    "lr": 0.5,
     "clip": 0.1,
     "weight_decay": 0.5,
 }
@@ -47,7 +47,7 @@ def batches_for(experiment: Experiment, shape: ModelShape, rank: int) -> Any:
 
     def batches(step: int) -> Batch:
         random = np.random.default_rng((7, step))
-        tokens = random.integers(0, 128, (experiment.global_samples, experiment.seq + 1))
+        tokens = random.integers(0, 128, (experiment.global_samples, experiment.seq_len + 1))
         labels = tokens[:, 1:].copy()
         if objective_of(shape) == "masked":
             hidden = np.linspace(0.2, 0.9, len(labels))[:, None]

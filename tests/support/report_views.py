@@ -234,8 +234,8 @@ def layer_records() -> list[Record]:
             for seq in (128, 512, 2048):
                 for batch in (1, 2, 4, 8, 16, 32, 64):
                     flops = 3.0 * batch * (24.0 * seq * 2**20 + 4.0 * seq**2 * 2**10)
-                    case = {"layer": layer, "dtype": "bf16", "pass": passed, "batch": batch}
-                    case |= {"seq": seq, "hidden": 1024, "heads": 16, "ffn": 4096}
+                    case = {"layer": layer, "dtype": "bf16", "pass": passed, "batch_size": batch}
+                    case |= {"seq_len": seq, "hidden": 1024, "heads": 16, "ffn": 4096}
                     rate = {"metric": "flop_rate", "unit": "FLOP/s"}
                     value = flops / max(2e-3, flops / top)
                     one = point("layer", case, value, **rate)
@@ -245,7 +245,7 @@ def layer_records() -> list[Record]:
                         failed = {"value": None, "interval": None, "status": "oom"}
                         one = one.replace(**failed, reason="out of memory: 24.1 of 24.0 GiB")
                     found.append(one)
-    case = {"model": "gpt2-medium", "dtype": "bf16", "seq": 1024, "batch": 8}
+    case = {"model": "gpt2-medium", "precision": "bf16", "seq_len": 1024, "batch_size": 8}
     found.append(point("step", case, 71e12, metric="flop_rate", unit="FLOP/s"))
     parts = {"time": 0.26, "time.data_wait": 0.02, "time.optimizer": 0.03, "time.other": 0.004}
     found += [point("step", case, seconds, metric=m, unit="s") for m, seconds in parts.items()]

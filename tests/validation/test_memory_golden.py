@@ -15,7 +15,11 @@ from trainrig.workload.memory import memory
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "support" / "fixtures" / "memory_golden.csv"
-LIVE = ("gpt2 micro_batch=4", "bert-base micro_batch=32 seq=128", "llama-1B micro_batch=4 seq=2048")
+LIVE = (
+    "gpt2 batch_size=4",
+    "bert-base batch_size=32 seq_len=128",
+    "llama-1B batch_size=4 seq_len=2048",
+)
 TOLERANCE = 0.03
 
 

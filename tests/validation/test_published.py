@@ -82,7 +82,12 @@ def test_owners_prints_in_our_vocabulary() -> None:
     assert {r.device_count for r in published_for("link")} == {2}
     large = {"op": "scale", "dtype": "fp32", "num_elements": 4194304}
     assert 3777.138e9 in values("vector", "RTX 4090", **large)
-    batch = {"layer": "BERT-large layer", "pass": "forward+backward", "seq": 128, "batch": 2}
+    batch = {
+        "layer": "BERT-large layer",
+        "pass": "forward+backward",
+        "seq_len": 128,
+        "batch_size": 2,
+    }
     assert values("layer", "RTX 4090", **batch) == [42.401e12, 3.129e12]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig.errors import UsageError
-from trainrig.record import Case, Record
+from trainrig.record import Case, Record, dtype_of
 from trainrig.workload import (
     FAMILIES,
     ModelShape,
@@ -125,12 +125,12 @@ def _step(
 ) -> Step | None:
     """``shape``: of a whole model, whose decoder writes another number of tokens than is read."""
     try:
-        seq = layers.size_of(case, "seq")
+        seq = layers.size_of(case, "seq_len")
         return Step(
-            batch=layers.size_of(case, "batch"),
-            seq=seq,
-            target_seq=written_tokens(shape, seq) if shape else 0,
-            dtype=str(case.get("dtype")),
+            batch_size=layers.size_of(case, "batch_size"),
+            seq_len=seq,
+            target_seq_len=written_tokens(shape, seq) if shape else 0,
+            dtype=str(dtype_of(case)),
             mode=mode,
             attention=attention,
             recompute=recompute,

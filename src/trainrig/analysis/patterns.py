@@ -107,8 +107,8 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
 def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
     kinds: dict[tuple[object, ...], list[Row]] = {}
     for row in own:
-        if row.benchmark == "layer" and "batch" in row.case:
-            kind = tuple(sorted((k, str(v)) for k, v in row.case.items() if k != "batch"))
+        if row.benchmark == "layer" and "batch_size" in row.case:
+            kind = tuple(sorted((k, str(v)) for k, v in row.case.items() if k != "batch_size"))
             kinds.setdefault(kind, []).append(row)
     for members in kinds.values():
         record = next((row.measured for row in members if row.measured is not None), None)
@@ -119,7 +119,7 @@ def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
         inside = [pair for batch, pair in times.items() if flat[0] <= batch <= flat[1]]
         low, high = min(time for time, _ in inside), max(time for time, _ in inside)
         yield _FlatRow(
-            what=case_text("layer", {k: v for k, v in record.case.items() if k != "batch"}),
+            what=case_text("layer", {k: v for k, v in record.case.items() if k != "batch_size"}),
             first=flat[0],
             last=flat[1],
             times=range_text(low, high, "s"),

@@ -30,7 +30,7 @@ from trainrig.analysis.op_counts import (
     memory_seconds,
     model_shape,
 )
-from trainrig.record import Record, Status
+from trainrig.record import Record, Status, dtype_of
 from trainrig.stats import launch_bound, median
 from trainrig.units import format_quantity
 from trainrig.workload import Op, total_flops
@@ -178,16 +178,16 @@ def is_dense(layer: object, *, activation: bool = False) -> bool:
 
 def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, Record]]:
     """By batch: the time of one call, and its record, of the cases that differ in batch alone."""
-    wanted = {name: value for name, value in record.case.items() if name != "batch"}
+    wanted = {name: value for name, value in record.case.items() if name != "batch_size"}
     found: dict[int, tuple[float, Record]] = {}
     for row in rows:
-        batch, seen = row.case.get("batch"), row.measured
+        batch, seen = row.case.get("batch_size"), row.measured
         if (
             row.benchmark != "layer"
             or not isinstance(batch, int)
             or seen is None
             or not _counts(seen)
-            or {name: value for name, value in row.case.items() if name != "batch"} != wanted
+            or {name: value for name, value in row.case.items() if name != "batch_size"} != wanted
         ):
             continue
         if row.metric == "time":
@@ -199,7 +199,7 @@ def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, R
 
 def _is_launch_bound(rows: Sequence[Row], record: Record) -> bool:
     times = {batch: time for batch, (time, _) in layer_times(rows, record).items()}
-    flat, batch = launch_bound(times), record.case.get("batch")
+    flat, batch = launch_bound(times), record.case.get("batch_size")
     return flat is not None and isinstance(batch, int) and flat[0] <= batch <= flat[1]
 
 
@@ -303,7 +303,7 @@ def _layers_at_this_batch(drop: Drop, counted: Counted) -> Iterator[Loss]:
         bound = _is_launch_bound(drop.rows, record)
         if bound and "launch_gap" in step_parts(drop, drop.record):
             return  # timed by itself
-        at = f"batch {row.case['batch']}, sequence {row.case['seq']}"
+        at = f"batch {row.case['batch_size']}, sequence {row.case['seq_len']}"
         yield Loss(
             name=LAUNCH_GAPS if bound else f"the layer at {at} is slower than the best",
             seconds=blocks / record.value - blocks / drop.ceiling,
@@ -314,7 +314,7 @@ def _layers_at_this_batch(drop: Drop, counted: Counted) -> Iterator[Loss]:
 
 def _is_own_layer(row: Row, record: Record) -> bool:
     found, model = layer_shape(row.case), model_shape(record.case)
-    same = ("dtype", "batch", "seq")
+    same = ("batch_size", "seq_len")
     return (
         row.benchmark == "layer"
         and row.metric == "flop_rate"
@@ -322,6 +322,7 @@ def _is_own_layer(row: Row, record: Record) -> bool:
         and found is not None
         and model is not None
         and (found[0].family, found[0].hidden) == (model.family, model.hidden)
+        and dtype_of(row.case) == dtype_of(record.case)
         and all(row.case.get(name) == record.case.get(name) for name in same)
     )
 

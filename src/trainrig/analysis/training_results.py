@@ -268,14 +268,15 @@ class PublishedFigure:
 
     experiment: str
     device: str
-    dtype: str
+    precision: str
+    """The model's."""
     tokens_per_s_per_device: _Amount
     source: str
     software: str | None = None
     memory_bytes: _Amount | None = None
     model: str | None = None
-    precision: str | None = None
-    """As printed, where it is another than the model's dtype."""
+    printed_precision: str | None = None
+    """As the source has it."""
     batch_size: Annotated[int, Field(validation_alias=AliasChoices("batch_size", "batch"))] = 0
     grad_accum: int = 1
     seq_len: Annotated[int, Field(validation_alias=AliasChoices("seq_len", "seq"))] = 0
@@ -294,7 +295,7 @@ def published_figures(view: RunView) -> tuple[PublishedFigure, ...]:
     adapter, found = TypeAdapter(PublishedFigure), []
     for row in view.series.get("published", ()):
         try:
-            found.append(adapter.validate_python(row))
+            found.append(adapter.validate_python(_renamed(row)))
         except ValidationError:
             return ()
     for record in view.records:
@@ -304,12 +305,20 @@ def published_figures(view: RunView) -> tuple[PublishedFigure, ...]:
     return tuple(found)
 
 
+def _renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of a run before its keys were those of an experiment."""
+    if "dtype" not in row:
+        return row
+    return {**row, "precision": row["dtype"], "printed_precision": row.get("precision")}
+
+
 def _published(name: str, record: Record) -> dict[str, Any]:
     conditions = record.conditions
     printed = conditions.get("interconnect")
     return {
         **record.case,
-        **{name: conditions.get(name) for name in ("precision", "optimizer")},
+        "printed_precision": conditions.get("precision"),
+        "optimizer": conditions.get("optimizer"),
         "experiment": name,
         "device": record.device,
         "tokens_per_s_per_device": record.value,

@@ -21,7 +21,7 @@ from trainrig.analysis.match import Row, claim_for
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import Share
 from trainrig.benchmarks.labels import Device, case_text, name_devices
-from trainrig.record import Kind, Record, Status
+from trainrig.record import Kind, Record, Status, dtype_of
 
 Test = Callable[[Row], bool]
 
@@ -198,8 +198,8 @@ def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
 
 def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[Row], Sequence[Definition]]]:
     compute = [row for row in own if row.metric == "flop_rate" and row.benchmark in _COMPUTING]
-    for dtype in sorted({str(row.case.get("dtype")) for row in compute}, key=dtype_order):
-        chosen = [row for row in compute if str(row.case.get("dtype")) == dtype]
+    for dtype in sorted({str(dtype_of(row.case)) for row in compute}, key=dtype_order):
+        chosen = [row for row in compute if str(dtype_of(row.case)) == dtype]
         yield f"{dtype} compute", chosen, COMPUTE
     yield "memory bandwidth", [row for row in own if row.metric == "byte_rate"], MEMORY
     for direction, definitions in LINKS.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainrig.record import Case, case_label
+from trainrig.record import Case, case_label, dtype_of
 from trainrig.units import binary
 
 Device = tuple[str | None, int | None]
@@ -64,7 +64,7 @@ def _storage(case: Case) -> str:
     words = [_STORAGE.get(str(case.get("op")), str(case.get("op")))]
     if isinstance(block := case.get("block"), int):
         words.append(f"{binary(block)}B blocks")
-    words += [f"{name} {case[name]}" for name in ("batch", "seq", "depth") if name in case]
+    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len", "depth") if name in case]
     return ", ".join([*words, str(case.get("tool"))])
 
 
@@ -73,7 +73,7 @@ _CODES = {"huggingface": "Hugging Face's"}
 
 def _layer(case: Case) -> str | None:
     words = [f"{case.get('dtype')} {case.get('layer')}"]
-    words += [f"{name} {case[name]}" for name in ("batch", "seq") if case.get(name)]
+    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len") if case.get(name)]
     if "m" in case:
         words.append(f"{case['m']} tokens")
     words += [_CODES[code] for code in (str(case.get("code")),) if code in _CODES]
@@ -81,8 +81,10 @@ def _layer(case: Case) -> str | None:
 
 
 def _step(case: Case) -> str:
-    words = [f"{case.get('dtype')} {case.get('model')}"]
-    return ", ".join(words + [f"{name} {case[name]}" for name in ("batch", "seq") if name in case])
+    words = [f"{dtype_of(case)} {case.get('model')}"]
+    return ", ".join(
+        words + [f"{name} {case[name]}" for name in ("batch_size", "seq_len") if name in case]
+    )
 
 
 def _training(case: Case) -> str:
@@ -92,7 +94,7 @@ def _training(case: Case) -> str:
 
 def family_text(benchmark: str, case: Case) -> str:
     """What cases of one kind and several sizes have in common."""
-    sizes = {"m", "k", "n", "num_elements", "bytes", "batch", "seq"}
+    sizes = {"m", "k", "n", "num_elements", "bytes", "batch_size", "seq_len"}
     return f"{benchmark} {case_label({k: v for k, v in case.items() if k not in sizes})}"
 
 

@@ -41,7 +41,7 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
 
 def _show(found: Fit) -> None:
     from trainrig.cli.output import console
-    from trainrig.report.fitting import fit_lines, headline, knob_table, part_table
+    from trainrig.report.fitting import fit_lines, headline, option_table, part_table
 
     out = console()
     style = "bold green" if found.fits else "bold red"
@@ -51,6 +51,6 @@ def _show(found: Fit) -> None:
     out.print()
     for line in fit_lines(found):
         out.print(line, markup=False)
-    if found.turned:
+    if found.options:
         out.print()
-        out.print(knob_table(found))
+        out.print(option_table(found))

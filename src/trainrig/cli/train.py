@@ -215,10 +215,8 @@ def _alone(
     """One process, measured as a level of the waterfall."""
     from trainrig.cli import progress
     from trainrig.runner import session, train
-    from trainrig.train.config_file import FIELDS
 
-    asked = {FIELDS.get(name, name): value for name, value in keys.items()}
-    experiment = train.experiment_for(asked, resume, watch)
+    experiment = train.experiment_for(keys, resume, watch)
     result = train.train(experiment, device=device, out=out, resume=resume, watch=watch)
     if as_json:
         progress.print_json(train.summary(result))

@@ -64,6 +64,9 @@ def parse_rocm_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
 def _rocm_gpu(index: int, card: Fields) -> Gpu:
     names = [text(card.get(name), "name") for name in ("Device Name", "Card series", "Card Series")]
     ids = [_pci_id(card.get(name)) for name in ("Device ID", "GPU ID")]
+    # The hottest point of the chip, where the card has a sensor there.
+    heat = [f"Temperature (Sensor {place}) (C)" for place in ("junction", "edge")]
+    temperatures = [number(card.get(name), "temperature", most=200) for name in heat]
     powers = ("Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")
     busy = number(card.get("GPU use (%)"), "utilization", most=100)
     return dataclasses.replace(
@@ -80,7 +83,7 @@ def _rocm_gpu(index: int, card: Fields) -> Gpu:
         power_limit_w=number(card.get("Max Graphics Package Power (W)"), "limit", most=5000),
         sm_clock_hz=_clock(card.get("sclk clock speed:")),
         memory_clock_hz=_clock(card.get("mclk clock speed:")),
-        temperature_c=_temperature(card),
+        temperature_c=first(temperatures, "sensor"),
         utilization=busy if isinstance(busy, Missing) else busy / 100,
     )
 
@@ -101,6 +104,7 @@ def parse_amd_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
 def _smi_gpu(index: int, gpu: Fields) -> Gpu:
     asic, bus, vram = _part(gpu, "asic"), _part(gpu, "bus"), _part(gpu, "vram")
     limit, vbios = _part(gpu, "limit"), _part(gpu, "vbios")
+    size = _part(vram, "size")  # {"value": 192, "unit": "GB"}: AMD's GB is a power of 1024
     blank = _blank(index, "amd-smi's static part does not tell")
     return dataclasses.replace(
         blank,
@@ -108,7 +112,7 @@ def _smi_gpu(index: int, gpu: Fields) -> Gpu:
         uuid=text(asic.get("asic_serial"), "serial number"),
         pci_address=_address(bus.get("bdf")),
         pci_id=_pci_id(asic.get("device_id")),
-        memory_total_bytes=_with_unit(vram.get("size")),
+        memory_total_bytes=size_bytes(f"{_value(size)} {size.get('unit')}", "memory size"),
         memory_bus_bits=integer(_value(vram.get("bit_width")), "bus width"),
         num_cores=integer(asic.get("num_compute_units"), "compute units"),
         vbios=text(vbios.get("version"), "VBIOS version"),
@@ -141,13 +145,6 @@ def _value(value: object) -> object:
     return value.get("value") if isinstance(value, dict) else value
 
 
-def _with_unit(value: object) -> int | Missing:
-    """Bytes of ``{"value": 192, "unit": "GB"}``; AMD's MB and GB are powers of 1024."""
-    if not isinstance(value, dict):
-        return Missing("no memory size")
-    return size_bytes(f"{value.get('value')} {value.get('unit')}", "memory size")
-
-
 def _address(value: object) -> str | Missing:
     if isinstance(value, str) and _ADDRESS.fullmatch(value):
         return value.lower()
@@ -162,12 +159,6 @@ def _pci_id(value: object) -> str | Missing:
 def _clock(value: object) -> float | Missing:
     match = _CLOCK.fullmatch(value) if isinstance(value, str) else None
     return scaled(match[1] if match else None, 1e6, "clock")
-
-
-def _temperature(card: Fields) -> float | Missing:
-    """The hottest point of the chip, where the card has a sensor there."""
-    sensors = ("Temperature (Sensor junction) (C)", "Temperature (Sensor edge) (C)")
-    return first([number(card.get(name), "temperature", most=200) for name in sensors], "sensor")
 
 
 def _rocm_link(value: object) -> PcieLink:

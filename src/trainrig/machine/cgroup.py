@@ -9,8 +9,6 @@ it.  Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainrig.machine.parse import first, integer, scaled
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import Host
@@ -22,24 +20,27 @@ _V1_NO_LIMIT = 2**60
 
 def cpu_quota(host: Host) -> float | None | Missing:
     """Processors' worth of CPU time this process may use; None: no limit."""
-    membership = host.read("/proc/self/cgroup")
-    if isinstance(membership, Missing):
-        return membership
-    found = [_v2_quota(host, folder) for folder in _folders(membership, "", _ROOT)]
-    for mount in _v1_mounts(membership, "cpu"):
-        found += [_v1_quota(host, folder) for folder in _folders(membership, "cpu", mount)]
+    folders = _folders(host, "cpu")
+    if isinstance(folders, Missing):
+        return folders
+    found = []
+    for folder in folders[0]:  # ``200000 100000`` is two processors, ``max 100000`` no limit
+        line = host.read(f"{folder}/cpu.max")
+        words = [] if isinstance(line, Missing) else line.split()
+        found.append(_ratio(*words) if len(words) == 2 else None)
+    for folder in folders[1]:
+        quota, period = (host.read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+        found.append(_ratio(quota, period))
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def memory_limit(host: Host) -> int | None | Missing:
     """Bytes of memory this process may use; None: no limit."""
-    membership = host.read("/proc/self/cgroup")
-    if isinstance(membership, Missing):
-        return membership
-    paths = [f"{folder}/memory.max" for folder in _folders(membership, "", _ROOT)]
-    for mount in _v1_mounts(membership, "memory"):
-        folders = _folders(membership, "memory", mount)
-        paths += [f"{folder}/memory.limit_in_bytes" for folder in folders]
+    folders = _folders(host, "memory")
+    if isinstance(folders, Missing):
+        return folders
+    paths = [f"{folder}/memory.max" for folder in folders[0]]
+    paths += [f"{folder}/memory.limit_in_bytes" for folder in folders[1]]
     limits = [integer(host.read(path), "limit") for path in paths]
     known = [limit for limit in limits if not isinstance(limit, Missing) and limit < _V1_NO_LIMIT]
     return min(known, default=None)
@@ -47,35 +48,20 @@ def memory_limit(host: Host) -> int | None | Missing:
 
 def throttled_s(host: Host) -> float | Missing:
     """Seconds in which the quota held this process back; its own group's counter only."""
-    membership = host.read("/proc/self/cgroup")
-    if isinstance(membership, Missing):
-        return membership
-    files = [(folder, "throttled_usec", 1e-6) for folder in _folders(membership, "", _ROOT)]
-    for mount in _v1_mounts(membership, "cpu"):
-        folders = _folders(membership, "cpu", mount)
-        files += [(folder, "throttled_time", 1e-9) for folder in folders]
-    found = [_counter(host.read(f"{folder}/cpu.stat"), name, unit) for folder, name, unit in files]
+    folders = _folders(host, "cpu")
+    if isinstance(folders, Missing):
+        return folders
+    found: list[float | Missing] = []
+    for version, name, unit in ((0, "throttled_usec", 1e-6), (1, "throttled_time", 1e-9)):
+        for folder in folders[version]:
+            content = host.read(f"{folder}/cpu.stat")
+            if isinstance(content, Missing):
+                found.append(content)
+                continue
+            pairs = (line.split() for line in content.splitlines())
+            counters = dict(pair for pair in pairs if len(pair) == 2)
+            found.append(scaled(counters.get(name), unit, name))
     return first(found, "count of throttled time")
-
-
-def _counter(content: str | Missing, name: str, unit_s: float) -> float | Missing:
-    if isinstance(content, Missing):
-        return content
-    fields = dict(line.split()[:2] for line in content.splitlines() if len(line.split()) == 2)
-    return scaled(fields.get(name), unit_s, name)
-
-
-def _v2_quota(host: Host, folder: str) -> float | None:
-    """From ``cpu.max``: ``200000 100000`` is two processors, ``max 100000`` no limit."""
-    line = host.read(f"{folder}/cpu.max")
-    words = [] if isinstance(line, Missing) else line.split()
-    return _ratio(*words) if len(words) == 2 else None
-
-
-def _v1_quota(host: Host, folder: str) -> float | None:
-    quota = host.read(f"{folder}/cpu.cfs_quota_us")
-    period = host.read(f"{folder}/cpu.cfs_period_us")
-    return _ratio(quota, period)
 
 
 def _ratio(quota: str | Missing, period: str | Missing) -> float | None:
@@ -85,29 +71,26 @@ def _ratio(quota: str | Missing, period: str | Missing) -> float | None:
     return above / below
 
 
-def _folders(membership: str, controller: str, mount: str) -> Iterator[str]:
-    """The folders of this process's group and of its parents, up to the root."""
-    path = _group_path(membership, controller)
-    if path is None:
-        return
-    parts = [part for part in path.split("/") if part and part != ".."]
-    for length in range(len(parts), -1, -1):
-        yield "/".join([mount, *parts[:length]])
+def _folders(host: Host, controller: str) -> tuple[list[str], list[str]] | Missing:
+    """The folders of this process's group and of its parents, of version 2 and of version 1.
 
-
-def _group_path(membership: str, controller: str) -> str | None:
-    """The path in ``4:cpu,cpuacct:/user.slice`` or, for the v2 hierarchy, ``0::/user.slice``."""
+    The lines are ``0::/user.slice`` and ``4:cpu,cpuacct:/user.slice``.  A controller of version 1
+    is mounted alone, or with those it is grouped with.
+    """
+    membership = host.read("/proc/self/cgroup")
+    if isinstance(membership, Missing):
+        return membership
+    folders: dict[str, list[str]] = {"": [], controller: []}
     for line in membership.splitlines():
-        fields = line.split(":", 2)
-        if len(fields) == 3 and controller in fields[1].split(","):
-            return fields[2]
-    return None
-
-
-def _v1_mounts(membership: str, controller: str) -> list[str]:
-    """Where a v1 controller is mounted: alone, or with those it is grouped with."""
-    for line in membership.splitlines():
-        fields = line.split(":", 2)
-        if len(fields) == 3 and controller in fields[1].split(","):
-            return [f"{_ROOT}/{name}" for name in dict.fromkeys([controller, fields[1]])]
-    return []
+        _, controllers, path = (line.split(":", 2) + ["", "-"])[:3]
+        for wanted in {"", controller}.intersection(controllers.split(",")):
+            if folders[wanted] or path == "-":
+                continue
+            names = dict.fromkeys([controller, controllers]) if wanted else [""]
+            parts = [part for part in path.split("/") if part and part != ".."]
+            folders[wanted] = [
+                "/".join([f"{_ROOT}/{name}".rstrip("/"), *parts[:length]])
+                for name in names
+                for length in range(len(parts), -1, -1)
+            ]
+    return folders[""], folders[controller]

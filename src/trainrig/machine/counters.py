@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig.machine import nvml
@@ -111,6 +112,9 @@ class HostLoad:
         """The counters now; `own_cpu_s` replaces this process's own processor time."""
         host = self._host
         threads, busy, steal = parse_stat(host.read("/proc/stat"))
+        clocks = _numbers(scaled(host.read(path), 1e3, "clock") for path in self._clocks)
+        heat = _numbers(integer(host.read(path), "count") for path in self._throttles)
+        no_clock = Missing("the processors' clock is not readable")
         return HostReading(
             time_s=time.monotonic(),
             own_cpu_s=time.process_time() if own_cpu_s is None else own_cpu_s,
@@ -119,9 +123,9 @@ class HostLoad:
             steal_s=steal,
             waited_s=parse_pressure(host.read("/proc/pressure/cpu")),
             throttled_s=throttled_s(host),
-            thermal_events=_sum_of(host, self._throttles),
+            thermal_events=int(sum(heat)) if heat else Missing("no heat events are counted"),
             load_1m=number(host.read("/proc/loadavg"), "load"),
-            clock_hz=_middle_clock(host, self._clocks),
+            clock_hz=clocks[len(clocks) // 2] if clocks else no_clock,
         )
 
 
@@ -129,7 +133,8 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
     """What happened from `before` to `after`."""
     wall = max(after.time_s - before.time_s, 1e-9)
     own = max(after.own_cpu_s - before.own_cpu_s, 0.0)
-    total = _times(after.threads, wall)
+    total = after.threads if isinstance(after.threads, Missing) else after.threads * wall
+    heat = _rise(before.thermal_events, after.thermal_events)
     return HostConditions(
         wall_s=wall,
         busy_other_fraction=_share(_rise(before.busy_s, after.busy_s), own, total),
@@ -137,7 +142,7 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
         own_cpus=own / wall,
         pressure_fraction=_share(_rise(before.waited_s, after.waited_s), 0.0, wall),
         throttled_fraction=_share(_rise(before.throttled_s, after.throttled_s), 0.0, wall),
-        thermal_events=_count(_rise(before.thermal_events, after.thermal_events)),
+        thermal_events=heat if isinstance(heat, Missing) else int(heat),
         load_1m=after.load_1m,
         clock_hz=after.clock_hz,
     )
@@ -153,7 +158,9 @@ def gpu_conditions(device: int | str, *, holds_context: bool = False) -> GpuCond
     (torch prints it without its ``GPU-``; both are taken).
     """
     failed = nvml.start()
-    handle = nvml.handle_of(_named(device)) if failed is None else failed
+    if isinstance(device, str) and device.count("-") == 4 and ":" not in device:
+        device = "GPU-" + device.removeprefix("GPU-")
+    handle = nvml.handle_of(device) if failed is None else failed
     if isinstance(handle, dict):
         facts = dict.fromkeys(_GPU_FACTS, handle)
     else:
@@ -177,11 +184,6 @@ _GPU_FACTS = frozenset(
 )
 
 
-def _named(device: int | str) -> int | str:
-    bare_uuid = isinstance(device, str) and device.count("-") == 4 and ":" not in device
-    return f"GPU-{device}" if bare_uuid and not str(device).startswith("GPU-") else device
-
-
 def _others(processes: object, count: int | Missing, *, holds_context: bool) -> int | Missing:
     """How many of the listed processes are not this program's."""
     if isinstance(count, Missing) or not isinstance(processes, list):
@@ -197,15 +199,11 @@ def _is_own_process(pid: object, own: int, is_worker: bool) -> bool:
     """This process, a child of it, or, among workers, another child of the same parent."""
     if pid == own:
         return True
-    parent = _parent_of(pid)
-    return parent == own or (is_worker and parent == os.getppid())
-
-
-def _parent_of(pid: object) -> int | None:
     status = ThisMachine().read(f"/proc/{pid}/stat")
     # "1234 (name) S 1 ...": the name may hold anything, a closing parenthesis too.
     words = [] if isinstance(status, Missing) else status.rpartition(")")[2].split()
-    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+    parent = int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+    return parent == own or (is_worker and parent == os.getppid())
 
 
 def parse_stat(
@@ -252,16 +250,9 @@ def _counters(host: Host) -> tuple[list[str], list[str]]:
     return clocks, list(packages.values())
 
 
-def _middle_clock(host: Host, paths: list[str]) -> float | Missing:
-    read = [scaled(host.read(path), 1e3, "clock") for path in paths]
-    known = sorted(clock for clock in read if not isinstance(clock, Missing))
-    return known[len(known) // 2] if known else Missing("the processors' clock is not readable")
-
-
-def _sum_of(host: Host, paths: list[str]) -> int | Missing:
-    counts = [integer(host.read(path), "count") for path in paths]
-    known = [count for count in counts if not isinstance(count, Missing)]
-    return sum(known) if known else Missing("no heat events are counted")
+def _numbers(values: Iterable[float | Missing]) -> list[float]:
+    """The values that are known, the smallest first."""
+    return sorted(value for value in values if not isinstance(value, Missing))
 
 
 def _rise(before: float | Missing, after: float | Missing) -> float | Missing:
@@ -279,14 +270,6 @@ def _share(part: float | Missing, less: float, whole: float | Missing) -> float 
     if isinstance(whole, Missing):
         return whole
     return min(max(part - less, 0.0) / whole, 1.0)
-
-
-def _times(count: int | Missing, wall: float) -> float | Missing:
-    return count if isinstance(count, Missing) else count * wall
-
-
-def _count(value: float | Missing) -> int | Missing:
-    return value if isinstance(value, Missing) else int(value)
 
 
 def _fields(values: HostConditions | GpuConditions) -> dict[str, object]:

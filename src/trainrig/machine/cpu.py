@@ -41,6 +41,14 @@ def cpu_info(host: Host) -> Cpu:
     fields = lscpu_fields(host.run("lscpu", "-J"))
     cores = cpuinfo_cores(host.read("/proc/cpuinfo"))
     known = fields if not isinstance(fields, Missing) else _fields_of_cpuinfo(cores, fields)
+    caches = lscpu_caches(host.run("lscpu", "-J", "-B", "-C"))
+    if isinstance(caches, Missing) and not isinstance(known, Missing):
+        read = [_cache_of_field(level, known.get(f"{level} cache")) for level in _LEVELS]
+        caches = tuple(cache for cache in read if cache is not None) or caches
+    max_clocks = [
+        scaled(_field(known, "CPU max MHz"), 1e6, "maximum clock"),
+        scaled(host.read(f"{_CPUFREQ}/cpuinfo_max_freq"), 1e3, "maximum clock"),
+    ]
     return Cpu(
         model=_field(known, "Model name", "BIOS Model name"),
         vendor=_field(known, "Vendor ID", "BIOS Vendor ID"),
@@ -52,9 +60,9 @@ def cpu_info(host: Host) -> Cpu:
         threads=_count(known, "CPU(s)"),
         numa_nodes=_count(known, "NUMA node(s)"),
         flags=_flags(known),
-        caches=_caches(host, known),
+        caches=caches,
         base_clock_hz=_base_clock(host, known),
-        max_clock_hz=_max_clock(host, known),
+        max_clock_hz=first(max_clocks, "maximum clock"),
         clock_hz=_clock(host, cores),
         usable_threads=host.usable_threads(),
         quota_cpus=cpu_quota(host),
@@ -142,15 +150,6 @@ def _flags(fields: Fields | Missing) -> tuple[str, ...] | Missing:
     return tuple(fields["Flags"].split()) if fields.get("Flags") else Missing("no flags reported")
 
 
-def _caches(host: Host, fields: Fields | Missing) -> tuple[Cache, ...] | Missing:
-    listed = lscpu_caches(host.run("lscpu", "-J", "-B", "-C"))
-    if not isinstance(listed, Missing) or isinstance(fields, Missing):
-        return listed
-    found = [_cache_of_field(level, fields.get(f"{level} cache")) for level in _LEVELS]
-    known = tuple(cache for cache in found if cache is not None)
-    return known if known else listed
-
-
 _LEVELS = ("L1d", "L1i", "L2", "L3")
 
 
@@ -176,12 +175,6 @@ def _cache_of_field(name: str, value: str | None) -> Cache | None:
     if match is None or isinstance(total, Missing) or not match["count"] or int(match["count"]) < 1:
         return None
     return Cache(name=name, total_bytes=total, instance_bytes=total // int(match["count"]))
-
-
-def _max_clock(host: Host, fields: Fields | Missing) -> float | Missing:
-    reported = scaled(_field(fields, "CPU max MHz"), 1e6, "maximum clock")
-    allowed = scaled(host.read(f"{_CPUFREQ}/cpuinfo_max_freq"), 1e3, "maximum clock")
-    return first([reported, allowed], "maximum clock")
 
 
 def _base_clock(host: Host, fields: Fields | Missing) -> float | Missing:

@@ -36,15 +36,13 @@ def place_of(folder: str, host: Host | None = None) -> MountPoint | Missing:
     if isinstance(path, Missing):
         return path
     table = seen.read("/proc/self/mountinfo")
-    return table if isinstance(table, Missing) else _innermost(table, path)
-
-
-def _innermost(table: str, path: str) -> MountPoint | Missing:
-    # Of mounts on one point the last one hides the others.
+    if isinstance(table, Missing):
+        return table
     places = [place for line in table.splitlines() if (place := _parse(line)) is not None]
     above = [p for p in places if os.path.commonpath([p.mount, path]) == p.mount]
     if not above:
         return Missing("no mount holds it")
+    # Of mounts on one point the last one hides the others.
     return max(enumerate(above), key=lambda pair: (len(pair[1].mount), pair[0]))[1]
 
 
@@ -54,12 +52,9 @@ def _parse(line: str) -> MountPoint | None:
     words, kind = left.split(" "), right.split(" ")
     if not dash or len(words) < 6 or not words[4].startswith("/") or not kind[0]:
         return None
-    return MountPoint(mount=_unescape(words[4]), filesystem=kind[0])
-
-
-def _unescape(text: str) -> str:
-    """Spaces, tabs, line ends and backslashes are written as three octal digits."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    # Spaces, tabs, line ends and backslashes are written as three octal digits.
+    mount = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[4])
+    return MountPoint(mount=mount, filesystem=kind[0])
 
 
 def name_of(place: MountPoint, disks: Iterable[Disk]) -> str:
@@ -122,7 +117,7 @@ def _disk(device: Device) -> Disk | None:
         size_bytes=size,
         rotational=Missing("a virtual disk") if name.startswith(_VIRTUAL) else rotational,
         transport=text(device.get("tran"), "transport"),
-        mounts=_unique(_mounts(device, depth=0)),
+        mounts=tuple({mount.path: mount for mount in _mounts(device, depth=0)}.values()),
     )
 
 
@@ -131,20 +126,12 @@ def _mounts(device: Device, depth: int) -> Iterator[Mount]:
     listed = points if isinstance(points, list) else [device.get("mountpoint")]
     for point in listed:
         if isinstance(point, str) and point:
-            yield _mount(device, point)
+            yield Mount(
+                path=point,
+                filesystem=text(device.get("fstype"), "file system"),
+                size_bytes=integer(device.get("fssize"), "file system size"),
+                available_bytes=integer(device.get("fsavail"), "free space"),
+            )
     if depth < 16:
         for child in objects(device.get("children")):
             yield from _mounts(child, depth + 1)
-
-
-def _mount(device: Device, point: str) -> Mount:
-    return Mount(
-        path=point,
-        filesystem=text(device.get("fstype"), "file system"),
-        size_bytes=integer(device.get("fssize"), "file system size"),
-        available_bytes=integer(device.get("fsavail"), "free space"),
-    )
-
-
-def _unique(mounts: Iterator[Mount]) -> tuple[Mount, ...]:
-    return tuple({mount.path: mount for mount in mounts}.values())

@@ -8,19 +8,19 @@ its GPUs when it is asked.
 
 from __future__ import annotations
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from trainrig.machine.amd import amd_gpus
 from trainrig.machine.cpu import cpu_info
 from trainrig.machine.disks import disks
 from trainrig.machine.memory import memory_info
-from trainrig.machine.nvidia import PATIENCE_S, Driver, ask_driver
+from trainrig.machine.nvidia import PATIENCE_S, ask_driver
 from trainrig.machine.os_info import host_info
 from trainrig.machine.parse import first
 from trainrig.machine.pci import pci_gpus
-from trainrig.machine.snapshot import Gpu, Missing, Snapshot, Software, Topology, value_or
+from trainrig.machine.snapshot import Missing, Snapshot, Topology, value_or
 from trainrig.machine.software import software
 from trainrig.machine.system_access import Host, ThisMachine
 
@@ -41,6 +41,10 @@ def inspect(host: Host | None = None, patience_s: float = PATIENCE_S) -> Snapsho
         storage = pool.submit(disks, seen)
         bus = pool.submit(pci_gpus, seen)
         installed = pool.submit(software, seen)
+    nvidia, other, packages = driver.result(), amd.result(), installed.result()
+    gpus = (*value_or(nvidia.gpus, ()), *value_or(other, ()))
+    is_known = not (isinstance(nvidia.gpus, Missing) and isinstance(other, Missing))
+    version = first([nvidia.version, packages.nvidia_driver], "driver")
     return Snapshot(
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         host=about.result(),
@@ -48,21 +52,9 @@ def inspect(host: Host | None = None, patience_s: float = PATIENCE_S) -> Snapsho
         memory=memory.result(),
         disks=storage.result(),
         pci_gpus=bus.result(),
-        gpus=_together(driver.result().gpus, amd.result()),
-        topology=Topology(links=driver.result().links),
-        software=_with_driver(installed.result(), driver.result()),
+        gpus=tuple(replace(gpu, index=index) for index, gpu in enumerate(gpus))
+        if is_known
+        else nvidia.gpus,
+        topology=Topology(links=nvidia.links),
+        software=replace(packages, nvidia_driver=version, cuda_driver=nvidia.cuda),
     )
-
-
-def _together(
-    nvidia: tuple[Gpu, ...] | Missing, amd: tuple[Gpu, ...] | Missing
-) -> tuple[Gpu, ...] | Missing:
-    if isinstance(nvidia, Missing) and isinstance(amd, Missing):
-        return nvidia
-    found = (*value_or(nvidia, ()), *value_or(amd, ()))
-    return tuple(dataclasses.replace(gpu, index=index) for index, gpu in enumerate(found))
-
-
-def _with_driver(installed: Software, driver: Driver) -> Software:
-    version = first([driver.version, installed.nvidia_driver], "driver")
-    return dataclasses.replace(installed, nvidia_driver=version, cuda_driver=driver.cuda)

@@ -12,7 +12,7 @@ slots leave the number of channels unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from trainrig.machine.cgroup import memory_limit
 from trainrig.machine.parse import first, number, size_bytes, text
@@ -66,38 +66,30 @@ def parse_dimms(output: str | Missing) -> tuple[Dimm, ...] | Missing:
     """The populated slots in the text of `dmidecode -t 17`."""
     if isinstance(output, Missing):
         return output
-    dimms = [_dimm(block) for block in _memory_devices(output)]
+    dimms = []
+    for block in re.split(r"\n\s*\n", output):
+        lines = [line.strip() for line in block.splitlines()]
+        if "Memory Device" in lines:
+            pairs = (line.partition(":") for line in lines)
+            dimms.append(_dimm({name: value.strip() for name, mark, value in pairs if mark}))
     populated = tuple(dimm for dimm in dimms if not isinstance(dimm.size_bytes, Missing))
     return populated if populated else Missing("the firmware describes no memory module")
 
 
-def _memory_devices(output: str) -> Iterator[Mapping[str, str]]:
-    for block in re.split(r"\n\s*\n", output):
-        lines = [line.strip() for line in block.splitlines()]
-        if "Memory Device" not in lines:
-            continue
-        pairs = (line.partition(":") for line in lines)
-        yield {name: value.strip() for name, mark, value in pairs if mark}
-
-
 def _dimm(fields: Mapping[str, str]) -> Dimm:
+    size = size_bytes(fields.get("Size"), "size")
     rated = number(fields.get("Speed"), "speed", most=1e5)
     names = ("Configured Memory Speed", "Configured Clock Speed")
     runs = [number(fields.get(name), "configured speed", most=1e5) for name in names]
     return Dimm(
         locator=text(fields.get("Locator"), "locator"),
         bank=text(fields.get("Bank Locator"), "bank locator"),
-        size_bytes=_module_size(fields.get("Size")),
+        size_bytes=Missing("an empty slot") if size == 0 else size,
         type=text(fields.get("Type"), "type"),
         rated_mt_per_s=_above_zero(rated),
         speed_mt_per_s=_above_zero(first(runs, "configured speed")),
         part_number=text(fields.get("Part Number"), "part number"),
     )
-
-
-def _module_size(value: str | None) -> int | Missing:
-    size = size_bytes(value, "size")
-    return size if isinstance(size, Missing) or size > 0 else Missing("an empty slot")
 
 
 def _above_zero(value: float | Missing) -> float | Missing:
@@ -121,7 +113,8 @@ def count_channels(dimms: tuple[Dimm, ...] | Missing) -> int | Missing:
     for dimm in dimms:
         channel = _channel(dimm)
         if channel is None:
-            return Missing(f"the locator {_shown(dimm.locator)} names no channel")
+            name = repr(dimm.locator) if isinstance(dimm.locator, str) else "is unknown and"
+            return Missing(f"the locator {name} names no channel")
         found.add(channel)
     return len(found)
 
@@ -135,21 +128,14 @@ def _channel(dimm: Dimm) -> str | None:
     return None
 
 
-def _shown(value: str | Missing) -> str:
-    return "is unknown and" if isinstance(value, Missing) else repr(value)
-
-
 def _nodes(host: Host) -> tuple[NumaNode, ...] | Missing:
     names = host.names(_NODES)
     if isinstance(names, Missing):
         return names
     indices = sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d{1,5}", name))
-    return tuple(_node(host, index) for index in indices)
-
-
-def _node(host: Host, index: int) -> NumaNode:
-    sizes = meminfo_sizes(host.read(f"{_NODES}/node{index}/meminfo"))
-    cpus = host.read(f"{_NODES}/node{index}/cpulist")
-    return NumaNode(
-        index=index, total_bytes=_size(sizes, "MemTotal"), cpus=text(cpus, "processors of its own")
-    )
+    nodes = []
+    for index in indices:
+        sizes = meminfo_sizes(host.read(f"{_NODES}/node{index}/meminfo"))
+        cpus = text(host.read(f"{_NODES}/node{index}/cpulist"), "processors of its own")
+        nodes.append(NumaNode(index=index, total_bytes=_size(sizes, "MemTotal"), cpus=cpus))
+    return tuple(nodes)

@@ -114,11 +114,16 @@ def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
     why = _reason_of(facts)
     if why is not None:  # the device is counted, but the driver does not hand it out
         facts = {name: {"missing": why.reason} for name in nvml.QUESTION_NAMES}
+    links = objects(facts.get("links"))
+    known = isinstance(facts.get("links"), list)
+    no_links = None if known else _as_missing(facts.get("links"), "list of NVLinks")
     return Gpu(
         index=index,
         vendor="nvidia",
         **_identity(facts),
-        **_memory(facts),
+        memory_total_bytes=_bounded(_member(facts, "memory", "total"), "memory size", 1, 2**50),
+        memory_used_bytes=_bounded(_member(facts, "memory", "used"), "memory use", 0, 2**50),
+        memory_bus_bits=_small(facts, "memory_bus", 1, 2**16),
         link=PcieLink(
             generation=_small(facts, "pcie_generation", 1, 9),
             width=_small(facts, "pcie_width", 1, 32),
@@ -129,7 +134,8 @@ def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
         **_errors(facts),
         **_clocks(facts),
         **_modes(facts),
-        **_nvlinks(facts),
+        nvlinks_active=no_links or sum(link.get("state") == 1 for link in links),
+        nvlinks_inactive=no_links or sum(link.get("state") != 1 for link in links),
     )
 
 
@@ -142,14 +148,6 @@ def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
         "compute_capability": _capability(_answered(facts, "capability")),
         "vbios": text(_answered(facts, "vbios"), "VBIOS version"),
         "num_cores": _small(facts, "cores", 1, 10**6),
-    }
-
-
-def _memory(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "memory_total_bytes": _bounded(_member(facts, "memory", "total"), "memory size", 1, 2**50),
-        "memory_used_bytes": _bounded(_member(facts, "memory", "used"), "memory use", 0, 2**50),
-        "memory_bus_bits": _small(facts, "memory_bus", 1, 2**16),
     }
 
 
@@ -208,15 +206,6 @@ def _modes(facts: Mapping[str, Any]) -> dict[str, Any]:
         "compute_mode": _named(_COMPUTE_MODES, _answered(facts, "compute_mode"), "compute mode"),
         "num_processes": len(processes) if isinstance(processes, list) else _as_missing(processes),
     }
-
-
-def _nvlinks(facts: Mapping[str, Any]) -> dict[str, Any]:
-    links = facts.get("links")
-    if not isinstance(links, list):
-        none = _as_missing(links, "list of NVLinks")
-        return {"nvlinks_active": none, "nvlinks_inactive": none}
-    active = sum(link.get("state") == 1 for link in objects(links))
-    return {"nvlinks_active": active, "nvlinks_inactive": len(objects(links)) - active}
 
 
 def throttle_reasons(bits: object) -> tuple[str, ...] | Missing:
@@ -343,7 +332,9 @@ def _links(
 
 def _path(pair: Mapping[str, Any], gpus: tuple[Gpu, ...], devices: list[Any]) -> str | Missing:
     """NVLinks where there are any between the two, directly or through a switch; else the bus."""
-    count = _direct_links(devices[pair["a"]], gpus[pair["b"]].pci_address)
+    address = gpus[pair["b"]].pci_address
+    ends = [end for end, _ in _active(devices[pair["a"]]) if isinstance(end, str)]
+    count = sum(end == address for end in ends)
     count = count or min(_switch_links(devices[pair[end]], gpus) for end in ("a", "b"))
     return f"NV{count}" if count else _named(_PATHS, pair.get("ancestor"), "common ancestor")
 
@@ -357,10 +348,6 @@ def _active(device: object) -> list[tuple[str | Missing, object]]:
         if link.get("state") == 1 and isinstance(remote, dict):
             found.append((pci_address(remote.get("busId")), link.get("kind")))
     return found
-
-
-def _direct_links(device: object, address: str | Missing) -> int:
-    return sum(isinstance(end, str) and end == address for end, _ in _active(device))
 
 
 def _switch_links(device: object, gpus: tuple[Gpu, ...]) -> int:

@@ -171,15 +171,12 @@ def inventory() -> dict[str, Any]:
     return {
         "driver": ask("nvmlSystemGetDriverVersion"),
         "cuda": ask("nvmlSystemGetCudaDriverVersion_v2"),
-        "devices": [_device(handle) for handle in handles],
+        "devices": [
+            handle if is_missing(handle) else {**device_facts(handle), "links": _links(handle)}
+            for handle in handles
+        ],
         "pairs": [_pair(a, b, handles[a], handles[b]) for b in range(count) for a in range(b)],
     }
-
-
-def _device(handle: Any) -> dict[str, Any]:
-    if is_missing(handle):
-        return dict(handle)
-    return {**device_facts(handle), "links": _links(handle)}
 
 
 def _links(handle: Any) -> list[dict[str, Any]] | dict[str, str]:

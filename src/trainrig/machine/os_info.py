@@ -46,15 +46,12 @@ def _os_name(host: Host) -> str | Missing:
     for line in release.splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "PRETTY_NAME":
-            return text(_unquoted(value), "operating system name")
+            try:
+                value = " ".join(shlex.split(value))
+            except ValueError:
+                value = value.strip("\"' ")
+            return text(value, "operating system name")
     return Missing("/etc/os-release has no PRETTY_NAME")
-
-
-def _unquoted(value: str) -> str:
-    try:
-        return " ".join(shlex.split(value))
-    except ValueError:
-        return value.strip("\"' ")
 
 
 def _container(host: Host) -> str | Missing:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from trainrig.machine.parse import integer, text
-from trainrig.machine.snapshot import Missing, PcieLink, PciGpu
+from trainrig.machine.snapshot import Missing, PcieLink, PciGpu, value_or
 from trainrig.machine.system_access import Host
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -35,7 +35,8 @@ def pci_gpus(host: Host) -> tuple[PciGpu, ...] | Missing:
     if isinstance(addresses, Missing):
         return addresses
     found = [address for address in addresses if _is_gpu(host, address)]
-    ids = {address: _pci_id(host, address) for address in found}
+    pairs = {a: _pair(host, f"{_DEVICES}/{a}", "vendor", "device") for a in found}
+    ids = {address: value_or(pair, "") for address, pair in pairs.items()}
     names = _names(host, ids.values())
     return tuple(_pci_gpu(host, address, ids[address], names) for address in found)
 
@@ -60,17 +61,12 @@ def _pci_gpu(host: Host, address: str, pci_id: str, names: Mapping[str, str] | M
         pci_id=pci_id,
         subsystem_id=_pair(host, folder, "subsystem_vendor", "subsystem_device"),
         pci_class="" if isinstance(pci_class, Missing) else pci_class[:4],
-        name=names if isinstance(names, Missing) else _name(names, pci_id),
+        name=names if isinstance(names, Missing) else text(names.get(pci_id), "name in pci.ids"),
         driver=_driver(host, folder),
         numa_node=integer(host.read(f"{folder}/numa_node"), "NUMA node"),
         link=read_link(host, folder),
         slot=_slot(host, folder),
     )
-
-
-def _pci_id(host: Host, address: str) -> str:
-    pair = _pair(host, f"{_DEVICES}/{address}", "vendor", "device")
-    return "" if isinstance(pair, Missing) else pair
 
 
 def _pair(host: Host, folder: str, *names: str) -> str | Missing:
@@ -135,10 +131,6 @@ def _width(width: str | Missing) -> int | Missing:
     if isinstance(found, Missing) or 1 <= found <= 32:
         return found
     return Missing(f"not a link width: {found}")
-
-
-def _name(names: Mapping[str, str], pci_id: str) -> str | Missing:
-    return text(names.get(pci_id), "name in pci.ids")
 
 
 def _names(host: Host, wanted: Iterable[str]) -> Mapping[str, str] | Missing:

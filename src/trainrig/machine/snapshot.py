@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field
 
@@ -24,6 +24,13 @@ T = TypeVar("T")
 
 # What a machine does not have is left out on purpose; what it has and we do not know is refused.
 _STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _fact(kind: type[T]) -> type[T]:
+    """A frozen, slotted, keyword-only dataclass that pydantic reads strictly."""
+    kind.__pydantic_config__ = _STRICT  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,9 @@ def value_or(value: T | Missing, default: T) -> T:
     return default if isinstance(value, Missing) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class HostInfo:
     """The computer as a whole and its operating system."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     hostname: str | Missing
     os: str | Missing
@@ -61,11 +66,9 @@ class HostInfo:
     board: str | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Cache:
     """One level of the CPU's caches."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: str
     """``L1d``, ``L1i``, ``L2``, ``L3``."""
@@ -75,11 +78,9 @@ class Cache:
     """Of one of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Cpu:
     """The processors, and how much of them this process may use."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     model: str | Missing
     vendor: str | Missing
@@ -104,11 +105,9 @@ class Cpu:
     """CPU time the control group allows, in processors; None: no limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Dimm:
     """One memory module, as the firmware describes it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     locator: str | Missing
     bank: str | Missing
@@ -122,11 +121,9 @@ class Dimm:
     part_number: str | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class NumaNode:
     """Memory and processors that are close to each other."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     index: int
     total_bytes: int | Missing
@@ -134,11 +131,9 @@ class NumaNode:
     """As the kernel writes it: ``0-31,64-95``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class MemoryInfo:
     """Main memory, and how much of it this process may use."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     total_bytes: int | Missing
     available_bytes: int | Missing
@@ -156,11 +151,9 @@ class MemoryInfo:
     nodes: tuple[NumaNode, ...] | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Mount:
     """Where a disk, or a part of it, is mounted."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     path: str
     filesystem: str | Missing
@@ -168,11 +161,9 @@ class Mount:
     available_bytes: int | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Disk:
     """One block device that holds data."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: str
     model: str | Missing
@@ -184,11 +175,9 @@ class Disk:
     """Of the disk and of everything that lies on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class PcieLink:
     """A PCI Express link, as it runs and at its most."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     generation: int | Missing
     """1 to 6; an idle device may run its link slower than it can."""
@@ -198,11 +187,9 @@ class PcieLink:
     max_width: int | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class PciGpu:
     """A GPU or accelerator as the PCI bus shows it, with or without a driver."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     address: str
     """``0000:01:00.0``."""
@@ -222,11 +209,9 @@ class PciGpu:
     """The link from the port above: what the slot can do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Gpu:
     """A GPU as its driver describes it (NVML; amd-smi or rocm-smi for AMD)."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     index: int
     """The driver's number, in PCI order; CUDA_VISIBLE_DEVICES may renumber it."""
@@ -282,11 +267,9 @@ class Gpu:
     nvlinks_inactive: int | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class GpuLink:
     """How two GPUs reach each other."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     a: int
     b: int
@@ -297,20 +280,16 @@ class GpuLink:
     p2p_write: str | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Topology:
     """Links between GPUs, each pair once with a < b."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     links: tuple[GpuLink, ...] | Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Software:
     """What measurements run on, found without importing any of it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     python: str
     torch: str | Missing
@@ -331,11 +310,9 @@ class Software:
     """Environment variables that bear on speed; no others are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_fact
 class Snapshot:
     """This machine at one moment."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     schema: int = SNAPSHOT_SCHEMA
     taken: str

@@ -64,15 +64,12 @@ def environment_digest(snapshot: Snapshot) -> str:
     snapshots of an unchanged machine have the same digest.
     """
     whole = to_dict(snapshot)
+    gpus = whole["gpus"] if isinstance(whole["gpus"], list) else []
     return digest(
         {
             "software": whole["software"],
             "kernel": whole["host"]["kernel"],
             "cpu": whole["cpu"]["model"],
-            "gpus": [gpu["name"] for gpu in whole["gpus"]] if _known(whole["gpus"]) else [],
+            "gpus": [gpu["name"] for gpu in gpus],
         }
     )
-
-
-def _known(value: object) -> bool:
-    return not (isinstance(value, dict) and "missing" in value)

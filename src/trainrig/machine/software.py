@@ -74,18 +74,15 @@ def find_packages(folders: Iterable[str]) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for folder in folders:
-        for name in _names(folder):
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and version and _PACKAGES.fullmatch(package):
                 found.setdefault(package.replace("_", "-").lower(), version)
     return dict(sorted(found.items()))
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder or ".")
-    except OSError:
-        return []
 
 
 def torch_versions(

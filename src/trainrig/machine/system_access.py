@@ -114,7 +114,9 @@ def _content(file: BinaryIO) -> bytes:
 def run_command(command: tuple[str, ...], timeout_s: float) -> str | Missing:
     """What `command` prints within `timeout_s` seconds, or why it did not."""
     name = os.path.basename(command[0])
-    program = shutil.which(command[0], path=_search_path())
+    # The folders of system tools stand behind PATH, which often lacks them.
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    program = shutil.which(command[0], path=os.pathsep.join(folders))
     if program is None:
         return Missing(f"{name} is not installed")
     try:
@@ -124,17 +126,9 @@ def run_command(command: tuple[str, ...], timeout_s: float) -> str | Missing:
     if done.code is None:
         return Missing(f"{name} did not answer in {timeout_s:g} s")
     if done.code != 0:
-        return Missing(f"{name}: {last_line(done.stderr or done.stdout, _ending(done.code))}")
+        ending = f"ended by signal {-done.code}" if done.code < 0 else f"exit code {done.code}"
+        return Missing(f"{name}: {last_line(done.stderr or done.stdout, ending)}")
     return done.stdout[:_MAX_BYTES].decode("utf-8", "replace")
-
-
-def _search_path() -> str:
-    """PATH, and the folders of system tools that a user's PATH often lacks."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-
-
-def _ending(code: int) -> str:
-    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _reason(error: OSError) -> str:

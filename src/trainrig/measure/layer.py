@@ -31,14 +31,25 @@ from trainrig.workload.layers import (
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 WHOLE = frozenset(
-    ["layer", "dtype", "pass", "batch", "seq", "hidden", "heads", "ffn", "code", "attention"]
+    [
+        "layer",
+        "dtype",
+        "pass",
+        "batch_size",
+        "seq_len",
+        "hidden",
+        "heads",
+        "ffn",
+        "code",
+        "attention",
+    ]
 )
 _PART = frozenset(["layer", "dtype", "pass", "m", "k", "cache", "code"])
 PART = {
     "dense h->4h": _PART | {"n"},
     "dense+GELU": _PART | {"n"},
     "FFN": _PART,
-    "attention block": _PART | {"seq", "heads", "attention"},
+    "attention block": _PART | {"seq_len", "heads", "attention"},
 }
 """Fields of the parts of a layer, as the published tables state them."""
 _SEQUENCES_CHECKED = 2
@@ -52,8 +63,8 @@ def layer_case(
         "layer": layer,
         "dtype": dtype,
         "pass": passes,
-        "batch": batch,
-        "seq": seq,
+        "batch_size": batch,
+        "seq_len": seq,
         **layer_numbers(layer),
         "code": code,
         "attention": _usual_attention(code),
@@ -68,7 +79,7 @@ def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") ->
     if part.startswith("dense"):
         case["n"] = numbers["ffn"]
     elif part == "attention block":
-        case |= {"seq": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
+        case |= {"seq_len": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
     return case
 
 
@@ -152,7 +163,7 @@ def _prepare(case: Case, device: str) -> Prepared:
 
 FAMILY = Family(
     name="layer",
-    version=1,
+    version=2,
     check=_check,
     work=_work,
     metrics=_metrics,

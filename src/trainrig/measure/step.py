@@ -23,9 +23,13 @@ PARTS = ("data_wait", "forward", "backward", "optimizer", "other")
 RESULTS = (*((f"time.{part}", "s") for part in PARTS), ("peak_memory", "B"))
 """Conditions of an attempt that are results of their own, with their units."""
 
-DTYPES = ("fp32", "bf16", "fp16")
-_TEXTS = {"dtype": DTYPES, "recompute": ("none", "selective", "full"), "optimizer": ("adamw",)}
-_COUNTS = ("batch", "seq", "grad_accum")
+PRECISIONS = ("fp32", "bf16", "fp16")
+_TEXTS = {
+    "precision": PRECISIONS,
+    "recompute": ("none", "selective", "full"),
+    "optimizer": ("adamw",),
+}
+_COUNTS = ("batch_size", "seq_len", "grad_accum")
 FIELDS = {*_TEXTS, *_COUNTS, "model", "compile", "data"}
 
 
@@ -53,10 +57,10 @@ def _numbers(case: Case) -> tuple[int, int, int]:
 def _step(case: Case) -> Step:
     batch, seq, _ = _numbers(case)
     return Step(
-        batch=batch,
-        seq=seq,
-        target_seq=written_tokens(find(str(case["model"])), seq),
-        dtype=str(case["dtype"]),
+        batch_size=batch,
+        seq_len=seq,
+        target_seq_len=written_tokens(find(str(case["model"])), seq),
+        dtype=str(case["precision"]),
         recompute=str(case["recompute"]),
     )
 
@@ -65,7 +69,7 @@ def flops(case: Case) -> int:
     """Model FLOPs of a step, all micro-batches."""
     batch, seq, accum = _numbers(case)
     shape = find(str(case["model"]))
-    return accum * model_flops(shape, batch, seq, target_seq=written_tokens(shape, seq))
+    return accum * model_flops(shape, batch, seq, target_seq_len=written_tokens(shape, seq))
 
 
 def _work(case: Case) -> Work:
@@ -88,13 +92,13 @@ def _metrics(case: Case) -> tuple[Metric, ...]:
             name="sample_rate",
             unit="sample/s",
             amount=float(samples),
-            formula="batch · grad_accum / median step time",
+            formula="batch_size · grad_accum / median step time",
         ),
         Metric(
             name="token_rate",
             unit="token/s",
             amount=float(samples * seq),
-            formula="batch · grad_accum · seq / median step time",
+            formula="batch_size · grad_accum · seq_len / median step time",
         ),
         Metric(name="time", unit="s", amount=None, formula="median step time"),
     )
@@ -110,7 +114,7 @@ def memory(case: Case) -> int:
     """
     shape = find(str(case["model"]))
     batch, seq, _ = _numbers(case)
-    size = dtype_bytes(str(case["dtype"]))
+    size = dtype_bytes(str(case["precision"]))
     weights = parameters(shape).total * (16 + (2 * size if size < 4 else 0))
     forward = [op for op in step_ops(shape, _step(case)) if op.phase == "forward" and op.count > 1]
     kept = sum(op.write_bytes * op.count for op in forward)
@@ -132,7 +136,7 @@ def _prepare(case: Case, device: str) -> Prepared:
 
 FAMILY = Family(
     name="step",
-    version=1,
+    version=2,
     check=_check,
     work=_work,
     metrics=_metrics,

@@ -67,8 +67,8 @@ def case_of(op: str, tool: str, num_bytes: int = DEFAULT_BYTES) -> Case:
         return {
             "op": op,
             "bytes": num_bytes,
-            "batch": BATCH,
-            "seq": SEQ,
+            "batch_size": BATCH,
+            "seq_len": SEQ,
             "io": "mapped",
             "cache": "hot",
             "tool": "loader",
@@ -109,7 +109,7 @@ def _number(case: Case, name: str) -> int:
 
 def _call_bytes(case: Case) -> int:
     if case["op"] == "tokens":
-        return _number(case, "batch") * _number(case, "seq") * _TOKEN_BYTES
+        return _number(case, "batch_size") * _number(case, "seq_len") * _TOKEN_BYTES
     return _number(case, "block")
 
 
@@ -312,14 +312,16 @@ def _loader(case: Case, scratch: Scratch) -> Prepared:
     tokens = np.memmap(scratch.path, dtype="<u2", mode="r")
     int(tokens.sum(dtype=np.uint64))  # into the page cache
     batches = CausalBatches(
-        tokens=tokens, seq_len=_number(case, "seq"), shard=Shard(batch=_number(case, "batch"))
+        tokens=tokens,
+        seq_len=_number(case, "seq_len"),
+        shard=Shard(batch=_number(case, "batch_size")),
     )
     loader = SESSION.loader = Loader(batches)
 
     def wrong() -> str | None:
         step = loader.step
         batch = next(loader)
-        shape = (_number(case, "batch"), _number(case, "seq"))
+        shape = (_number(case, "batch_size"), _number(case, "seq_len"))
         if batch.inputs.shape != shape or not np.array_equal(
             batch.inputs[:, 1:], batch.labels[:, :-1]
         ):
@@ -334,7 +336,7 @@ def _loader(case: Case, scratch: Scratch) -> Prepared:
 
 FAMILY = Family(
     name="storage",
-    version=1,
+    version=2,
     check=_check,
     work=_work,
     metrics=_metrics,

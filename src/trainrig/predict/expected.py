@@ -38,7 +38,7 @@ from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.catalog.host_parts import HostClaim, cpu_peaks, memory_bandwidth, pcie_bandwidth
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
-from trainrig.record import Case, Kind, Limit, Record, Scalar, Status
+from trainrig.record import Case, Kind, Limit, Record, Scalar, Status, dtype_of
 from trainrig.stats import median
 
 
@@ -97,7 +97,7 @@ _MULTIPLYING = frozenset(["matmul", "layer", "step"])
 def _wanted(benchmark: str, case: Case) -> tuple[str, Case] | None:
     """Benchmark and case of the claim that bounds a case."""
     if benchmark in _MULTIPLYING:
-        dtype = str(case.get("dtype"))
+        dtype = str(dtype_of(case))
         return "matmul", {"dtype": dtype, "accumulate": DEFAULT_ACCUMULATE.get(dtype)}
     if case.get("direction") in ("h2d", "d2h"):
         return "link", {"direction": case["direction"]}
@@ -344,7 +344,7 @@ def _is_large(record: Record, least_matmul: int) -> bool:
     if record.benchmark == "vector":
         return record.case.get("cache") == "cold"
     if record.benchmark == "layer":
-        tokens = _number(record.case.get("batch")) * _number(record.case.get("seq"))
+        tokens = _number(record.case.get("batch_size")) * _number(record.case.get("seq_len"))
         return max(tokens, _number(record.case.get("m"))) >= LARGE_LAYER
     # Published bandwidths come from arrays far beyond the caches, most without their size.
     return _number(record.case.get("bytes", LARGE_BYTES)) >= LARGE_BYTES

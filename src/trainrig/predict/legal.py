@@ -65,6 +65,15 @@ def check(shape: ModelShape, layout: Layout) -> None:
             raise rule.error(Asked(shape, layout))
 
 
+def is_legal(shape: ModelShape, layout: Layout) -> bool:
+    """Whether one layout can be run."""
+    try:
+        check(shape, layout)
+    except UsageError:
+        return False
+    return True
+
+
 def mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
     """For each of many layouts whether it can be run; their numbers are from 1 (zero: from 0)."""
     import numpy as np
@@ -95,11 +104,11 @@ def warnings(layout: Layout) -> tuple[str, ...]:
 
 def check_global_batch(layout: Layout, global_batch: int) -> int:
     """The micro-batches of a step that make up ``global_batch``; UsageError where none do."""
-    once = int(layout.micro_batch * layout.dp)
+    once = int(layout.batch_size * layout.dp)
     if global_batch % once:
         raise UsageError(
             f"a global batch of {global_batch} cannot be divided over {layout.dp} data-parallel "
-            f"ranks in micro-batches of {layout.micro_batch}",
+            f"ranks in micro-batches of {layout.batch_size}",
             f"a multiple of {once}, as {nearest_multiple(global_batch, once)}",
         )
     return global_batch // once
@@ -119,10 +128,6 @@ def engine_for(tp: int, pp: int, zero: int, gpus: int = 2) -> str:
     return "ddp" if gpus > 1 else "plain"
 
 
-_FLAGS = {"micro_batch": "batch-size", "seq": "seq-len"}
-"""What the command line calls a field, where it has another name."""
-
-
 def _range(name: str, least: int, most: int) -> Rule:
     def broken(asked: Asked) -> bool:
         value = getattr(asked.x, name)
@@ -130,7 +135,7 @@ def _range(name: str, least: int, most: int) -> Rule:
 
     return Rule(
         broken,
-        lambda asked: f"{_FLAGS.get(name, name.replace('_', '-'))} = {getattr(asked.x, name)}",
+        lambda asked: f"{name.replace('_', '-')} = {getattr(asked.x, name)}",
         f"a whole number from {least} to {most}",
     )
 
@@ -139,12 +144,12 @@ _RANGES = (
     _range("gpus", 1, MOST_GPUS),
     _range("gpus_per_node", 1, 1 << 12),
     *(_range(name, 1, MOST_GPUS) for name in ("tp", "pp", "interleave")),
-    *(_range(name, 1, MOST_COUNT) for name in ("micro_batch", "grad_accum")),
+    *(_range(name, 1, MOST_COUNT) for name in ("batch_size", "grad_accum")),
     _range("zero", 0, 3),
     _range("shard_size", 0, MOST_GPUS),
     _range("sequence_parallel", 0, 1),
-    _range("seq", 1, MOST_TOKENS),
-    _range("target_seq", 0, MOST_TOKENS),
+    _range("seq_len", 1, MOST_TOKENS),
+    _range("target_seq_len", 0, MOST_TOKENS),
     _range("lora_rank", 0, 1 << 16),
 )
 
@@ -219,8 +224,8 @@ RULES = (
         "--tp 2 or more, or leave --sequence-parallel out",
     ),
     Rule(
-        lambda c: (c.x.sequence_parallel > 0) & (c.x.seq % c.x.tp != 0),
-        lambda c: f"sequences of {c.x.seq} cannot be split over {c.x.tp}",
+        lambda c: (c.x.sequence_parallel > 0) & (c.x.seq_len % c.x.tp != 0),
+        lambda c: f"sequences of {c.x.seq_len} cannot be split over {c.x.tp}",
         "another --seq-len, or leave --sequence-parallel out",
     ),
     Rule(
@@ -260,8 +265,10 @@ RULES = (
         "--zero 3 (or 2), or --engine ddp",
     ),
     Rule(
-        lambda c: c.m.positions == "learned" and max(c.x.seq, c.x.target_seq) > c.m.max_positions,
-        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq}",
+        lambda c: (
+            c.m.positions == "learned" and max(c.x.seq_len, c.x.target_seq_len) > c.m.max_positions
+        ),
+        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq_len}",
         lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
     ),
 )

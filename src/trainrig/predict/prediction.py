@@ -128,8 +128,10 @@ def answer(asked: Question) -> Answer:
         rates=rates,
         step=predict_step(shape, layout, rates),
         memory=memory(shape, layout),
-        tokens=samples * layout.seq,
-        model_flops=model_flops(shape, samples, layout.seq, target_seq=layout.target_seq),
+        tokens=samples * layout.seq_len,
+        model_flops=model_flops(
+            shape, samples, layout.seq_len, target_seq_len=layout.target_seq_len
+        ),
         hardware_flops=_hardware(shape, layout),
     )
 
@@ -140,8 +142,8 @@ def _hardware(shape: ModelShape, layout: Layout) -> int:
     once = hardware_flops(
         shape,
         int(layout.global_batch),
-        layout.seq,
-        target_seq=layout.target_seq,
+        layout.seq_len,
+        target_seq_len=layout.target_seq_len,
         attention=attention,
     )
     return once + recomputed_flops(shape, layout)
@@ -194,8 +196,16 @@ def memory_dict(needed: Memory) -> dict[str, int]:
 
 
 _SHOWN = (
-    *("gpus", "gpus_per_node", "tp", "pp", "interleave", "micro_batch", "grad_accum", "zero"),
-    *("shard_size", "sequence_parallel", "seq", "precision", "recompute", "schedule", "kernels"),
+    *("gpus", "gpus_per_node", "tp", "pp", "interleave", "batch_size", "grad_accum", "zero"),
+    *(
+        "shard_size",
+        "sequence_parallel",
+        "seq_len",
+        "precision",
+        "recompute",
+        "schedule",
+        "kernels",
+    ),
     *("engine", "optimizer", "offload", "lora_rank"),
 )
 
@@ -234,7 +244,7 @@ def plan_dict(space: Space, site: Site, found: Found, device: str) -> dict[str, 
 
 
 def _candidate(space: Space, one: Candidate) -> dict[str, Any]:
-    tokens = space.global_batch * space.base.seq
+    tokens = space.global_batch * space.base.seq_len
     return {
         "step_time_s": one.time,
         "memory_bytes_per_gpu": one.memory,
@@ -276,10 +286,10 @@ def layout_of(
     return Layout(
         gpus=1,
         gpus_per_node=1,
-        micro_batch=batch,
+        batch_size=batch,
         grad_accum=accum,
-        seq=seq,
-        target_seq=written,
+        seq_len=seq,
+        target_seq_len=written,
         precision=dtype,
         recompute=recompute,
         kernels="compiled" if compiled else "flash",
@@ -291,7 +301,9 @@ def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold,
     """What a step on one device will be measured as."""
     step = predict_step(shape, layout, rates)
     low, high = (end / step.total for end in step.interval)
-    flops = model_flops(shape, int(layout.global_batch), layout.seq, target_seq=layout.target_seq)
+    flops = model_flops(
+        shape, int(layout.global_batch), layout.seq_len, target_seq_len=layout.target_seq_len
+    )
     kept = memory(shape, layout)
     times = {
         "time": step.total,

@@ -1,13 +1,9 @@
-"""From what a person asks to what is predicted: a model, a layout of it, and a site.
+"""What is to be predicted: a model, a layout of it, and the machines that it runs on.
 
-Answers what stands for whatever was not said: sequences as long as the model was made for (4096 at
+Answers what stands for whatever was not given: sequences as long as the model was made for (4096 at
 most), the half precision that the chip has, flash attention from the year 2020 on, the engine that
-usually runs such a layout.  What is said and cannot be is refused by `legal`.
-
-Where a training would run: so many GPUs of one kind, and what joins them.
-
-Answers which rates hold there.  It is what a prediction is asked for and what an upgrade changes;
-nothing of it need exist.
+usually runs such a layout; and which rates hold on the machines, of which none need exist.  What is
+given and cannot be is refused, by the rules of layouts where they say so.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.catalog.chip import Chip, peak
-from trainrig.catalog.lookup import require_chip
+from trainrig.catalog.lookup import find_chip, require_chip
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.legal import MOST_COUNT, MOST_GPUS, check, engine_for, refuse_later
 from trainrig.predict.rates import Rates
@@ -143,7 +139,7 @@ def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
     )
 
 
-_SIZES = ("tp", "pp", "interleave", "micro_batch", "grad_accum", "shard_size", "sequence_parallel")
+_SIZES = ("tp", "pp", "interleave", "batch_size", "grad_accum", "shard_size", "sequence_parallel")
 _WORDS = {"recompute": RECOMPUTE, "engine": ENGINES}
 
 
@@ -180,23 +176,38 @@ def _site(said: Asked, measured: Measured) -> Site:
 
 
 def _chip(said: Asked, device: str | None) -> Chip | None:
-    from trainrig.catalog.lookup import find_chip
-
-    if "on" in said:
-        return require_chip(said["on"])
-    return None if device is None else find_chip(device)
+    measured = None if device is None else find_chip(device)
+    if "on" not in said:
+        return measured
+    chip = require_chip(said["on"])
+    if device is not None and measured is not chip:
+        raise UsageError(
+            f"the measured rates are those of {device}, not of {chip.name}",
+            "leave out --on, or --rates",
+        )
+    return chip
 
 
 def _with_words(said: Asked, site: Site, shape: ModelShape) -> Layout:
     """A layout of nothing but words, lengths and their defaults."""
     words = {name: said[name] for name in _SAID if name in said}
     words.setdefault("precision", _precision(site.chip))
-    words.setdefault("kernels", _kernels(site.chip, words["precision"]))
-    words.setdefault("seq", min(shape.max_positions, LONGEST))
+    _check_precision(site.chip, words["precision"])
+    flash = has_flash(site.chip, words["precision"])
+    words.setdefault("kernels", "flash" if flash else "eager")
+    words.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**words)
 
 
-_SAID = ("seq", "target_seq", "precision", "kernels", "optimizer", "offload", "lora_rank") + (
+_SAID = (
+    "seq_len",
+    "target_seq_len",
+    "precision",
+    "kernels",
+    "optimizer",
+    "offload",
+    "lora_rank",
+) + (
     "schedule",
     "recompute",
 )
@@ -209,10 +220,16 @@ def _precision(chip: Chip | None) -> str:
     return "fp16" if peak(chip, "fp16") is not None else "fp32"
 
 
-def _kernels(chip: Chip | None, precision: str) -> str:
+def _check_precision(chip: Chip | None, precision: str) -> None:
+    """A chip without units for fp8 does not compute in it; other precisions are emulated."""
+    if precision == "fp8" and chip is not None and chip.peaks and peak(chip, "fp8") is None:
+        raise UsageError(f"{chip.name} has no fp8 products", f"--precision {_precision(chip)}")
+
+
+def has_flash(chip: Chip | None, precision: str) -> bool:
     """Flash attention needs half precision and no chip of before 2020; processors have it, too."""
     modern = chip is None or (chip.year or 2020) >= 2020
-    return "flash" if modern and precision in ("bf16", "fp16", "fp8") else "eager"
+    return modern and precision in ("bf16", "fp16", "fp8")
 
 
 def _whole(name: str, value: Any, most: int) -> int:

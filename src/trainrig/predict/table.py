@@ -2,9 +2,13 @@
 
 Answers what `trainrig predict --cases` asks: for each row of a CSV with the published table's
 columns, seconds of a step and bytes a GPU with an interval each, or a reason why not.  A blank
-cell is not stated: a default stands for it (`cases_words`, or what follows from the other cells)
+cell is not stated: a default stands for it (`table_words`, or what follows from the other cells)
 and widens the interval.  Where a row comes from and what is noted about it is not read: `READ`
 lists all columns that are.
+
+The architecture is the one that the model's name says (it is what is run); otherwise the one that
+the numbers say: fewer heads of keys than heads, or a feed-forward width near 8/3 of the hidden, is
+a gated Llama; the rest is a GPT.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -21,41 +25,38 @@ from typing import Any
 
 from trainrig.catalog import Chip, find_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
-from trainrig.predict.cases_chip import chip_of
-from trainrig.predict.cases_habits import offload_of, software_of
-from trainrig.predict.cases_model import head_share, shape_of
-from trainrig.predict.cases_sizes import sizes_of, whole
-from trainrig.predict.cases_words import (
-    BINNED,
-    Unstated,
-    cell,
-    engine_of,
-    fabric_of,
-    is_binned,
-    kernels_of,
-    link_of,
-    precision_of,
-    recompute_of,
-    states_of,
-)
 from trainrig.predict.legal import check
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.table_words import (
+    Row,
+    Unstated,
+    cell,
+    chip_of,
+    engine_of,
+    fabric_of,
+    is_fsdp,
+    kernels_of,
+    link_of,
+    offload_of,
+    precision_of,
+    recompute_of,
+    software_of,
+    states_of,
+    whole,
+)
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
-
-Row = Mapping[str, str]
+from trainrig.workload.presets import custom
 
 NEEDED = ("chip", "layers", "hidden", "seq")
 """Columns that a table must have."""
 READ = (
     *("chip", "hardware", "num_gpus", "gpus_per_node", "link", "fabric_gbps_per_node", "framework"),
-    "interconnect",
     *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
-    "memory_kind",
-    "offload",
+    *("memory_kind", "offload", "states", "mean_seq", "masked_share"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -94,7 +95,7 @@ def case_of(row: Row) -> Case:
     rates = _rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
-        seq=whole(row, "seq"),
+        seq_len=whole(row, "seq"),
         precision=precision,
         recompute=recompute_of(row, sizes["zero"], missing),
         kernels=kernels_of(row, chip, precision, missing),
@@ -108,8 +109,10 @@ def case_of(row: Row) -> Case:
     check(*_evened(row, shape, layout))
     if "micro_batch" in missing.names:
         layout = _fitting(shape, layout, rates.memory_bytes)
-    mean_seq = round(BINNED * layout.seq) if is_binned(row) else 0
-    if mean_seq:
+    mean_seq = whole(row, "mean_seq", 0)
+    if mean_seq > layout.seq_len:
+        raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
+    if mean_seq:  # batches are filled from bins, or padded: what is printed is the longest
         missing.add("seq")
     return Case(
         shape=shape,
@@ -138,16 +141,16 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
     """
     from trainrig.workload.memory import memory
 
-    samples = int(layout.micro_batch * layout.grad_accum)
+    samples = int(layout.batch_size * layout.grad_accum)
     least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
     for size in sizes:
-        one = layout.replace(micro_batch=size, grad_accum=samples // size)
+        one = layout.replace(batch_size=size, grad_accum=samples // size)
         dealt = layout.interleave == 1 or one.grad_accum % layout.pp == 0
         can_be = samples % size == 0 and one.grad_accum >= least and dealt
         if can_be and memory(shape, one).total <= capacity:
             return one
-    return layout.replace(micro_batch=1, grad_accum=samples)
+    return layout.replace(batch_size=1, grad_accum=samples)
 
 
 @lru_cache(maxsize=256)
@@ -155,6 +158,141 @@ def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
     found = find_chip(chip)
     assert found is not None
     return rates_of_chip(found, link=link, fabric=fabric)
+
+
+def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
+    """Devices and batch; what is blank follows from the other numbers."""
+    tp, pp = whole(row, "tp", 1), whole(row, "pp", 1)
+    dp = whole(row, "dp", 0)
+    gpus = whole(row, "num_gpus", dp * tp * pp)
+    if not gpus:
+        raise UsageError("num_gpus: not stated, nor does it follow from dp")
+    if gpus % (tp * pp):
+        raise UsageError(f"{gpus} GPUs are no multiple of tp {tp} × pp {pp}")
+    if dp not in (0, gpus // (tp * pp)):
+        raise UsageError(f"dp = {dp}: {gpus} GPUs by tp {tp} × pp {pp} are {gpus // (tp * pp)}")
+    dp = gpus // (tp * pp)
+    micro, accum = batch_of(row, dp, missing)
+    if not cell(row, "zero_stage") and dp > 1:
+        missing.add("zero_stage")
+    zero = whole(row, "zero_stage", 3 if is_fsdp(row) and pp == 1 else 0)
+    if zero > 3:
+        raise UsageError(f"zero_stage = {zero}: 0 to 3")
+    return {
+        "gpus": gpus,
+        "gpus_per_node": whole(row, "gpus_per_node", max(n for n in range(1, 9) if gpus % n == 0)),
+        "tp": tp,
+        "pp": pp,
+        "interleave": whole(row, "vpp", 1),
+        "batch_size": micro,
+        "grad_accum": accum,
+        "zero": zero,
+        "sequence_parallel": int(
+            tp > 1 and cell(row, "seq_parallel").lower() in ("true", "1", "1.0")
+        ),
+    }
+
+
+def batch_of(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
+    """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
+    micro, accum = whole(row, "micro_batch", 0), whole(row, "grad_accum", 0)
+    batch = whole(row, "global_batch", 0)
+    if not batch and not micro:
+        raise UsageError("neither global_batch nor micro_batch is stated")
+    if not micro:
+        if not accum:
+            missing.add("micro_batch")
+        micro = max(1, batch // (dp * max(accum, 1)))
+    if not accum:
+        accum = max(1, round(batch / (dp * micro))) if batch else 1
+        if not batch:
+            missing.add("grad_accum")
+    if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
+        raise UsageError(
+            f"a global batch of {batch} is not micro-batches of {micro} × {accum} × {dp} ranks"
+        )
+    return micro, accum
+
+
+_TANH = ("gpt-2", "gpt2", "neo")
+"""Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
+
+
+def shape_of(row: Row) -> ModelShape:
+    """The shape of a row.  UsageError where numbers are missing or contradict."""
+    layers, hidden = whole(row, "layers"), whole(row, "hidden")
+    heads = whole(row, "heads", usual_heads(hidden, whole(row, "tp", 1)))
+    kv_heads = whole(row, "kv_heads", heads)
+    ffn = whole(row, "ffn", 0)
+    vocab = whole(row, "vocab", 0)
+    name = (row.get("model") or "").strip()
+    return _shape(name, layers, hidden, heads, kv_heads, ffn, vocab, whole(row, "seq"))
+
+
+@lru_cache(maxsize=1024)
+def usual_heads(hidden: int, tp: int) -> int:
+    """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
+    fitting = [tp * n for n in range(1, hidden // tp + 1) if hidden % (tp * n) == 0]
+    aligned = [n for n in fitting if hidden // n % 8 == 0] or fitting or [1]
+    return min(aligned, key=lambda n: abs(hidden / n - 64))
+
+
+@lru_cache(maxsize=4096)
+def _shape(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, seq: int
+) -> ModelShape:
+    if hidden % heads:
+        raise UsageError(f"{heads} heads do not divide a width of {hidden}")
+    family = family_of(name, hidden, heads, kv_heads, ffn)
+    numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
+    if ffn:
+        numbers["ffn"] = ffn
+    if vocab:
+        numbers["vocab"] = vocab
+    if family == "gpt2" and not any(word in name.lower() for word in _TANH):
+        numbers["activation"] = "gelu"
+    if family == "llama":
+        numbers["num_kv_heads"] = kv_heads
+        if hidden // heads % 2:
+            raise UsageError(f"heads of {hidden // heads}: rotary positions turn pairs")
+    if family == "t5":
+        numbers |= {"num_layers": max(1, layers // 2), "num_decoder_layers": max(1, layers // 2)}
+    return custom(family, name=name or None, max_positions=max(seq, 512), **numbers)
+
+
+def family_of(name: str, hidden: int, heads: int, kv_heads: int, ffn: int) -> str:
+    """gpt2, bert, t5 or llama."""
+    word = name.lower()
+    if any(one in word for one in ("bert", "electra", "vit-")):
+        return "bert"
+    if any(one in word for one in ("t5", "bart", "enc-dec", "pegasus", "marian")):
+        return "t5"
+    if any(one in word for one in ("llama", "mistral", "qwen", "gemma", "yi-", "deepseek")):
+        return "llama"
+    if any(one in word for one in ("gpt", "mpt", "opt-", "bloom", "neox", "pythia", "megatron")):
+        return "gpt2"
+    gated = ffn and 2.2 < ffn / hidden < 3.9
+    return "llama" if gated or kv_heads != heads else "gpt2"
+
+
+def head_share(row: Row, shape: ModelShape) -> float:
+    """Share of the tokens that logits are computed for: a fine-tuned encoder has a small head.
+
+    ``masked_share`` is of the tokens that a masked language model is asked for, where its code
+    computes no other logits.
+    """
+    if shape.family != "bert":
+        return 1.0
+    if cell(row, "kind").lower() == "finetune":
+        return 0.0
+    text = cell(row, "masked_share")
+    try:
+        share = float(text) if text else 1.0
+    except ValueError:
+        share = math.nan
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"masked_share = {text[:40]!r}: a share, above 0 and at most 1")
+    return share
 
 
 def _refuse(row: Row) -> None:
@@ -232,7 +370,7 @@ def time_of(case: Case) -> tuple[float, float, float]:
     """Low, predicted, high seconds of a step."""
     from trainrig.predict.step import predict_step
 
-    layout = case.layout.replace(seq=case.mean_seq) if case.mean_seq else case.layout
+    layout = case.layout.replace(seq_len=case.mean_seq) if case.mean_seq else case.layout
     step = predict_step(case.shape, layout, case.rates, head=case.head)
     factor = math.exp(math.hypot(step.spread, case.spread))
     return step.total / factor, step.total, step.total * factor

@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 from trainrig.errors import DataError, TrainrigError
-from trainrig.predict.cases_words import is_binned
 from trainrig.predict.step.calibration import SETTLED
-from trainrig.predict.table import Case, Row, case_of, predict_rows, time_of
+from trainrig.predict.table import Case, case_of, predict_rows, time_of
+from trainrig.predict.table_words import Row, cell
 from trainrig.units import format_memory, format_time
 
 GRADES = ("A", "B", "")
@@ -117,7 +117,7 @@ def weak(row: Row) -> str:
     """Why a row says little however old it is; empty where it counts."""
     if row.get("grade", "") not in GRADES:
         return "grade C"
-    if is_binned(row):
+    if cell(row, "mean_seq"):
         return "batches are filled from bins: the sequence length is a maximum"
     return ""
 
@@ -126,7 +126,7 @@ def measured_time(row: Row, case: Case) -> float:
     """Seconds of a step as printed, or from tokens a second.  DataError where neither is."""
     if (row.get("step_time_s") or "").strip():
         return positive(row, "step_time_s")
-    tokens = case.layout.global_batch * case.layout.seq / case.layout.gpus
+    tokens = case.layout.global_batch * case.layout.seq_len / case.layout.gpus
     return float(tokens / positive(row, "tokens_per_s_per_gpu"))
 
 
@@ -145,10 +145,10 @@ def positive(row: Row, name: str) -> float:
 def label_of(row: Row, case: Case) -> str:
     """``MPT-7b on 8 A100 SXM4 80GB, tp 1 pp 1 zero 3, 2 × 16 of 2048, flash``."""
     one = case.layout
-    how = f"tp {one.tp} pp {one.pp} zero {one.zero}, {one.micro_batch} × {one.grad_accum}"
+    how = f"tp {one.tp} pp {one.pp} zero {one.zero}, {one.batch_size} × {one.grad_accum}"
     name = (row.get("model") or case.shape.name)[:32]
     return (
-        f"{name} on {one.gpus} {case.chip.name}, {how} of {one.seq}, "
+        f"{name} on {one.gpus} {case.chip.name}, {how} of {one.seq_len}, "
         f"{one.precision}, {one.kernels}, recompute {one.recompute}"
     )
 

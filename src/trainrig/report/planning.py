@@ -58,7 +58,7 @@ def _table(space: Space, candidates: Sequence[Candidate], title: str, limit: flo
     for heading in ("s", "GiB", "tokens/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(title)
-    tokens = space.global_batch * space.base.seq
+    tokens = space.global_batch * space.base.seq_len
     for one in candidates:
         table.add_row(
             f"{one.time:.3g}" if one.time < 100 else f"{one.time:.0f}",

@@ -93,7 +93,7 @@ def layout_words(layout: Layout, *, fixed: bool = True) -> str:
     words += [layout.schedule] if layout.pp > 1 else []
     words += [f"zero {layout.zero}{_shards(layout)}"] if layout.zero else []
     words += ["sequence parallel"] if layout.sequence_parallel else []
-    words.append(f"batch {layout.micro_batch}" + _times(int(layout.grad_accum)))
+    words.append(f"batch {layout.batch_size}" + _times(int(layout.grad_accum)))
     words += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     words += [f"offload {layout.offload}"] if layout.offload != "none" else []
     return ", ".join([*words, *((_precision(layout), layout.kernels) if fixed else ())])

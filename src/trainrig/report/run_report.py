@@ -18,7 +18,7 @@ from trainrig.analysis.run_view import RunView, at_path, attempts, is_published,
 from trainrig.analysis.training_results import BENCHMARK, readable
 from trainrig.analysis.waterfall import Level, Waterfall, devices, dtype_order, largest_gap
 from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
-from trainrig.record import Finding, Kind, Record, Severity, Status
+from trainrig.record import Finding, Kind, Record, Severity, Status, dtype_of
 from trainrig.report import document as doc
 from trainrig.report.charts.curves import curves
 from trainrig.report.charts.heatmap import heat_section
@@ -454,12 +454,13 @@ def is_usable(row: Row) -> bool:
 def _table_order(row: Row) -> tuple[object, ...]:
     """Kinds of case together, by size, then device beside device."""
     sizes = [
-        row.case.get(name) for name in ("seq", "batch", "num_elements", "bytes", "m", "k", "n")
+        row.case.get(name)
+        for name in ("seq_len", "batch_size", "num_elements", "bytes", "m", "k", "n")
     ]
     numbers = [size if isinstance(size, int) else 0 for size in sizes]
     family = family_text(row.benchmark, row.case)
     where = -1 if row.index is None else row.index
-    return dtype_order(str(row.case.get("dtype"))), family, numbers, where, row.count
+    return dtype_order(str(dtype_of(row.case))), family, numbers, where, row.count
 
 
 def _line(row: Row, samples: Mapping[str, Record], names: Mapping[Device, str]) -> doc.Line:

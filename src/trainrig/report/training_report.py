@@ -481,18 +481,18 @@ def _case_text(figure: PublishedFigure) -> str:
     """``HF Transformers, bert-large, bf16, 11 × 4 of 512``: samples × micro-batches of tokens."""
     software = re.split(r"[,(]| \d", str(figure.software))[0].strip()
     if figure.model is None:
-        return f"{software}, {figure.dtype}"
+        return f"{software}, {figure.precision}"
     times = f" × {figure.grad_accum}" if figure.grad_accum > 1 else ""
     size = f"{figure.batch_size}{times} of {figure.seq_len}"
     recomputed = ", recomputed" if figure.recompute != "none" else ""
-    return f"{software}, {figure.model}, {figure.dtype}, {size}{recomputed}"
+    return f"{software}, {figure.model}, {figure.precision}, {size}{recomputed}"
 
 
 def _figure_text(figure: PublishedFigure) -> str:
     """``8008 (tf32), 20.3 GiB``: the printed precision where it is another than the model's."""
-    printed = figure.precision or figure.dtype
+    printed = figure.printed_precision or figure.precision
     words = f"{figure.tokens_per_s_per_device:.0f}"
-    words += f" ({printed})" if printed != figure.dtype else ""
+    words += f" ({printed})" if printed != figure.precision else ""
     memory = figure.memory_bytes
     return words if memory is None else f"{words}, {format_memory(memory)}"
 
@@ -501,7 +501,7 @@ def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
     """Figures of a faster card that lie below a slower one's of the same experiment; each once."""
     seen = set()
     for own, other in permutations(figures, 2):
-        if own.experiment != other.experiment or own.dtype != other.dtype:
+        if own.experiment != other.experiment or own.precision != other.precision:
             continue
         rate, below = own.tokens_per_s_per_device, other.tokens_per_s_per_device
         pair = (own.device, rate, other.device, below)
@@ -522,7 +522,11 @@ def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
 
 def _claim(figure: PublishedFigure) -> float:
     chip = find_chip(figure.device)
-    found = peak(chip, _PRODUCTS.get(figure.dtype) or figure.dtype) if chip is not None else None
+    found = (
+        peak(chip, _PRODUCTS.get(figure.precision) or figure.precision)
+        if chip is not None
+        else None
+    )
     return found.rate if found is not None else 0.0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainrig.predict.search.memory_options import largest_micro_batch
+from trainrig.predict.search.memory_options import largest_batch_size
 from trainrig.train.config import Experiment
 from trainrig.units import format_memory
 from trainrig.workload import ModelShape, find, parameters
@@ -41,14 +41,14 @@ def bound_of(own: Experiment) -> int:
 def guess(own: Experiment, free: float) -> int:
     """The largest size that fits in ``free`` bytes of a device by the formula, 1 at the least."""
     room = free / own.nproc if own.device == "cpu" else free  # ranks share the host's memory
-    found = largest_micro_batch(find(own.model), layout_of(own), room)
+    found = largest_batch_size(find(own.model), layout_of(own), room)
     return max(1, min(found, bound_of(own)))
 
 
 def by_doubling(own: Experiment, fits: Callable[[Experiment], bool]) -> int:
     """The largest power of two that ``fits``, up to the bound; 1 where even that does not."""
     batch = 1
-    while batch <= bound_of(own) and fits(own.replace(batch=batch, steps=TRIAL_STEPS)):
+    while batch <= bound_of(own) and fits(own.replace(batch_size=batch, steps=TRIAL_STEPS)):
         batch *= 2
     return max(1, batch // 2)
 
@@ -57,12 +57,12 @@ def layout_of(own: Experiment) -> Layout:
     """The layout as the predictor knows it."""
     return Layout(
         gpus=own.nproc,
-        micro_batch=own.batch,
+        batch_size=own.batch_size,
         grad_accum=own.grad_accum,
         zero=own.zero,
         shard_size=own.shard_size,
-        seq=own.seq,
-        precision=own.dtype,
+        seq_len=own.seq_len,
+        precision=own.precision,
         recompute=own.recompute,
         engine=_ENGINES[own.zero] if own.nproc > 1 else "plain",
         offload=own.offload,
@@ -80,7 +80,7 @@ def state_bytes(own: Experiment) -> int:
 def host_bytes(own: Experiment) -> float:
     """Bytes that all ranks on the host need, about: a step's, and the samples read ahead."""
     step = float(memory(find(own.model), layout_of(own)).allocated)
-    return own.nproc * (step + _AHEAD * 16.0 * own.samples * own.seq)
+    return own.nproc * (step + _AHEAD * 16.0 * own.samples * own.seq_len)
 
 
 def hopeless(own: Experiment, free: float) -> str | None:

@@ -38,7 +38,7 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.measure.family import SERVER, family
 from trainrig.process.worker import Reply, Request, Worker
-from trainrig.record import Record, Status, case_label
+from trainrig.record import Record, Status, case_label, dtype_of
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import HOST, Target
@@ -96,7 +96,7 @@ class Pace:
     def _guess(self, task: Task) -> float:
         """Work units a second of a kind of which nothing is known yet."""
         if task.family in ("layer", "step"):
-            products = ("matmul", str(task.case["dtype"]))
+            products = ("matmul", str(dtype_of(task.case)))
             rates = [
                 units / seconds
                 for kind, seen in self._seen.items()
@@ -126,8 +126,8 @@ class Pace:
 
 def _kind(task: Task) -> tuple[str, ...]:
     """Cases whose speeds resemble each other."""
-    words = [str(task.case.get(name)) for name in ("dtype", "op", "direction", "memory", "code")]
-    return (task.target.torch_device, task.family, *words)
+    words = [str(task.case.get(name)) for name in ("op", "direction", "memory", "code")]
+    return (task.target.torch_device, task.family, str(dtype_of(task.case)), *words)
 
 
 def _units(task: Task) -> float:

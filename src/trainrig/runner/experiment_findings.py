@@ -26,7 +26,7 @@ def findings_of(
         yield Finding(
             id="batch-too-large",
             severity="warning",
-            evidence=f"{name}: a batch of {trained.experiment.batch} does not fit: "
+            evidence=f"{name}: a batch of {trained.experiment.batch_size} does not fit: "
             f"{trained.reason}; went on with {went_on}",
             fix=_fix(trained),
             records=ids,

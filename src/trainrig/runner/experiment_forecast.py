@@ -178,7 +178,7 @@ def as_predicted(own: Experiment) -> Layout:
         dropout="no",
         kernels="compiled" if own.compile else "flash",
         optimizer=_OPTIMIZERS[own.optimizer],
-        target_seq=written_tokens(find(own.model), own.seq),
+        target_seq_len=written_tokens(find(own.model), own.seq_len),
     )
     if own.backend != "native":
         return layout.replace(engine="ddp" if layout.engine == "plain" else layout.engine)

@@ -135,28 +135,30 @@ class Session:
             batch, how = guess(own, free), "the largest that should fit, or the bound"
         else:
             batch, how = by_doubling(own, self._fits), "the last that did, doubled from 1"
-        found.experiment = own.replace(batch=batch)
+        found.experiment = own.replace(batch_size=batch)
         self.watch(Progress(text=f"{own.name}: batch_size auto: {batch}, {how}"))
 
     def _fits(self, own: Experiment) -> bool:
         """Whether a few steps of it train; a size that does not is a record."""
         trial = Trained(experiment=own)
-        self.watch(Progress(text=f"{own.name}: does a batch of {own.batch} fit?", level="running"))
-        folder = self.run.path / "logs" / f"{self._next_slug(trial)}-fits-{own.batch}"
+        self.watch(
+            Progress(text=f"{own.name}: does a batch of {own.batch_size} fit?", level="running")
+        )
+        folder = self.run.path / "logs" / f"{self._next_slug(trial)}-fits-{own.batch_size}"
         self._launch(trial, folder, lambda _rank, _event: None, probe=False)
-        if trial.status is Status.OOM and own.batch > 1:  # 1 is trained, and says it itself
-            self._staying += self._record(trial, went_on=own.batch // 2)
+        if trial.status is Status.OOM and own.batch_size > 1:  # 1 is trained, and says it itself
+            self._staying += self._record(trial, went_on=own.batch_size // 2)
         return trial.status is Status.OK
 
     def _halve(self, found: Trained) -> bool:
         """Record that a size did not fit, and prepare half of it; False where none is left."""
-        batch = smaller(found.experiment.batch)
+        batch = smaller(found.experiment.batch_size)
         free = self._target(found.experiment).memory_bytes
         if batch is None or hopeless(found.experiment, free) is not None:
             return False
         self._staying += self._record(found, went_on=batch)
         self.watch(Progress(text=f"{found.reason}: trying a batch of {batch}"))
-        found.experiment = found.experiment.replace(batch=batch)
+        found.experiment = found.experiment.replace(batch_size=batch)
         found.status, found.reason, found.result = Status.OK, None, Result()
         return True
 
@@ -165,7 +167,7 @@ class Session:
         data_hash = self.texts[found.experiment.data]
         target = self._target(found.experiment)
         own = of_device(self.claims, target.name, target.index)
-        found.peak = ceiling(own, "step", {"dtype": found.experiment.dtype})
+        found.peak = ceiling(own, "step", {"precision": found.experiment.precision})
         environment = environment_of(found.experiment, self.snapshot)
         records = records_of(found, target, data_hash, environment)
         kept = [self.run.append(record) for record in records]
@@ -189,7 +191,7 @@ class Session:
             self._foretell(found.experiment)
             slug = self._next_slug(found)
             if found.auto_batch:
-                slug = _sized(slug, found.experiment.batch)
+                slug = _sized(slug, found.experiment.batch_size)
             return self._train(found, slug)
         found.status, found.reason = Status.OOM, reason
         return None
@@ -270,7 +272,7 @@ class Session:
         reference = self._reference(found)
         if reference is not None:
             found.compared = True
-            found.apart = disagreement(found.result.probe, reference, found.experiment.dtype)
+            found.apart = disagreement(found.result.probe, reference, found.experiment.precision)
 
     def _reference(self, found: Trained) -> Probe | None:
         own = found.experiment

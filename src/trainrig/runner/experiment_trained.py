@@ -161,13 +161,13 @@ def rates_of(trained: Trained) -> dict[str, float]:
     if not seconds:
         return {}
     shape = find(own.model)
-    each = (shape, own.batch, own.seq)
-    written = written_tokens(shape, own.seq)
-    flops = own.grad_accum * model_flops(*each, target_seq=written)
-    done = own.grad_accum * hardware_flops(*each, target_seq=written, recompute=own.recompute)
+    each = (shape, own.batch_size, own.seq_len)
+    written = written_tokens(shape, own.seq_len)
+    flops = own.grad_accum * model_flops(*each, target_seq_len=written)
+    done = own.grad_accum * hardware_flops(*each, target_seq_len=written, recompute=own.recompute)
     return {
         "sample_rate": own.global_samples / seconds,
-        "token_rate": own.global_samples * own.seq / seconds,
+        "token_rate": own.global_samples * own.seq_len / seconds,
         "flop_rate": flops / seconds,
         "hardware_flop_rate": done / seconds,
     }

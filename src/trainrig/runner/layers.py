@@ -107,7 +107,7 @@ def _of_layer(layer: str, dtype: str, batch: int, seq: int) -> list[Case]:
     if layer not in PARTS:
         return [layer_case(layer, dtype, how, batch, seq, code) for code in CODES for how in PASSES]
     cases = [part_case(layer, dtype, batch * seq, code) for code in CODES]
-    return [{**case, "seq": seq} if "seq" in case else case for case in cases]
+    return [{**case, "seq_len": seq} if "seq_len" in case else case for case in cases]
 
 
 def _batch_and_seq(text: str) -> tuple[int, int]:

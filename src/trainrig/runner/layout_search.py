@@ -175,9 +175,9 @@ def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
         "model": model,
         "device": "cuda",
         "nproc": layout.gpus,
-        "batch_size": layout.micro_batch,
+        "batch_size": layout.batch_size,
         "grad_accum": layout.grad_accum,
-        "seq_len": layout.seq,
+        "seq_len": layout.seq_len,
         "precision": layout.precision,
         "optimizer": _OPTIMIZERS.get(layout.optimizer, layout.optimizer),
         "recompute": layout.recompute,
@@ -207,7 +207,7 @@ def _slug(one: Candidate) -> str:
     words += [f"zero{layout.zero}"] if layout.zero else []
     words += [f"shard{layout.shard_size}"] if layout.shard_size else []
     words += ["sp"] if layout.sequence_parallel else []
-    words += [f"b{layout.micro_batch}"]
+    words += [f"b{layout.batch_size}"]
     words += [layout.recompute] if layout.recompute != "none" else []
     words += ["gpipe"] if layout.schedule == "gpipe" else []
     return "-".join(words)

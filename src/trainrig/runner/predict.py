@@ -86,13 +86,13 @@ def predict_training(
 
 def _layout(task: Task) -> Layout:
     case = task.case
-    seq = int(str(case["seq"]))
+    seq = int(str(case["seq_len"]))
     return layout_of(
-        batch=int(str(case["batch"])),
+        batch=int(str(case["batch_size"])),
         seq=seq,
         written=written_tokens(find(str(case["model"])), seq),
         accum=int(str(case["grad_accum"])),
-        dtype=str(case["dtype"]),
+        dtype=str(case["precision"]),
         recompute=str(case["recompute"]),
         compiled=bool(case["compile"]),
     )

@@ -32,6 +32,7 @@ from trainrig.train.config import (
     check,
     check_compiler,
     from_dict,
+    from_run,
     objective_of,
     to_dict,
 )
@@ -62,7 +63,7 @@ def plan_for(experiment: Experiment) -> Plan:
             folder,
             part,
             objective_of(shape),
-            seq_len=experiment.seq,
+            seq_len=experiment.seq_len,
             shard=Shard(batch=experiment.samples, seed=experiment.seed),
             vocab_size=shape.vocab,
         )
@@ -103,7 +104,8 @@ def _resumed(path: Path, named: Mapping[str, Any]) -> Experiment:
         raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
     if not (path / CHECKPOINT).exists():
         raise UsageError(f"{path} has no checkpoint", "train from the start")
-    experiment = from_dict({**stored, **_batch_that_fitted(run), **named})
+    experiment = from_run(stored, str(path)).replace(**_batch_that_fitted(run))
+    experiment = from_dict({**to_dict(experiment), **named})
     if len(_rows(run)) >= experiment.steps:
         raise UsageError(
             f"the {experiment.steps} steps of {path} are trained", "more of them: --steps"
@@ -119,7 +121,7 @@ def _resumed(path: Path, named: Mapping[str, Any]) -> Experiment:
 def _batch_that_fitted(run: RunData) -> dict[str, Any]:
     """The last one that was tried: a run's own experiment has the one that was asked for."""
     tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == "step"]
-    return {"batch": tried[-1].case["batch"]} if tried else {}
+    return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
 
 
 def train(
@@ -184,13 +186,13 @@ def _failed(trained: Trained) -> Iterator[Finding]:
 def _too_large(trained: Trained) -> Iterator[Finding]:
     refused = [record for record in trained.attempts if record.status is Status.OOM]
     if refused:
-        sizes = ", ".join(str(record.case["batch"]) for record in refused)
+        sizes = ", ".join(str(record.case["batch_size"]) for record in refused)
         went_on = trained.attempts[-1].status is not Status.OOM
         yield Finding(
             id="batch-too-large",
             severity="warning" if went_on else "error",
             evidence=f"a batch of {sizes} does not fit: {refused[-1].reason}"
-            + (f"; went on with {trained.experiment.batch}" if went_on else ""),
+            + (f"; went on with {trained.experiment.batch_size}" if went_on else ""),
             fix="a smaller --batch-size with --grad-accum, --recompute full, or a smaller model",
             records=tuple(record.id for record in refused),
         )

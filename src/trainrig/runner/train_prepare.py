@@ -64,7 +64,7 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
         Path(placed.data),
         "train",
         objective_of(shape),
-        seq_len=placed.seq,
+        seq_len=placed.seq_len,
         shard=Shard(batch=placed.samples, num_ranks=placed.nproc, seed=placed.seed),
         vocab_size=shape.vocab,
     )

@@ -35,7 +35,7 @@ def _why_no_share(trained: Trained) -> str | None:
         return trained.reason
     own = trained.experiment
     where = "CPU" if own.device == "cpu" else "device"
-    return None if trained.peak else f"no {own.dtype} peak is claimed for this {where}"
+    return None if trained.peak else f"no {own.precision} peak is claimed for this {where}"
 
 
 def records_of(trained: Trained, target: Target, data_hash: str, environment: str) -> list[Record]:
@@ -76,7 +76,7 @@ def _energy(trained: Trained, base: Record) -> list[Record]:
 
 def _tokens(own: Experiment) -> int:
     """Of one step, on all ranks."""
-    return own.global_samples * own.seq
+    return own.global_samples * own.seq_len
 
 
 def _conditions(trained: Trained) -> Case:
@@ -119,8 +119,8 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "name": own.name,
         "backend": own.backend,
         "model": own.model,
-        "batch_size": own.batch,
-        "batch_size_asked": "auto" if trained.auto_batch else own.batch,
+        "batch_size": own.batch_size,
+        "batch_size_asked": "auto" if trained.auto_batch else own.batch_size,
         "settings": settings_of(own),
         "layout_asked": trained.asked,
         "layout_found": trained.found,

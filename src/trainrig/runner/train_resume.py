@@ -18,7 +18,7 @@ from trainrig.errors import DataError, UsageError
 from trainrig.record import Status
 from trainrig.runner.experiment_trained import Trained
 from trainrig.store import RunData, read_run
-from trainrig.train.config import Experiment, from_dict
+from trainrig.train.config import Experiment, from_run
 from trainrig.train.engines import ALL
 
 
@@ -43,7 +43,7 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     run = read_run(path)
     if not _holds_experiments(run):
         raise UsageError(f"{path} is no run of experiments", "without options it is resumed")
-    found = tuple(from_dict(each) for each in run.config["experiments"])
+    found = tuple(from_run(each, str(path)) for each in run.config["experiments"])
     if len(done_in(run, found)) == len(found):
         raise UsageError(f"all {len(found)} experiments of {path} are done", "trainrig report")
     _check_data(run, found)
@@ -65,7 +65,7 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Summar
 
 def recalled(experiment: Experiment, summary: Summary, logs: Sequence[Path]) -> Trained:
     """An experiment that is done, as it was; ``logs`` are the folders of its first training."""
-    own = experiment.replace(auto_batch=False, batch=summary["batch_size"])
+    own = experiment.replace(auto_batch=False, batch_size=summary["batch_size"])
     folder = next((each for each in reversed(logs) if each.is_dir()), None)
     parity = summary["parity"]
     found = Trained(

@@ -104,7 +104,7 @@ class Session:
         )
         for claim in () if self._resuming else self._claims:
             self._run.append(claim)
-        self._ceiling = self._measure_ceiling(experiment.dtype)
+        self._ceiling = self._measure_ceiling(experiment.precision)
         return self._until_it_fits(experiment)
 
     def _measure_ceiling(self, dtype: str) -> Record | None:
@@ -152,11 +152,11 @@ class Session:
             self._foretell(task, expected)
             last = self._attempt(task, experiment, trained)
             trained.facts = self._facts
-            batch = smaller(experiment.batch)
+            batch = smaller(experiment.batch_size)
             if last.status is not Status.OOM or batch is None or self._resuming:
                 break
-            experiment = experiment.replace(batch=batch)
-            self._tell(f"{last.reason}: trying a batch of {experiment.batch}", level="point")
+            experiment = experiment.replace(batch_size=batch)
+            self._tell(f"{last.reason}: trying a batch of {experiment.batch_size}", level="point")
         return trained
 
     def _task(self, experiment: Experiment) -> Task:

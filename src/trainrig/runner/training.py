@@ -65,7 +65,7 @@ def step_task(target: Target, experiment: Experiment, corpus_sha256: str) -> Tas
         target=target,
         family="step",
         case=case_of(experiment, corpus_sha256),
-        step=f"{experiment.dtype} training step",
+        step=f"{experiment.precision} training step",
     )
 
 
@@ -181,12 +181,12 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
     found = [
         Experiment(
             model=model,
-            batch=batch,
-            seq=seq,
-            dtype=dtype,
+            batch_size=batch,
+            seq_len=seq,
+            precision=dtype,
             steps=_STEPS,
             warmup=2,
-            learning_rate=1e-3 if model == _HOST_SIZES[0][0] else 3e-4,
+            lr=1e-3 if model == _HOST_SIZES[0][0] else 3e-4,
             heldout_batches=0,
             checkpoint_every=0,
         )

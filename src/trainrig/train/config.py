@@ -23,14 +23,14 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from trainrig.errors import UnavailableError, UsageError, unknown
+from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
@@ -56,15 +56,13 @@ class Cosine:
         return floor + (self.peak - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
 
 
-DTYPES = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16")
 RECOMPUTE = ("none", "selective", "full")
 OPTIMIZERS = ("adamw", "adamw-plain", "adamw-8bit", "sgd")
 BACKENDS = ("native", "huggingface", "dataparallel")
 DRIVEN = ("huggingface",)
 """Backends of another project, each in a Python that may be its own."""
 OFFLOAD = ("none", "host")
-CALLED = {"batch": "batch_size", "seq": "seq_len", "dtype": "precision", "learning_rate": "lr"}
-"""Fields that people know by another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +85,16 @@ class Experiment:
     """A name, numbers, or a path to a config.json: see `workload.find`."""
     data: str = ""
     """The prepared folder."""
-    batch: int = 8
+    batch_size: int = 8
     """Samples that go through the model at once."""
     auto_batch: bool = False
     """``batch`` is not known yet: the largest that fits is looked for."""
-    seq: int = 256
+    seq_len: int = 256
     """Tokens of a sample."""
     grad_accum: int = 1
     """Micro-batches of a step: it trains on ``batch · grad_accum`` samples."""
     steps: int = 20
-    dtype: str = "bf16"
+    precision: str = "bf16"
     """What is computed in; weights are updated in fp32 (`train.precision`)."""
     recompute: str = "none"
     """What backward computes a second time: nothing, all but matrix products, or all."""
@@ -104,7 +102,7 @@ class Experiment:
     """torch.compile for each block."""
     optimizer: str = "adamw"
     """adamw: by torch's fused kernel; adamw-plain: kernel by kernel; see `optimizers`."""
-    learning_rate: float = 1e-3
+    lr: float = 1e-3
     """The highest of the schedule."""
     warmup: int | None = None
     """Steps until then; a tenth of all, at most 100, unless given."""
@@ -145,7 +143,7 @@ class Experiment:
     @property
     def schedule(self) -> Cosine:
         """Step → learning rate."""
-        return Cosine(peak=self.learning_rate, steps=self.steps, warmup=self.warmup_steps)
+        return Cosine(peak=self.lr, steps=self.steps, warmup=self.warmup_steps)
 
     @property
     def device_numbers(self) -> tuple[int, ...]:
@@ -158,7 +156,7 @@ class Experiment:
     @property
     def samples(self) -> int:
         """Samples of a step on one rank."""
-        return self.batch * self.grad_accum
+        return self.batch_size * self.grad_accum
 
     @property
     def global_samples(self) -> int:
@@ -182,8 +180,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     Left out is what tells one training from another and changes nothing in it.
     """
     found = {name: each for name, each in to_dict(experiment).items() if name not in _NO_SETTING}
-    named = {CALLED.get(name, name): value for name, value in found.items()}
-    return {**named, "data": os.path.basename(experiment.data)}
+    return {**found, "data": os.path.basename(experiment.data)}
 
 
 _NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}
@@ -197,9 +194,36 @@ def from_dict(content: Mapping[str, Any]) -> Experiment:
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
         if name not in _KINDS:
-            known = ", ".join(CALLED.get(known, known) for known in _KINDS)
-            raise UsageError(f"an experiment has no {name!r}", f"it has: {known}") from None
+            raise no_key(name, tuple(_KINDS)) from None
         raise UsageError(said(name, content[name]), _WORDS[_KINDS[name]]) from None
+
+
+RETIRED = {
+    "batch": "batch_size",
+    "seq": "seq_len",
+    "dtype": "precision",
+    "learning_rate": "lr",
+    "micro_batch": "batch_size",
+}
+"""Keys of earlier versions, refused, with what they are called now."""
+
+
+def no_key(key: str, known: Sequence[str]) -> UsageError:
+    """The error for a key that no experiment has."""
+    short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
+    if key in RETIRED:
+        return UsageError(f"an experiment has no {short!r}", f"it is called {RETIRED[key]} now")
+    return UsageError(f"an experiment has no {short!r}", unknown("key", key, known).hint)
+
+
+def from_run(content: Mapping[str, Any], run: str) -> Experiment:
+    """The experiment that a run was made for.  DataError where an older version wrote it."""
+    if RETIRED.keys() & content.keys():
+        raise DataError(
+            f"{run} was trained by an older trainrig, whose keys had other names",
+            "train it anew; trainrig report shows what is there",
+        )
+    return from_dict(content)
 
 
 _KINDS = {f.name: str(f.type).removesuffix(" | None") for f in dataclasses.fields(Experiment)}
@@ -211,7 +235,7 @@ def said(name: str, value: Any) -> str:
     """A field and its value as a person wrote them, short enough for a line."""
     text = one_line(repr(value) if isinstance(value, str) else str(value))
     short = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
-    return f"{CALLED.get(name, name)} = {short}"
+    return f"{name} = {short}"
 
 
 @cache
@@ -223,9 +247,9 @@ def case_of(experiment: Experiment, data_hash: str) -> Case:
     """What decides how long a step takes: the case of benchmark ``step``."""
     return {
         "model": experiment.model,
-        "dtype": experiment.dtype,
-        "batch": experiment.batch,
-        "seq": experiment.seq,
+        "precision": experiment.precision,
+        "batch_size": experiment.batch_size,
+        "seq_len": experiment.seq_len,
         "grad_accum": experiment.grad_accum,
         "optimizer": experiment.optimizer,
         "recompute": experiment.recompute,
@@ -241,21 +265,25 @@ def objective_of(shape: ModelShape) -> str:
 
 def check(experiment: Experiment) -> ModelShape:
     """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
-    for name in ("batch", "seq", "grad_accum", "steps"):
+    for name in ("batch_size", "seq_len", "grad_accum", "steps"):
         _check_range(experiment, name, 1, 2**31)
     _check_range(experiment, "rounds", 1, 1001)
     for name in ("heldout_batches", "checkpoint_every", "seed"):
         _check_range(experiment, name, 0, 2**63)
     if experiment.warmup is not None:
         _check_range(experiment, "warmup", 0, 2**63)
-    for name, known in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("optimizer", OPTIMIZERS)):
+    for name, known in (
+        ("precision", PRECISIONS),
+        ("recompute", RECOMPUTE),
+        ("optimizer", OPTIMIZERS),
+    ):
         if getattr(experiment, name) not in known:
-            raise unknown(CALLED.get(name, name), getattr(experiment, name), known)
+            raise unknown(name, getattr(experiment, name), known)
     _check_optimizer(experiment)
     shape = find(experiment.model)
-    if experiment.seq > shape.max_positions and shape.positions == "learned":
+    if experiment.seq_len > shape.max_positions and shape.positions == "learned":
         raise UsageError(
-            f"{shape.name} knows {shape.max_positions} positions, not {experiment.seq}: seq_len",
+            f"seq_len = {experiment.seq_len}: {shape.name} knows {shape.max_positions} positions",
             f"--seq-len {shape.max_positions} at most, or a shape with more max_positions",
         )
     return shape
@@ -268,7 +296,7 @@ def _check_range(experiment: Experiment, name: str, least: int, most: int) -> No
 
 
 def _check_optimizer(experiment: Experiment) -> None:
-    for name in ("learning_rate", "eps"):
+    for name in ("lr", "eps"):
         if not 0.0 < getattr(experiment, name) < math.inf:
             raise UsageError(said(name, getattr(experiment, name)), "a number above 0")
     for name in ("beta1", "beta2"):

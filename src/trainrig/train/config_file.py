@@ -42,7 +42,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.errors import DataError, TrainrigError, UsageError, unknown
-from trainrig.train.config import CALLED, Experiment, check, from_dict, said
+from trainrig.train.config import Experiment, check, from_dict, no_key, said
 from trainrig.train.layout_check import check_layout
 from trainrig.workload import find
 
@@ -77,17 +77,13 @@ class Lines:
         name = _EXPERIMENT if isinstance(table, int) else table
         return self._tables.get(table) or self._at.get((str(name), None), 1)
 
-    def blaming(self, number: int, fields: Mapping[str, str]) -> _Blame:
-        """What is refused inside is refused with a line of experiment ``number``.
+    def blaming(self, number: int) -> _Blame:
+        """What is refused inside is refused with a line of experiment ``number``."""
+        return _Blame(self, number)
 
-        ``fields``: keys of the file that are called otherwise where they are refused.
-        """
-        return _Blame(self, number, fields)
-
-    def of_words(self, words: str, number: int, fields: Mapping[str, str]) -> str | None:
+    def of_words(self, words: str, number: int) -> str | None:
         """The key among the file's that a refusal speaks of, the experiment's own first."""
         spoken = set(re.findall(r"[a-z_0-9]+", words))
-        spoken |= {key for key, field in fields.items() if field in spoken}
         keys = [key for key, table in self._at if table == number]
         keys += [key for key, table in self._at if table in (None, "sweep", "tiny")]
         return next((key for key in keys if key in spoken), None)
@@ -103,27 +99,22 @@ class Lines:
 class _Blame:
     """Adds the line to what is refused."""
 
-    def __init__(self, lines: Lines, number: int, fields: Mapping[str, str]) -> None:
-        self._lines, self._number, self._fields = lines, number, fields
+    def __init__(self, lines: Lines, number: int) -> None:
+        self._lines, self._number = lines, number
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, TrainrigError):
-            key = self._lines.of_words(error.message, self._number, self._fields) or ""
+            key = self._lines.of_words(error.message, self._number) or ""
             table = self._lines.table_of(key, self._number)
             raise self._lines.error(key, table, error.message, error.hint) from None
 
 
 _NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
 """What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
-FIELDS = {
-    CALLED.get(field.name, field.name): field.name
-    for field in dataclasses.fields(Experiment)
-    if field.name not in _NO_KEYS
-}
-"""Keys, and what they are called inside."""
+FIELDS = tuple(field.name for field in dataclasses.fields(Experiment) if field.name not in _NO_KEYS)
 KEYS = (*FIELDS, "tokens", "scale")
 LATER = {
     "tp": "tensor parallelism",
@@ -142,7 +133,6 @@ _LENGTH = {"steps", "tokens"}
 """Two words for one thing: the one in the nearer table holds."""
 _MOST_BYTES = 1 << 24
 _MOST_TOKENS = 1e18
-_MOST_SHOWN = 60
 
 _TINY = {
     "gpt2": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
@@ -189,7 +179,7 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
             keys = _together(keys, *(smaller if is_tiny else ()), changes)
             if swept:
                 keys["name"] = _swept_name(keys.get("name"), swept)
-            with lines.blaming(number, FIELDS):
+            with lines.blaming(number):
                 _add(experiment_of(keys), found)
     return tuple(found.values())
 
@@ -250,8 +240,7 @@ def experiment_of(keys: Keys) -> Experiment:
     if "devices" in keys:
         keys["devices"] = _listed(keys["devices"])
         keys.setdefault("nproc", keys["devices"].count(",") + 1)
-    named = {FIELDS.get(key, key): value for key, value in keys.items()}
-    found = from_dict({"heldout_batches": 0, "checkpoint_every": 0, **named})
+    found = from_dict({"heldout_batches": 0, "checkpoint_every": 0, **keys})
     _check_model(found.model)
     if scale == "tiny":
         found = found.replace(model=tiny(found.model))
@@ -276,15 +265,10 @@ def _check_names(keys: Keys) -> None:
     _refuse_later(keys)
     for key in keys:
         if key not in KEYS:
-            raise _no_key(key)
+            raise no_key(key, KEYS)
     for key, value in keys.items():
         if isinstance(value, str) and not value.isprintable():
             raise UsageError(said(key, value), "text without line breaks and control codes")
-
-
-def _no_key(key: str) -> UsageError:
-    short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
-    return UsageError(f"an experiment has no {short!r}", unknown("key", key, KEYS).hint)
 
 
 def _refuse_later(keys: Keys) -> None:
@@ -300,7 +284,7 @@ def _steps_for(tokens: Any, found: Experiment) -> int:
     is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
     if not is_number or not 1 <= tokens <= _MOST_TOKENS:
         raise UsageError(said("tokens", tokens), "a number from 1 to 1e18")
-    per_step = max(1, found.global_samples * found.seq)
+    per_step = max(1, found.global_samples * found.seq_len)
     return max(1, math.ceil(tokens / per_step))
 
 
@@ -334,7 +318,7 @@ def _check_keys(content: Keys, lines: Lines) -> None:
     rest = [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in [*shared, *own, *rest]:
         if key not in KEYS and key not in LATER:
-            error = _no_key(key)
+            error = no_key(key, KEYS)
             raise lines.error(key, place, error.message, error.hint)
 
 
@@ -376,7 +360,7 @@ def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
 
 def keys_of(own: Experiment) -> dict[str, Any]:
     """An experiment in the words of a file; what is empty stays out."""
-    found = {key: getattr(own, field) for key, field in FIELDS.items()}
+    found = {key: getattr(own, key) for key in FIELDS}
     found["warmup"] = own.warmup_steps
     if own.auto_batch:
         found["batch_size"] = AUTO

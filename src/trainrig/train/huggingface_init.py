@@ -61,7 +61,7 @@ def _rates(experiment: Experiment) -> list[float]:
 
 
 def _numbers(probe: Experiment) -> dict[str, Any]:
-    names = ("steps", "optimizer", "learning_rate", "weight_decay", "clip")
+    names = ("steps", "optimizer", "lr", "weight_decay", "clip")
     return {name: getattr(probe, name) for name in names}
 
 

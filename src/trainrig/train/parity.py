@@ -40,7 +40,7 @@ class Probe:
 def probe_of(experiment: Experiment) -> Experiment:
     """The five steps of plain gradient descent that are compared."""
     return experiment.replace(
-        steps=STEPS, optimizer="sgd", learning_rate=RATE, warmup=0, weight_decay=0.0, clip=0.0
+        steps=STEPS, optimizer="sgd", lr=RATE, warmup=0, weight_decay=0.0, clip=0.0
     )
 
 
@@ -71,12 +71,12 @@ def is_reference(own: Experiment, other: Experiment) -> bool:
     )
 
 
-_SAME = ("model", "data", "seq", "dtype", "seed", "device")
+_SAME = ("model", "data", "seq_len", "precision", "seed", "device")
 
 
 def hint_of(own: Experiment) -> str:
     """What to look at where ``own`` is not comparable."""
-    if own.backend == "huggingface" and own.dtype != "fp32":
+    if own.backend == "huggingface" and own.precision != "fp32":
         return (
             "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
             "that alone; fp32, or an N that is a power of two, shows whether it is more"

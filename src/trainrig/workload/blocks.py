@@ -53,10 +53,10 @@ _CHOICES = {
 class Step:
     """What is asked of a model at once."""
 
-    batch: int
-    seq: int
+    batch_size: int
+    seq_len: int
     """Tokens of each sequence; for t5 those that the encoder reads."""
-    target_seq: int = 0
+    target_seq_len: int = 0
     """Tokens that t5's decoder writes; 0 = as many as it reads."""
     mode: str = "training"
     """forward, or training: forward, backward and optimizer."""
@@ -82,7 +82,7 @@ class Step:
                 raise UsageError(
                     f"unknown {name} {getattr(self, name)!r}", "one of: " + ", ".join(known)
                 )
-        for name, least in (("batch", 1), ("seq", 1), ("target_seq", 0), ("tp", 1)):
+        for name, least in (("batch_size", 1), ("seq_len", 1), ("target_seq_len", 0), ("tp", 1)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} = {getattr(self, name)}", f"a whole number from {least}")
         dtype_bytes(self.dtype)
@@ -91,7 +91,7 @@ class Step:
     @property
     def written(self) -> int:
         """Tokens of a sequence that logits are computed for."""
-        return self.target_seq or self.seq
+        return self.target_seq_len or self.seq_len
 
     def share(self, size: int) -> int:
         """One device's part of ``size`` heads, columns or tokens: at least one."""
@@ -99,17 +99,19 @@ class Step:
 
     def rows(self, seq: int) -> int:
         """Tokens that one device's norms and residuals see."""
-        return self.share(self.batch * seq) if self.sequence_parallel else self.batch * seq
+        return (
+            self.share(self.batch_size * seq) if self.sequence_parallel else self.batch_size * seq
+        )
 
 
 def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Part]:
     """One block; ``decoder``: t5's, over ``step.written`` tokens, with cross-attention."""
-    seq = step.written if decoder else step.seq
+    seq = step.written if decoder else step.seq_len
     rows, dtype = step.rows(seq), step.dtype
     parts = _branch(shape, "attention", _self_attention(shape, step, seq, decoder), rows, dtype)
     if decoder:
         parts += _branch(shape, "cross", _cross_attention(shape, step), rows, dtype)
-    inside = feed_forward(shape, step.batch * seq, step.share(shape.ffn), dtype)
+    inside = feed_forward(shape, step.batch_size * seq, step.share(shape.ffn), dtype)
     return parts + _branch(shape, "ffn", inside, rows, dtype)
 
 
@@ -121,7 +123,7 @@ def _branch(shape: ModelShape, name: str, parts: list[Part], rows: int, dtype: s
 
 
 def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> list[Part]:
-    rows, dtype = step.batch * seq, step.dtype
+    rows, dtype = step.batch_size * seq, step.dtype
     causal = shape.causal and (decoder or shape.family != "t5")
     queries, keys = _widths(shape, step)
     heads = _heads(shape, step, seq, seq, half=causal and step.causal == "half")
@@ -143,9 +145,13 @@ def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> l
 
 def _cross_attention(shape: ModelShape, step: Step) -> list[Part]:
     """Queries of what is written, keys and values of what was read."""
-    written, read, dtype = step.batch * step.written, step.batch * step.seq, step.dtype
+    written, read, dtype = (
+        step.batch_size * step.written,
+        step.batch_size * step.seq_len,
+        step.dtype,
+    )
     queries, keys = _widths(shape, step)
-    heads = _heads(shape, step, step.written, step.seq, half=False)
+    heads = _heads(shape, step, step.written, step.seq_len, half=False)
     return [
         linear("cross.q", written, shape.hidden, queries, dtype),
         linear("cross.k", read, shape.hidden, keys, dtype),
@@ -163,7 +169,7 @@ def _widths(shape: ModelShape, step: Step) -> tuple[int, int]:
 
 def _heads(shape: ModelShape, step: Step, queries: int, keys: int, *, half: bool) -> Heads:
     return Heads(
-        batch=step.batch,
+        batch=step.batch_size,
         queries=queries,
         keys=keys,
         num_heads=step.share(shape.num_heads),
@@ -204,7 +210,7 @@ def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Part]:
 
 def head(shape: ModelShape, step: Step) -> list[Part]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
-    rows, dtype, vocab = step.batch * step.written, step.dtype, step.share(shape.vocab)
+    rows, dtype, vocab = step.batch_size * step.written, step.dtype, step.share(shape.vocab)
     logits = linear("head.logits", rows, shape.hidden, vocab, dtype)
     entropy = cross_entropy(rows, vocab, dtype)
     last = norm("head.norm", rows, shape.hidden, dtype)

@@ -84,20 +84,20 @@ def model_flops(shape: ModelShape, batch: int, seq: int, **choices: Any) -> int:
     ``mode="forward"`` or ``"training"``; ``causal="full"`` or ``"half"``.  What is recomputed
     does not change it.
     """
-    ops = step_ops(shape, Step(batch=batch, seq=seq, **choices))
+    ops = step_ops(shape, Step(batch_size=batch, seq_len=seq, **choices))
     return total_flops(ops, "forward", "backward")
 
 
 def hardware_flops(shape: ModelShape, batch: int, seq: int, **choices: Any) -> int:
     """FLOPs that the device computes: the model's, and what is computed a second time."""
-    return total_flops(step_ops(shape, Step(batch=batch, seq=seq, **choices)))
+    return total_flops(step_ops(shape, Step(batch_size=batch, seq_len=seq, **choices)))
 
 
 def block_flops(
     shape: ModelShape, batch: int, seq: int, *, decoder: bool = False, **choices: Any
 ) -> int:
     """Model FLOPs of one block."""
-    ops = block_ops(shape, Step(batch=batch, seq=seq, **choices), decoder=decoder)
+    ops = block_ops(shape, Step(batch_size=batch, seq_len=seq, **choices), decoder=decoder)
     return total_flops(ops, "forward", "backward")
 
 
@@ -158,19 +158,19 @@ def _sections(shape: ModelShape, step: Step) -> list[_Section]:
     if shape.family == "t5":
         return _encoder_decoder(shape, step)
     return [
-        _Section("model", embed(shape, step.batch, step.seq, step.dtype), 1),
+        _Section("model", embed(shape, step.batch_size, step.seq_len, step.dtype), 1),
         _Section("block", block(shape, step), shape.num_layers, is_block=True),
         _Section("model", head(shape, step), 1),
     ]
 
 
 def _encoder_decoder(shape: ModelShape, step: Step) -> list[_Section]:
-    read = step.batch * step.seq
+    read = step.batch_size * step.seq_len
     return [
-        _Section("encoder", embed(shape, step.batch, step.seq, step.dtype), 1),
+        _Section("encoder", embed(shape, step.batch_size, step.seq_len, step.dtype), 1),
         _Section("encoder.block", block(shape, step), shape.num_layers, is_block=True),
         _Section("encoder", [norm("norm", read, shape.hidden, step.dtype)], 1),
-        _Section("decoder", embed(shape, step.batch, step.written, step.dtype), 1),
+        _Section("decoder", embed(shape, step.batch_size, step.written, step.dtype), 1),
         _Section(
             "decoder.block",
             block(shape, step, decoder=True),

@@ -73,11 +73,11 @@ def layer_shape(case: Case) -> tuple[ModelShape, bool]:
 def layer_tokens(case: Case) -> tuple[int, int]:
     """(batch, seq) of a case.  UsageError where m is no whole number of sequences."""
     if str(case.get("layer")) not in PARTS:
-        return size_of(case, "batch"), size_of(case, "seq")
+        return size_of(case, "batch_size"), size_of(case, "seq_len")
     tokens = size_of(case, "m")
-    seq = size_of(case, "seq") if "seq" in case else _TOKENS
+    seq = size_of(case, "seq_len") if "seq_len" in case else _TOKENS
     if tokens % seq:
-        if "seq" in case:
+        if "seq_len" in case:
             raise UsageError(f"m = {tokens} tokens are no whole number of sequences of {seq}")
         return 1, tokens
     return tokens // seq, seq
@@ -91,7 +91,11 @@ def layer_ops(case: Case, attention: str = "fused") -> tuple[Op, ...]:
     if how not in PASSES:
         raise UsageError(f"unknown pass {how!r}", "one of: " + ", ".join(PASSES))
     step = Step(
-        batch=batch, seq=seq, dtype=str(case["dtype"]), mode=PASSES[how], attention=attention
+        batch_size=batch,
+        seq_len=seq,
+        dtype=str(case["dtype"]),
+        mode=PASSES[how],
+        attention=attention,
     )
     ops = [op for op in block_ops(shape, step, decoder=decoder) if op.phase != "recompute"]
     wanted = PARTS.get(str(case["layer"]))

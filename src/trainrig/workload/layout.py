@@ -42,7 +42,7 @@ class Layout:
     """Devices, the sizes of the mesh, and what is run with.
 
     Micro-batch is the number of samples that one data-parallel rank runs at once; the global batch
-    is micro_batch · grad_accum · dp samples.
+    is batch_size · grad_accum · dp samples.
     """
 
     gpus: Whole = 1
@@ -53,7 +53,7 @@ class Layout:
     """Stages of layers (pipeline parallel)."""
     interleave: Whole = 1
     """Groups of layers that each stage holds (virtual stages, Megatron's vpp)."""
-    micro_batch: Whole = 1
+    batch_size: Whole = 1
     grad_accum: Whole = 1
     """Micro-batches of a step; those that fill the pipeline, too."""
     zero: Whole = 0
@@ -63,8 +63,8 @@ class Layout:
     sequence_parallel: Whole = 0
     """1: what tensor parallel does not split is split along the sequence (Korthikanti 2022)."""
 
-    seq: int = 1024
-    target_seq: int = 0
+    seq_len: int = 1024
+    target_seq_len: int = 0
     """Tokens that an encoder-decoder writes; 0 = as many as it reads."""
     precision: str = "bf16"
     recompute: str = "none"
@@ -98,7 +98,7 @@ class Layout:
     @property
     def global_batch(self) -> Whole:
         """Samples of a step."""
-        return self.micro_batch * self.grad_accum * self.dp
+        return self.batch_size * self.grad_accum * self.dp
 
     @property
     def shards(self) -> Whole:
@@ -135,7 +135,7 @@ SIZES = (
     "tp",
     "pp",
     "interleave",
-    "micro_batch",
+    "batch_size",
     "grad_accum",
     "zero",
     "shard_size",

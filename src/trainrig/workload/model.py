@@ -229,12 +229,12 @@ def parameters(shape: ModelShape) -> Parameters:
     """Counted as torch counts: each tensor once, tied ones too."""
     num_blocks = shape.num_layers + shape.num_decoder_layers
     num_attentions = num_blocks + shape.num_decoder_layers  # cross-attention once more
-    num_norms = num_attentions + num_blocks + _final_norms(shape)
+    num_norms = num_attentions + num_blocks
     return Parameters(
         embedding=_embedding(shape),
         attention=num_attentions * attention_parameters(shape),
         ffn=num_blocks * ffn_parameters(shape),
-        norms=num_norms * norm_parameters(shape),
+        norms=num_norms * norm_parameters(shape) + final_norm_parameters(shape),
         head=_head(shape),
     )
 
@@ -280,9 +280,9 @@ def norm_parameters(shape: ModelShape) -> int:
     return shape.hidden * (2 if shape.norm_bias else 1)
 
 
-def _final_norms(shape: ModelShape) -> int:
+def final_norm_parameters(shape: ModelShape) -> int:
     """BERT normalises after each part, so that none is left for the end; T5 ends twice."""
-    return {"bert": 0, "t5": 2}.get(shape.family, 1)
+    return {"bert": 0, "t5": 2}.get(shape.family, 1) * norm_parameters(shape)
 
 
 def _embedding(shape: ModelShape) -> int:

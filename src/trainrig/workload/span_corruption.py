@@ -54,7 +54,7 @@ def span_sizes_for(input_len: int, density: float = 0.15, mean: float = 3.0) -> 
 
 
 def written_tokens(shape: ModelShape, seq: int) -> int:
-    """What a decoder writes in training for ``seq`` tokens read: a step's ``target_seq``.
+    """What a decoder writes in training for ``seq`` tokens read: a step's ``target_seq_len``.
 
     0 for a model without a decoder of its own.  UsageError where no span fits.
     """

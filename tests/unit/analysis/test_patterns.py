@@ -70,13 +70,13 @@ def changed(
 
 
 def is_bert(record: Record, *batches: int) -> bool:
-    case = {"layer": "BERT-large layer", "pass": "forward+backward", "seq": 128}
-    return case.items() <= dict(record.case).items() and record.case.get("batch") in batches
+    case = {"layer": "BERT-large layer", "pass": "forward+backward", "seq_len": 128}
+    return case.items() <= dict(record.case).items() and record.case.get("batch_size") in batches
 
 
 def test_equal_times_from_batch_2_to_64_are_launch_bound() -> None:
     text = only(published("RTX 4090", OWNER), "launch-bound")
-    assert text.startswith("RTX 4090, fp16 BERT-large layer, seq 128, ")
+    assert text.startswith("RTX 4090, fp16 BERT-large layer, seq_len 128, ")
     assert (
         "forward + backward: 6.22 to 6.36 ms at every batch from 2 to 64. It is launch-bound"
         in text
@@ -92,7 +92,7 @@ def test_times_that_grow_with_the_batch_are_not_launch_bound() -> None:
     layers = [r for r in published("RTX 4090", OWNER) if is_bert(r, 2, 4, 8, 16, 32, 64, 128)]
     rising = [
         record.replace(value=(record.value or 0.0) / 1.3**step)
-        for step, record in enumerate(sorted(layers, key=lambda r: int(str(r.case["batch"]))))
+        for step, record in enumerate(sorted(layers, key=lambda r: int(str(r.case["batch_size"]))))
     ]
     assert said(layers, "launch-bound")
     assert said(rising, "launch-bound") == []

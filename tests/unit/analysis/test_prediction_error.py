@@ -28,8 +28,9 @@ from trainrig.runner.targets import Target
 from trainrig.store import create_run
 
 CASE = {
-    "model": "gpt2-small-cpu", "dtype": "bf16", "batch": 8, "seq": 256, "grad_accum": 1,
-    "optimizer": "adamw", "recompute": "none", "compile": False, "data": "00000000",
+    "model": "gpt2-small-cpu", "precision": "bf16", "batch_size": 8, "seq_len": 256,
+    "grad_accum": 1, "optimizer": "adamw", "recompute": "none",
+    "compile": False, "data": "00000000",
 }  # fmt: skip
 
 
@@ -248,7 +249,7 @@ def test_a_step_is_foretold_from_what_was_measured() -> None:
 
 def test_a_step_of_an_encoder_decoder_is_foretold_with_the_work_that_is_counted() -> None:
     """It writes fewer tokens than it reads: its rate times its time is the family's count."""
-    case = CASE | {"model": "t5:num_layers=2,hidden=128,vocab=8192", "seq": 128}
+    case = CASE | {"model": "t5:num_layers=2,hidden=128,vocab=8192", "seq_len": 128}
     task = dataclasses.replace(TASK, case=case)
     told = {one.metric: one for one in predict_training(task, EXPECTED, rates())}
     rate, took = told["flop_rate"].value, told["time"].value

@@ -25,8 +25,13 @@ from trainrig.workload import Op, total_flops
 PEAK = 100e12
 BANDWIDTH = 1e12
 WITHIN = 0.10
-MODEL = {"model": "gpt2-medium", "dtype": "bf16", "seq": 1024, "batch": 4}
-LAYER = {"layer": "GPT-2 medium block", "dtype": "bf16", "seq": 1024, "pass": "forward+backward"}
+MODEL = {"model": "gpt2-medium", "precision": "bf16", "seq_len": 1024, "batch_size": 4}
+LAYER = {
+    "layer": "GPT-2 medium block",
+    "dtype": "bf16",
+    "seq_len": 1024,
+    "pass": "forward+backward",
+}
 LAYER |= {"hidden": 1024, "heads": 16, "ffn": 4096}
 
 
@@ -86,10 +91,10 @@ def test_plain_attention_moves_its_scores() -> None:
         return sum(op.num_bytes for op in counted.ops)
 
     scores = 2 * 4 * 16 * 1024**2
-    plain, fused = (num_bytes(batch=4, attention=how) for how in ("plain", "fused"))
+    plain, fused = (num_bytes(batch_size=4, attention=how) for how in ("plain", "fused"))
     assert plain - fused == pytest.approx(4 * scores, rel=0.01)
-    assert num_bytes(batch=4) == fused
-    eager = rate_point("layer", {**LAYER, "pass": "forward", "batch": 4}, 1.0)
+    assert num_bytes(batch_size=4) == fused
+    eager = rate_point("layer", {**LAYER, "pass": "forward", "batch_size": 4}, 1.0)
     counted = count_layer(eager.replace(conditions={"software": "transformers, eager"}))
     assert counted is not None
     assert sum(op.num_bytes for op in counted.ops) == plain
@@ -104,7 +109,7 @@ def rate_point(benchmark: str, case: dict[str, Any], value: float, **more: Any) 
 
 def layer_point(batch: int, extra: float = 0.0, floor: float = 0.0) -> Record:
     """A layer at its roofline, ``extra`` seconds slower, and never under ``floor`` seconds."""
-    record = rate_point("layer", {**LAYER, "batch": batch}, 1.0)
+    record = rate_point("layer", {**LAYER, "batch_size": batch}, 1.0)
     counted = count_layer(record)
     assert counted is not None
     flops = total_flops(counted.ops)
@@ -333,8 +338,12 @@ def test_a_model_by_numbers_is_known_and_no_file_is_read() -> None:
 
 def test_an_unknown_model_has_no_operations() -> None:
     assert count_step(rate_point("step", {**MODEL, "model": "../../etc/passwd"}, 1.0)) is None
-    assert count_step(rate_point("step", {**MODEL, "batch": -1}, 1.0)) is None
-    assert count_layer(rate_point("layer", {**LAYER, "batch": 4, "layer": "x"}, 1.0)) is None
-    for wrong in ({"batch": 10**18}, {"batch": 4, "heads": 0}, {"batch": 4, "pass": "backward"}):
+    assert count_step(rate_point("step", {**MODEL, "batch_size": -1}, 1.0)) is None
+    assert count_layer(rate_point("layer", {**LAYER, "batch_size": 4, "layer": "x"}, 1.0)) is None
+    for wrong in (
+        {"batch_size": 10**18},
+        {"batch_size": 4, "heads": 0},
+        {"batch_size": 4, "pass": "backward"},
+    ):
         assert count_layer(rate_point("layer", {**LAYER, **wrong}, 1.0)) is None, wrong
     assert count_step(rate_point("step", {**MODEL, "grad_accum": 0}, 1.0)) is None

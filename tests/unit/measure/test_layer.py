@@ -34,7 +34,7 @@ def _one_thread() -> Iterator[None]:
 
 def case(name: str = "BERT-large layer", **changes: Any) -> Case:
     """A layer in miniature."""
-    sizes = {"batch": 2, "seq": 16, "hidden": 64, "heads": 4, "ffn": 256}
+    sizes = {"batch_size": 2, "seq_len": 16, "hidden": 64, "heads": 4, "ffn": 256}
     code = changes.get("code", "trainrig")
     usual = "plain" if code == "huggingface" else "fused"
     whole = {"layer": name, "dtype": "fp32", "pass": BOTH, **sizes, "code": code}
@@ -43,7 +43,7 @@ def case(name: str = "BERT-large layer", **changes: Any) -> Case:
 
 def part(name: str, code: str = "trainrig", **changes: Any) -> Case:
     full = layer.part_case(name, "fp32", 64, code)
-    small = {"k": 64, "n": 256, "seq": 16, "heads": 4}
+    small = {"k": 64, "n": 256, "seq_len": 16, "heads": 4}
     return full | {key: value for key, value in small.items() if key in full} | changes
 
 
@@ -70,7 +70,7 @@ def test_right_answers_raise_no_alarm(name: str, code: str) -> None:
         for attention in ("fused", "plain"):
             for batch, seq in ((2, 16), (3, 9)):
                 chosen = case(
-                    name, code=code, dtype=dtype, attention=attention, batch=batch, seq=seq
+                    name, code=code, dtype=dtype, attention=attention, batch_size=batch, seq_len=seq
                 )
                 assert found_by(chosen) is None, chosen
     assert found_by(case(name, code=code, **{"pass": "forward"})) is None
@@ -82,12 +82,14 @@ def test_right_answers_of_the_parts(name: str, code: str) -> None:
     needs(code)
     for dtype in ("fp32", "bf16"):
         assert found_by(part(name, code, dtype=dtype)) is None
-    assert found_by(part(name, code, m=7, **({"seq": 7} if "attention" in name else {}))) is None
+    assert (
+        found_by(part(name, code, m=7, **({"seq_len": 7} if "attention" in name else {}))) is None
+    )
 
 
 def test_many_equal_sequences_in_bf16_are_still_right() -> None:
     """torch adds up a norm's gradient in bf16 on a CPU."""
-    assert found_by(case(dtype="bf16", batch=64, seq=64)) is None
+    assert found_by(case(dtype="bf16", batch_size=64, seq_len=64)) is None
 
 
 Fault = Callable[[Runnable], Runnable]
@@ -149,7 +151,7 @@ def test_planted_faults_are_seen(fault: str, dtype: str, monkeypatch: pytest.Mon
         return built[-1]
 
     monkeypatch.setattr(layer_check, "build", build)
-    found = found_by(case(batch=4, dtype=dtype))
+    found = found_by(case(batch_size=4, dtype=dtype))
     assert found is not None
     assert "rounding explains" in found
     assert len(built) == 2
@@ -232,7 +234,7 @@ def test_the_formula_is_torchs_count(name: str, code: str) -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_the_formula_of_a_part_is_torchs_count(name: str) -> None:
     plain = {"attention": "plain"} if name == "attention block" else {}
-    chosen = part(name, m=32, seq=16, **plain) if plain else part(name, m=128)
+    chosen = part(name, m=32, seq_len=16, **plain) if plain else part(name, m=128)
     batch, _ = layer_tokens(chosen)
     shared = 1 + 1 / max(1, batch // 2) + 1  # the reference runs each distinct sequence once
     assert counted(chosen) == shared * layer_work(chosen).flops
@@ -257,13 +259,13 @@ def test_the_published_tables_formulas() -> None:
 
 def test_memory_grows_with_what_is_kept() -> None:
     def memory(**changes: Any) -> int:
-        return layer.FAMILY.memory(case(**{"batch": 64, "seq": 512, **changes}))
+        return layer.FAMILY.memory(case(**{"batch_size": 64, "seq_len": 512, **changes}))
 
     weights = 4 * (4 * 64 * 64 + 2 * 64 * 256)
     activations = 4 * 64 * 512 * (9 * 64 + 2 * 256)
     assert memory() > weights + activations
     assert memory(attention="plain") > memory() + 4 * 64 * 4 * 512 * 512
-    assert memory(batch=128) > 1.5 * memory()
+    assert memory(batch_size=128) > 1.5 * memory()
     assert memory(**{"pass": "forward"}) < memory()
 
 
@@ -279,8 +281,8 @@ def test_memory_grows_with_what_is_kept() -> None:
         ({"code": "megatron"}, "code"),
         ({"attention": "flash"}, "attention"),
         ({"heads": 5}, "heads"),
-        ({"batch": 0}, "batch"),
-        ({"seq": True}, "seq"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"seq_len": True}, "seq_len"),
         ({"hidden": 2**40}, "hidden"),
         ({"m": 8}, "'m'"),
     ],
@@ -293,11 +295,11 @@ def test_nonsense_is_refused(changes: dict[str, Any], word: str) -> None:
 def test_a_case_states_all_its_fields_and_no_others() -> None:
     for chosen in (case(), part("attention block"), part("FFN")):
         for field in chosen:
-            if field in ("layer", "seq", "heads") and "m" in chosen:
+            if field in ("layer", "seq_len", "heads") and "m" in chosen:
                 continue  # without them it is another case
             with pytest.raises(UsageError):
                 layer.FAMILY.check({key: value for key, value in chosen.items() if key != field})
-    for changes in ({"pass": BOTH}, {"cache": "cold"}, {"m": 65, "seq": 16}):
+    for changes in ({"pass": BOTH}, {"cache": "cold"}, {"m": 65, "seq_len": 16}):
         with pytest.raises(UsageError):
             layer.FAMILY.check({**part("attention block"), **changes})
 

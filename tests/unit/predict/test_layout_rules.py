@@ -54,7 +54,7 @@ REFUSED = [
     ),
     (GPT, {"pp": 4, "interleave": 2, "grad_accum": 6}, "6 micro-batches cannot be dealt", "of 4"),
     (GPT, {"sequence_parallel": 1}, "what tensor parallelism leaves whole", "--tp 2"),
-    (GPT, {"tp": 2, "sequence_parallel": 1, "seq": 1023}, "sequences of 1023", "--seq-len"),
+    (GPT, {"tp": 2, "sequence_parallel": 1, "seq_len": 1023}, "sequences of 1023", "--seq-len"),
     (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
     (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),
     (GPT, {"shard_size": 8}, "nothing is sharded", "--zero"),
@@ -65,14 +65,14 @@ REFUSED = [
     (GPT, {"engine": "ddp", "zero": 2}, "ddp shards the optimizer at most", "--engine fsdp"),
     (GPT, {"engine": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),
     (GPT, {"engine": "fsdp", "zero": 1}, "ZeRO 1 neither", "--zero 3"),
-    (GPT, {"seq": 2048}, "gpt2-medium knows 1024 positions, not 2048", "--seq-len 1024"),
+    (GPT, {"seq_len": 2048}, "gpt2-medium knows 1024 positions, not 2048", "--seq-len 1024"),
     (NARROW, {"tp": 2}, "widths of 64 and 101 cannot be split over 2", "one of: 1, 2, 4"),
     (GPT, {"tp": 0}, "tp = 0", "from 1"),
-    (GPT, {"micro_batch": -4}, "batch-size = -4", "from 1"),
+    (GPT, {"batch_size": -4}, "batch-size = -4", "from 1"),
     (GPT, {"gpus": 10**9}, "gpus = 1000000000", "to 1048576"),
     (GPT, {"gpus_per_node": 0}, "gpus-per-node = 0", "from 1"),
     (GPT, {"zero": 4}, "zero = 4", "0 to 3"),
-    (GPT, {"seq": 10**9}, "seq-len = 1000000000", "from 1"),
+    (GPT, {"seq_len": 10**9}, "seq-len = 1000000000", "from 1"),
     (GPT, {"grad_accum": True}, "grad-accum = True", "from 1"),
 ]
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint)
         (GPT, {"tp": 16, "sequence_parallel": 1}),
         (GPT, {"pp": 4, "interleave": 3, "grad_accum": 8, "engine": "megatron"}),
         (GPT, {"zero": 3, "shard_size": 8, "engine": "fsdp"}),
-        (named("llama-8B"), {"seq": 2**20}),
+        (named("llama-8B"), {"seq_len": 2**20}),
         (T5, {"tp": 4}),
     ],
 )
@@ -126,7 +126,7 @@ def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:
 
 
 def test_a_global_batch_is_divided_or_refused() -> None:
-    layout = Layout(gpus=8, micro_batch=4)
+    layout = Layout(gpus=8, batch_size=4)
     assert legal.check_global_batch(layout, 96) == 3
     with pytest.raises(UsageError, match="100 cannot be divided over 8") as refused:
         legal.check_global_batch(layout, 100)
@@ -149,7 +149,7 @@ def test_the_mask_refuses_what_the_sentences_refuse(rows, zero, sequence, engine
     many = Layout(
         gpus=64, tp=tp, pp=pp, interleave=interleave, grad_accum=accum, engine=engine,
         zero=np.full(len(tp), zero), shard_size=shard * (zero > 0), sequence_parallel=sequence,
-        seq=512,
+        seq_len=512,
     )  # fmt: skip
     for index, allowed in enumerate(legal.mask(shape, many)):
         try:
@@ -177,9 +177,9 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
         if rest or batch % (dp * micro) or (zero > 0 and dp == 1) or shard in (1, dp):
             continue
         layout = Layout(
-            gpus=gpus, tp=tp, pp=pp, interleave=vpp, micro_batch=micro, zero=zero,
+            gpus=gpus, tp=tp, pp=pp, interleave=vpp, batch_size=micro, zero=zero,
             grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
-            engine=legal.engine_for(tp, pp, zero, gpus), seq=64,
+            engine=legal.engine_for(tp, pp, zero, gpus), seq_len=64,
         )  # fmt: skip
         try:
             legal.check(shape, layout)
@@ -192,7 +192,7 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize(("gpus", "batch"), [(1, 3), (4, 8), (6, 12)])
 def test_the_enumeration_misses_nothing(gpus: int, batch: int) -> None:
     shape = custom("gpt2", num_layers=4, hidden=96, num_heads=6)
-    space = Space(shape=shape, base=Layout(gpus=gpus, seq=64), global_batch=batch)
+    space = Space(shape=shape, base=Layout(gpus=gpus, seq_len=64), global_batch=batch)
     groups = layouts(space)
     rows = [
         tuple(int(getattr(group.at(i), name)) for name in SIZES)
@@ -207,7 +207,7 @@ def test_the_enumeration_misses_nothing(gpus: int, batch: int) -> None:
 
 def test_each_group_makes_the_global_batch_and_is_legal() -> None:
     shape = named("gpt3-6.7B")
-    groups = layouts(Space(shape=shape, base=Layout(gpus=64, seq=2048), global_batch=192))
+    groups = layouts(Space(shape=shape, base=Layout(gpus=64, seq_len=2048), global_batch=192))
     for group in groups:
         assert np.all(np.asarray(group.global_batch) == 192)
         assert legal.mask(shape, group).all()

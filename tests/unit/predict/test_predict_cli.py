@@ -9,17 +9,16 @@ import pytest
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import DAY, answer, answer_dict
-from trainrig.predict.scenario import Site, question
+from trainrig.predict.scenario import Measured, Site, question
 from trainrig.predict.search.upgrades import parse, rank
 from trainrig.predict.step import PARTS
 from trainrig.report.prediction_report import count, layout_words, where
 
-TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
+TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
 
 
 def words_of(asked: dict[str, object]) -> list[str]:
-    names = {"micro_batch": "batch-size", "seq": "seq-len"}
-    pairs = ((f"--{names.get(k, k.replace('_', '-'))}", str(v)) for k, v in asked.items())
+    pairs = ((f"--{k.replace('_', '-')}", str(v)) for k, v in asked.items())
     return ["predict", *(word for pair in pairs for word in pair)]
 
 
@@ -88,9 +87,9 @@ REFUSED = [
     (TWO | {"gpus": -1}, "gpus = -1", "from 1"),
     (TWO | {"gpus": 0}, "gpus = 0", "from 1"),
     (TWO | {"gpus": 10**15}, "gpus = 1000000000000000", "from 1"),
-    (TWO | {"micro_batch": 0}, "batch-size = 0", "from 1"),
+    (TWO | {"batch_size": 0}, "batch-size = 0", "from 1"),
     (TWO | {"zero": 7}, "zero = 7", "0 to 3"),
-    (TWO | {"seq": 4096}, "knows 1024 positions, not 4096", "--seq-len 1024"),
+    (TWO | {"seq_len": 4096}, "knows 1024 positions, not 4096", "--seq-len 1024"),
     (TWO | {"fabric_gbps": -3}, "a fabric of -3 Gb/s", "400"),
     (TWO | {"fabric_gbps": "nan"}, "a fabric of nan Gb/s", "400"),
     (TWO | {"fabric_gbps": 1e12}, "a fabric of 1e+12 Gb/s", "Gb/s"),
@@ -121,12 +120,12 @@ def test_what_is_not_said_is_presumed() -> None:
     asked = question({"model": "gpt3-175B", "on": "A100 SXM4 80GB", "tp": 8, "pp": 4})
     layout = asked.layout
     assert (layout.gpus, layout.dp, layout.engine) == (32, 1, "megatron")
-    assert (layout.seq, layout.precision, layout.kernels) == (2048, "bf16", "flash")
+    assert (layout.seq_len, layout.precision, layout.kernels) == (2048, "bf16", "flash")
     old = question({"model": "gpt2", "on": "V100 SXM2 16GB"}).layout
     assert (old.precision, old.kernels, old.engine) == ("fp16", "eager", "plain")
     sharded = question({"model": "gpt2", "on": "RTX 4090", "gpus": 4, "engine": "fsdp"}).layout
     assert sharded.zero == 3
-    assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq == 4096
+    assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq_len == 4096
 
 
 def test_utilisation_is_none_where_it_is_not_defined() -> None:
@@ -194,7 +193,7 @@ def test_what_cannot_be_had_is_last_with_its_reason(chip, word, why) -> None:
 
 
 def test_upgrades_are_ranked_by_what_they_bring(trainrig) -> None:
-    asked = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
+    asked = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
     words = [*words_of(asked), "--engine", "megatron", "--kernels", "fused", "--link", "pcie"]
     _, out, _ = trainrig(*words, "--what-if", "power=300W,nvlink,+24GB", "--json")
     upgrades = json.loads(out)["upgrades"]
@@ -272,5 +271,17 @@ def test_a_precision_that_a_chip_lacks_is_told() -> None:
         return answer(question({"model": "gpt2", "on": chip, "precision": precision})).warnings
 
     assert "no bf16 rate is claimed of V100" in told("V100 SXM2 32GB", "bf16")[0]
-    assert "no fp8 rate" in told("RTX 3090", "fp8")[0]
     assert told("V100 SXM2 32GB", "fp16") == told("RTX 4090", "fp8") == ()
+
+
+def test_fp8_on_a_chip_without_it_is_refused() -> None:
+    with pytest.raises(UsageError, match="RTX 3090 has no fp8 products") as caught:
+        question({"model": "gpt2", "on": "RTX 3090", "precision": "fp8"})
+    assert caught.value.hint == "--precision bf16"
+
+
+def test_measured_rates_of_another_device_are_refused() -> None:
+    asked = {"model": "gpt2", "on": "RTX 4090"}
+    with pytest.raises(UsageError, match="those of EPYC, not of RTX 4090"):
+        question(asked, Measured(device="EPYC"))
+    assert question(asked, Measured(device="NVIDIA GeForce RTX 4090")).site.chip.name == "RTX 4090"

@@ -52,7 +52,7 @@ def test_a_row_is_read_as_it_stands() -> None:
     case = case_of(ROW)
     assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)
     one = case.layout
-    assert (one.gpus, one.micro_batch, one.grad_accum, one.zero) == (8, 8, 2, 3)
+    assert (one.gpus, one.batch_size, one.grad_accum, one.zero) == (8, 8, 2, 3)
     assert (one.engine, one.kernels, one.recompute, one.precision) == (
         *("fsdp", "flash", "none", "bf16"),
     )
@@ -83,6 +83,19 @@ def test_only_the_declared_columns_are_read() -> None:
     few = [{name: one.get(name, "") for name in READ} for one in TABLE[::3]]
     assert [predict_row(one) for one in few] == [predict_row(one) for one in TABLE[::3]]
     assert not {"source", "group", "notes"} & set(READ)
+
+
+def test_without_the_columns_that_state_a_sources_ways_only_those_rows_change() -> None:
+    """Refusals stay; nobody else's row depends on them; no source is known by its name."""
+    ways = ("states", "mean_seq", "masked_share")
+    plain = [{**one, **dict.fromkeys(ways, "")} for one in TABLE]
+    pairs = list(zip(TABLE, map(predict_row, TABLE), map(predict_row, plain), strict=True))
+    assert all(stated["reason"] == blank["reason"] for _, stated, blank in pairs)
+    changed = {one["group"] for one, stated, blank in pairs if stated != blank}
+    assert (
+        {"dle-bert", "lambda", "litgpt"} <= changed <= {"dle-bert", "dle-bart", "lambda", "litgpt"}
+    )
+    assert all(stated == blank for one, stated, blank in pairs if not any(one[n] for n in ways))
 
 
 def test_an_offloaded_optimizer_takes_time_and_leaves_memory() -> None:
@@ -220,21 +233,23 @@ def test_the_family_follows_from_the_name_or_the_numbers(
     assert case_of(row(**changes)).shape.family == family
 
 
-def test_binned_batches_are_shorter_than_what_is_printed() -> None:
-    changes = {"model": "BERT-large", "framework": "NVIDIA DeepLearningExamples", "seq": "512"}
-    phase_two = row(**changes, zero_stage="0", kernel_stack="fused")
-    assert case_of(phase_two).mean_seq == 320 and case_of(phase_two).layout.seq == 512
-    assert case_of(phase_two | {"kind": "finetune"}).mean_seq == 0
-    assert case_of(phase_two | {"seq": "128"}).mean_seq == 0
-    other = predict_row(phase_two | {"framework": "apex"})
-    assert predict_row(phase_two)["step_time_s"] < 0.75 * other["step_time_s"]
+def test_a_mean_length_makes_the_printed_one_the_longest() -> None:
+    phase_two = row(model="BERT-large", seq="512", zero_stage="0", kernel_stack="fused")
+    binned = case_of(phase_two | {"mean_seq": "320"})
+    assert binned.mean_seq == 320 and binned.layout.seq_len == 512 and "seq" in binned.unstated
+    assert case_of(phase_two).mean_seq == 0
+    shorter, whole = (predict_row(phase_two | {"mean_seq": mean}) for mean in ("320", ""))
+    assert shorter["step_time_s"] < 0.75 * whole["step_time_s"]
+    assert "more than seq" in predict_row(phase_two | {"mean_seq": "640"})["reason"]
 
 
-def test_a_printed_fabric_counts_where_no_rate_is_stated() -> None:
-    many = row(num_gpus="64", dp="64", global_batch="1024")
-    omni = many | {"interconnect": "NVLink3 / Omni-Path"}
-    assert predict_row(omni)["step_time_s"] > predict_row(many)["step_time_s"]
-    assert "fabric_gbps_per_node" in case_of(omni).unstated
+def test_states_and_the_masked_share_are_read_as_stated() -> None:
+    assert case_of(row(states="pure")).layout.states == "pure"
+    assert "states" in predict_row(row(states="half"))["reason"]
+    bert = row(model="BERT-large", seq="512")
+    assert case_of(bert | {"masked_share": "0.156"}).head == 0.156
+    assert case_of(bert).head == 1.0 and case_of(bert | {"kind": "finetune"}).head == 0.0
+    assert "a share" in predict_row(bert | {"masked_share": "15 %"})["reason"]
 
 
 def test_heads_that_are_not_stated_suit_the_split() -> None:
@@ -253,7 +268,7 @@ def test_batches_follow_from_each_other() -> None:
     by_accum = case_of(row(global_batch="", grad_accum="2")).layout
     by_batch = case_of(row(grad_accum="")).layout
     assert by_accum.grad_accum == by_batch.grad_accum == 2
-    assert case_of(row(micro_batch="")).layout.micro_batch == 8
+    assert case_of(row(micro_batch="")).layout.batch_size == 8
 
 
 def test_a_table_without_what_is_needed_is_one_error(tmp_path: Path) -> None:

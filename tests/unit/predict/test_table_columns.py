@@ -135,12 +135,12 @@ def test_sequence_parallel_without_tensor_parallel_is_nothing() -> None:
 
 
 def test_micro_batches_that_are_not_stated_fit_in_memory() -> None:
-    case = case_of(row(micro_batch="", grad_accum="", global_batch="2048"))
-    found = predict_row(row(micro_batch="", grad_accum="", global_batch="2048"))
+    case = case_of(row(batch_size="", grad_accum="", global_batch="2048"))
+    found = predict_row(row(batch_size="", grad_accum="", global_batch="2048"))
     assert found["memory_bytes_per_gpu"] < case.rates.memory_bytes
-    assert case.layout.micro_batch * case.layout.grad_accum == 256
+    assert case.layout.batch_size * case.layout.grad_accum == 256
     pipeline = row(
-        micro_batch="",
+        batch_size="",
         grad_accum="",
         global_batch="64",
         pp="8",

@@ -241,10 +241,10 @@ CAUSES: dict[str, tuple[RunView, str]] = {
     ),
     "no peer access": (
         run_of(
-            point("step", {"model": "BERT", "dtype": "fp16"}, 70e12, metric="flop_rate"),
+            point("step", {"model": "BERT", "precision": "fp16"}, 70e12, metric="flop_rate"),
             point(
                 "step",
-                {"model": "BERT", "dtype": "fp16"},
+                {"model": "BERT", "precision": "fp16"},
                 52e12,
                 metric="flop_rate",
                 device_count=2,

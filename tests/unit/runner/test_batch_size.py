@@ -41,7 +41,7 @@ def test_auto_is_a_word_of_the_key(tmp_path: Path) -> None:
     assert experiment().auto_batch and not experiment(batch_size=3).auto_batch
     path = tmp_path / "x.toml"
     path.write_text('[sweep]\nbatch_size = ["auto", 4]\n')
-    assert [(e.auto_batch, e.batch) for e in read_file(path, {})] == [(True, 1), (False, 4)]
+    assert [(e.auto_batch, e.batch_size) for e in read_file(path, {})] == [(True, 1), (False, 4)]
     with pytest.raises(UsageError, match="tokens and batch_size auto"):
         experiment_of({"batch_size": "auto", "tokens": 4096})
 
@@ -51,8 +51,8 @@ def test_the_guess_fits_and_the_next_does_not() -> None:
     free = 24 * 2**30
     batch = guess(own, free)
     shape = find("gpt2")
-    assert memory(shape, layout_of(own.replace(batch=batch))).total <= free
-    assert memory(shape, layout_of(own.replace(batch=batch + 1))).total > free
+    assert memory(shape, layout_of(own.replace(batch_size=batch))).total <= free
+    assert memory(shape, layout_of(own.replace(batch_size=batch + 1))).total > free
 
 
 def test_a_guess_is_bounded_and_never_nothing() -> None:
@@ -76,8 +76,8 @@ def test_doubling_ends_at_what_fits_or_at_the_bound(most: int, found: int) -> No
     tried: list[int] = []
 
     def fits(own: Experiment) -> bool:
-        tried.append(own.batch)
-        return own.batch <= most
+        tried.append(own.batch_size)
+        return own.batch_size <= most
 
     assert by_doubling(experiment(), fits) == found
     assert tried == [1, 2, 4, 8, 16][: len(tried)]
@@ -96,8 +96,8 @@ def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 
     def launch(command: Any, folder: Path, **how: Any) -> Ended:
         asked = json.loads((folder / "experiment.json").read_text())["experiment"]
-        tried.append(asked["batch"])
-        if asked["batch"] > most:
+        tried.append(asked["batch_size"])
+        if asked["batch_size"] > most:
             return Ended(status=Status.OOM, reason="rank 0: out of memory")
         return real(command, folder, **how)
 
@@ -119,9 +119,11 @@ def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
     assert "recompute full" in refused[1]["fix"]
     records = read_run(outcomes.run).records
     times = [r for r in records if r.metric == "time" and r.kind is Kind.MEASURED]
-    told = [r.case["batch"] for r in records if r.kind is Kind.PREDICTED and r.metric == "time"]
+    told = [
+        r.case["batch_size"] for r in records if r.kind is Kind.PREDICTED and r.metric == "time"
+    ]
     assert told == [16, 8, 4], "each size was foretold before it was tried"
-    assert [(r.case["batch"], r.status) for r in times] == [
+    assert [(r.case["batch_size"], r.status) for r in times] == [
         (16, Status.OOM),
         (8, Status.OOM),
         (4, Status.OK),

@@ -34,7 +34,9 @@ CARD = Target(
     memory_bytes=24 << 30,
     chip=require_chip("RTX 4090"),
 )
-OWN = Experiment(model="gpt2-small-cpu", batch=4, seq=128, dtype="fp32", device="cpu", name="own")
+OWN = Experiment(
+    model="gpt2-small-cpu", batch_size=4, seq_len=128, precision="fp32", device="cpu", name="own"
+)
 
 
 def product(flops: float = 2e11, dtype: str = "fp32", **more: Any) -> Record:
@@ -78,7 +80,7 @@ def test_a_step_and_its_memory_are_foretold_from_what_was_measured_here() -> Non
 def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
     alone, both = told(OWN)["time"], told(OWN.replace(nproc=2))["time"]
     assert alone.value < both.value, "the same samples on each rank, and a sum of gradients"
-    halves = told(OWN.replace(nproc=2, batch=2))["time"]
+    halves = told(OWN.replace(nproc=2, batch_size=2))["time"]
     assert halves.value < both.value
     four = told(OWN.replace(nproc=4))["time"]
     assert four.value > 1.5 * both.value, "four ranks have half a core each"
@@ -89,7 +91,7 @@ def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
 
 def test_nothing_hides_an_exchange_where_every_core_computes() -> None:
     """The gradients' bytes go through the loopback device, whatever is computed beside them."""
-    alone, both = (told(OWN.replace(nproc=n, batch=64))["time"].value for n in (1, 2))
+    alone, both = (told(OWN.replace(nproc=n, batch_size=64))["time"].value for n in (1, 2))
     least = 4 * parameters(find(OWN.model)).total / 4e8
     assert least < both - alone < 2 * least
 
@@ -98,7 +100,7 @@ def test_without_grounds_it_says_so() -> None:
     for own, grounds, words in (
         (OWN, Grounds(), "no measured product of matrices"),
         (OWN, Grounds(points=(product(),)), "no measured stream of bytes"),
-        (OWN.replace(dtype="bf16"), GROUNDS, "no rate of bf16 products"),
+        (OWN.replace(precision="bf16"), GROUNDS, "no rate of bf16 products"),
         (OWN.replace(backend="dataparallel"), GROUNDS, "DataParallel"),
         (OWN, Grounds(points=(product(device="other"), stream(device="other"))), "no measured"),
     ):
@@ -110,7 +112,7 @@ def test_without_grounds_it_says_so() -> None:
 
 
 def test_a_card_of_the_catalog_needs_no_measurement() -> None:
-    own = OWN.replace(device="cuda", dtype="bf16", model="gpt2-medium", seq=1024)
+    own = OWN.replace(device="cuda", precision="bf16", model="gpt2-medium", seq_len=1024)
     one, two = (told(own.replace(nproc=n), CARD, Grounds()) for n in (1, 2))
     assert one["time"].value and "claimed" in (one["time"].source or "")
     assert two["time"].value > one["time"].value
@@ -133,8 +135,8 @@ def test_layouts_in_the_predictors_words() -> None:
     assert as_predicted(OWN.replace(nproc=2, zero=1)).engine == "ddp"
     assert as_predicted(OWN.replace(nproc=2, zero=3)).engine == "fsdp"
     assert as_predicted(OWN.replace(backend="huggingface")).engine == "ddp"
-    assert as_predicted(OWN.replace(nproc=2, dtype="bf16")).states == "masters"
-    assert as_predicted(OWN.replace(backend="huggingface", dtype="bf16")).states == "auto"
+    assert as_predicted(OWN.replace(nproc=2, precision="bf16")).states == "masters"
+    assert as_predicted(OWN.replace(backend="huggingface", precision="bf16")).states == "auto"
     assert as_predicted(OWN.replace(optimizer="adamw-plain")).optimizer == "adamw"
     assert as_predicted(OWN.replace(compile=True)).kernels == "compiled"
 

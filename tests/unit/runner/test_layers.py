@@ -72,9 +72,9 @@ def test_the_published_rows_of_equal_times_are_launch_bound() -> None:
         times = {}
         for record in prints:
             case = record.case
-            if (case["layer"], case["pass"], case.get("seq")) == ("BERT-large layer", how, seq):
+            if (case["layer"], case["pass"], case.get("seq_len")) == ("BERT-large layer", how, seq):
                 assert record.value
-                times[int(str(case["batch"]))] = layer_work(case).flops / record.value
+                times[int(str(case["batch_size"]))] = layer_work(case).flops / record.value
         return times
 
     times = row(128, BOTH)
@@ -186,7 +186,10 @@ def test_published_layers_are_a_target_for_the_same_case_and_card_alone() -> Non
 def test_what_is_asked_for_is_planned() -> None:
     cases = asked_cases(["gpt2-medium", "ffn"], ["4x64", "2×32"], ["bf16"])
     assert len(cases) == 2 * (2 * 2 + 2)
-    assert {(c["batch"], c["seq"]) for c in cases if "batch" in c} == {(4, 64), (2, 32)}
+    assert {(c["batch_size"], c["seq_len"]) for c in cases if "batch_size" in c} == {
+        (4, 64),
+        (2, 32),
+    }
     assert {c["m"] for c in cases if "m" in c} == {256, 64}
     assert {c["code"] for c in cases} == {"trainrig", "huggingface"}
     for op in OPS:

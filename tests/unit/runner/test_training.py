@@ -61,7 +61,7 @@ def test_training_comes_last_and_takes_its_share(budget: float) -> None:
     assert 0.0 < blocks[-1].share <= SHARE + 1e-9
     first, *others = blocks[-1].tasks
     assert first.required and not any(task.required for task in others)
-    assert first.case["dtype"] == "bf16"
+    assert first.case["precision"] == "bf16"
     assert 2.0 <= first.sustained <= 8.0
     for task in blocks[-1].tasks:
         family("step").check(task.case)
@@ -71,7 +71,7 @@ def test_training_comes_last_and_takes_its_share(budget: float) -> None:
 
 def test_without_bf16_instructions_fp32_is_what_counts() -> None:
     (task,) = steps_of(planned(240.0, native=False))
-    assert task.case["dtype"] == "fp32" and task.required
+    assert task.case["precision"] == "fp32" and task.required
 
 
 def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
@@ -90,7 +90,7 @@ def test_each_gpu_trains_what_fits_it_and_the_host_does_not() -> None:
     found = steps_of(planned(300.0, gpu(0), gpu(1, 80 << 30), gpu(2, 6 << 30), HOST))
     assert [task.target.index for task in found] == [0, 1, 2]
     assert all(task.required and task.fits_memory for task in found)
-    sizes = [(task.case["model"], task.case["batch"]) for task in found]
+    sizes = [(task.case["model"], task.case["batch_size"]) for task in found]
     assert sizes == [("gpt2-medium", 4), ("gpt2-medium", 16), ("gpt2", 1)]
     for task in found:
         assert step.memory(task.case) <= MEMORY_SHARE * task.target.memory_bytes
@@ -115,7 +115,7 @@ def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
 
 def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
     (task, *_) = steps_of(planned(240.0, replace(HOST, memory_bytes=1 << 20)))
-    assert task.case["batch"] == 1
+    assert task.case["batch_size"] == 1
     assert not task.fits_memory
 
 
@@ -244,11 +244,11 @@ def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
     experiment = Experiment(
         model=TINY,
         data=str(data),
-        batch=4,
-        seq=16,
+        batch_size=4,
+        seq_len=16,
         steps=1000,
         warmup=2,
-        dtype="fp32",
+        precision="fp32",
         heldout_batches=0,
     ).replace(**changes)
     (planned_one, *_) = steps_of(planned(240.0))
@@ -373,7 +373,7 @@ def test_a_loss_falls_when_the_last_ones_lie_below_the_first(
 def test_nan_in_the_loss_is_a_wrong_answer_and_fails_the_machine(
     data: Path, tmp_path: Path
 ) -> None:
-    wild = tiny(data, learning_rate=1e30, clip=0.0, warmup=0, weight_decay=0.0)
+    wild = tiny(data, lr=1e30, clip=0.0, warmup=0, weight_decay=0.0)
     records = carried_out([wild], tmp_path, in_process)
     verdict = judge(records)
     assert verdict.outcome is Outcome.FAIL

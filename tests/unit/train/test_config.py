@@ -34,9 +34,9 @@ def test_an_experiment_is_stored_and_read_back() -> None:
     ("content", "words"),
     [
         ({"modle": "gpt2"}, "modle"),
-        ({"batch": "8"}, "batch"),
-        ({"batch": 8.5}, "batch"),
-        ({"learning_rate": "fast"}, "lr = "),
+        ({"batch_size": "8"}, "batch_size"),
+        ({"batch_size": 8.5}, "batch_size"),
+        ({"lr": "fast"}, "lr = "),
         ({"compile": 1}, "compile"),
     ],
 )
@@ -48,19 +48,19 @@ def test_what_is_no_experiment_is_refused_by_name(content: dict[str, Any], words
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"batch": 0}, "batch_size = 0"),
-        ({"seq": -1}, "seq_len = -1"),
+        ({"batch_size": 0}, "batch_size = 0"),
+        ({"seq_len": -1}, "seq_len = -1"),
         ({"steps": 0}, "steps = 0"),
         ({"grad_accum": 0}, "grad_accum = 0"),
-        ({"dtype": "int8"}, "unknown precision"),
+        ({"precision": "int8"}, "unknown precision"),
         ({"recompute": "some"}, "unknown recompute"),
         ({"optimizer": "lion"}, "unknown optimizer"),
-        ({"learning_rate": 0.0}, "lr = "),
-        ({"learning_rate": math.inf}, "lr = "),
+        ({"lr": 0.0}, "lr = "),
+        ({"lr": math.inf}, "lr = "),
         ({"beta2": 1.0}, "beta2"),
         ({"weight_decay": -0.1}, "weight_decay"),
         ({"clip": math.nan}, "clip"),
-        ({"seq": 512}, "256 positions"),
+        ({"seq_len": 512}, "256 positions"),
         ({"model": "gpt5"}, "unknown model"),
         ({"model": "gpt2:num_layers=0,hidden=8"}, "num_layers"),
     ],
@@ -75,7 +75,7 @@ def test_what_contradicts_is_refused_before_anything_starts(
 
 def test_the_usual_experiment_is_fine() -> None:
     assert check(Experiment()).name == "gpt2-small-cpu"
-    assert check(Experiment(model="llama-1B", seq=4096)).family == "llama"
+    assert check(Experiment(model="llama-1B", seq_len=4096)).family == "llama"
 
 
 def test_the_schedule_has_its_values() -> None:
@@ -115,7 +115,7 @@ def test_the_case_has_the_family_fields_and_the_hash() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"batch": 0}, {"seq": True}, {"dtype": "int8"}, {"model": "none"}, {"odd": 1}],
+    [{"batch_size": 0}, {"seq_len": True}, {"precision": "int8"}, {"model": "none"}, {"odd": 1}],
 )
 def test_odd_cases_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
@@ -149,7 +149,7 @@ def test_a_t5_step_counts_what_its_decoder_writes() -> None:
     read, labels = (torch.from_numpy(a).to("meta") for a in (batch.inputs, batch.labels))
     with FlopCounterMode(display=False) as counter:
         model.loss(read, labels).backward()
-    asked = case(model=t5, batch=2, seq=96)
+    asked = case(model=t5, batch_size=2, seq_len=96)
     assert labels.shape == (2, 22)
     assert FAMILY.work(asked).flops == counter.get_total_flops()
     record = Record(
@@ -174,9 +174,9 @@ def test_memory_grows_with_the_batch_and_shrinks_with_recomputation() -> None:
         step.memory(case(recompute=how)) for how in ("none", "selective", "full")
     )
     assert weights < full < selective < none
-    twice = step.memory(case(batch=16))
-    assert twice - none == step.memory(case(batch=24)) - twice > 0
-    assert step.memory(case(batch=16, grad_accum=4)) == step.memory(case(batch=16))
+    twice = step.memory(case(batch_size=16))
+    assert twice - none == step.memory(case(batch_size=24)) - twice > 0
+    assert step.memory(case(batch_size=16, grad_accum=4)) == step.memory(case(batch_size=16))
 
 
 def test_a_step_is_not_timed_by_the_loop() -> None:

@@ -28,7 +28,9 @@ from trainrig.train.native.precision import Weights
 from trainrig.train.native.rank_main import spread_of
 from trainrig.train.native.step_timer import stopwatch_for
 
-OWN = Experiment(model="gpt2", batch=2, seq=16, warmup=0, nproc=2, device="cpu", dtype="bf16")
+OWN = Experiment(
+    model="gpt2", batch_size=2, seq_len=16, warmup=0, nproc=2, device="cpu", precision="bf16"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,7 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, spread: An
 
 HONEST: list[dict[str, Any]] = [
     {},
-    {"dtype": "fp32", "grad_accum": 2},
+    {"precision": "fp32", "grad_accum": 2},
     {"zero": 1},
     {"zero": 2},
     {"zero": 3, "recompute": "full"},
@@ -88,8 +90,8 @@ def test_what_is_done_is_found(asked: dict[str, Any]) -> None:
         ),
         ({"zero": 2}, {"zero": 1}, ["zero: asked 2, found 1"]),
         ({"recompute": "full"}, {"recompute": "none"}, ["recompute: asked True, found False"]),
-        ({"dtype": "fp32"}, {"dtype": "bf16"}, ["precision: asked fp32, found bf16"]),
-        ({"zero": 3}, {"dtype": "fp32"}, ["precision: asked bf16, found fp32"]),
+        ({"precision": "fp32"}, {"precision": "bf16"}, ["precision: asked fp32, found bf16"]),
+        ({"zero": 3}, {"precision": "fp32"}, ["precision: asked bf16, found fp32"]),
         (
             {"zero": 1},
             {"optimizer": "adamw-plain"},
@@ -116,7 +118,7 @@ def test_gradients_that_are_never_summed_are_found(monkeypatch: pytest.MonkeyPat
         return self.wrapped(inputs, labels)
 
     monkeypatch.setattr(data_parallel.Replicated, "loss", loss)
-    assert found({"dtype": "fp32"}) == ["ranks: asked 2, found 1"]
+    assert found({"precision": "fp32"}) == ["ranks: asked 2, found 1"]
 
 
 def test_sums_in_a_narrow_type_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,25 +67,23 @@ def test_the_tolerance_is_relative_to_the_reference() -> None:
 
 
 def test_the_five_steps_hide_no_scale() -> None:
-    own = Experiment(
-        optimizer="adamw", warmup=3, clip=1.0, weight_decay=0.1, learning_rate=1e-4, steps=200
-    )
+    own = Experiment(optimizer="adamw", warmup=3, clip=1.0, weight_decay=0.1, lr=1e-4, steps=200)
     probe = probe_of(own)
     assert (probe.steps, probe.optimizer, probe.clip, probe.weight_decay) == (5, "sgd", 0.0, 0.0)
     assert probe.schedule(0) == 0.05  # no warm-up: the first step moves the weights
     assert probe.replace(**{f: getattr(own, f) for f in _OF_A_PROBE}) == own
 
 
-_OF_A_PROBE = ("steps", "optimizer", "clip", "weight_decay", "learning_rate", "warmup")
+_OF_A_PROBE = ("steps", "optimizer", "clip", "weight_decay", "lr", "warmup")
 
 OTHER: dict[str, Any] = {
     "model": "bert-base",
     "data": "elsewhere",
-    "seq": 128,
-    "dtype": "fp32",
+    "seq_len": 128,
+    "precision": "fp32",
     "seed": 1,
     "device": "cuda",
-    "batch": 1,
+    "batch_size": 1,
     "compile": True,
     "recompute": "full",
     "nproc": 2,
@@ -95,7 +93,7 @@ OTHER: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_reference_trains_the_same_in_one_plain_process(name: str) -> None:
-    own = Experiment(nproc=4, zero=3, batch=2, grad_accum=3, device="cpu", dtype="bf16")
+    own = Experiment(nproc=4, zero=3, batch_size=2, grad_accum=3, device="cpu", precision="bf16")
     reference = reference_of(own)
     assert is_reference(reference, own)
     assert not is_reference(reference.replace(**{name: OTHER[name]}), own)
@@ -108,7 +106,7 @@ def test_a_reference_trains_the_same_in_one_plain_process(name: str) -> None:
 def test_the_hint_names_the_rounding_that_autocast_brings(
     backend: str, dtype: str, known: bool
 ) -> None:
-    assert ("1/N" in hint_of(Experiment(backend=backend, dtype=dtype))) == known
+    assert ("1/N" in hint_of(Experiment(backend=backend, precision=dtype))) == known
 
 
 def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
@@ -119,12 +117,14 @@ def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
 
 # ---- what it must see
 
-TINY = Experiment(model="gpt2", batch=2, grad_accum=2, seq=16, steps=2, dtype="fp32", warmup=0)
+TINY = Experiment(
+    model="gpt2", batch_size=2, grad_accum=2, seq_len=16, steps=2, precision="fp32", warmup=0
+)
 
 
 def probe(scale: float = 1.0, dtype: str = "fp32") -> Probe:
     """The five steps of a tiny model whose gradients are ``scale`` times what they should be."""
-    own = probe_of(TINY.replace(dtype=dtype))
+    own = probe_of(TINY.replace(precision=dtype))
     shape, rows = gloo_ranks.SHAPES["gpt2"], []
 
     def spread(model: Any, kind: str) -> Any:

@@ -22,7 +22,7 @@ IDS = [shape.family for shape in SHAPES]
 
 def parts_of(shape_index: int, **step: object) -> list[Part]:
     shape = SHAPES[shape_index]
-    asked = Step(batch=2, seq=128, attention="plain", **step)  # type: ignore[arg-type]
+    asked = Step(batch_size=2, seq_len=128, attention="plain", **step)  # type: ignore[arg-type]
     return [*block(shape, asked, decoder=shape.family == "t5"), *head(shape, asked)]
 
 
@@ -30,7 +30,7 @@ def kernels(shape_index: int, stack: str, **words: str) -> tuple[Kernels, Kernel
     shape = SHAPES[shape_index]
     how = way_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
     attention = "fused" if stack in ("flash", "flash+fused", "compiled") else "plain"
-    parts = block(shape, Step(batch=2, seq=512, attention=attention))
+    parts = block(shape, Step(batch_size=2, seq_len=512, attention=attention))
     return forward(parts, how), backward(parts, how)
 
 
@@ -56,7 +56,9 @@ def test_devices_share_a_block_without_a_rest(at: int, tp: int) -> None:
 def test_a_head_of_keys_is_repeated_rather_than_cut() -> None:
     shape = SHAPES[3]
     keys = [
-        next(p for p in block(shape, Step(batch=1, seq=8, tp=tp)) if p.name == "attention.k")
+        next(
+            p for p in block(shape, Step(batch_size=1, seq_len=8, tp=tp)) if p.name == "attention.k"
+        )
         for tp in (8, 16)
     ]
     assert keys[0].forward.flops == keys[1].forward.flops
@@ -72,7 +74,7 @@ def test_sequence_parallel_splits_norms_and_residuals(at: int) -> None:
 
 def test_a_share_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="tp"):
-        Step(batch=1, seq=8, tp=0)
+        Step(batch_size=1, seq_len=8, tp=0)
 
 
 def test_every_stack_knows_every_kind() -> None:
@@ -105,7 +107,7 @@ def test_autocast_moves_wider_numbers_than_masters() -> None:
 
 def test_frozen_weights_have_no_gradients() -> None:
     shape = named("llama-7B")
-    parts = block(shape, Step(batch=1, seq=64))
+    parts = block(shape, Step(batch_size=1, seq_len=64))
     full, frozen = (
         backward(parts, way_of(shape, Layout(kernels="flash", lora_rank=rank))) for rank in (0, 8)
     )
@@ -113,9 +115,9 @@ def test_frozen_weights_have_no_gradients() -> None:
 
 
 def test_a_block_alone_and_in_shares_have_the_same_names() -> None:
-    step = Step(batch=1, seq=64, tp=2)
+    step = Step(batch_size=1, seq_len=64, tp=2)
     assert [op.name for op in block_ops(SHAPES[0], step)] == [
-        op.name for op in block_ops(SHAPES[0], Step(batch=1, seq=64))
+        op.name for op in block_ops(SHAPES[0], Step(batch_size=1, seq_len=64))
     ]
 
 

@@ -16,7 +16,7 @@ from trainrig.workload.memory import PARTS, Memory, memory
 from trainrig.workload.numerics import style_of
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
-MEGATRON = Layout(engine="megatron", kernels="fused", seq=2048, dropout="yes")
+MEGATRON = Layout(engine="megatron", kernels="fused", seq_len=2048, dropout="yes")
 SMALL = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B")
 
 powers = st.sampled_from([1, 2, 4, 8])
@@ -37,17 +37,17 @@ layouts = st.builds(
     tp=powers,
     pp=st.sampled_from([1, 2, 4]),
     zero=st.sampled_from([0, 1, 2, 3]),
-    micro_batch=st.integers(1, 6),
+    batch_size=st.integers(1, 6),
     grad_accum=st.sampled_from([1, 4, 8]),
     interleave=st.sampled_from([1, 2]),
     sequence_parallel=st.sampled_from([0, 1]),
-    seq=st.sampled_from([128, 512]),
+    seq_len=st.sampled_from([128, 512]),
     **words,
 )
 
 
 def block_bytes(layout: Layout, policy: str, shape: Any = GPT) -> float:
-    items = block_kept(shape, style_of(shape, layout), layout.seq)
+    items = block_kept(shape, style_of(shape, layout), layout.seq_len)
     kept = sum(total(items, policy, split=split) for split in (True, False))
     statistics = sum(i.num_bytes for i in items if i.name.endswith("statistics"))
     return kept - (statistics if policy != FULL else 0)
@@ -96,13 +96,13 @@ def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:
 def test_bytes_a_parameter(words: dict[str, str], each: int) -> None:
     """At the end of a step with next to no tokens, states are all there is."""
     shape = named("gpt2")
-    found = memory(shape, Layout(micro_batch=1, seq=1, kernels="flash", **words))
+    found = memory(shape, Layout(batch_size=1, seq_len=1, kernels="flash", **words))
     states = found.weights + found.gradients + found.master + found.optimizer
     assert states == pytest.approx(each * parameters(shape).total, rel=1e-3)
 
 
 def test_the_first_stage_keeps_most_micro_batches() -> None:
-    deep = MEGATRON.replace(gpus=8, pp=8, grad_accum=64, micro_batch=1)
+    deep = MEGATRON.replace(gpus=8, pp=8, grad_accum=64, batch_size=1)
     one = block_bytes(MEGATRON, NONE) * 48 / 8
     assert memory(GPT, deep).activations == pytest.approx(8 * one, rel=0.02)
     assert memory(GPT, deep.replace(interleave=3)).activations == pytest.approx(
@@ -115,7 +115,7 @@ def test_the_first_stage_keeps_most_micro_batches() -> None:
 
 def test_adapters_train_little_and_keep_the_rest() -> None:
     shape = named("llama-7B")
-    whole = Layout(micro_batch=1, seq=512, engine="ddp", recompute="full")
+    whole = Layout(batch_size=1, seq_len=512, engine="ddp", recompute="full")
     lora = memory(shape, whole.replace(lora_rank=8))
     assert lora.weights == pytest.approx(2 * parameters(shape).total, rel=0.01)
     assert lora.gradients + lora.optimizer + lora.master < 0.02 * lora.weights
@@ -123,8 +123,10 @@ def test_adapters_train_little_and_keep_the_rest() -> None:
 
 def test_the_worst_moment_decides() -> None:
     """Large models of little text are fullest in the update, small ones of much at the loss."""
-    update = memory(named("gpt2-xl"), Layout(engine="ddp", seq=8, optimizer="adamw"))
-    loss = memory(named("gpt2"), Layout(engine="ddp", seq=1024, micro_batch=16, optimizer="adamw"))
+    update = memory(named("gpt2-xl"), Layout(engine="ddp", seq_len=8, optimizer="adamw"))
+    loss = memory(
+        named("gpt2"), Layout(engine="ddp", seq_len=1024, batch_size=16, optimizer="adamw")
+    )
     assert update.activations == 0 < update.gradients
     assert loss.gradients == 0 < loss.activations
 
@@ -132,7 +134,7 @@ def test_the_worst_moment_decides() -> None:
 @settings(max_examples=60, deadline=None)
 @given(model=models, layout=layouts, batch=st.integers(1, 8))
 def test_arrays_are_as_scalars(model: str, layout: Layout, batch: int) -> None:
-    shape, other = named(model), layout.replace(micro_batch=batch, zero=1)
+    shape, other = named(model), layout.replace(batch_size=batch, zero=1)
     both = {n: np.array([getattr(layout, n), getattr(other, n)]) for n in SIZES}
     found = memory(shape, layout.replace(**both))
     for at, one in enumerate((layout, other)):
@@ -167,7 +169,7 @@ def test_more_recomputation_never_needs_more(model: str, layout: Layout) -> None
 @settings(max_examples=60, deadline=None)
 @given(model=models, layout=layouts, more=st.integers(1, 4))
 def test_more_samples_never_need_less(model: str, layout: Layout, more: int) -> None:
-    shape, larger = named(model), layout.replace(micro_batch=layout.micro_batch + more)
+    shape, larger = named(model), layout.replace(batch_size=layout.batch_size + more)
     assert memory(shape, larger).total >= memory(shape, layout).total
 
 
@@ -188,7 +190,7 @@ def states(found: Memory, layout: Layout) -> int:
 @given(model=models, engine=st.sampled_from(["fsdp", "deepspeed"]), dp=st.sampled_from([2, 4, 8]))
 def test_sharding_divides_what_it_should(model: str, engine: str, dp: int) -> None:
     shape = named(model)
-    base = Layout(gpus=dp, engine=engine, seq=128, grad_accum=2)
+    base = Layout(gpus=dp, engine=engine, seq_len=128, grad_accum=2)
     whole, *sharded = (memory(shape, base.replace(zero=zero)) for zero in range(4))
     for stage, found in enumerate(sharded, 1):
         assert found.optimizer <= whole.optimizer / dp * 1.7, "with what an update needs"
@@ -203,7 +205,7 @@ def test_sharding_divides_what_it_should(model: str, engine: str, dp: int) -> No
 @settings(max_examples=20, deadline=None)
 def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
     shape = named(model)
-    base = Layout(gpus=16, engine="fsdp", zero=3, seq=64)
+    base = Layout(gpus=16, engine="fsdp", zero=3, seq_len=64)
     hybrid = memory(shape, base.replace(shard_size=shards))
     alone = memory(shape, base.replace(gpus=shards))
     assert hybrid.weights == alone.weights
@@ -213,7 +215,7 @@ def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
 def logits_of(model: str, **words: Any) -> float:
     """Bytes for each logit at the loss."""
     shape = named(model)
-    layout = Layout(**{"engine": "ddp", "seq": 512, "micro_batch": 64, **words})
+    layout = Layout(**{"engine": "ddp", "seq_len": 512, "batch_size": 64, **words})
     return float(memory(shape, layout).logits / (64 * 512 * shape.vocab))
 
 
@@ -264,7 +266,7 @@ def test_autocast_takes_a_loss_as_is_counted() -> None:
 
 
 def test_older_software_keeps_gradients_from_step_to_step() -> None:
-    shape, layout = named("bert-large"), Layout(engine="ddp", seq=512, micro_batch=8, gpus=1)
+    shape, layout = named("bert-large"), Layout(engine="ddp", seq_len=512, batch_size=8, gpus=1)
     now, then = (memory(shape, layout.replace(software=s)) for s in ("current", "torch1"))
     assert now.gradients == 0, "freed before the loss"
     assert then.gradients == 4 * parameters(shape).total
@@ -274,14 +276,34 @@ def test_older_software_keeps_gradients_from_step_to_step() -> None:
 
 def test_deepspeeds_buckets_are_there_at_the_loss() -> None:
     shape = named("gpt2-medium")
-    layout = Layout(gpus=2, engine="deepspeed", seq=1024, micro_batch=4)
+    layout = Layout(gpus=2, engine="deepspeed", seq_len=1024, batch_size=4)
     sizes = [memory(shape, layout.replace(zero=zero)).buffers for zero in (0, 1, 2)]
     assert sizes == [0, 4e8, 8e8], "2e8 numbers of bf16; a second bucket where they overlap"
 
 
 def test_fsdp_offloads_weights_too_and_others_do_not() -> None:
     shape = named("llama-8B")
-    layout = Layout(gpus=8, seq=2048, zero=3, recompute="full", offload="host")
+    layout = Layout(gpus=8, seq_len=2048, zero=3, recompute="full", offload="host")
     assert memory(shape, layout.replace(engine="fsdp")).weights == 0
     assert memory(shape, layout.replace(engine="deepspeed")).weights > 0
     assert memory(shape, layout.replace(engine="fsdp", offload="none")).weights > 0
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_zero_2_of_fsdp_gathers_frozen_weights_too(gpus: int) -> None:
+    """Adapters are small; what they sit on is whole on each GPU from forward to backward."""
+    shape = named("llama-7B")
+    lora = Layout(gpus=gpus, engine="fsdp", recompute="full", lora_rank=16, seq_len=512)
+    gathered, sharded = (memory(shape, lora.replace(zero=zero)) for zero in (2, 3))
+    assert gathered.buffers == pytest.approx(2 * parameters(shape).total, rel=0.01)
+    assert gathered.total > sharded.total
+
+
+@pytest.mark.parametrize(("engine", "zero"), [("fsdp", 3), ("fsdp", 2), ("deepspeed", 2)])
+def test_offload_needs_no_second_gpu(engine: str, zero: int) -> None:
+    """What two GPUs keep on the host, one does as well."""
+    shape = named("llama-7B")
+    layout = Layout(engine=engine, zero=zero, offload="host", recompute="full", seq_len=2048)
+    alone, pair = (memory(shape, layout.replace(gpus=gpus)) for gpus in (1, 2))
+    assert alone.gradients == pair.gradients == 0
+    assert (alone.weights, alone.buffers) == (pair.weights, pair.buffers)

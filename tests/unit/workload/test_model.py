@@ -121,7 +121,7 @@ def test_reading_and_writing_may_differ_in_length() -> None:
     shape = SHAPES["t5"]
     model = models.build(shape, device="meta")
     read, targets = inputs(shape, 96, "meta", written=32)
-    expected = workload.model_flops(shape, BATCH, 96, target_seq=32)
+    expected = workload.model_flops(shape, BATCH, 96, target_seq_len=32)
     assert counted(lambda: model.loss(read, targets), train=True) == expected
     assert expected < workload.model_flops(shape, BATCH, 96)
 
@@ -180,7 +180,7 @@ def test_a_block_by_itself(name: str, decoder: bool) -> None:
         torch.ones(BATCH, n, shape.hidden, device="meta", requires_grad=True) for n in (length, seq)
     )
     given = models.block_inputs(shape, x, memory if decoder else None)
-    choices = {"decoder": decoder, "target_seq": 32}
+    choices = {"decoder": decoder, "target_seq_len": 32}
     forward = workload.block_flops(shape, BATCH, seq, mode="forward", **choices)
     assert counted(lambda: block(*given), train=False) == forward
     training = workload.block_flops(shape, BATCH, seq, **choices)

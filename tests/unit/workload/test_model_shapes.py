@@ -95,7 +95,9 @@ def test_recomputing_costs_the_hardware_and_not_the_model(family: str, recompute
     again = hardware - workload.hardware_flops(shape, 2, 64, **plain)
     forward = sum(
         op.flops * op.count
-        for op in workload.step_ops(shape, workload.Step(batch=2, seq=64, mode="forward", **plain))
+        for op in workload.step_ops(
+            shape, workload.Step(batch_size=2, seq_len=64, mode="forward", **plain)
+        )
         if "block" in op.name
     )
     assert again == 0 if recompute == "selective" else 0.6 * forward < again <= forward
@@ -103,7 +105,7 @@ def test_recomputing_costs_the_hardware_and_not_the_model(family: str, recompute
 
 def ops_by_name(**choices: Any) -> dict[tuple[str, str], workload.Op]:
     shape = workload.custom("gpt2", num_layers=2, hidden=64, vocab=100)
-    step = workload.Step(**({"batch": 1, "seq": 8, "dtype": "bf16"} | choices))
+    step = workload.Step(**({"batch_size": 1, "seq_len": 8, "dtype": "bf16"} | choices))
     return {(op.name, op.phase): op for op in workload.step_ops(shape, step)}
 
 
@@ -127,7 +129,7 @@ def test_bytes_by_hand() -> None:
 
 
 def test_plain_attention_moves_its_scores() -> None:
-    fused, plain = ops_by_name(seq=512), ops_by_name(seq=512, attention="plain")
+    fused, plain = ops_by_name(seq_len=512), ops_by_name(seq_len=512, attention="plain")
     scores = 2 * 512 * 512
     assert plain["block.attention.attend.softmax", "forward"].num_bytes == 2 * scores
     name = "block.attention.attend"
@@ -157,14 +159,14 @@ def test_forward_alone_has_no_backward_and_no_optimizer() -> None:
         {"attention": "flash"},
         {"recompute": "some"},
         {"dtype": "fp13"},
-        {"batch": 0},
-        {"seq": -1},
-        {"target_seq": -4},
+        {"batch_size": 0},
+        {"seq_len": -1},
+        {"target_seq_len": -4},
     ],
 )
 def test_a_step_that_there_is_not_is_refused(choice: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
-        workload.Step(**({"batch": 1, "seq": 8} | choice))
+        workload.Step(**({"batch_size": 1, "seq_len": 8} | choice))
     assert caught.value.hint
 
 

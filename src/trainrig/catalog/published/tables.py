@@ -266,7 +266,7 @@ def _layer(row: Row) -> Iterator[_Figure]:
         if value is None:
             continue
         case: Case = {"layer": row["layer"], "dtype": row["dtype"], "pass": passed}
-        sizes = ("batch", "seq", "hidden", "heads", "ffn")
+        sizes = ("batch_size", "seq_len", "hidden", "heads", "ffn")
         case |= {axis: int(row[axis]) for axis in sizes if row[axis]}
         yield _Figure(
             benchmark="layer",
@@ -288,7 +288,7 @@ def _with_code(case: Case) -> Case:
     if layer in _WHOLE_LAYERS:
         return case | huggingface | {"attention": "plain"}
     if layer == "attention block":  # run on BERT-large's shapes, 64 sequences of 128
-        return case | huggingface | {"attention": "plain", "seq": 128, "heads": 16}
+        return case | huggingface | {"attention": "plain", "seq_len": 128, "heads": 16}
     return case
 
 

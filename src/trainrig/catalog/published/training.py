@@ -19,7 +19,7 @@ PATH = Path(__file__).parent / "training.csv"
 
 
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
-_DTYPES = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_PRECISIONS = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 _OPTIMIZERS = {
     "adamw_hf": "adamw-plain",
     "adamw_apex_fused": "adamw",
@@ -66,17 +66,17 @@ def _case(row: Row) -> Case | None:
     """In an experiment's words; None for what no experiment of ours is."""
     split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
     sharded = split or row["zero_stage"] not in ("", "0")
-    dtype = _DTYPES.get(row["precision"])
+    precision = _PRECISIONS.get(row["precision"])
     sizes = [row[name] for name in ("micro_batch", "seq", "dp")]
-    if row["model"] not in _MODELS or dtype is None or sharded or not all(sizes):
+    if row["model"] not in _MODELS or precision is None or sharded or not all(sizes):
         return None
     optimizer = _OPTIMIZERS.get(row["optimizer"])
     return {
         **({"optimizer": optimizer} if optimizer else {}),
         "model": _MODELS[row["model"]],
-        "dtype": dtype,
-        "batch": int(row["micro_batch"]),
-        "seq": int(row["seq"]),
+        "precision": precision,
+        "batch_size": int(row["micro_batch"]),
+        "seq_len": int(row["seq"]),
         "grad_accum": int(row["grad_accum"] or 1),
         "recompute": row["recompute"] or "none",
         "nproc": int(row["dp"]),

@@ -104,8 +104,10 @@ def _least_days(space: Space, site: Site, gpus: int, tokens: float) -> float:
     peak = site.rates().peak(space.base.precision)
     if peak is None:
         return 0.0
-    flops = model_flops(space.shape, 1, space.base.seq, target_seq=space.base.target_seq)
-    return tokens / space.base.seq * flops / (peak * gpus) / DAY
+    flops = model_flops(
+        space.shape, 1, space.base.seq_len, target_seq_len=space.base.target_seq_len
+    )
+    return tokens / space.base.seq_len * flops / (peak * gpus) / DAY
 
 
 def _at(space: Space, site: Site, gpus: int, tokens: float) -> Budget | None:
@@ -118,5 +120,5 @@ def _at(space: Space, site: Site, gpus: int, tokens: float) -> Budget | None:
         return None
     if not found.best[0].fits:
         return None
-    steps = tokens / (space.global_batch * space.base.seq)
+    steps = tokens / (space.global_batch * space.base.seq_len)
     return Budget(site=there, found=found, days=steps * found.best[0].time / DAY, tried=1)

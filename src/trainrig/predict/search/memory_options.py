@@ -1,17 +1,16 @@
-"""What can be changed about a layout to need less memory: one knob at a time.
-
-Answers which neighbours a layout has; what they cost is `fits`'s.  The global batch stays: a
-smaller micro-batch means more of them, and so do fewer data-parallel ranks.  What cannot be run
-(`legal`) is no neighbour, and neither is another model, precision or length.
-
-Whether a training fits in memory, how much more would, and which knob to turn first.
+"""Whether a training fits in memory, how much more would, and which option to change first.
 
 A step fits if what one GPU needs at its worst moment, with an allowance for context and allocator
-(`workload.memory`), is no more than the GPU has.  Knobs are compared by what prediction itself says
-of each: bytes, and seconds for each sample, for the global batch stays the same.  First come those
-that make it fit, the fastest first; then those that do not suffice alone, the one that saves most
-first.  Where one is not enough, `way` turns one after the other: of those that leave the least, the
-fastest.
+(`workload.memory`), is no more than the GPU has.  Options are changed one at a time: batch size,
+recomputation, kernels, ZeRO, tensor and pipeline parallel, optimizer, offload.  The global batch
+stays: a smaller batch size means more micro-batches, and so do fewer data-parallel ranks.  What
+cannot be run is no option, and neither is another model, precision or length.
+
+Options are compared by what prediction itself says of each: bytes, and seconds for each sample.
+First come those that make it fit, the fastest first; then those that do not suffice alone, the one
+that saves most first.  Where one is not enough, `sequence` changes one after the other: of those
+that leave the least, the fastest.  Where all are not enough, `adapters` asks the same of training
+adapters (LoRA) instead of all weights, which is another training and therefore comes last.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from trainrig.errors import UsageError
-from trainrig.predict.legal import check, engine_for
+from trainrig.predict.legal import engine_for, is_legal
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import Question
+from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
 from trainrig.workload.layout import RECOMPUTE, Layout
 from trainrig.workload.memory import Memory, memory
@@ -36,138 +34,137 @@ STACKS = {
     "flash": ("flash+fused", "compiled"),
 }
 """Kernels that keep less than others."""
-
-
+LORA_RANK = 16
+"""Of the adapters that are tried where nothing else makes it fit."""
+MOST_SAMPLES = 1 << 16
+"""Batch sizes are not searched beyond it."""
 _MOST_SIZES = 16
 _LARGEST = 1 << 12
-"""Smaller micro-batches that are tried: so many, from so large a one on."""
+"""Smaller batch sizes that are tried: so many, from so large a one on."""
+_MOST_CHANGES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
-    """One change."""
+class MemoryOption:
+    """One change of a layout that may need less memory."""
 
     name: str
-    """Which knob: micro-batch, recompute, zero, tp, pp, …"""
-    says: str
-    """The change, as options of a command line."""
+    """What is changed: batch-size, recompute, zero, tp, pp, …"""
+    change: str
+    """As options of a command line."""
     layout: Layout
     """After it."""
 
 
-def knobs(shape: ModelShape, layout: Layout, *, can_flash: bool = True) -> tuple[Knob, ...]:
+def memory_options(
+    shape: ModelShape, layout: Layout, *, can_flash: bool = True
+) -> tuple[MemoryOption, ...]:
     """Every legal change; ``can_flash``: the chip has a flash attention."""
     every = (
-        *_micro_batch(layout),
+        *_batch_size(layout),
         *_recompute(layout),
         *_kernels(layout, can_flash),
-        *_zero(layout),
-        *_parallel(layout),
+        *_zero(shape, layout),
+        *_parallel(shape, layout),
         *_optimizer(layout),
+        *_offload(layout),
     )
-    return tuple(knob for knob in every if _is_legal(shape, knob.layout))
+    return tuple(option for option in every if is_legal(shape, option.layout))
 
 
-def _is_legal(shape: ModelShape, layout: Layout) -> bool:
-    try:
-        check(shape, layout)
-    except UsageError:
-        return False
-    return True
-
-
-def _micro_batch(layout: Layout) -> Iterator[Knob]:
-    micro = int(layout.micro_batch)
+def _batch_size(layout: Layout) -> Iterator[MemoryOption]:
+    micro = int(layout.batch_size)
     samples = micro * int(layout.grad_accum)
     sizes = range(min(micro - 1, _LARGEST), 0, -1)
     for smaller in islice((size for size in sizes if samples % size == 0), _MOST_SIZES):
         more = samples // smaller
-        yield Knob(
-            name="micro-batch",
-            says=f"--batch-size {smaller} --grad-accum {more}",
-            layout=layout.replace(micro_batch=smaller, grad_accum=more),
+        yield MemoryOption(
+            name="batch-size",
+            change=f"--batch-size {smaller} --grad-accum {more}",
+            layout=layout.replace(batch_size=smaller, grad_accum=more),
         )
 
 
-def _recompute(layout: Layout) -> Iterator[Knob]:
+def _recompute(layout: Layout) -> Iterator[MemoryOption]:
     for more in RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1 :]:
         changed = layout.replace(recompute=more)
-        yield Knob(name="recompute", says=f"--recompute {more}", layout=changed)
+        yield MemoryOption(name="recompute", change=f"--recompute {more}", layout=changed)
 
 
-def _kernels(layout: Layout, can_flash: bool) -> Iterator[Knob]:
+def _kernels(layout: Layout, can_flash: bool) -> Iterator[MemoryOption]:
     for stack in STACKS.get(layout.kernels, ()):
         if can_flash or stack == "fused":
             changed = layout.replace(kernels=stack)
-            yield Knob(name="kernels", says=f"--kernels {stack}", layout=changed)
+            yield MemoryOption(name="kernels", change=f"--kernels {stack}", layout=changed)
 
 
-def _zero(layout: Layout) -> Iterator[Knob]:
+def _zero(shape: ModelShape, layout: Layout) -> Iterator[MemoryOption]:
     if int(layout.dp) == 1:
         return
     for stage in range(int(layout.zero) + 1, 4):
-        yield _with_engine("zero", f"--zero {stage}", layout, layout.replace(zero=stage))
+        yield _with_engine(shape, "zero", f"--zero {stage}", layout.replace(zero=stage))
 
 
-def _parallel(layout: Layout) -> Iterator[Knob]:
+def _parallel(shape: ModelShape, layout: Layout) -> Iterator[MemoryOption]:
     """More GPUs for each copy of the model, and fewer copies."""
     if int(layout.tp) > 1 and not int(layout.sequence_parallel):
         changed = layout.replace(sequence_parallel=1)
-        yield Knob(name="sequence-parallel", says="--sequence-parallel", layout=changed)
+        yield MemoryOption(name="sequence-parallel", change="--sequence-parallel", layout=changed)
     for name in ("tp", "pp"):
         more = 2
         while int(layout.dp) % more == 0:
             size = int(getattr(layout, name)) * more
             if name == "pp" or size <= int(layout.gpus_per_node):
-                yield _split(layout, name, size, int(layout.grad_accum) * more)
+                yield _split(shape, layout, name, size, int(layout.grad_accum) * more)
             more *= 2
 
 
-def _split(layout: Layout, name: str, size: int, accum: int) -> Knob:
-    """A pipeline accumulates gradients, so that they cannot be sharded (`legal`)."""
+def _split(shape: ModelShape, layout: Layout, name: str, size: int, accum: int) -> MemoryOption:
+    """A pipeline accumulates gradients, so that they cannot be sharded (layout rules)."""
     zero = min(int(layout.zero), 1) if name == "pp" else int(layout.zero)
-    says = f"--{name} {size} --grad-accum {accum}"
-    says += f" --zero {zero}" if zero != int(layout.zero) else ""
+    change = f"--{name} {size} --grad-accum {accum}"
+    change += f" --zero {zero}" if zero != int(layout.zero) else ""
     changed = layout.replace(**{name: size}, grad_accum=accum, zero=zero)
-    return _with_engine(name, says, layout, changed)
+    return _with_engine(shape, name, change, changed)
 
 
-def _with_engine(name: str, says: str, before: Layout, after: Layout) -> Knob:
+def _with_engine(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
     """The same engine if it runs such a layout, else the one that usually does."""
-    zero, split = int(after.zero), int(after.tp) * int(after.pp)
-    runs = {
-        "plain": int(after.gpus) == 1,
-        "ddp": zero < 2 and split == 1,
-        "fsdp": zero >= 2,
-        "megatron": zero < 2,
-        "deepspeed": True,
-    }
-    if runs[before.engine]:
-        return Knob(name=name, says=says, layout=after)
-    usual = engine_for(int(after.tp), int(after.pp), zero, int(after.gpus))
-    return Knob(name=name, says=f"{says} --engine {usual}", layout=after.replace(engine=usual))
+    if is_legal(shape, after):
+        return MemoryOption(name=name, change=change, layout=after)
+    usual = engine_for(int(after.tp), int(after.pp), int(after.zero), int(after.gpus))
+    layout = after.replace(engine=usual)
+    return MemoryOption(name=name, change=f"{change} --engine {usual}", layout=layout)
 
 
-def _optimizer(layout: Layout) -> Iterator[Knob]:
+def _optimizer(layout: Layout) -> Iterator[MemoryOption]:
     if layout.optimizer in ("adamw", "adamw-fused"):
         changed = layout.replace(optimizer="adamw-8bit")
-        yield Knob(name="optimizer", says="--optimizer adamw-8bit", layout=changed)
-    if layout.offload == "none":
-        changed = layout.replace(offload="host")
-        yield Knob(name="offload", says="--offload host", layout=changed)
+        yield MemoryOption(name="optimizer", change="--optimizer adamw-8bit", layout=changed)
 
 
-MOST_SAMPLES = 1 << 16
-"""Micro-batches are not searched beyond it."""
-_MOST_TURNS = 6
-_FLASH_SINCE = 2020
+def _offload(layout: Layout) -> Iterator[MemoryOption]:
+    """To the host; on one GPU by DeepSpeed and FSDP, too: gradients or weights go there as well."""
+    if layout.offload != "none":
+        return
+    changed, change = layout.replace(offload="host"), "--offload host"
+    yield MemoryOption(name="offload", change=change, layout=changed)
+    if int(layout.gpus) > 1:
+        return
+    for engine, zero in (("deepspeed", 2), ("fsdp", 3)):
+        if (layout.engine, layout.zero) != (engine, zero):
+            yield MemoryOption(
+                name="offload",
+                change=f"{change} --zero {zero} --engine {engine}",
+                layout=changed.replace(zero=zero, engine=engine),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turned:
-    """A knob, and what turning it does."""
+class OptionEffect:
+    """A memory option, and what it brings."""
 
-    knob: Knob
+    option: MemoryOption
     memory: Memory
     saved: int
     """Bytes less than before, on the fullest GPU."""
@@ -180,19 +177,23 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The answer."""
+    """Whether a layout fits, and what would make it."""
 
-    asked: Question
+    question: Question
     capacity: float
     """B of one GPU."""
     memory: Memory
     sample_time: float
-    largest_micro_batch: int
+    largest_batch_size: int
     """0: not even one sample fits."""
-    turned: tuple[Turned, ...]
-    """Knobs that need less, in the order in which to turn them."""
-    way: tuple[Turned, ...]
+    options: tuple[OptionEffect, ...]
+    """Those that need less, in the order in which to try them."""
+    sequence: tuple[OptionEffect, ...]
     """One after the other until it fits; empty if it does, or if all are not enough."""
+    tried: tuple[str, ...]
+    """Names of the options that there are for this layout."""
+    adapters: tuple[OptionEffect, ...]
+    """Where all are not enough: LoRA, and what it needs besides to fit; empty if that does not."""
 
     @property
     def fits(self) -> bool:
@@ -206,40 +207,45 @@ class Fit:
         return bool(low <= self.capacity <= high)
 
 
-def fit(asked: Question) -> Fit:
+def fit(question: Question) -> Fit:
     """Whether a layout fits, and what to do about it."""
-    rates, shape, layout = asked.site.rates(), asked.shape, asked.layout
-    bench = _Bench(shape, rates, can_flash=_can_flash(asked))
+    rates, shape, layout = question.site.rates(), question.shape, question.layout
+    trial = _Trial(shape, rates, has_flash(question.site.chip, layout.precision))
+    effects = trial.effects(layout)
+    fits = float(memory(shape, layout).total) <= rates.memory_bytes
+    sequence = trial.sequence(layout)
     return Fit(
-        asked=asked,
+        question=question,
         capacity=rates.memory_bytes,
         memory=memory(shape, layout),
-        sample_time=bench.sample_time(layout),
-        largest_micro_batch=largest_micro_batch(shape, layout, rates.memory_bytes),
-        turned=order(bench.turn(layout)),
-        way=bench.way(layout),
+        sample_time=trial.sample_time(layout),
+        largest_batch_size=largest_batch_size(shape, layout, rates.memory_bytes),
+        options=order(effects),
+        sequence=sequence,
+        tried=tuple(dict.fromkeys(effect.option.name for effect in effects)),
+        adapters=() if fits or sequence else trial.with_adapters(layout),
     )
 
 
-def order(turned: Iterable[Turned]) -> tuple[Turned, ...]:
+def order(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
     """Those that make it fit, the fastest first; then those that save most."""
-    return tuple(sorted((one for one in turned if one.saved > 0), key=_rank))
+    return tuple(sorted((effect for effect in effects if effect.saved > 0), key=_rank))
 
 
-def _rank(one: Turned) -> tuple[bool, float, float]:
-    if one.fits:
-        return False, one.sample_time, -float(one.saved)
-    return True, -float(one.saved), one.sample_time
+def _rank(effect: OptionEffect) -> tuple[bool, float, float]:
+    if effect.fits:
+        return False, effect.sample_time, -float(effect.saved)
+    return True, -float(effect.saved), effect.sample_time
 
 
-def largest_micro_batch(shape: ModelShape, layout: Layout, capacity: float) -> int:
+def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> int:
     """Samples at once that fit; more samples never need less."""
     import numpy as np
 
     low, high = 0, MOST_SAMPLES
     while high > low:  # a few values at a time, for all of them cost little more than one
         tries = np.unique(np.linspace(low + 1, high, 64).astype(np.int64))
-        enough = tries[memory(shape, layout.replace(micro_batch=tries)).total <= capacity]
+        enough = tries[memory(shape, layout.replace(batch_size=tries)).total <= capacity]
         low = int(enough[-1]) if enough.size else low
         above = tries[tries > low]
         high = int(above[0]) - 1 if above.size else low
@@ -247,8 +253,8 @@ def largest_micro_batch(shape: ModelShape, layout: Layout, capacity: float) -> i
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    """Where knobs are tried."""
+class _Trial:
+    """Where options are tried."""
 
     shape: ModelShape
     rates: Rates
@@ -259,43 +265,43 @@ class _Bench:
         step = predict_step(self.shape, layout, self.rates)
         return float(step.total) / int(layout.global_batch)
 
-    def turn(self, layout: Layout) -> tuple[Turned, ...]:
-        """Every knob of a layout."""
-        before, time = int(memory(self.shape, layout).total), self.sample_time(layout)
-        return tuple(
-            self._turned(knob, before, time)
-            for knob in knobs(self.shape, layout, can_flash=self.can_flash)
-        )
+    def effects(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """Every option of a layout."""
+        options = memory_options(self.shape, layout, can_flash=self.can_flash)
+        return tuple(self._effect(layout, option) for option in options)
 
-    def _turned(self, knob: Knob, before: int, time: float) -> Turned:
-        needed, takes = memory(self.shape, knob.layout), self.sample_time(knob.layout)
-        return Turned(
-            knob=knob,
+    def _effect(self, before: Layout, option: MemoryOption) -> OptionEffect:
+        needed, takes = memory(self.shape, option.layout), self.sample_time(option.layout)
+        return OptionEffect(
+            option=option,
             memory=needed,
-            saved=before - int(needed.total),
+            saved=int(memory(self.shape, before).total) - int(needed.total),
             sample_time=takes,
-            slower=takes / time,
+            slower=takes / self.sample_time(before),
             fits=float(needed.total) <= self.rates.memory_bytes,
         )
 
-    def way(self, layout: Layout) -> tuple[Turned, ...]:
-        """The first knob, then the first of what that leaves, until it fits."""
-        found: list[Turned] = []
+    def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """The first option, then the first of what that leaves, until it fits."""
+        found: list[OptionEffect] = []
         needed = float(memory(self.shape, layout).total)
-        while needed > self.rates.memory_bytes and len(found) < _MOST_TURNS:
-            best = order(self.turn(layout))[:1]
+        while needed > self.rates.memory_bytes and len(found) < _MOST_CHANGES:
+            best = order(self.effects(layout))[:1]
             if not best:
                 return ()
             found.append(best[0])
-            layout, needed = best[0].knob.layout, float(best[0].memory.total)
+            layout, needed = best[0].option.layout, float(best[0].memory.total)
         return tuple(found) if needed <= self.rates.memory_bytes else ()
 
-
-def _can_flash(asked: Question) -> bool:
-    """Flash attention needs half precision and a chip of 2020 or later."""
-    chip = asked.site.chip
-    modern = chip is None or (chip.year or _FLASH_SINCE) >= _FLASH_SINCE
-    return modern and asked.layout.precision in ("bf16", "fp16", "fp8")
+    def with_adapters(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """LoRA, then what it needs besides; empty where that does not fit either."""
+        adapted = layout.replace(lora_rank=LORA_RANK)
+        if layout.lora_rank or not is_legal(self.shape, adapted):
+            return ()
+        change = f"--lora-rank {LORA_RANK}"
+        first = self._effect(layout, MemoryOption(name="lora", change=change, layout=adapted))
+        rest = () if first.fits else self.sequence(adapted)
+        return (first, *rest) if first.fits or rest else ()
 
 
 def fit_dict(found: Fit) -> dict[str, Any]:
@@ -304,9 +310,9 @@ def fit_dict(found: Fit) -> dict[str, Any]:
 
     low, high = found.memory.interval("device")
     return {
-        "model": found.asked.shape.name,
-        "on": found.asked.site.rates().device,
-        "layout": layout_dict(found.asked.layout),
+        "model": found.question.shape.name,
+        "on": found.question.site.rates().device,
+        "layout": layout_dict(found.question.layout),
         "fits": found.fits,
         "close": found.is_close,
         "gpu_memory_bytes": found.capacity,
@@ -314,20 +320,22 @@ def fit_dict(found: Fit) -> dict[str, Any]:
         "memory_allocated_bytes_per_gpu": int(found.memory.allocated),
         "interval": {"memory_bytes_per_gpu": [float(low), float(high)]},
         "memory_parts_bytes": memory_dict(found.memory),
-        "largest_micro_batch": found.largest_micro_batch,
+        "largest_batch_size": found.largest_batch_size,
         "sample_time_s": found.sample_time,
-        "knobs": [_turned_dict(one) for one in found.turned],
-        "way": [_turned_dict(one) for one in found.way],
+        "options": [_effect_dict(effect) for effect in found.options],
+        "sequence": [_effect_dict(effect) for effect in found.sequence],
+        "options_tried": list(found.tried),
+        "adapters": [_effect_dict(effect) for effect in found.adapters],
     }
 
 
-def _turned_dict(one: Turned) -> dict[str, Any]:
+def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
     return {
-        "knob": one.knob.name,
-        "change": one.knob.says,
-        "fits": one.fits,
-        "memory_bytes_per_gpu": int(one.memory.total),
-        "saved_bytes": one.saved,
-        "sample_time_s": one.sample_time,
-        "slower": one.slower,
+        "option": effect.option.name,
+        "change": effect.option.change,
+        "fits": effect.fits,
+        "memory_bytes_per_gpu": int(effect.memory.total),
+        "saved_bytes": effect.saved,
+        "sample_time_s": effect.sample_time,
+        "slower": effect.slower,
     }

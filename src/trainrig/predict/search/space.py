@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Columns = dict[str, NDArray[np.int64]]
 
-_VARIED = ("tp", "pp", "interleave", "micro_batch", "grad_accum", "zero", "shard_size") + (
+_VARIED = ("tp", "pp", "interleave", "batch_size", "grad_accum", "zero", "shard_size") + (
     "sequence_parallel",
 )
 
@@ -92,7 +92,7 @@ def _sizes(space: Space) -> Columns:
         "tp": tp,
         "pp": pp,
         "interleave": interleave,
-        "micro_batch": micro,
+        "batch_size": micro,
         "grad_accum": space.global_batch // (dp * micro),
         "zero": sharding % 4,
         "shard_size": sharding // 4,
@@ -110,7 +110,7 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
     one = np.ones_like(tp)
     meshes = space.base.replace(
         tp=tp, pp=pp, gpus=one * gpus, engine="deepspeed", **dict.fromkeys(_RESET, 0 * one)
-    ).replace(interleave=one, micro_batch=one, grad_accum=one)
+    ).replace(interleave=one, batch_size=one, grad_accum=one)
     for number in np.flatnonzero(mask(space.shape, meshes)):
         dp = gpus // (pairs[number][0] * pairs[number][1])
         if space.global_batch % dp == 0:

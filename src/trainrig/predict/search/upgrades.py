@@ -61,7 +61,7 @@ def upgrades_of_search(
 
     ``before`` is the best time without any; None where nothing fits.
     """
-    tokens = space.global_batch * space.base.seq
+    tokens = space.global_batch * space.base.seq_len
 
     def rate_of(there: Site) -> float:
         base = space.base.replace(gpus=there.gpus, gpus_per_node=there.gpus_per_node)

@@ -6,10 +6,12 @@ of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
-from trainrig.workload.model import block_parameters, parameters
+from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.numerics import states_of, style_of
 from trainrig.workload.operators import dtype_bytes
 
@@ -46,10 +48,10 @@ class Mesh:
         self.shape, self.layout = shape, layout
         array = {
             name: np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64))
-            for name in ("gpus", "gpus_per_node", "tp", "pp", "micro_batch", "zero", "shard_size")
+            for name in ("gpus", "gpus_per_node", "tp", "pp", "batch_size", "zero", "shard_size")
         }
         self.gpus, self.per_node = array["gpus"], np.minimum(array["gpus_per_node"], array["gpus"])
-        self.tp, self.pp, self.micro_batch = array["tp"], array["pp"], array["micro_batch"]
+        self.tp, self.pp, self.batch_size = array["tp"], array["pp"], array["batch_size"]
         self.zero = array["zero"]
         self.dp = self.gpus // (self.tp * self.pp)
         self.shards = np.where(array["shard_size"] > 0, array["shard_size"], self.dp)
@@ -64,23 +66,18 @@ class Mesh:
         self._parameters()
 
     def _parameters(self) -> None:
-        """Of an average block and of the ends, on one device."""
+        """Of an average block, of the ends and of the stage that holds most, on one device."""
         import numpy as np
 
-        shape, total = self.shape, parameters(self.shape)
-        blocks = shape.num_layers * block_parameters(shape)
+        shape, lasts = self.shape, (False, True) if (self.pp > 1).any() else (True,)
+        stages = [stage_of(shape, self.layout, last=last) for last in lasts]
+        blocks = shape.num_layers * stages[0].block_parameters()
         if shape.num_decoder_layers:
-            blocks += shape.num_decoder_layers * block_parameters(shape, decoder=True)
-        self.block = blocks / self.layers / self.tp
-        ends = np.where(
-            self.pp > 1, np.maximum(total.embedding, total.head), total.embedding + total.head
-        )
-        self.ends = ends / self.tp
-        self.stage_parameters = self.block * self.stage_layers + self.ends
-        if self.layout.lora_rank:
-            self.trained = self.stage_parameters * lora_share(shape, self.layout.lora_rank)
-        else:
-            self.trained = self.stage_parameters
+            blocks = blocks + shape.num_decoder_layers * stages[0].block_parameters(decoder=True)
+        self.block = np.atleast_1d(blocks / self.layers)
+        self.ends = _most(stage.end_parameters for stage in stages)
+        self.stage_parameters = _most(stage.num_parameters for stage in stages)
+        self.trained = _most(stage.num_trained for stage in stages)
         self.trained_share = self.trained / self.stage_parameters
 
     @property
@@ -97,13 +94,11 @@ class Mesh:
         return np.maximum(self.per_node // near, 1)
 
 
-def lora_share(shape: ModelShape, rank: int) -> float:
-    """Trained parameters over all: rank·(in + out) for each matrix of in·out."""
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    wide = shape.hidden
-    ffn = (3 if shape.gated_ffn else 2) * (wide + shape.ffn)
-    adapters = rank * (2 * (wide + queries) + 2 * (wide + keys) + ffn)
-    return adapters * shape.num_layers / parameters(shape).total
+def _most(found: Iterable[Array]) -> Array:
+    """For each layout the largest of some stages' numbers."""
+    import numpy as np
+
+    return np.atleast_1d(functools.reduce(np.maximum, found))
 
 
 def exchanges(mesh: Mesh, rates: Rates) -> dict[str, Array]:
@@ -123,8 +118,8 @@ def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     if not (mesh.tp > 1).any():
         return dict.fromkeys(("tensor", "tensor_beside", "tensor_ends"), 0.0)
     size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
-    seq = layout.seq
-    num_bytes = mesh.micro_batch * seq * shape.hidden * size
+    seq = layout.seq_len
+    num_bytes = mesh.batch_size * seq * shape.hidden * size
     near = np.minimum(mesh.tp, mesh.per_node)
     reduce = rates.collective("all_reduce", num_bytes, mesh.tp, near)
     gather = rates.collective("all_gather", num_bytes, mesh.tp, near)
@@ -151,7 +146,7 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
         return {"send": 0.0}
     size = dtype_bytes(layout.precision)
     shared = mesh.split | (layout.engine == "megatron")
-    tokens = mesh.micro_batch * layout.seq / np.where(shared, mesh.tp, 1)
+    tokens = mesh.batch_size * layout.seq_len / np.where(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
     sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)
@@ -236,14 +231,25 @@ def update_bytes(shape: ModelShape, layout: Layout) -> float:
 
 
 def offloaded(mesh: Mesh, rates: Rates) -> Array:
-    """Gradients to the host, its Adam over this rank's share, weights back."""
+    """Gradients to the host, its Adam over this rank's share, weights back.
+
+    FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
+    with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.
+    """
     import numpy as np
 
-    layout = mesh.layout
+    layout, shards = mesh.layout, np.maximum(mesh.shards, 1)
     if layout.offload == "none":
         return np.zeros(1)
-    mine = mesh.trained / np.maximum(mesh.shards, 1)
-    link = rates.offload(mine * (mesh.gradient_bytes + mesh.weight_bytes), to="host")
+    mine = mesh.trained / shards
+    moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
+    if layout.engine == "fsdp":
+        held = states_of(layout, style_of(mesh.shape, layout))
+        frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
+        passes = np.where(mesh.zero >= 3, 2, 1)
+        moved = passes * (held.weight * mine + frozen) + mine * mesh.gradient_bytes
+        moved = mesh.micro_batches * moved
+    link = rates.offload(moved, to="host")
     adam = mine * HOST_ADAM_BYTES * mesh.per_node / HOST_MEMORY
     if layout.offload == "disk":
         adam = np.maximum(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))

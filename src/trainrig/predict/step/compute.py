@@ -43,7 +43,7 @@ class Setting:
     """What a load depends on besides the shape."""
 
     tp: int
-    micro_batch: int
+    batch_size: int
     sequence_parallel: bool
     layout: Layout
     """For its words and lengths; its sizes are not read."""
@@ -56,8 +56,8 @@ def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
     layout = setting.layout
     way = kernels_of.way_of(shape, layout)
     key = (
-        *(shape, way, setting.tp, setting.micro_batch, setting.sequence_parallel, setting.head),
-        *(layout.seq, layout.target_seq, layout.precision, layout.kernels, layout.engine),
+        *(shape, way, setting.tp, setting.batch_size, setting.sequence_parallel, setting.head),
+        *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.engine),
     )
     known = _known(rates)
     if key not in known:
@@ -105,7 +105,7 @@ def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rat
         forward=_average([(load[0], share) for load, share in blocks]),
         backward=_average([(load[1], share) for load, share in blocks]),
         recompute=NOTHING,
-        first=_sum(*both(embed(shape, step.batch, step.seq, step.dtype))),
+        first=_sum(*both(embed(shape, step.batch_size, step.seq_len, step.dtype))),
         last=_sum(*both(_head(shape, step, setting.head, is_padded=layout.engine == "megatron"))),
     )
 
@@ -122,9 +122,9 @@ def _step(shape: ModelShape, setting: Setting) -> Step:
     has_bias = shape.positions == "relative" and not is_bart(shape)  # it has no fused kernel
     fused = layout.kernels in FLASH and not has_bias
     return Step(
-        batch=setting.micro_batch,
-        seq=layout.seq,
-        target_seq=layout.target_seq,
+        batch_size=setting.batch_size,
+        seq_len=layout.seq_len,
+        target_seq_len=layout.target_seq_len,
         dtype={"fp8": "bf16"}.get(layout.precision, layout.precision),
         causal="half",
         attention="fused" if fused else "plain",
@@ -165,7 +165,7 @@ def _again(parts: list[Part], layout: Layout) -> list[Part]:
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
     whole = Setting(
-        tp=1, micro_batch=int(layout.global_batch), sequence_parallel=False, layout=layout
+        tp=1, batch_size=int(layout.global_batch), sequence_parallel=False, layout=layout
     )
     step = dataclasses.replace(_step(shape, whole), causal="full")
     num = shape.num_layers + shape.num_decoder_layers
@@ -181,7 +181,7 @@ def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> li
     few = max(1, round(share * step.written))
     if is_padded:
         shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
-    return head(shape, dataclasses.replace(step, target_seq=few))
+    return head(shape, dataclasses.replace(step, target_seq_len=few))
 
 
 _PAD = 128 * 8

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import CLASSES
 from trainrig.predict.step.compute import Loads, Setting, loads
-from trainrig.workload.model import block_parameters, parameters
 from trainrig.workload.operators import dtype_bytes
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     """Loads of each layout; blocks are priced once for each unique share."""
     import numpy as np
 
-    sizes = [layout.tp, layout.micro_batch, layout.sequence_parallel]
+    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel]
     tp, batch, split = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
     num = len(layout)
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 1) + (split > 0)
@@ -151,7 +150,7 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
 def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> Loads:
     setting = Setting(
         tp=key >> 32,
-        micro_batch=(key >> 1) & 0x7FFFFFFF,
+        batch_size=(key >> 1) & 0x7FFFFFFF,
         sequence_parallel=bool(key & 1),
         layout=layout,
         head=head,
@@ -181,6 +180,3 @@ def _over_weights(mesh: Any, rates: Rates) -> Array:
     adds = 3.0 * mesh.gradient_bytes
     counted = mesh.stage_parameters * (casts + adds * (mesh.micro_batches > 1))
     return rates.stream(counted, kernels=1)
-
-
-__all__ = ["Profile", "block_parameters", "parameters", "profile", "stack"]

@@ -80,7 +80,7 @@ def heat_maps(
 
 
 def _is_cell(row: Row) -> bool:
-    sizes = (row.case.get("batch"), row.case.get("seq"))
+    sizes = (row.case.get("batch_size"), row.case.get("seq_len"))
     return (
         row.benchmark == "layer"
         and row.metric == "flop_rate"
@@ -92,13 +92,13 @@ def _is_cell(row: Row) -> bool:
 
 def _kind(row: Row) -> tuple[str, ...]:
     """Everything of a case but its place in the grid; the pass last."""
-    rest = {k: str(v) for k, v in row.case.items() if k not in ("batch", "seq", "pass")}
+    rest = {k: str(v) for k, v in row.case.items() if k not in ("batch_size", "seq_len", "pass")}
     return (*(f"{name}={rest[name]}" for name in sorted(rest)), str(row.case["pass"]))
 
 
 def _place(case: object) -> tuple[int, int]:
     assert hasattr(case, "get")
-    return int(str(case.get("batch"))), int(str(case.get("seq")))
+    return int(str(case.get("batch_size"))), int(str(case.get("seq_len")))
 
 
 def _map(
@@ -124,7 +124,7 @@ def _map(
         _grid(device, source, records, _their_peak(view, records[0]), scale, flat)
         for (device, source), records in others.items()
     ]
-    case = {k: v for k, v in first.case.items() if k not in ("batch", "seq")}
+    case = {k: v for k, v in first.case.items() if k not in ("batch_size", "seq_len")}
     return HeatMap(
         title=f"{case_text(first.benchmark, case)}, {unit}",
         tables=tuple(grids[:MAX_GRIDS]),
@@ -205,14 +205,18 @@ def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]
 
 
 def _is_alike(record: Record, first: Row) -> bool:
-    if record.benchmark != "layer" or record.metric != "flop_rate" or "batch" not in record.case:
+    if (
+        record.benchmark != "layer"
+        or record.metric != "flop_rate"
+        or "batch_size" not in record.case
+    ):
         return False
     types = {record.case.get("dtype"), first.case.get("dtype")}
     return (
         record.case.get("pass") == first.case.get("pass")
         and _plain_name(record.case.get("layer")) == _plain_name(first.case.get("layer"))
         and (len(types) == 1 or types <= _ONE_RATE)
-        and "seq" in record.case
+        and "seq_len" in record.case
     )
 
 

@@ -105,13 +105,13 @@ def trainer_for(
         use_cpu=on_cpu,
         ddp_backend="gloo" if on_cpu and common.SIZE > 1 else None,
         ddp_find_unused_parameters=False,
-        bf16=asked["dtype"] == "bf16",
-        fp16=asked["dtype"] == "fp16",
-        per_device_train_batch_size=asked["batch"],
+        bf16=asked["precision"] == "bf16",
+        fp16=asked["precision"] == "fp16",
+        per_device_train_batch_size=asked["batch_size"],
         gradient_accumulation_steps=asked["grad_accum"],
         max_steps=asked["steps"],
         optim=OPTIMIZERS[asked["optimizer"]],
-        learning_rate=asked["learning_rate"],
+        learning_rate=asked["lr"],
         adam_beta1=asked["beta1"],
         adam_beta2=asked["beta2"],
         adam_epsilon=asked["eps"],
@@ -149,13 +149,13 @@ class Micros(torch.utils.data.Dataset[Any]):
 
     def __init__(self, asked: dict[str, Any], theirs: dict[str, Any]) -> None:
         self._accum, self._objective = asked["grad_accum"], theirs["objective"]
-        samples = asked["batch"] * self._accum
+        samples = asked["batch_size"] * self._accum
         self._length = asked["steps"] * self._accum
         self._make = open_batches(
             Path(asked["data"]),
             "train",
             self._objective,
-            seq_len=asked["seq"],
+            seq_len=asked["seq_len"],
             shard=Shard(batch=samples, rank=common.RANK, num_ranks=common.SIZE, seed=asked["seed"]),
             vocab_size=theirs["vocab"],
         )

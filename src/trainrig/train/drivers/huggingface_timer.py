@@ -65,7 +65,7 @@ class Timed(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The learning rate of each step, as our engine has it."""
-        peak_rate, last = self.asked["learning_rate"], len(self.rates) - 1
+        peak_rate, last = self.asked["lr"], len(self.rates) - 1
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer if optimizer is None else optimizer,
             lambda step: self.rates[min(step, last)] / peak_rate,
@@ -264,11 +264,11 @@ class Timed(Trainer):
             rows.append(
                 {
                     "step": step,
-                    "learning_rate": self.rates[step],
+                    "lr": self.rates[step],
                     "tokens": common.SIZE
-                    * self.asked["batch"]
+                    * self.asked["batch_size"]
                     * self.asked["grad_accum"]
-                    * self.asked["seq"],
+                    * self.asked["seq_len"],
                     "loss": float(losses[step]),
                     "grad_norm": float(self.norms[step]),
                     "time": whole,

@@ -89,10 +89,10 @@ class Engine:
         if experiment.compile:
             models.compile_blocks(self.model)
         self._rank = rank
-        self.weights = (spread or Weights)(self.model, experiment.dtype)
+        self.weights = (spread or Weights)(self.model, experiment.precision)
         self.optimizer = make_optimizer(experiment, self.weights.groups(experiment.weight_decay))
         self.scaler = torch.amp.GradScaler(
-            torch.device(device).type, enabled=experiment.dtype == "fp16"
+            torch.device(device).type, enabled=experiment.precision == "fp16"
         )
         self.watch = watch or stopwatch_for(device)
         self._backwards = partial(self.watch.within, "backward")
@@ -179,7 +179,7 @@ class Engine:
             Path(own.data),
             part,
             objective_of(self.shape),
-            seq_len=own.seq,
+            seq_len=own.seq_len,
             shard=Shard(batch=own.samples, rank=self._rank, num_ranks=own.nproc, seed=own.seed),
             vocab_size=self.shape.vocab,
         )
@@ -205,8 +205,8 @@ class Engine:
 
     def _note(self, number: int, rate: float, loss: Tensor, norm: Tensor, marked: Any) -> None:
         numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
-        tokens = self.experiment.global_samples * self.experiment.seq
-        row = {"step": number, "learning_rate": rate, "tokens": tokens}
+        tokens = self.experiment.global_samples * self.experiment.seq_len
+        row = {"step": number, "lr": rate, "tokens": tokens}
         self._pending.append(_Pending(row, numbers, marked))
 
     def _settle(self, pending: _Pending) -> Row:

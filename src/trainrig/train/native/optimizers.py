@@ -22,7 +22,7 @@ Groups = list[dict[str, Any]]
 
 def make_optimizer(experiment: Experiment, groups: Groups) -> torch.optim.Optimizer:
     """The experiment's optimizer of ``groups``.  Raises UnavailableError where one is missing."""
-    kind, rate = experiment.optimizer, experiment.learning_rate
+    kind, rate = experiment.optimizer, experiment.lr
     if kind == "sgd":
         return torch.optim.SGD(groups, lr=rate)
     how: dict[str, Any] = {

@@ -150,7 +150,9 @@ def _engine(
 ) -> Engine:
     spread = partial(spread_of, experiment=experiment, shape=shape, wire=wire)
     if experiment.backend == "dataparallel":  # one process reads for all devices
-        experiment = experiment.replace(batch=experiment.batch * experiment.nproc, nproc=1)
+        experiment = experiment.replace(
+            batch_size=experiment.batch_size * experiment.nproc, nproc=1
+        )
     return Engine(experiment, shape, device, watch=watch, spread=spread, rank=rank)
 
 

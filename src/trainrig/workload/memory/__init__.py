@@ -70,7 +70,7 @@ def _in_backward(stage: Stage) -> Parts:
 
 def _in_encoder(stage: Stage) -> Parts:
     """Backward of the last plain block, when those with cross-attention are done."""
-    of_plain = stage.blocks[0] * stage.block_parameters(1) / stage.num_parameters
+    of_plain = stage.blocks[0] * stage.block_parameters() / stage.num_parameters
     return _parts(
         stage,
         passing=1 - of_plain,
@@ -132,26 +132,32 @@ def _parts(
 def _weights(stage: Stage) -> Bytes:
     """Those of FSDP are sharded as soon as gradients are; gathered ones are buffers.
 
-    Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`).
+    Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`), on one
+    GPU as on many.
     """
+    import numpy as np
+
     is_fsdp = stage.layout.engine == "fsdp"
     shards = stage.sharded(2 if is_fsdp else 3)
     weights = stage.states.weight * stage.num_trained
     if stage.layout.lora_rank:
         weights = weights + stage.states.frozen * stage.num_parameters
     if is_fsdp and stage.layout.offload != "none":
-        return weights / shards * (shards == 1)
+        return np.where(np.asarray(stage.layout.zero) >= 2, 0.0, weights / shards)
     return weights / shards
 
 
 def _gradient_numbers(stage: Stage) -> Bytes:
-    """Gradients on one rank; sharded ones follow an optimizer to the host."""
+    """Gradients on one rank.
+
+    Those that ZeRO shards follow an offloaded optimizer to the host, bucket by bucket or block by
+    block, and need no second GPU for it (Ren et al. 2021).
+    """
     import numpy as np
 
-    shards = stage.sharded(2)
     if stage.layout.offload == "none":
-        return stage.num_trained / shards
-    return np.where(np.asarray(shards) > 1, 0, stage.num_trained)
+        return stage.num_trained / stage.sharded(2)
+    return np.where(np.asarray(stage.layout.zero) >= 2, 0, stage.num_trained)
 
 
 def _rests(stage: Stage) -> Bytes:

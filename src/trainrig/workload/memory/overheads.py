@@ -35,54 +35,62 @@ gradient of the head's matrix comes into being in fp32 beside the buffer that it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.workload.layout import Layout
-from trainrig.workload.model import ModelShape, block_parameters, parameters
+from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import States, Style
+
+if TYPE_CHECKING:
+    from trainrig.workload.memory.pipeline_stage import Stage
 
 _BUCKET = 2e8
 """reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers."""
 
 
-def buffers(shape: ModelShape, layout: Layout, states: States, num_parameters: Any) -> Any:
-    """Bytes of buffers beside ``num_parameters`` of one rank."""
+def buffers(stage: Stage) -> Any:
+    """Bytes of buffers that stay.
+
+    FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are offloaded.
+    """
     import numpy as np
 
+    layout, states = stage.layout, stage.states
     many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
+    gathers = many | (layout.engine == "fsdp" and layout.offload != "none")
     grad = states.lasting_grad + states.passing_grad
     size: Any = 0.0
     if layout.engine == "ddp":
-        size = np.where(many & (zero == 0), grad * num_parameters, 0.0)
+        size = np.where(many & (zero == 0), grad * stage.num_trained, 0.0)
     if (zero >= 3).any():
-        gathered = _gathered(shape, layout, 0.0 if layout.lora_rank else grad)
-        size = size + np.where(many & (zero >= 3), gathered, 0.0)
+        gathered = _gathered(stage, 0.0 if layout.lora_rank else grad)
+        size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
     if layout.engine == "fsdp" and (zero == 2).any():
-        narrow = 4 if layout.precision in ("fp32", "tf32") else 2
-        size = np.where(many & (zero == 2), narrow * num_parameters, size)
+        size = np.where(gathers & (zero == 2), stage.style.compute * stage.num_held, size)
     if layout.engine == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
-        size = size + shared * (2 * layout.seq * shape.hidden) * layout.micro_batch
+        size = size + shared * (2 * layout.seq_len * stage.shape.hidden) * layout.batch_size
     return size
 
 
-def _gathered(shape: ModelShape, layout: Layout, grad: float) -> Any:
+def _gathered(stage: Stage, grad: float) -> Any:
     """Whole weights of two blocks and of the ends, whole gradients of one block."""
-    narrow = 4 if layout.precision in ("fp32", "tf32") else 2
-    block = block_parameters(shape, decoder=shape.num_decoder_layers > 0) / layout.tp
-    found = parameters(shape)
-    ends = (found.embedding + found.head) / layout.tp
-    return narrow * (2 * block + ends) + grad * block
+    block = stage.block_parameters(decoder=stage.shape.num_decoder_layers > 0)
+    return stage.style.compute * (2 * block + stage.end_parameters) + grad * block
 
 
 def buckets(layout: Layout, states: States) -> Any:
-    """DeepSpeed's buckets of gradients: full from the loss on, however small the model."""
+    """DeepSpeed's buckets of gradients: full from the loss on, however small the model.
+
+    They leave by them for the host, too, where the optimizer is there (ZeRO-Offload).
+    """
     import numpy as np
 
     if layout.engine != "deepspeed":
         return 0.0
     zero = np.asarray(layout.zero)
-    many = np.where((np.asarray(layout.dp) > 1) & (zero < 3), np.minimum(zero, 2), 0)
+    leaves = (np.asarray(layout.dp) > 1) | (layout.offload != "none")
+    many = np.where(leaves & (zero < 3), np.minimum(zero, 2), 0)
     return many * _BUCKET * (states.lasting_grad + states.passing_grad)
 
 

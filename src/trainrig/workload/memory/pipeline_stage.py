@@ -17,8 +17,8 @@ from trainrig.workload.memory import overheads as ends
 from trainrig.workload.model import (
     ModelShape,
     adapter_parameters,
-    attention_parameters,
-    ffn_parameters,
+    block_parameters,
+    final_norm_parameters,
     norm_parameters,
     parameters,
 )
@@ -83,21 +83,29 @@ class Stage:
         return (np.asarray(self.layout.pp) == 1).astype(int)
 
     @cached_property
+    def end_parameters(self) -> Bytes:
+        """Of embedding, final norm and head, as far as they are on this stage, of one rank.
+
+        The last of several stages holds a copy of an embedding that is the logits' matrix, too.
+        """
+        found = parameters(self.shape)
+        tied_copy = found.embedding if self.shape.tied else 0
+        ends = self.has_embedding * found.embedding + self.has_loss * found.head
+        norms = self.has_loss * final_norm_parameters(self.shape)
+        return (ends + (1 - self.has_embedding) * tied_copy) / self.layout.tp + norms
+
+    @cached_property
     def num_parameters(self) -> Bytes:
         """Of one rank, before ZeRO."""
         plain, crossed = self.blocks
-        found = parameters(self.shape)
-        tied_copy = found.embedding if self.shape.tied else 0
-        ends_here = self.has_embedding * found.embedding + self.has_loss * found.head
-        ends_here = ends_here + (1 - self.has_embedding) * tied_copy
-        num = plain * self.block_parameters(1) + ends_here / self.layout.tp
-        return num + crossed * self.block_parameters(2) if self.shape.num_decoder_layers else num
+        num = plain * self.block_parameters() + self.end_parameters
+        return num + crossed * self.block_parameters(decoder=True)
 
-    def block_parameters(self, num_attentions: int) -> Bytes:
+    def block_parameters(self, *, decoder: bool = False) -> Bytes:
         """Of one rank; norms are whole on each."""
         shape = self.shape
-        shared = num_attentions * attention_parameters(shape) + ffn_parameters(shape)
-        return shared / self.layout.tp + (num_attentions + 1) * norm_parameters(shape)
+        norms = (3 if decoder else 2) * norm_parameters(shape)
+        return (block_parameters(shape, decoder=decoder) - norms) / self.layout.tp + norms
 
     @cached_property
     def num_trained(self) -> Bytes:
@@ -109,6 +117,11 @@ class Stage:
         of_plain = adapter_parameters(self.shape, rank)
         of_crossed = adapter_parameters(self.shape, rank, decoder=True)
         return (plain * of_plain + crossed * of_crossed) / self.layout.tp
+
+    @cached_property
+    def num_held(self) -> Bytes:
+        """Frozen and trained together."""
+        return self.num_parameters + (self.num_trained if self.layout.lora_rank else 0)
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
@@ -127,7 +140,7 @@ class Stage:
     @cached_property
     def buffers(self) -> Bytes:
         """Those that stay allocated."""
-        return overheads.buffers(self.shape, self.layout, self.states, self.num_trained)
+        return overheads.buffers(self)
 
     @cached_property
     def buckets(self) -> Bytes:
@@ -146,8 +159,8 @@ class Stage:
     @cached_property
     def _seqs(self) -> tuple[int, int]:
         """Tokens read and tokens written of a sample."""
-        read = self.layout.seq
-        return read, (self.layout.target_seq or read) if self.shape.family == "t5" else read
+        read = self.layout.seq_len
+        return read, (self.layout.target_seq_len or read) if self.shape.family == "t5" else read
 
     @cached_property
     def _lists(self) -> tuple[list[Kept], list[Kept]]:
@@ -168,7 +181,7 @@ class Stage:
         """One micro-batch of one block on one rank."""
         share = total(items, policy, split=True) / self.layout.tp
         rest = total(items, policy, split=False) / self._sequence_shares
-        return (share + rest) * self.layout.micro_batch
+        return (share + rest) * self.layout.batch_size
 
     @cached_property
     def of_one(self) -> tuple[Bytes, Bytes]:
@@ -203,7 +216,7 @@ class Stage:
         size = ends.embedding_bytes(self.shape, self.style, read)
         if self.shape.family == "t5":
             size += ends.embedding_bytes(self.shape, self.style, written)
-        size = size * self.layout.micro_batch / self._sequence_shares
+        size = size * self.layout.batch_size / self._sequence_shares
         return self.has_embedding * size * self.in_flight
 
     @cached_property
@@ -213,12 +226,12 @@ class Stage:
         size = ends.end_bytes(self.shape, self.style, written)
         if self.shape.family == "t5":
             size += ends.end_bytes(self.shape, self.style, read)
-        return self.has_loss * size * self.layout.micro_batch / self._sequence_shares
+        return self.has_loss * size * self.layout.batch_size / self._sequence_shares
 
     @cached_property
     def rows(self) -> Bytes:
         """Tokens that logits are computed for."""
-        return self.head * self._seqs[1] * self.layout.micro_batch
+        return self.head * self._seqs[1] * self.layout.batch_size
 
     # --- the backward pass of one block ----------------------------------------------------
 
@@ -250,7 +263,7 @@ class Stage:
 
         layout, shape = self.layout, self.shape
         outside = self.style.residual * seq * shape.hidden / self._sequence_shares
-        size = layout.micro_batch * (self._inside(seq) / layout.tp + outside)
+        size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
         matrix = shape.hidden * shape.ffn / layout.tp
         if layout.lora_rank:
             return size

@@ -1,4 +1,4 @@
-"""Does it fit, how much more would, and which knob comes first: against brute force."""
+"""Does it fit, how much more would, and which option comes first: against brute force."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainrig.predict.search.memory_options import (
     STACKS,
     Fit,
     fit,
-    knobs,
-    largest_micro_batch,
+    largest_batch_size,
+    memory_options,
 )
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
@@ -37,11 +37,11 @@ def asked(model: str, chip: str, **more: Any) -> Question:
 
 ASKED = [
     ("llama-7B", "RTX 4090", {"gpus": 4}),
-    ("gpt2-xl", "RTX 3090", {"micro_batch": 8}),
-    ("gpt2-xl", "A100 SXM4 80GB", {"gpus": 8, "micro_batch": 12, "grad_accum": 2}),
+    ("gpt2-xl", "RTX 3090", {"batch_size": 8}),
+    ("gpt2-xl", "A100 SXM4 80GB", {"gpus": 8, "batch_size": 12, "grad_accum": 2}),
     ("llama-13B", "H100 SXM5 80GB", {"gpus": 16, "tp": 2, "engine": "megatron"}),
-    ("bert-large", "V100 SXM2 32GB", {"micro_batch": 64, "seq": 512}),
-    ("llama-8B", "A100 SXM4 80GB", {"gpus": 8, "zero": 3, "micro_batch": 4}),
+    ("bert-large", "V100 SXM2 32GB", {"batch_size": 64, "seq_len": 512}),
+    ("llama-8B", "A100 SXM4 80GB", {"gpus": 8, "zero": 3, "batch_size": 4}),
 ]
 
 
@@ -51,8 +51,8 @@ def found(case: tuple[str, str, dict[str, Any]]) -> Fit:
 
 
 def by_hand(of: Fit) -> list[tuple[tuple[bool, float, float], Layout]]:
-    """Every single change of every number and word that can be a knob, ranked by the definition."""
-    base, shape, rates = of.asked.layout, of.asked.shape, of.asked.site.rates()
+    """Each change of a number or a word that can be an option, ranked by the definition."""
+    base, shape, rates = of.question.layout, of.question.shape, of.question.site.rates()
     before = memory(shape, base).total
     ranked = []
     for layout in neighbours(base):
@@ -75,12 +75,17 @@ def neighbours(base: Layout) -> list[Layout]:
     found += [base.replace(offload=where) for where in OFFLOAD if where != "disk"]
     found += [base.replace(optimizer=o) for o in OPTIMIZERS if o == "adamw-8bit"]
     found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels, ())]
+    if base.gpus == 1 and base.offload == "none":
+        found += [
+            base.replace(offload="host", zero=zero, engine=engine)
+            for engine, zero in (("deepspeed", 2), ("fsdp", 3))
+        ]
     if base.tp > 1:
         found.append(base.replace(sequence_parallel=1))
     for micro, zero, tp, pp in itertools.product(
-        range(1, int(base.micro_batch) + 1), range(4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
+        range(1, int(base.batch_size) + 1), range(4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
     ):
-        sizes = {"micro_batch": micro, "zero": zero, "tp": tp, "pp": pp}
+        sizes = {"batch_size": micro, "zero": zero, "tp": tp, "pp": pp}
         changed = [name for name, size in sizes.items() if size != getattr(base, name)]
         lowered = changed == ["pp", "zero"] or changed == ["zero", "pp"]
         if len(changed) != 1 and not (lowered and zero == min(base.zero, 1)):
@@ -111,61 +116,80 @@ def engine(base: Layout, new: Layout) -> str:
 def test_the_order_is_that_of_brute_force(case: tuple[str, str, dict[str, Any]]) -> None:
     of = found(case)
     expected = [layout for _, layout in by_hand(of)]
-    flash = set(STACKS) if of.asked.site.chip and of.asked.site.chip.year >= 2020 else set()
-    expected = [x for x in expected if flash or x.kernels in (of.asked.layout.kernels, "fused")]
-    assert [one.knob.layout for one in of.turned] == expected
+    flash = set(STACKS) if of.question.site.chip and of.question.site.chip.year >= 2020 else set()
+    expected = [x for x in expected if flash or x.kernels in (of.question.layout.kernels, "fused")]
+    assert [one.option.layout for one in of.options] == expected
     assert len(expected) >= 4
 
 
 @pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case[0]} on {case[1]}")
-def test_each_knob_says_what_predict_says(case: tuple[str, str, dict[str, Any]]) -> None:
+def test_each_option_says_what_predict_says(case: tuple[str, str, dict[str, Any]]) -> None:
     of = found(case)
-    for one in of.turned:
+    for one in of.options:
         assert one.saved == int(of.memory.total) - int(one.memory.total) > 0
         assert one.slower == pytest.approx(one.sample_time / of.sample_time)
-        assert int(one.knob.layout.global_batch) == int(of.asked.layout.global_batch)
+        assert int(one.option.layout.global_batch) == int(of.question.layout.global_batch)
 
 
 @pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case[0]} on {case[1]}")
-def test_the_largest_micro_batch_is_the_last_that_fits(
+def test_the_largest_batch_size_is_the_last_that_fits(
     case: tuple[str, str, dict[str, Any]],
 ) -> None:
     of = found(case)
-    shape, layout = of.asked.shape, of.asked.layout
-    most = of.largest_micro_batch
-    fits = [memory(shape, layout.replace(micro_batch=b)).total <= of.capacity for b in range(1, 99)]
+    shape, layout = of.question.shape, of.question.layout
+    most = of.largest_batch_size
+    fits = [memory(shape, layout.replace(batch_size=b)).total <= of.capacity for b in range(1, 99)]
     assert most == sum(fits)
     assert all(fits[:most]) and not any(fits[most:])
 
 
 def test_a_micro_batch_has_an_end() -> None:
     tiny = named("gpt2")
-    assert largest_micro_batch(tiny, Layout(seq=1), 1e15) == MOST_SAMPLES
-    assert largest_micro_batch(tiny, Layout(seq=1), 1e9) == 0
+    assert largest_batch_size(tiny, Layout(seq_len=1), 1e15) == MOST_SAMPLES
+    assert largest_batch_size(tiny, Layout(seq_len=1), 1e9) == 0
 
 
-def test_the_way_ends_where_it_fits() -> None:
+def test_a_sequence_ends_where_it_fits() -> None:
     of = found(ASKED[0])
-    assert not of.fits and len(of.way) >= 2
-    assert [one.fits for one in of.way] == [False] * (len(of.way) - 1) + [True]
-    assert of.way[0] == of.turned[0]
-    assert not found(("gpt2", "A100 SXM4 80GB", {})).way, "what fits needs no way"
-    assert not found(("gpt3-175B", "RTX 3090", {})).way, "and no knob brings 175B onto one card"
+    assert not of.fits and len(of.sequence) >= 2
+    assert [one.fits for one in of.sequence] == [False] * (len(of.sequence) - 1) + [True]
+    assert of.sequence[0] == of.options[0]
+    assert not found(("gpt2", "A100 SXM4 80GB", {})).sequence, "what fits needs no sequence"
+    assert not found(("gpt3-175B", "RTX 3090", {})).sequence, "no option brings 175B onto one card"
+
+
+def test_adapters_are_tried_where_all_options_are_not_enough() -> None:
+    """A full fine-tuning that no option brings onto the card; LoRA with recomputation fits."""
+    on_chip = {"seq_len": 2048, "offload": "host", "zero": 1, "engine": "deepspeed"}
+    of = found(("llama-8B", "RTX 4090", on_chip | {"recompute": "full"}))
+    assert not of.fits and not of.sequence
+    assert {"optimizer", "kernels"} <= set(of.tried)
+    assert of.adapters[0].option.change == "--lora-rank 16" and of.adapters[-1].fits
+    assert not found(ASKED[0]).adapters, "where a sequence fits, nothing else is trained"
+
+
+def test_one_gpu_is_offered_engines_that_offload_more() -> None:
+    of = found(("llama-8B", "RTX 4090", {"seq_len": 2048, "recompute": "full"}))
+    offers = {one.option.change: one.fits for one in of.options if one.option.name == "offload"}
+    assert offers["--offload host --zero 3 --engine fsdp"]
+    assert len(offers) == 3 and len(of.sequence) == 1
 
 
 def test_an_absurd_batch_is_answered_at_once() -> None:
-    huge = Layout(micro_batch=2**31 - 1)
+    huge = Layout(batch_size=2**31 - 1)
     sizes = [
-        int(k.layout.micro_batch) for k in knobs(named("gpt2"), huge) if k.name == "micro-batch"
+        int(k.layout.batch_size)
+        for k in memory_options(named("gpt2"), huge)
+        if k.name == "batch-size"
     ]
     assert sizes == [1], "a prime has one smaller divisor; not two thousand million are tried"
 
 
-def test_no_knob_is_illegal() -> None:
+def test_no_option_is_illegal() -> None:
     shape = named("llama-7B")
     for layout in (Layout(), Layout(gpus=8, engine="megatron", tp=4), Layout(gpus=6, zero=1)):
-        for knob in knobs(shape, layout):
-            check(shape, knob.layout)
+        for option in memory_options(shape, layout):
+            check(shape, option.layout)
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -180,10 +204,10 @@ def test_the_command_answers_in_json() -> None:
     answer = json.loads(text)
     assert code == 1 and answer["fits"] is False
     assert sum(answer["memory_parts_bytes"].values()) == answer["memory_bytes_per_gpu"]
-    assert answer["knobs"][0]["change"].startswith("--")
+    assert answer["options"][0]["change"].startswith("--")
     assert answer["gpu_memory_bytes"] == 24 * GIB
     code, text = run("--model", "gpt2-medium", "--on", "RTX 4090", "--batch-size", "4", "--json")
-    assert code == 0 and json.loads(text)["largest_micro_batch"] >= 4
+    assert code == 0 and json.loads(text)["largest_batch_size"] >= 4
 
 
 def test_the_command_answers_people() -> None:

@@ -28,7 +28,7 @@ CHIPS = ("RTX 4090", "A100 SXM4 80GB", "V100 SXM2 16GB")
 
 
 def small_space(gpus: int, batch: int, seq: int = 512) -> Space:
-    base = Layout(gpus=gpus, gpus_per_node=min(gpus, 4), seq=seq, precision="fp16")
+    base = Layout(gpus=gpus, gpus_per_node=min(gpus, 4), seq_len=seq, precision="fp16")
     return Space(shape=SMALL, base=base, global_batch=batch)
 
 
@@ -113,7 +113,7 @@ def test_counts_of_gpus() -> None:
 def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
     chip = require_chip("A100 SXM4 80GB")
     site = Site(chip=chip, gpus=8, gpus_per_node=8)
-    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=96)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=96)
     tokens = 2e12
     found = gpus_needed(asked, site, tokens, days=30.0)
     steps = tokens / (96 * 512)
@@ -135,7 +135,7 @@ def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
 
 def test_just_fast_enough_is_fast_enough() -> None:
     site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
-    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=96)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=96)
     for days in (30.0, 35.0):  # a power of two, and 3 between two of them
         found = gpus_needed(asked, site, 2e12, days=days)
         again = gpus_needed(asked, site, 2e12, days=found.days)
@@ -145,7 +145,7 @@ def test_just_fast_enough_is_fast_enough() -> None:
 
 def test_what_no_number_of_gpus_does_is_refused() -> None:
     site = Site(chip=require_chip("RTX 4090"), gpus=8)
-    asked = Space(shape=SMALL, base=Layout(gpus=8, seq=512), global_batch=2)
+    asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=2)
     with pytest.raises(UsageError, match=r"no number of GPUs .* in 1e-06 days"):
         gpus_needed(asked, site, 1e12, days=1e-6)
     # Two samples keep two GPUs busy; more wait for them.
@@ -227,7 +227,7 @@ def test_winners_are_experiment_files(trainrig, tmp_path) -> None:
         content = tomllib.loads(path.read_text())
         layout = one["layout"]
         assert path.read_text().startswith("# Predicted: ")
-        assert content["nproc"] == 4 and content["batch_size"] == layout["micro_batch"]
+        assert content["nproc"] == 4 and content["batch_size"] == layout["batch_size"]
         assert content.get("tp", 1) == layout["tp"] and content.get("pp", 1) == layout["pp"]
         if content["backend"] == "native" and layout["zero"] != 1:
             (experiment,) = read_file(path, {})
@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_written(trainrig, tmp_path) -> None:
 
 def test_a_long_front_is_thinned_to_its_ends() -> None:
     rates = Site(chip=require_chip("A100 SXM4 80GB"), gpus=64).rates()
-    asked = Space(shape=named("gpt2-xl"), base=Layout(gpus=64, seq=1024), global_batch=256)
+    asked = Space(shape=named("gpt2-xl"), base=Layout(gpus=64, seq_len=1024), global_batch=256)
     found = search(asked, rates, top=1)
     assert found.front[0].time < found.front[-1].time
     assert found.front[0].memory > found.front[-1].memory

@@ -31,10 +31,10 @@ def legal_layouts(draw) -> tuple[object, Layout]:
     layout = Layout(
         gpus=gpus, gpus_per_node=min(gpus, 8), tp=tp, pp=pp, zero=zero,
         sequence_parallel=draw(st.sampled_from([0, 1])) if tp > 1 else 0,
-        micro_batch=draw(st.sampled_from([1, 2, 5])), grad_accum=draw(st.sampled_from([1, 4, 8])),
+        batch_size=draw(st.sampled_from([1, 2, 5])), grad_accum=draw(st.sampled_from([1, 4, 8])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         kernels=draw(st.sampled_from(["eager", "fused", "flash", "flash+fused"])),
-        engine=engine_for(tp, pp, zero, gpus), seq=512,
+        engine=engine_for(tp, pp, zero, gpus), seq_len=512,
     )  # fmt: skip
     try:
         check(shape, layout)
@@ -64,7 +64,7 @@ def test_parts_are_not_negative_and_sum_to_the_whole(asked, chip) -> None:
     if layout.recompute == "none":
         assert parts["recompute"] == 0.0
     assert layout.tp * layout.pp * layout.dp == layout.gpus
-    assert layout.global_batch == layout.micro_batch * layout.grad_accum * layout.dp
+    assert layout.global_batch == layout.batch_size * layout.grad_accum * layout.dp
 
 
 @given(
@@ -75,7 +75,7 @@ def test_without_communication_a_step_is_its_micro_batches_and_an_update(
     shape, chip, batch
 ) -> None:
     """T(m) = m · (forward + backward) + optimizer: linear in m, the same optimizer throughout."""
-    one = Layout(gpus=1, gpus_per_node=1, micro_batch=batch, seq=512, engine="plain")
+    one = Layout(gpus=1, gpus_per_node=1, batch_size=batch, seq_len=512, engine="plain")
     rates = rates_of_chip(chip)
     steps = [predict_step(shape, one.replace(grad_accum=m), rates) for m in (2, 3, 4)]
     times = [float(step.total) for step in steps]
@@ -92,7 +92,7 @@ def test_without_communication_a_step_is_its_micro_batches_and_an_update(
 @EXAMPLES
 def test_the_bubble_shrinks_with_micro_batches_and_interleaving(shape, chip, m) -> None:
     rates = rates_of_chip(chip)
-    base = Layout(gpus=4, gpus_per_node=4, pp=4, seq=512, engine="megatron", grad_accum=m)
+    base = Layout(gpus=4, gpus_per_node=4, pp=4, seq_len=512, engine="megatron", grad_accum=m)
     plain = predict_step(shape, base, rates)
     longer = predict_step(shape, base.replace(grad_accum=2 * m), rates)
     dealt = predict_step(shape, base.replace(interleave=2), rates)

@@ -42,7 +42,7 @@ LAYOUTS = st.fixed_dictionaries(
     {
         "tp": st.sampled_from([1, 2, 4, 8]),
         "pp": st.sampled_from([1, 2, 4]),
-        "micro_batch": st.sampled_from([1, 2, 8]),
+        "batch_size": st.sampled_from([1, 2, 8]),
         "grad_accum": st.sampled_from([1, 4, 16]),
         "zero": st.sampled_from([0, 1]),
         "sequence_parallel": st.sampled_from([0, 1]),
@@ -87,7 +87,7 @@ def test_arrays_equal_scalars(sizes: list[dict[str, int]], words: dict[str, str]
 
 def test_many_layouts_are_cut_into_chunks_and_joined() -> None:
     batches = np.tile([1, 2, 4], 10_000)
-    found = predict_step(GPT, Layout(gpus=8, micro_batch=batches), A100)
+    found = predict_step(GPT, Layout(gpus=8, batch_size=batches), A100)
     assert found.total.shape == (30_000,)
     close(found.total[:3], found.total[-3:])
     assert found.total[0] < found.total[1] < found.total[2]
@@ -122,8 +122,8 @@ def test_more_bandwidth_is_never_slower(
 
 
 def test_a_single_device_is_the_closed_sum_of_its_parts() -> None:
-    layout = Layout(gpus=1, micro_batch=16, seq=1024, kernels="flash+fused", engine="ddp")
-    setting = Setting(tp=1, micro_batch=16, sequence_parallel=False, layout=layout)
+    layout = Layout(gpus=1, batch_size=16, seq_len=1024, kernels="flash+fused", engine="ddp")
+    setting = Setting(tp=1, batch_size=16, sequence_parallel=False, layout=layout)
     parts, c = loads(GPT, setting, A100), fitted()
 
     def device(load: tuple[float, ...]) -> float:
@@ -139,13 +139,13 @@ def test_a_single_device_is_the_closed_sum_of_its_parts() -> None:
 
 
 def test_small_work_waits_for_the_host() -> None:
-    assert seconds(gpus=1, micro_batch=1, seq=64, kernels="eager").gaps > 0.0
-    assert seconds(gpus=1, micro_batch=64, seq=1024, kernels="eager").gaps == 0.0
+    assert seconds(gpus=1, batch_size=1, seq_len=64, kernels="eager").gaps > 0.0
+    assert seconds(gpus=1, batch_size=64, seq_len=1024, kernels="eager").gaps == 0.0
 
 
 def test_each_choice_of_kernels_helps_where_it_should() -> None:
     by_stack = {
-        stack: seconds(gpus=1, micro_batch=8, kernels=stack).total
+        stack: seconds(gpus=1, batch_size=8, kernels=stack).total
         for stack in ("eager", "fused", "flash", "flash+fused", "compiled")
     }
     assert by_stack["eager"] > by_stack["fused"] > by_stack["flash+fused"]
@@ -156,7 +156,7 @@ def test_each_choice_of_kernels_helps_where_it_should() -> None:
 @pytest.mark.parametrize("kernels", ["eager", "fused", "flash"])
 def test_recomputation_costs_time(kernels: str) -> None:
     none, some, all_of_it = (
-        seconds(gpus=1, micro_batch=8, kernels=kernels, recompute=how)
+        seconds(gpus=1, batch_size=8, kernels=kernels, recompute=how)
         for how in ("none", "selective", "full")
     )
     assert none.recompute == 0.0
@@ -168,7 +168,7 @@ def test_recomputation_costs_time(kernels: str) -> None:
 def test_the_bubble_is_its_textbook_share(pp: int, m: int, v: int) -> None:
     found = predict_step(
         custom("gpt2", num_layers=16, hidden=2048, vocab=8),  # nearly no ends
-        Layout(gpus=pp, pp=pp, grad_accum=m, interleave=v, micro_batch=4, engine="megatron"),
+        Layout(gpus=pp, pp=pp, grad_accum=m, interleave=v, batch_size=4, engine="megatron"),
         A100,
     )
     ideal = found.forward + found.backward + found.pipeline_comm
@@ -179,10 +179,10 @@ def test_devices_that_share_do_not_lose_work() -> None:
     """4 × 4 × 4 devices compute together at least what one would, and not much more."""
     shape = custom("gpt2", num_layers=16, hidden=4096, num_heads=32, vocab=51200)
     words = {"kernels": "flash", "engine": "megatron", "sequence_parallel": 1}
-    one = predict_step(shape, Layout(gpus=1, micro_batch=4, grad_accum=16, **words), A100)  # type: ignore[arg-type]
+    one = predict_step(shape, Layout(gpus=1, batch_size=4, grad_accum=16, **words), A100)  # type: ignore[arg-type]
     many = predict_step(
         shape,
-        Layout(gpus=64, tp=4, pp=4, micro_batch=4, grad_accum=4, **words),  # type: ignore[arg-type]
+        Layout(gpus=64, tp=4, pp=4, batch_size=4, grad_accum=4, **words),  # type: ignore[arg-type]
         A100,
     )
     alone = one.forward + one.backward
@@ -194,7 +194,7 @@ def test_what_an_engine_hides() -> None:
     shape = named("llama-7B")
     kinds = {
         engine: predict_step(
-            shape, Layout(gpus=16, gpus_per_node=8, micro_batch=2, seq=2048, engine=engine), A100
+            shape, Layout(gpus=16, gpus_per_node=8, batch_size=2, seq_len=2048, engine=engine), A100
         )
         for engine in ("ddp", "megatron")
     }
@@ -209,7 +209,7 @@ def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
     def traffic(zero: int, accum: int) -> float:
         found = predict_step(
             shape,
-            Layout(gpus=8, zero=zero, grad_accum=accum, micro_batch=1, seq=512, engine="fsdp"),
+            Layout(gpus=8, zero=zero, grad_accum=accum, batch_size=1, seq_len=512, engine="fsdp"),
             A100,
         )
         return float(found.overlapped + found.data_comm)
@@ -219,7 +219,7 @@ def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
 
 
 def test_hybrid_sharding_gathers_inside_the_node() -> None:
-    shape, words = named("llama-7B"), {"zero": 3, "engine": "fsdp", "seq": 512}
+    shape, words = named("llama-7B"), {"zero": 3, "engine": "fsdp", "seq_len": 512}
     slow = rates(fabric=12.5e9)
     whole = predict_step(shape, Layout(gpus=64, **words), slow)  # type: ignore[arg-type]
     hybrid = predict_step(shape, Layout(gpus=64, shard_size=8, **words), slow)  # type: ignore[arg-type]
@@ -233,10 +233,17 @@ def test_offloading_takes_its_time() -> None:
     assert seconds(shape=SMALL, gpus=1, offload="disk").offload > off.offload
 
 
+def test_fsdp_brings_offloaded_weights_for_each_pass() -> None:
+    away = {"shape": SMALL, "gpus": 1, "engine": "fsdp", "offload": "host"}
+    both, forward = (seconds(**away, zero=zero).offload for zero in (3, 2))
+    assert both > forward >= seconds(shape=SMALL, gpus=1, offload="host").offload
+    assert seconds(**away, zero=3, grad_accum=4).offload > 2 * both
+
+
 def test_adapters_have_no_gradients_of_weights() -> None:
     shape = named("llama-8B")
     full, lora = (
-        predict_step(shape, Layout(gpus=1, micro_batch=2, seq=2048, lora_rank=rank), A100)
+        predict_step(shape, Layout(gpus=1, batch_size=2, seq_len=2048, lora_rank=rank), A100)
         for rank in (0, 8)
     )
     assert lora.backward < 0.75 * full.backward
@@ -247,7 +254,7 @@ def test_heads_of_odd_widths_are_charged() -> None:
     even, odd = (
         predict_step(
             custom("gpt2", num_layers=8, hidden=13824, num_heads=heads),
-            Layout(gpus=8, tp=8, kernels="fused", engine="megatron", seq=2048),
+            Layout(gpus=8, tp=8, kernels="fused", engine="megatron", seq_len=2048),
             A100,
         )
         for heads in (96, 128)  # of 144 and of 108
@@ -274,7 +281,7 @@ def test_the_classic_story_of_two_cards(
 ) -> None:
     """GPT-2-medium on two RTX 3090 Ti, five samples each, Megatron, as published (tf-bench)."""
     layout = Layout(
-        gpus=2, gpus_per_node=2, micro_batch=5, grad_accum=accum, kernels="fused", engine="megatron"
+        gpus=2, gpus_per_node=2, batch_size=5, grad_accum=accum, kernels="fused", engine="megatron"
     )
     found = predict_step(named("gpt2-medium"), layout, rates("RTX 3090 Ti", link=link))
     assert 10.0 * accum / found.total == pytest.approx(rate, rel=0.10)
@@ -316,7 +323,7 @@ def test_recomputing_a_block_repeats_its_tensor_exchanges() -> None:
 
 def test_what_hides_still_costs_its_share_of_the_computation() -> None:
     words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": 3, "engine": "fsdp"}
-    layout, c = Layout(**words, micro_batch=64), fitted()
+    layout, c = Layout(**words, batch_size=64), fitted()
     found = predict_step(GPT, layout, A100)
     none = predict_step(GPT, layout, A100, constants=dataclasses.replace(c, contention=0.0))
     assert found.overlapped == none.overlapped > 0.0

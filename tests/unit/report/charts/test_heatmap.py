@@ -27,7 +27,7 @@ BERT |= {"hidden": 1024, "heads": 16, "ffn": 4096}
 
 
 def layer(batch: int, seq: int, value: float | None, **more: object) -> Record:
-    case = {**BERT, "batch": batch, "seq": seq}
+    case = {**BERT, "batch_size": batch, "seq_len": seq}
     return point("layer", case, value, **({"metric": "flop_rate", "unit": "FLOP/s"} | more))
 
 

@@ -18,22 +18,24 @@ from trainrig.train.config import Experiment, to_dict
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference
 
-BASE = Experiment(model="gpt2", batch=4, seq=16, steps=2, dtype="fp32", warmup=0, nproc=2)
+BASE = Experiment(
+    model="gpt2", batch_size=4, seq_len=16, steps=2, precision="fp32", warmup=0, nproc=2
+)
 Weights = Mapping[str, torch.Tensor]
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {},
-    "ddp-accum": {"batch": 2, "grad_accum": 2},
-    "ddp-bf16-accum": {"batch": 2, "grad_accum": 2, "dtype": "bf16"},
+    "ddp-accum": {"batch_size": 2, "grad_accum": 2},
+    "ddp-bf16-accum": {"batch_size": 2, "grad_accum": 2, "precision": "bf16"},
     "ddp-recomputed": {"recompute": "full"},
     "zero-1": {"zero": 1},
-    "zero-1-bf16-accum": {"zero": 1, "batch": 2, "grad_accum": 2, "dtype": "bf16"},
+    "zero-1-bf16-accum": {"zero": 1, "batch_size": 2, "grad_accum": 2, "precision": "bf16"},
     "zero-2": {"zero": 2},
     "zero-3": {"zero": 3},
-    "zero-3-bf16": {"zero": 3, "dtype": "bf16", "recompute": "selective"},
-    "zero-3-accum": {"zero": 3, "batch": 2, "grad_accum": 2, "recompute": "full"},
+    "zero-3-bf16": {"zero": 3, "precision": "bf16", "recompute": "selective"},
+    "zero-3-accum": {"zero": 3, "batch_size": 2, "grad_accum": 2, "recompute": "full"},
     "zero-3-offload": {"zero": 3, "offload": "host"},
     "bert": {"model": "bert"},
-    "bert-accum": {"model": "bert", "batch": 2, "grad_accum": 2},
+    "bert-accum": {"model": "bert", "batch_size": 2, "grad_accum": 2},
     "bert-zero-3": {"model": "bert", "zero": 3},
     "plain": {"optimizer": "adamw-plain", "zero": 1},
 }
@@ -68,8 +70,8 @@ def references() -> list[tuple[Experiment, Probe, Weights]]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     alone = []
-    for change in ({}, {"dtype": "bf16"}, {"model": "bert"}):
-        own = BASE.replace(batch=8, nproc=1, **change)
+    for change in ({}, {"precision": "bf16"}, {"model": "bert"}):
+        own = BASE.replace(batch_size=8, nproc=1, **change)
         got = gloo_ranks.probe(own, 0, alone=True)
         alone.append((own, probe_in(got), gloo_ranks.clipped(own, 0, alone=True)))
     torch.set_num_threads(before)
@@ -86,7 +88,7 @@ def test_a_layout_computes_what_one_process_does(
 ) -> None:
     own = experiment(name)
     (reference,) = (probe for alone, probe, _ in references if is_reference(alone, own))
-    assert disagreement(probe_in(found[name]), reference, own.dtype) is None
+    assert disagreement(probe_in(found[name]), reference, own.precision) is None
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -101,8 +103,8 @@ def test_clipping_and_decay_move_weights_as_in_one_process(
     for weight, got in found[name]["weights"].items():
         moved = (expected[weight] - first[weight]).norm()
         # A rounding of bf16 is 2^-9 of a weight at most; here one more, of the reference.
-        rounding = 2.0**-8 * expected[weight].norm() if own.dtype == "bf16" else 0.0
-        near = (5e-2 if own.dtype == "bf16" else 1e-3) * moved
+        rounding = 2.0**-8 * expected[weight].norm() if own.precision == "bf16" else 0.0
+        near = (5e-2 if own.precision == "bf16" else 1e-3) * moved
         assert (got - expected[weight]).norm() <= near + rounding + 1e-6, weight
 
 

@@ -26,7 +26,7 @@ from trainrig.workload import ModelShape, custom
 SHAPE = custom("gpt2", num_layers=2, hidden=32, num_heads=2, vocab=128, max_positions=16)
 BERT = custom("bert", num_layers=1, hidden=32, num_heads=2, vocab=128, max_positions=16)
 TINY = Experiment(
-    model="tiny", batch=4, seq=16, steps=6, dtype="fp32", warmup=0, learning_rate=1e-2
+    model="tiny", batch_size=4, seq_len=16, steps=6, precision="fp32", warmup=0, lr=1e-2
 )
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ def batches_of(experiment: Experiment, vocab: int = 128, hidden: float = 0.0) ->
 
     def batches(step: int) -> Batch:
         random = np.random.default_rng((7, step))
-        tokens = random.integers(0, vocab, (experiment.samples, experiment.seq + 1))
+        tokens = random.integers(0, vocab, (experiment.samples, experiment.seq_len + 1))
         labels = tokens[:, 1:].copy()
         labels[random.random(labels.shape) < hidden] = -100
         labels[:, 0] = tokens[:, 1]
@@ -79,7 +79,7 @@ def assert_equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, dtype: str) -> None:
-    experiment = TINY.replace(dtype=dtype)
+    experiment = TINY.replace(precision=dtype)
     whole = engine_for(experiment)
     expected = train(whole, 6)
     first = engine_for(experiment)
@@ -118,8 +118,8 @@ def test_foreign_and_truncated_checkpoints_are_refused(tmp_path: Path) -> None:
     for name in ("cut.pt", "text.pt", "other.pt", "absent.pt"):
         with pytest.raises(DataError, match=name):
             checkpoint.load(engine, tmp_path / name)
-    with pytest.raises(DataError, match="learning_rate"):
-        checkpoint.load(engine_for(TINY.replace(learning_rate=1.0)), good)
+    with pytest.raises(DataError, match="lr = "):
+        checkpoint.load(engine_for(TINY.replace(lr=1.0)), good)
 
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def plain_sgd(experiment: Experiment, **how: Any) -> tuple[list[Row], dict[str, 
     engine = engine_for(experiment.replace(clip=0.0, steps=3), **how)
     engine.optimizer = torch.optim.SGD(
         engine.weights.groups(0.0),
-        lr=experiment.learning_rate,  # type: ignore[arg-type]
+        lr=experiment.lr,  # type: ignore[arg-type]
     )
     return train(engine, 3), weights_of(engine)
 
@@ -157,8 +157,8 @@ def test_accumulating_equals_one_large_batch(
     shape: ModelShape, dtype: str, tolerance: float
 ) -> None:
     """Also where the micro-batches have unlike numbers of targets."""
-    large = TINY.replace(dtype=dtype, batch=8, learning_rate=1e-1)
-    small = large.replace(batch=2, grad_accum=4)
+    large = TINY.replace(precision=dtype, batch_size=8, lr=1e-1)
+    small = large.replace(batch_size=2, grad_accum=4)
     batches = batches_of(large, hidden=0.5)
     rows, weights = plain_sgd(large, shape=shape, batches=batches)
     other_rows, other = plain_sgd(small, shape=shape, batches=batches)
@@ -226,7 +226,7 @@ def test_matrices_decay_and_vectors_do_not() -> None:
 
 def test_bf16_is_the_rounding_of_weights_that_are_updated_in_fp32() -> None:
     """Updates below bf16's step would be lost without masters."""
-    experiment = TINY.replace(dtype="bf16", learning_rate=1e-5, weight_decay=0.0)
+    experiment = TINY.replace(precision="bf16", lr=1e-5, weight_decay=0.0)
     engine = engine_for(experiment)
     before = weights_of(engine)
     train(engine, 3)
@@ -241,13 +241,13 @@ def test_bf16_is_the_rounding_of_weights_that_are_updated_in_fp32() -> None:
 
 def test_bf16_follows_fp32() -> None:
     wide = train(engine_for(TINY), 6)
-    narrow = train(engine_for(TINY.replace(dtype="bf16")), 6)
+    narrow = train(engine_for(TINY.replace(precision="bf16")), 6)
     for a, b in zip(wide, narrow, strict=True):
         assert b["loss"] == pytest.approx(a["loss"], rel=5e-3)
 
 
 def test_fp16_scales_its_loss_and_reports_it_unscaled() -> None:
-    engine = engine_for(TINY.replace(dtype="fp16"))
+    engine = engine_for(TINY.replace(precision="fp16"))
     rows = train(engine, 6)
     wide = train(engine_for(TINY), 1)
     assert engine.scaler.get_scale() > 1.0
@@ -256,17 +256,17 @@ def test_fp16_scales_its_loss_and_reports_it_unscaled() -> None:
 
 
 def test_fp16_resumes_with_the_scale_that_it_had(tmp_path: Path) -> None:
-    engine = engine_for(TINY.replace(dtype="fp16"))
+    engine = engine_for(TINY.replace(precision="fp16"))
     train(engine, 1)
     engine.scaler.update(new_scale=2.0**9)
     checkpoint.save(engine, tmp_path / "c.pt")
-    again = engine_for(TINY.replace(dtype="fp16"))
+    again = engine_for(TINY.replace(precision="fp16"))
     checkpoint.load(again, tmp_path / "c.pt")
     assert again.scaler.get_scale() == 2.0**9
 
 
 def test_fp16_leaves_out_an_update_that_overflowed() -> None:
-    engine = engine_for(TINY.replace(dtype="fp16"))
+    engine = engine_for(TINY.replace(precision="fp16"))
     weight = next(iter(engine.model.parameters()))
     weight.register_hook(lambda grad: grad * math.inf)
     before, scale = weights_of(engine), engine.scaler.get_scale()
@@ -371,7 +371,7 @@ def test_the_heads_gradients_are_backwards_wherever_they_are_computed(
         add(*given)
 
     monkeypatch.setattr(loss._Sums, "add", slow)
-    experiment = TINY.replace(batch=2, grad_accum=3)
+    experiment = TINY.replace(batch_size=2, grad_accum=3)
     batches = batches_of(experiment)
     row = train(Engine(experiment, SHAPE, batches=batches, watch=clock.watch()), 1)[0]
     assert row["backward"] == pytest.approx(0.015) == row["time"]
@@ -380,7 +380,7 @@ def test_the_heads_gradients_are_backwards_wherever_they_are_computed(
 
 def test_parts_of_all_micro_batches_are_added() -> None:
     clock = FakeClock()
-    experiment = TINY.replace(batch=2, grad_accum=3)
+    experiment = TINY.replace(batch_size=2, grad_accum=3)
     engine = SlowedEngine(experiment, SHAPE, batches=batches_of(experiment), watch=clock.watch())
     engine.clock = clock
     row = train(engine, 1)[0]

@@ -1,4 +1,11 @@
-"""What the words in a table's cells mean, and what is presumed where they are blank."""
+"""What the words in a table's cells mean, and what stands for those that are blank.
+
+Answers chip, precision, kernels, engine, link and the like of one row, as strangers spell them;
+what is not stated is noted in `Unstated` and widens the interval.  The numbers, and what follows
+from them, are `table`'s.  A chip's name that is short of a variant ("H100") stands for the one that
+is sold in most servers; one with the memory's size behind it is the chip of that size; names of no
+chip are refused: nothing is taken from a neighbour.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +13,13 @@ import math
 import re
 from collections.abc import Mapping
 
-from trainrig.catalog import Chip
+from trainrig.catalog import Chip, find_chip
+from trainrig.catalog.lookup import candidates
 from trainrig.errors import UsageError
-from trainrig.workload.layout import KERNELS, PRECISIONS, RECOMPUTE
+from trainrig.workload.layout import KERNELS, OFFLOAD, PRECISIONS, RECOMPUTE, STATES
 from trainrig.workload.model import ModelShape
 
 Row = Mapping[str, str]
-
-_ENGINES = (
-    # The first that the framework's name contains, so the most particular first.
-    ("megatron", "megatron"),
-    ("fsdp", "fsdp"),
-    ("torchtitan", "fsdp"),
-    ("pax", "fsdp"),
-    ("jax", "fsdp"),
-    ("nemo", "megatron"),
-    ("deepspeed", "deepspeed"),
-)
-
-
-_TORCH_2_1 = re.compile(r"torch 2\.[1-9]")
 
 _UNSURE = {
     "recompute": 0.15,
@@ -76,6 +70,76 @@ def _word(row: Row, name: str) -> str:
     return cell(row, name).lower()
 
 
+def whole(row: Row, name: str, default: int | None = None) -> int:
+    """A whole number from 0 of a cell.  UsageError where it is none, or blank without default."""
+    text = cell(row, name)
+    if not text:
+        if default is None:
+            raise UsageError(f"{name}: not stated")
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{name} = {text[:40]!r}: not a number") from None
+    if value != value or value != int(min(max(value, -1e18), 1e18)) or not 0 <= value < 2**31:
+        raise UsageError(f"{name} = {text[:40]}: a whole number from 0 was expected")
+    if value == 0 and name not in ("zero_stage", "dp", "cp", "ep"):
+        raise UsageError(f"{name} = 0: a whole number from 1 was expected")
+    return int(value)
+
+
+_MEMORY = re.compile(r"\s*[(-]?\s*(\d+)\s*g(?:i?b)?\)?\s*$", re.IGNORECASE)
+
+
+def chip_of(row: Row, missing: Unstated) -> Chip:
+    """The chip of a row; blank: what is printed of the hardware, where that is a chip's name."""
+    name, printed = cell(row, "chip"), cell(row, "hardware")
+    if not name and find_chip(printed) is None:
+        raise UsageError("chip: not stated, or none of the catalog")
+    if any(word in printed.lower() for word in ("limit", "capped", "custom")):
+        raise UsageError("hardware: printed with another power limit than the catalog's chip")
+    name = name or printed
+    found = find_chip(name) or _of_size(name) or _usual(name, missing)
+    if found is None:
+        raise UsageError(f"chip: {name[:60]!r} is not in the catalog")
+    return found
+
+
+def _of_size(name: str) -> Chip | None:
+    """``RTX 4090 24GB``: the chip without its memory, if that is its memory."""
+    stated = _MEMORY.search(name)
+    found = find_chip(name[: stated.start()]) if stated else None
+    if stated is None or found is None or found.memory is None:
+        return None
+    gigabytes = float(stated[1])
+    return found if 0.9 < found.memory / (gigabytes * 2**30) < 1.1 else None
+
+
+def _usual(name: str, missing: Unstated) -> Chip | None:
+    """``A100``: the module for servers, where all that fit are variants of one chip."""
+    fitting = candidates(name)
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    model = fitting[0].name.split()[0]  # "RTX" or "TPU" alone is a family, not a chip
+    if not any(letter.isdigit() for letter in model):
+        return None
+    missing.add("chip")
+    modules = [chip for chip in fitting if "SXM" in (chip.form_factor or "")]
+    return max(modules or fitting[:1], key=lambda chip: chip.memory or 0.0)
+
+
+_ENGINES = (
+    # The first that the framework's name contains, so the most particular first.
+    ("megatron", "megatron"),
+    ("fsdp", "fsdp"),
+    ("torchtitan", "fsdp"),
+    ("pax", "fsdp"),
+    ("jax", "fsdp"),
+    ("nemo", "megatron"),
+    ("deepspeed", "deepspeed"),
+)
+
+
 def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
     """From the framework's name; where it says nothing, from how the model is split."""
     framework = _word(row, "framework")
@@ -96,18 +160,16 @@ def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
 
 
 def states_of(row: Row, shape: ModelShape) -> str:
-    """Masters where apex is (NVIDIA's examples); all in bf16 where that is the framework's way.
+    """One of STATES; not stated: masters where apex is, all in bf16 where that is the usual way.
 
-    That is torchtune's and LitGPT's.  Models that are published in bf16 (the Llama family) are
-    loaded, and by scripts of one device trained, as they are.
+    torchtune trains so.  Models that are published in bf16 (the Llama family) are loaded, and by
+    scripts of one device trained, as they are.
     """
     framework = _word(row, "framework").replace(" ", "")
-    if "apex" in framework or "deeplearningexamples" in framework:
-        return "masters"
     is_loaded = framework.startswith("hftransformers") and shape.family == "llama"
-    is_bf16 = _word(row, "precision") == "bf16"
-    by_default = "torchtune" in framework or ("litgpt" in framework and is_bf16)
-    return "pure" if by_default or (is_loaded and is_bf16) else "auto"
+    is_pure = "torchtune" in framework or (is_loaded and _word(row, "precision") == "bf16")
+    usual = "masters" if "apex" in framework else "pure" if is_pure else "auto"
+    return _choice(row, "states", STATES, usual)
 
 
 _SPELLED = (
@@ -148,13 +210,12 @@ def recompute_of(row: Row, zero: int, missing: Unstated) -> str:
 
 
 def kernels_of(row: Row, chip: Chip, precision: str, missing: Unstated) -> str:
-    """One of KERNELS; not stated: fused attention, where precision, chip and code have it."""
-    framework = _word(row, "framework")
-    older = (chip.year or 2020) < 2020 or "deeplearningexamples" in framework.replace(" ", "")
-    default = "eager" if older or precision in ("fp32", "tf32") else "flash"
+    """One of KERNELS; not stated: fused attention, where precision and chip have it."""
+    framework, year = _word(row, "framework"), chip.year or 2020
+    default = "eager" if year < 2020 or precision in ("fp32", "tf32") else "flash"
     if "jax" in framework or "pax" in framework:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
-        is_later = "transformer engine" in framework or (chip.year or 2020) >= 2022
+        is_later = "transformer engine" in framework or year >= 2022
         default = "flash+fused" if is_later else "fused"
     stack = _choice(row, "kernel_stack", KERNELS, default, missing)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
@@ -162,30 +223,33 @@ def kernels_of(row: Row, chip: Chip, precision: str, missing: Unstated) -> str:
     return "flash" if stack == "eager" and _TORCH_2_1.search(framework) else stack
 
 
+_TORCH_2_1 = re.compile(r"torch 2\.[1-9]")
+
+
 def _choice(
-    row: Row, name: str, known: tuple[str, ...], default: str, missing: Unstated
-) -> str:  # fmt: skip
+    row: Row, name: str, known: tuple[str, ...], default: str, missing: Unstated | None = None
+) -> str:
     word = _word(row, name)
-    if not word:
-        missing.add(name)
-        return default
-    if word not in known:
+    if word and word not in known:
         raise UsageError(f"{name} {word[:40]!r}: one of {', '.join(known)}")
-    return word
+    if not word and missing is not None:
+        missing.add(name)
+    return word or default
 
 
-def is_binned(row: Row) -> bool:
-    """Batches are filled from bins of 64 tokens, so that the length that is printed is the longest.
+def software_of(row: Row) -> str:
+    """``torch1`` where the framework's name says so."""
+    return "torch1" if re.search(r"torch 1\.", _word(row, "framework")) else "current"
 
-    NVIDIA's BERT does so in its second phase, of 512 tokens (its README: LDDL).
+
+def offload_of(row: Row, engine: str, zero: int, missing: Unstated) -> str:
+    """One of OFFLOAD; not stated: none.
+
+    DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which takes
+    less memory: there it is not known, and the interval begins with it.
     """
-    framework = _word(row, "framework").replace(" ", "")
-    is_theirs = "deeplearningexamples" in framework and "bert" in _word(row, "model")
-    return is_theirs and _word(row, "kind") == "pretrain" and _word(row, "seq") == "512"
-
-
-BINNED = 5 / 8
-"""Mean length against the longest, where batches are filled from bins; presumed."""
+    is_unsure = engine == "deepspeed" and zero >= 2
+    return _choice(row, "offload", OFFLOAD, "none", missing if is_unsure else None)
 
 
 _LINKS = {
@@ -212,13 +276,11 @@ def link_of(row: Row, missing: Unstated) -> str | None:
 
 
 def fabric_of(row: Row, sizes: Mapping[str, int], missing: Unstated) -> float | None:
-    """B/s of a node into the network; blank: as the printed fabric, or as such nodes are sold."""
+    """B/s of a node into the network; blank: as such nodes are sold."""
     text = _word(row, "fabric_gbps_per_node")
     if not text:
         if sizes["gpus"] > sizes["gpus_per_node"]:
             missing.add("fabric_gbps_per_node")
-        if "omni-path" in _word(row, "interconnect"):  # ports of 100 Gbit/s, one for two GPUs
-            return 12.5e9 * max(1, sizes["gpus_per_node"] // 2)
         return None
     try:
         rate = float(text) / 8.0 * 1e9
