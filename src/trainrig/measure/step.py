@@ -15,8 +15,11 @@ from __future__ import annotations
 from trainrig.errors import UsageError
 from trainrig.measure.family import Family, Metric, Prepared, Unsupported
 from trainrig.record import Case
-from trainrig.workload import Step, Work, dtype_bytes, find, model_flops, parameters, step_ops
+from trainrig.workload import Step, Work, find, model_flops, step_ops
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory as needed
 from trainrig.workload.span_corruption import written_tokens
+from trainrig.workload.training_layout import training_layout
 
 SERVER = "trainrig.train.serve"
 PARTS = ("data_wait", "forward", "backward", "optimizer", "other")
@@ -104,29 +107,23 @@ def _metrics(case: Case) -> tuple[Metric, ...]:
     )
 
 
-def memory(case: Case) -> int:
-    """Bytes that a step needs on its device: an estimate from the counted operations.
+def layout_of(case: Case) -> Layout:
+    """The layout of one process that trains a case."""
+    batch, seq, accum = _numbers(case)
+    return training_layout(
+        find(str(case["model"])),
+        batch_size=batch,
+        seq_len=seq,
+        precision=str(case["precision"]),
+        grad_accum=accum,
+        recompute=str(case["recompute"]),
+        compiled=bool(case["compile"]),
+    )
 
-    Weights, gradients and moments in fp32, and weights and gradients once more in a narrower type;
-    what each operation writes is kept for backward: of all blocks, or with recomputation of one
-    block and each block's input (selective: the products' results of all).  Logits exist in chunks
-    only and are left out.
-    """
-    shape = find(str(case["model"]))
-    batch, seq, _ = _numbers(case)
-    size = dtype_bytes(str(case["precision"]))
-    weights = parameters(shape).total * (16 + (2 * size if size < 4 else 0))
-    forward = [op for op in step_ops(shape, _step(case)) if op.phase == "forward" and op.count > 1]
-    kept = sum(op.write_bytes * op.count for op in forward)
-    one_block = sum(op.write_bytes for op in forward)
-    inputs = (shape.num_layers + shape.num_decoder_layers) * batch * seq * shape.hidden * size
-    if case["recompute"] == "full":
-        return weights + inputs + one_block
-    if case["recompute"] == "selective":
-        products = ("matmul", "attention")
-        saved = sum(op.write_bytes * op.count for op in forward if op.kind in products)
-        return weights + inputs + saved + one_block
-    return weights + kept
+
+def memory(case: Case) -> int:
+    """Bytes of tensors that a step needs on its device."""
+    return int(needed(find(str(case["model"])), layout_of(case)).allocated)
 
 
 def _prepare(case: Case, device: str) -> Prepared:

@@ -269,34 +269,6 @@ class Foretold:
     interval: tuple[float, float]
 
 
-def layout_of(
-    *,
-    batch: int,
-    seq: int,
-    written: int = 0,
-    accum: int,
-    dtype: str,
-    recompute: str,
-    compiled: bool,
-) -> Layout:
-    """One process of our training: narrow weights with fp32 masters, torch's fused attention.
-
-    ``written``: tokens that an encoder-decoder writes (`workload.spans`).
-    """
-    return Layout(
-        gpus=1,
-        gpus_per_node=1,
-        batch_size=batch,
-        grad_accum=accum,
-        seq_len=seq,
-        target_seq_len=written,
-        precision=dtype,
-        recompute=recompute,
-        kernels="compiled" if compiled else "flash",
-        engine="plain",
-    )
-
-
 def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold, ...]:
     """What a step on one device will be measured as."""
     step = predict_step(shape, layout, rates)

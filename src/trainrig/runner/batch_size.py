@@ -1,6 +1,6 @@
 """Which batch size ``auto`` becomes: the largest that fits, by formula or by trying.
 
-Where a device's memory is known, the formula of `predict.fits` gives the first guess; else sizes
+Where a device's memory is known, the formula that `fits` uses gives the first guess; else sizes
 are doubled from 1 on until one does not fit.  Both end at a bound, for beyond it a step takes
 longer and says nothing new.  Either way the training itself is the proof: where it runs out of
 memory, half of it is next (`smaller`).
@@ -16,6 +16,7 @@ from trainrig.units import format_memory
 from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
+from trainrig.workload.training_layout import training_layout
 
 MOST = {"cpu": 16, "cuda": 4096}
 """Samples at once beyond which ``auto`` does not look."""
@@ -25,7 +26,6 @@ MARGIN = 2.0
 """The formula is a GPU's: on the host it was seen to say 1.6 times what was needed."""
 _AHEAD = 3
 """Steps whose samples are there at once: the loader's two, and the one that is trained."""
-_ENGINES = {0: "ddp", 1: "ddp", 2: "fsdp", 3: "fsdp"}
 
 
 def smaller(batch: int) -> int | None:
@@ -54,19 +54,30 @@ def by_doubling(own: Experiment, fits: Callable[[Experiment], bool]) -> int:
 
 
 def layout_of(own: Experiment) -> Layout:
-    """The layout as the predictor knows it."""
-    return Layout(
-        gpus=own.nproc,
+    """The layout of an experiment."""
+    return training_layout(
+        find(own.model),
         batch_size=own.batch_size,
-        grad_accum=own.grad_accum,
-        zero=own.zero,
-        shard_size=own.shard_size,
         seq_len=own.seq_len,
         precision=own.precision,
+        grad_accum=own.grad_accum,
         recompute=own.recompute,
-        engine=_ENGINES[own.zero] if own.nproc > 1 else "plain",
+        compiled=own.compile,
+        optimizer=_OPTIMIZERS[own.optimizer],
+        native=own.backend == "native",
+        nproc=own.nproc,
+        zero=own.zero,
+        shard_size=own.shard_size,
         offload=own.offload,
     )
+
+
+_OPTIMIZERS = {
+    "adamw": "adamw-fused",
+    "adamw-plain": "adamw",
+    "adamw-8bit": "adamw-8bit",
+    "sgd": "sgd",
+}
 
 
 def state_bytes(own: Experiment) -> int:

@@ -32,10 +32,8 @@ from trainrig.runner.predict import corrected
 from trainrig.runner.targets import Target
 from trainrig.store import find_runs, read_run
 from trainrig.train.config import Experiment
-from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 from trainrig.workload.model_lookup import find
-from trainrig.workload.span_corruption import written_tokens
 
 RUNS = 4
 """The newest runs that are looked into for rates."""
@@ -113,12 +111,12 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
     shape, constants = find(own.model), fitted()
     if not target.is_gpu:
         constants = dataclasses.replace(constants, hidden=0.0)
-    spread = as_predicted(own)
+    spread = layout_of(own)
     step = predict_step(shape, spread, rates, constants=constants)
     seconds = step.total
     if own.backend == "native" and own.nproc > 1:
         one = own.replace(nproc=1, zero=0, offload="none")
-        alone = predict_step(shape, as_predicted(one), rates)
+        alone = predict_step(shape, layout_of(one), rates)
         seconds = alone.total - alone.optimizer + step.optimizer + step.offload + step.data_comm
     wide = math.exp(math.hypot(step.spread, 0.0 if target.is_gpu else _UNSURE_CORE))
     return Foretold(
@@ -128,7 +126,7 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
 
 def _memory(own: Experiment, target: Target) -> Foretold:
     """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
-    found = memory(find(own.model), as_predicted(own))
+    found = memory(find(own.model), layout_of(own))
     low, high = (float(end) for end in found.interval("allocated"))
     value = float(found.allocated)
     if not target.is_gpu:
@@ -165,31 +163,3 @@ def _of_a_core(rates: Rates, cores: int) -> Rates:
             "collective": "presumed: gloo over the loopback device",
         },
     )
-
-
-def as_predicted(own: Experiment) -> Layout:
-    """The layout in the predictor's words.
-
-    Our engine computes with narrow weights of fp32 masters, in blocks whose norms and activations
-    are single kernels and with a loss in chunks, on several ranks as on one; Trainer trains by
-    autocast, what the model's family has as it is.
-    """
-    layout = layout_of(own).replace(
-        dropout="no",
-        kernels="compiled" if own.compile else "flash",
-        optimizer=_OPTIMIZERS[own.optimizer],
-        target_seq_len=written_tokens(find(own.model), own.seq_len),
-    )
-    if own.backend != "native":
-        return layout.replace(engine="ddp" if layout.engine == "plain" else layout.engine)
-    if own.nproc > 1 and not own.compile:
-        layout = layout.replace(kernels="flash+fused")
-    return layout if layout.engine == "fsdp" else layout.replace(states="masters")
-
-
-_OPTIMIZERS = {
-    "adamw": "adamw-fused",
-    "adamw-plain": "adamw",
-    "adamw-8bit": "adamw-8bit",
-    "sgd": "sgd",
-}

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.errors import DataError, TrainrigError
-from trainrig.predict.prediction import CONFIDENCE, Foretold, foretell, layout_of
+from trainrig.measure import step
+from trainrig.predict.prediction import CONFIDENCE, Foretold, foretell
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.scenario import Measured
 from trainrig.record import Record, Status, new_id
 from trainrig.store import RunData, read_run
-from trainrig.workload.layout import Layout
 from trainrig.workload.model_lookup import find
-from trainrig.workload.span_corruption import written_tokens
 
 if TYPE_CHECKING:  # a prediction does not wait for what plans measurements
     from trainrig.runner.plan import Task
@@ -73,7 +72,7 @@ def predict_training(
     own = _newest(r for r in points if r.device == task.target.name and r.is_usable)
     try:
         rates = rates_of_records(own, task.target.chip)
-        found = foretell(find(str(task.case["model"])), _layout(task), rates)
+        found = foretell(find(str(task.case["model"])), step.layout_of(task.case), rates)
     except TrainrigError as error:
         reason = f"no target known: {error.message}"
         missing = bare.replace(id=new_id(), metric="time", unit="s", conditions=FROM_RATES)
@@ -82,20 +81,6 @@ def predict_training(
     records = [corrected(bare, one, source, corrections or {}) for one in found]
     has_grounds = expected.value is not None
     return tuple(r for r in records if r.metric != "flop_rate" or not has_grounds)
-
-
-def _layout(task: Task) -> Layout:
-    case = task.case
-    seq = int(str(case["seq_len"]))
-    return layout_of(
-        batch=int(str(case["batch_size"])),
-        seq=seq,
-        written=written_tokens(find(str(case["model"])), seq),
-        accum=int(str(case["grad_accum"])),
-        dtype=str(case["precision"]),
-        recompute=str(case["recompute"]),
-        compiled=bool(case["compile"]),
-    )
 
 
 def _newest(points: Iterable[Record]) -> list[Record]:

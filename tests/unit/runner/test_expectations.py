@@ -13,9 +13,9 @@ import pytest
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Record, Status
+from trainrig.runner.batch_size import layout_of
 from trainrig.runner.experiment_forecast import (
     Grounds,
-    as_predicted,
     forecast,
     grounds_of,
 )
@@ -131,14 +131,14 @@ def test_the_newest_undisturbed_point_of_a_case_counts() -> None:
 
 
 def test_layouts_in_the_predictors_words() -> None:
-    assert as_predicted(OWN).engine == "plain"
-    assert as_predicted(OWN.replace(nproc=2, zero=1)).engine == "ddp"
-    assert as_predicted(OWN.replace(nproc=2, zero=3)).engine == "fsdp"
-    assert as_predicted(OWN.replace(backend="huggingface")).engine == "ddp"
-    assert as_predicted(OWN.replace(nproc=2, precision="bf16")).states == "masters"
-    assert as_predicted(OWN.replace(backend="huggingface", precision="bf16")).states == "auto"
-    assert as_predicted(OWN.replace(optimizer="adamw-plain")).optimizer == "adamw"
-    assert as_predicted(OWN.replace(compile=True)).kernels == "compiled"
+    assert layout_of(OWN).engine == "plain"
+    assert layout_of(OWN.replace(nproc=2, zero=1)).engine == "ddp"
+    assert layout_of(OWN.replace(nproc=2, zero=3)).engine == "fsdp"
+    assert layout_of(OWN.replace(backend="huggingface")).engine == "ddp"
+    assert layout_of(OWN.replace(nproc=2, precision="bf16")).states == "masters"
+    assert layout_of(OWN.replace(backend="huggingface", precision="bf16")).states == "auto"
+    assert layout_of(OWN.replace(optimizer="adamw-plain")).optimizer == "adamw"
+    assert layout_of(OWN.replace(compile=True)).kernels == "compiled"
 
 
 def test_the_ledger_joins_what_was_written_first() -> None:
@@ -185,7 +185,7 @@ def test_foretelling_loads_no_torch() -> None:
     code = (
         "import sys; from trainrig.runner import experiment_forecast as f; "
         "from trainrig.train.config import Experiment; "
-        "f.as_predicted(Experiment()); print('torch' in sys.modules)"
+        "f.layout_of(Experiment()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

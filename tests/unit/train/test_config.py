@@ -176,7 +176,7 @@ def test_memory_grows_with_the_batch_and_shrinks_with_recomputation() -> None:
     assert weights < full < selective < none
     twice = step.memory(case(batch_size=16))
     assert twice - none == step.memory(case(batch_size=24)) - twice > 0
-    assert step.memory(case(batch_size=16, grad_accum=4)) == step.memory(case(batch_size=16))
+    assert 1.0 < step.memory(case(batch_size=16, grad_accum=4)) / twice < 1.05
 
 
 def test_a_step_is_not_timed_by_the_loop() -> None:

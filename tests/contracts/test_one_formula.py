@@ -1,0 +1,150 @@
+"""One formula: parameters of a rank and bytes of a GPU are the same numbers for all who ask."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainrig.catalog import require_chip
+from trainrig.measure import step as qualified_step
+from trainrig.predict.legal import is_legal
+from trainrig.predict.prediction import answer
+from trainrig.predict.scenario import Question, Site
+from trainrig.predict.search import price
+from trainrig.predict.search.memory_options import fit
+from trainrig.predict.search.space import Space
+from trainrig.predict.step.communication import Mesh
+from trainrig.runner import experiment_forecast
+from trainrig.runner.batch_size import guess, layout_of
+from trainrig.runner.targets import Target
+from trainrig.train.config import Experiment, case_of
+from trainrig.workload import NAMED, ModelShape, named, parameters
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory
+from trainrig.workload.memory.pipeline_stage import stage_of
+from trainrig.workload.model import lora_parameters
+
+MODELS = sorted(NAMED)
+CHIP = require_chip("A100 SXM4 80GB")
+
+
+def layouts(shape: ModelShape) -> list[Layout]:
+    """A grid of what can be run: every engine, split, stage of ZeRO, with and without adapters."""
+    grid = itertools.product(
+        ("plain", "ddp", "fsdp", "megatron", "deepspeed"), (1, 2), (1, 2), (0, 1, 2, 3), (0, 8)
+    )
+    every = [
+        Layout(
+            gpus=1 if engine == "plain" else 8,
+            tp=tp,
+            pp=pp,
+            zero=zero,
+            lora_rank=rank,
+            engine=engine,
+            grad_accum=4,
+            seq_len=128,
+            offload="host" if engine == "deepspeed" and zero == 2 else "none",
+        )
+        for engine, tp, pp, zero, rank in grid
+    ]
+    return [layout for layout in every if is_legal(shape, layout)]
+
+
+def by_hand(shape: ModelShape, layout: Layout, *, last: bool) -> float:
+    """Of one rank of the first or last stage: matrices are split, norms are not."""
+    h, norm = shape.hidden, shape.hidden * (2 if shape.norm_bias else 1)
+    whole = parameters(shape)
+    blocks, crossed = shape.num_layers, shape.num_decoder_layers
+    num_norms = 2 * blocks + 3 * crossed
+    final = whole.norms - num_norms * norm
+    matrices, norms = whole.attention + whole.ffn, num_norms * norm
+    ends = whole.embedding + whole.head
+    if layout.pp > 1:
+        assert not crossed and h
+        matrices, norms = matrices / layout.pp, norms / layout.pp
+        ends = (whole.head + shape.tied * whole.embedding) if last else whole.embedding
+        final *= last
+    return (matrices + ends) / layout.tp + norms + final
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_memory_and_time_count_the_same_parameters(model: str) -> None:
+    shape = named(model)
+    found = layouts(shape)
+    assert len(found) >= 10
+    for layout in found:
+        stages = [stage_of(shape, layout, last=last) for last in (False, True)][-int(layout.pp) :]
+        mesh = Mesh(shape, layout)
+        lasts = (False, True) if layout.pp > 1 else (True,)
+        for stage, last in zip(stages, lasts, strict=True):
+            expected = by_hand(shape, layout, last=last)
+            assert float(stage.num_parameters) == pytest.approx(expected, rel=1e-9), layout
+        most = max(float(stage.num_parameters) for stage in stages)
+        assert mesh.stage_parameters == pytest.approx([most], rel=1e-12), layout
+        trained = max(float(stage.num_trained) for stage in stages)
+        assert mesh.trained == pytest.approx([trained], rel=1e-12), layout
+        assert trained == most or layout.lora_rank
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
+    shape = named(model)
+    layout = Layout(engine="plain", seq_len=1, kernels="flash")
+    assert stage_of(shape, layout, last=True).num_parameters == parameters(shape).total
+    adapted = stage_of(shape, layout.replace(lora_rank=8), last=True)
+    assert adapted.num_trained == lora_parameters(shape, 8)
+    assert Mesh(shape, layout.replace(lora_rank=8)).trained == [lora_parameters(shape, 8)]
+
+
+def test_adapters_of_an_encoder_decoder() -> None:
+    """Each block has them, and cross-attention in the decoder's."""
+    shape, rank = named("t5-large"), 8
+    attention, ffn = 4 * 2 * 1024, 2 * (1024 + 4096)
+    assert lora_parameters(shape, rank) == rank * 24 * (3 * attention + 2 * ffn) == 8_650_752
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_predict_fits_and_plan_state_the_same_bytes(model: str) -> None:
+    shape = named(model)
+    for layout in layouts(shape)[::7]:
+        site = Site(chip=CHIP, gpus=int(layout.gpus))
+        question = Question(shape=shape, layout=layout, site=site)
+        needed = memory(shape, layout)
+        assert answer(question).memory == needed
+        space = Space(shape=shape, base=layout, global_batch=int(layout.global_batch))
+        assert price(space, layout, site.rates()).memory == needed.total
+    assert fit(question).memory == needed
+
+
+GPU = Target(torch_device="cuda:0", name=CHIP.name, index=0, memory_bytes=80 * 2**30, chip=CHIP)
+TRAININGS: list[dict[str, Any]] = [
+    {},
+    {"precision": "fp32", "recompute": "full"},
+    {"recompute": "selective", "grad_accum": 2, "compile": True},
+    {"nproc": 2, "zero": 1},
+    {"nproc": 4, "zero": 3},
+    {"nproc": 2, "backend": "huggingface"},
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("changes", TRAININGS, ids=str)
+def test_train_asks_with_the_layout_that_is_predicted(model: str, changes: dict[str, Any]) -> None:
+    """The batch search, what is predicted before training, and the step that qualifies."""
+    experiment = Experiment(model=model, batch_size=2, seq_len=128, device="cuda", **changes)
+    shape, layout = named(model), layout_of(experiment)
+    needed = memory(shape, layout)
+    batch = guess(experiment, 80 * 2**30)
+    if batch > 1:
+        assert memory(shape, layout.replace(batch_size=batch)).total <= 80 * 2**30
+        more = memory(shape, layout.replace(batch_size=batch + 1)).total
+        assert more > 80 * 2**30 or batch == 4096
+    predicted = experiment_forecast._memory(experiment, GPU)
+    assert predicted.value == float(needed.allocated)
+    if experiment.nproc == 1:
+        assert qualified_step.memory(case_of(experiment, "")) == needed.allocated
+    stage = stage_of(shape, layout, last=True)
+    assert np.asarray(stage.num_parameters) == pytest.approx(parameters(shape).total)
