@@ -36,7 +36,7 @@ def main() -> int:
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
         page.set_content(render_html([read_view(BUNDLE)]))
         page.add_style_tag(content="body, svg { font-family: Inter, system-ui, sans-serif }")
-        box = page.locator(".waterfall.hero").bounding_box()
+        box = page.locator(".waterfall.wide").first.bounding_box()
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": box["y"] + box["height"] + MARGIN}
         page.screenshot(path=PICTURE, full_page=True, clip=clip)
         browser.close()

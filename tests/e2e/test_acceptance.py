@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +87,35 @@ def test_a_stop_keeps_what_was_done(
     assert "| fails | not run | | |" in start("--list")[1]
 
 
+def ci(folder: Path, seconds: int) -> subprocess.CompletedProcess[str]:
+    """.ci/run where each part takes so many seconds by the clock, and make does nothing."""
+    clock = f"#!/bin/sh\nn=$(cat {folder}/now); echo $n; echo $((n + {seconds})) > {folder}/now\n"
+    (folder / "now").write_text("0")
+    programs = {name: "#!/bin/sh\n" for name in ("chromium", "fio", "gcc")}
+    for name, text in {**programs, "make": "#!/bin/sh\necho $*\n", "date": clock}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return subprocess.run(
+        [ROOT / ".ci" / "run"],
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_ci_prints_what_each_part_took_and_warns_above_twenty_minutes(tmp_path: Path) -> None:
+    done = ci(tmp_path, 61)
+    parts = [f"{name:<8}  1 min 01 s" for name in ("lint", "test", "smoke")]
+    assert done.stdout.splitlines() == [
+        *("lint", "test", "smoke", ""),
+        *parts,
+        "total     3 min 03 s",
+    ]
+    assert done.stderr == ""
+    assert "warning: longer than 20 minutes" in ci(tmp_path, 401).stderr
+
+
 def test_both_gates_are_started_by_make() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "TRAINRIG_GATE=smoke" in makefile and "tools/acceptance.py" in makefile
-    assert "part smoke" in (ROOT / ".ci" / "run").read_text()
