@@ -91,7 +91,7 @@ def ci(folder: Path, seconds: int) -> subprocess.CompletedProcess[str]:
     """.ci/run where each part takes so many seconds by the clock, and make does nothing."""
     clock = f"#!/bin/sh\nn=$(cat {folder}/now); echo $n; echo $((n + {seconds})) > {folder}/now\n"
     (folder / "now").write_text("0")
-    programs = {name: "#!/bin/sh\n" for name in ("chromium", "fio", "gcc")}
+    programs = dict.fromkeys(("chromium", "fio", "gcc"), "#!/bin/sh\n")
     for name, text in {**programs, "make": "#!/bin/sh\necho $*\n", "date": clock}.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
