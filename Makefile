@@ -35,7 +35,7 @@ LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 .PHONY: help setup qualify test smoke acceptance lint bench clean FORCE
 
 help: ## list what there is to make
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 	@echo
 	@echo 'make qualify ARGS="--budget 1m"     passes options to trainrig qualify'
 	@echo 'make qualify TORCH=existing         uses the torch that PYTHON=python3 has, and leaves it as it is'
