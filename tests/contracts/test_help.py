@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 
 from trainrig.cli.main import VERBS, cli
 from trainrig.cli.verb import Option, Verb
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Options that do nothing where they are left out: files to write, things to ask for besides.
 WITHOUT_DEFAULT = {
@@ -31,6 +34,10 @@ REFUSED = re.compile(
     r"|hopeless|rung\w*|knobs?|ladder|disturbed|odd|without (?:it|one)|so often|so called"
     r"|in turns|in all|all without)\b",
     re.IGNORECASE,
+)
+IN_DOCUMENTS = re.compile(
+    r"\b(foretell\w*|foretold|(?<![Cc]annot\s)tells?|told|said|heard|sittings?|strangers?|moot"
+    r"|hopeless|moods?|rungs?|knobs?|ladder|as found|in turns|so often)\b"
 )
 # What cannot be read without the line above it.
 OPENINGS = ("of ", "the same", "those", "that ", "what it", "whether it", "also ", "as ")
@@ -98,6 +105,20 @@ def test_many_options_stand_in_groups() -> None:
 def test_the_start_page_lists_every_verb_once_under_a_heading() -> None:
     page = CliRunner().invoke(cli, []).output
     assert re.findall(r"^  (\w+)  +[A-Z]", page, re.MULTILINE) == list(VERBS)
+
+
+DOCUMENTS = [
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md", "docs/classic.md"),
+    *("docs/definitions.md", "docs/experiments.md"),
+]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_in_plain_words(name: str) -> None:
+    """Keys of records are left alone: they stand in code marks."""
+    text = re.sub(r"`[^`]*`", "", (ROOT / name).read_text())
+    found = [(text[: m.start()].count("\n") + 1, m[0]) for m in IN_DOCUMENTS.finditer(text)]
+    assert found == []
 
 
 def test_the_rules_would_see_a_fault() -> None:
