@@ -255,6 +255,8 @@ class Verdict:
     reason: str
     """One sentence."""
     findings: tuple[Finding, ...] = ()
+    num_records: int | None = None
+    """Records that the run held when it was judged; None in a run of before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

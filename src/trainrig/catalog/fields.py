@@ -6,6 +6,7 @@ which unit; everything that shows a chip goes through it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -136,7 +137,10 @@ def chip_dict(chip: Chip) -> dict[str, object]:
 
     Fields that are not known are null.
     """
-    values = {field.json_name: _plain(getattr(chip, field.name)) for field in FIELDS}
+    values = {}
+    for field in FIELDS:
+        value = getattr(chip, field.name)
+        values[field.json_name] = list(value) if isinstance(value, tuple) else value
     names = {field.name: field.json_name for field in FIELDS}
     return {
         "name": chip.name,
@@ -144,7 +148,10 @@ def chip_dict(chip: Chip) -> dict[str, object]:
         "short_names": list(chip.short_names),
         **values,
         "computed_bandwidth_bytes_per_s": chip.computed_bandwidth,
-        "peaks": [_peak_dict(found) for found in sorted_peaks(chip)],
+        "peaks": [
+            {"field": peak.field, **dataclasses.asdict(peak), "rate_unit": peak.rate_unit}
+            for peak in sorted_peaks(chip)
+        ],
         "notes": chip.notes,
         "sources": {
             names.get(name, name): {
@@ -156,18 +163,3 @@ def chip_dict(chip: Chip) -> dict[str, object]:
             for name, origin in chip.provenance.items()
         },
     }
-
-
-def _peak_dict(peak: Peak) -> dict[str, object]:
-    return {
-        "field": peak.field,
-        "dtype": peak.dtype,
-        "accumulate": peak.accumulate,
-        "unit": peak.unit,
-        "rate": peak.rate,
-        "rate_unit": peak.rate_unit,
-    }
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value

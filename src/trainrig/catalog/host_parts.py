@@ -127,21 +127,13 @@ def cpu_peaks(
         for engine in _ENGINES
         if engine.flag in flags
     ]
-    return tuple(_claim(engine, cores, clock) for engine in _fastest(known))
-
-
-def _fastest(engines: list[_Engine]) -> list[_Engine]:
-    """The engine with the highest ceiling for each data type."""
-    best: dict[str, _Engine] = {}
-    for engine in engines:
-        other = best.get(engine.dtype)
-        if other is None or _most(engine) > _most(other):
-            best[engine.dtype] = engine
-    return [best[dtype] for dtype in _BITS if dtype in best]
-
-
-def _most(engine: _Engine) -> int:
-    return engine.units[1] * _per_unit(engine)
+    claims = []
+    for dtype in _BITS:
+        engines = [engine for engine in known if engine.dtype == dtype]
+        if engines:
+            fastest = max(engines, key=lambda engine: engine.units[1] * _per_unit(engine))
+            claims.append(_claim(fastest, cores, clock))
+    return tuple(claims)
 
 
 def _per_unit(engine: _Engine) -> int:

@@ -141,7 +141,8 @@ def survey(corpus: Corpus) -> Survey:
     if not documents:
         count = len(corpus.files)
         found = f"{count} file{'' if count == 1 else 's'}"
-        raise DataError(f"no text in {found}{_example(skipped)}", _TEXT_HINT)
+        example = f" ({skipped[0].path}: {skipped[0].reason})" if skipped else ""
+        raise DataError(f"no text in {found}{example}", _TEXT_HINT)
     return Survey(
         sha256=digest.hexdigest(),
         num_documents=documents,
@@ -162,10 +163,6 @@ def is_heldout(data: bytes) -> bool:
     return chance(data) < 0.05
 
 
-def _example(skipped: list[Skipped]) -> str:
-    return f" ({skipped[0].path}: {skipped[0].reason})" if skipped else ""
-
-
 def _walk(folder: Path, unwanted: re.Pattern[str]) -> Iterator[Path]:
     """The files below ``folder`` in the order of their paths, without unwanted names."""
 
@@ -183,8 +180,11 @@ def _read_file(path: Path) -> Iterator[TextDocument | Skipped]:
     elif path.suffix in JSON_LINES:
         with path.open("rb") as file:
             yield from _read_lines(path, file)
+    elif b"\0" in (raw := path.read_bytes()):
+        yield Skipped(path=str(path), reason="binary: it has NUL bytes")
     else:
-        yield _decode(str(path), path.read_bytes())
+        text = raw.decode("utf-8-sig", "replace")
+        yield _judge(str(path), text, text.count("\ufffd") - raw.count("\ufffd".encode()))
 
 
 def _read_lines(path: Path, file: BinaryIO) -> Iterator[TextDocument | Skipped]:
@@ -208,13 +208,6 @@ def _parse_line(place: str, line: bytes) -> TextDocument | Skipped:
     # JSON can spell half a surrogate pair, which is no character
     whole, replaced = _SURROGATES.subn("\ufffd", text)
     return _judge(place, whole, replaced)
-
-
-def _decode(place: str, raw: bytes) -> TextDocument | Skipped:
-    if b"\0" in raw:
-        return Skipped(path=place, reason="binary: it has NUL bytes")
-    text = raw.decode("utf-8-sig", "replace")
-    return _judge(place, text, text.count("\ufffd") - raw.count("\ufffd".encode()))
 
 
 def _judge(place: str, text: str, replaced: int) -> TextDocument | Skipped:

@@ -74,25 +74,20 @@ class Loader(Generic[T]):
 
     def _run(self, start: int) -> None:
         step = start
-        while step != self._stop and self._wait_for_room():
+        while step != self._stop:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
+                if self._closed:
+                    return
             try:
                 batch = self._make(step)
             except BaseException as error:  # noqa: BLE001  it is raised again in __next__
-                self._fail(error)
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
                 return
             with self._changed:
                 if not self._closed:
                     self._ready.append(batch)
                 self._changed.notify_all()
             step += 1
-
-    def _wait_for_room(self) -> bool:
-        """True once a batch may be made, False once the loader is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
-            return not self._closed
-
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()

@@ -8,7 +8,7 @@ Masked: ``round(0.15 n)`` of the n positions that may be masked, the same number
 every sample, so that each step does the same work.  Of these, each by itself, 80 %
 become the mask token, 10 % a random id and 10 % stay (Devlin et al. 2019, 3.1).
 Spans: of random lengths, each replaced by a sentinel; the target is each sentinel with
-what it stands for (Raffel et al. 2020, 3.1.4).  How many: `workload.spans`.
+what it stands for (Raffel et al. 2020, 3.1.4).  How many: `workload.span_corruption`.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ anything is trained.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
-from trainrig.data.manifest import Tokens, open_part, read_manifest
+from trainrig.data.manifest import open_part, read_manifest
 from trainrig.errors import DataError, UsageError
 
 Batches: TypeAlias = CausalBatches | MaskedBatches | SpanBatches
+T = TypeVar("T")
 OBJECTIVES = ("causal", "masked", "spans")
 
 
@@ -41,34 +42,25 @@ def open_batches(
     if objective == "causal":
         return CausalBatches(**common)
     if objective == "masked":
-        return MaskedBatches(**common, **_masked(folder, info))
+        around = None if info.cls is None or info.sep is None else (info.cls, info.sep)
+        mask = _needed(folder, "mask token", info.mask)
+        return MaskedBatches(**common, mask=mask, vocab_size=info.vocab_size, around=around)
     if objective == "spans":
-        return SpanBatches(**common, **_spans(folder, info))
+        sentinels = "sentinels <extra_id_0>, <extra_id_1>, ..."
+        return SpanBatches(
+            **common,
+            sentinels=tuple(_needed(folder, sentinels, info.sentinels or None)),
+            end=_needed(folder, "end token", info.end),
+            pad=_needed(folder, "padding token", info.pad),
+        )
     raise UsageError(f"no objective {objective}", f"use one of {', '.join(OBJECTIVES)}")
 
 
-def _masked(folder: Path, info: Tokens) -> dict[str, Any]:
-    around = None if info.cls is None or info.sep is None else (info.cls, info.sep)
-    mask = _needed(folder, "mask", info.mask)
-    return {"mask": mask, "vocab_size": info.vocab_size, "around": around}
-
-
-def _spans(folder: Path, info: Tokens) -> dict[str, Any]:
-    if not info.sentinels:
-        raise _lacks(folder, "sentinels <extra_id_0>, <extra_id_1>, ...")
-    end, pad = _needed(folder, "end", info.end), _needed(folder, "padding", info.pad)
-    return {"sentinels": tuple(info.sentinels), "end": end, "pad": pad}
-
-
-def _needed(folder: Path, name: str, token: int | None) -> int:
-    if token is None:
-        raise _lacks(folder, f"{name} token")
-    return token
-
-
-def _lacks(folder: Path, what: str) -> DataError:
-    return DataError(
-        f"the tokenizer of {folder} has no {what}",
-        "prepare the text with trainrig data prepare without --tokenizer, which trains one "
-        "that has all special tokens",
-    )
+def _needed(folder: Path, what: str, tokens: T | None) -> T:
+    if tokens is None:
+        raise DataError(
+            f"the tokenizer of {folder} has no {what}",
+            "prepare the text with trainrig data prepare without --tokenizer, which trains one "
+            "that has all special tokens",
+        )
+    return tokens

@@ -103,13 +103,19 @@ def prepare(
     corpus = open_corpus(texts)
     found = survey(corpus)
     _report_survey(found, say)
-    out = out or parent / _name(corpus, found, given, vocab_size)
+    kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
+    out = out or parent / f"{corpus.name}-{found.sha256[:8]}-{kind}"
     existing = _existing(out, found, given, vocab_size)
     if existing is not None:
         return PreparedText(folder=out, manifest=existing, reused=True)
     with _draft_of(out) as draft:
         split = _Split(corpus=corpus, survey=found)
-        coder = given or _train(split, vocab_size, say)
+        coder = given
+        if coder is None:
+            say(f"training a byte-level BPE of {vocab_size} entries")
+            coder = train_tokenizer(split.to_learn(), vocab_size)
+            if coder.info.vocab_size < vocab_size:
+                say(f"the text gives a vocabulary of {coder.info.vocab_size} only")
         say(f"encoding with a vocabulary of {coder.info.vocab_size}")
         manifest = _write(draft, split, coder)
         (draft / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -167,7 +173,8 @@ class _Split:
                 yield ("heldout" if is_heldout(data) else "train"), text
                 continue
             cut = len(text) - max(1, math.floor(_TAIL * len(text)))
-            yield from ((name, part) for name, part in _halves(text, cut) if part)
+            halves = (("train", text[:cut]), ("heldout", text[cut:]))
+            yield from ((name, part) for name, part in halves if part)
         if digest.hexdigest() != self.survey.sha256:
             raise DataError("the text changed while it was read", "prepare it again")
 
@@ -180,22 +187,12 @@ class _Split:
                 yield text
 
 
-def _halves(text: str, cut: int) -> tuple[tuple[str, str], tuple[str, str]]:
-    return ("train", text[:cut]), ("heldout", text[cut:])
-
-
-def _train(split: _Split, vocab_size: int, say: Say) -> TextTokenizer:
-    say(f"training a byte-level BPE of {vocab_size} entries")
-    coder = train_tokenizer(split.to_learn(), vocab_size)
-    if coder.info.vocab_size < vocab_size:
-        say(f"the text gives a vocabulary of {coder.info.vocab_size} only")
-    return coder
-
-
 def _write(draft: Path, split: _Split, coder: TextTokenizer) -> Manifest:
     (draft / TOKENIZER).write_bytes(coder.content)
     sizes = _encode(draft, split, coder)
-    parts = {name: _open(draft, name) for name in PARTS}
+    if not all((draft / f"{name}.bin").stat().st_size for name in PARTS):
+        raise DataError("there is too little text to hold some of it out", "prepare more text")
+    parts = {name: open_indexed(draft / name) for name in PARTS}
     unknown = _unknown_share(coder, parts)
     found = split.survey
     return Manifest(
@@ -239,12 +236,6 @@ def _encode(draft: Path, split: _Split, coder: TextTokenizer) -> dict[str, int]:
     return sizes
 
 
-def _open(draft: Path, name: str) -> Indexed:
-    if not (draft / f"{name}.bin").stat().st_size:
-        raise DataError("there is too little text to hold some of it out", "prepare more text")
-    return open_indexed(draft / name)
-
-
 def _part(draft: Path, indexed: Indexed, num_bytes: int) -> Part:
     return Part(
         num_documents=indexed.num_documents,
@@ -283,11 +274,6 @@ def _report_survey(found: Survey, say: Say) -> None:
         say(f"skipped {len(found.skipped) - 5} more files that are no text")
     if found.num_replaced:
         say(f"replaced {found.num_replaced} characters that are not UTF-8")
-
-
-def _name(corpus: Corpus, found: Survey, given: TextTokenizer | None, vocab_size: int) -> str:
-    kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
-    return f"{corpus.name}-{found.sha256[:8]}-{kind}"
 
 
 def _existing(

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -125,7 +125,10 @@ def load_tokenizer(path: Path) -> TextTokenizer:
 
 def _describe(tokenizer: Tokenizer, content: bytes, *, vocab_asked: int | None) -> TextTokenizer:
     tokenizer.encode_special_tokens = True
-    roles = {role: _first_id(tokenizer, names) for role, names in _ROLES.items()}
+    roles: dict[str, int | None] = {}
+    for role, names in _ROLES.items():
+        listed = (tokenizer.token_to_id(name) for name in names)
+        roles[role] = next((number for number in listed if number is not None), None)
     sentinels = [tokenizer.token_to_id(name) for name in _SENTINELS]
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     info = Tokens(
@@ -136,21 +139,11 @@ def _describe(tokenizer: Tokenizer, content: bytes, *, vocab_asked: int | None) 
         **roles,
         sentinels=[number for number in sentinels if number is not None],
     )
-    unknown = _unknown_id(json.loads(content).get("model", {}), tokenizer)
+    model = json.loads(content).get("model", {})
+    unknown = model.get("unk_id")  # unigram models store the id, the others the token
+    if unknown is None and model.get("unk_token"):
+        unknown = tokenizer.token_to_id(model["unk_token"])
     return TextTokenizer(tokenizer=tokenizer, content=content, info=info, unknown=unknown)
-
-
-def _first_id(tokenizer: Tokenizer, names: tuple[str, ...]) -> int | None:
-    ids = (tokenizer.token_to_id(name) for name in names)
-    return next((number for number in ids if number is not None), None)
-
-
-def _unknown_id(model: dict[str, Any], tokenizer: Tokenizer) -> int | None:
-    """Unigram models store the id, the others the token."""
-    if model.get("unk_id") is not None:
-        return int(model["unk_id"])
-    name = model.get("unk_token")
-    return tokenizer.token_to_id(name) if name else None
 
 
 def _groups(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -46,7 +46,12 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
             )
         elif device.driver in _OTHER_DRIVERS:
             evidence = f"{shown} is held by {device.driver}"
-            yield finding(GPU_WITHOUT_DRIVER, "error", evidence, _release_fix(device.driver))
+            fix = f"install NVIDIA's driver, which replaces {device.driver}, and reboot"
+            if device.driver in ("vfio-pci", "pci-stub"):
+                fix = (
+                    "it is set aside for a virtual machine: run there, or bind the vendor's driver"
+                )
+            yield finding(GPU_WITHOUT_DRIVER, "error", evidence, fix)
         elif device.pci_id.startswith(NVIDIA_ID):
             yield _silent(snapshot, shown)
 
@@ -57,12 +62,6 @@ def _driver_fix(device: PciGpu) -> str:
     if device.pci_id.startswith(AMD_ID):
         return "install AMD's amdgpu driver and ROCm; then: rocm-smi"
     return f"install the vendor's driver; then: lspci -k -s {device.address}"
-
-
-def _release_fix(driver: str) -> str:
-    if driver in ("vfio-pci", "pci-stub"):
-        return "it is set aside for a virtual machine: run there, or bind the vendor's driver"
-    return f"install NVIDIA's driver, which replaces {driver}, and reboot; then: nvidia-smi"
 
 
 def _silent(snapshot: Snapshot, shown: str) -> Finding:

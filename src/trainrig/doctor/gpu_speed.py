@@ -32,12 +32,15 @@ _LIMIT_TOLERANCE = 0.99
 
 
 def _widths(snapshot: Snapshot) -> Iterator[Finding]:
-    slots = {device.address: device.slot for device in value_or(snapshot.pci_gpus, ())}
+    """NVML's maximum counts only those lanes of a card that its slot has too; the bus all."""
+    devices = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
     for gpu in gpus_of(snapshot):
-        width, card_width = gpu.link.width, _widest(snapshot, gpu)
-        slot = slots.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
-        if isinstance(width, int) and card_width is not None and width < card_width:
-            yield _narrow(gpu, width, card_width, slot.max_width if slot else None)
+        device = devices.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
+        widths = [gpu.link.max_width, device.link.max_width if device else None]
+        lanes = max((width for width in widths if isinstance(width, int)), default=0)
+        if isinstance(gpu.link.width, int) and gpu.link.width < lanes:
+            slot = device.slot.max_width if device else None
+            yield _narrow(gpu, gpu.link.width, lanes, slot)
 
 
 def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
@@ -57,13 +60,6 @@ def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = f"{indices_of(idle)} idle, with a slow link to save power"
         fix = "nothing, if it rises under load: trainrig bench copy"
         yield finding(PCIE_LINK_BELOW_MAX, "info", evidence, fix)
-
-
-def _widest(snapshot: Snapshot, gpu: Gpu) -> int | None:
-    """Lanes the card has: NVML's maximum counts only those that the slot has too."""
-    cards = [d for d in value_or(snapshot.pci_gpus, ()) if d.address == gpu.pci_address]
-    widths = [card.link.max_width for card in cards] + [gpu.link.max_width]
-    return max((width for width in widths if isinstance(width, int)), default=None)
 
 
 def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Finding:

@@ -18,7 +18,6 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 
 from trainrig.errors import DataError, StoreError
@@ -110,7 +109,9 @@ def unpack(path: Path, parent: Path) -> Path:
             raise StoreError(f"{folder} exists", "name another folder")
         draft = Path(tempfile.mkdtemp(prefix=".unpack-", dir=parent))
         try:
-            _write_files(draft, files)
+            for file, data in files.items():
+                (draft / file).parent.mkdir(parents=True, exist_ok=True)
+                (draft / file).write_bytes(data)
             draft.chmod(0o755)
             draft.rename(folder)  # all of it, or nothing
         except BaseException:
@@ -119,12 +120,6 @@ def unpack(path: Path, parent: Path) -> Path:
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror}") from None
     return folder
-
-
-def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    for file, data in files.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_bytes(data)
 
 
 def _check_hash(path: Path, raw: bytes) -> bytes:
@@ -162,7 +157,10 @@ def _read_archive(path: Path, data: bytes) -> tuple[str, dict[str, bytes]]:
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         for entry in archive:
             name, _, file = entry.name.partition("/")
-            if not _is_plain(entry) or not file or file in files:
+            # A sparse file may claim any size: only files of as many bytes as the archive holds.
+            regular = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
+            is_plain = regular and _SAFE_NAME.fullmatch(entry.name) is not None
+            if not is_plain or not file or file in files:
                 raise DataError(f"{path} is refused: it holds {entry.name[:80]!r}")
             names.add(name)
             content = archive.extractfile(entry)
@@ -170,9 +168,3 @@ def _read_archive(path: Path, data: bytes) -> tuple[str, dict[str, bytes]]:
     if len(names) != 1:
         raise DataError(f"{path} is refused: it holds {len(names)} runs, not one")
     return names.pop(), files
-
-
-def _is_plain(entry: tarfile.TarInfo) -> bool:
-    """A file of as many bytes as the archive holds: a sparse one may claim any size."""
-    regular = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
-    return regular and _SAFE_NAME.fullmatch(entry.name) is not None

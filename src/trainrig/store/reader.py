@@ -39,15 +39,8 @@ class RunData:
     """None when the run was cut off before it was judged."""
     problems: tuple[str, ...]
     """What was missing or torn, in words."""
-
-    @property
-    def lost(self) -> str | None:
-        """Why records that were once written are not here, if that is known."""
-        return next((each for each in self.problems if each in (_GONE, _TORN)), None)
-
-
-_GONE = f"{RECORDS} is gone"
-_TORN = "the last record was cut off while it was written"
+    lost: str | None
+    """The problem that cost records: they were once written and are not here."""
 
 
 def read_run(path: Path) -> RunData:
@@ -63,7 +56,12 @@ def read_run(path: Path) -> RunData:
     try:
         if path.is_dir():
             folder = path if (path / CONFIG).is_file() else _only_run(path)
-            return _parse(folder.resolve().name, folder, _folder_files(folder))
+            names = [CONFIG, MACHINE, RECORDS, VERDICT]
+            series = sorted((folder / SERIES).glob("[!.]*.jsonl"))
+            names += [f"{SERIES}/{file.name}" for file in series]
+            read = {name: read_file(folder / name) for name in names}
+            files = {name: data for name, data in read.items() if data is not None}
+            return _parse(folder.resolve().name, folder, files)
         exists = path.exists()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "check its permissions") from None
@@ -93,20 +91,17 @@ def _only_run(parent: Path) -> Path:
     raise DataError(f"not a run: {parent} has no {CONFIG}", "name a folder inside runs/")
 
 
-def _folder_files(folder: Path) -> dict[str, bytes]:
-    names = [CONFIG, MACHINE, RECORDS, VERDICT]
-    names += [f"{SERIES}/{file.name}" for file in sorted((folder / SERIES).glob("[!.]*.jsonl"))]
-    found = {name: read_file(folder / name) for name in names}
-    return {name: data for name, data in found.items() if data is not None}
-
-
 def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
     problems: list[str] = []
     config = parse_config(files.get(CONFIG), path)
     machine = _parse_object(MACHINE, files, problems)
+    lost = None
     if RECORDS not in files:
-        problems.append(_GONE)
-    records = _parse_records(files.get(RECORDS, b""), path, problems)
+        lost = f"{RECORDS} is gone"
+    elif files[RECORDS][-1:] not in (b"\n", b""):
+        lost = "the last record was cut off while it was written"
+    problems += [lost] if lost else []
+    records = _parse_records(files.get(RECORDS, b""), path)
     series = {
         Path(file).stem: _parse_series(data)
         for file, data in files.items()
@@ -115,6 +110,10 @@ def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
     verdict = None
     if VERDICT in files:
         verdict = verdict_from_json(files[VERDICT])
+        num_gone = (verdict.num_records or 0) - len(records)
+        if num_gone > 0 and lost is None:
+            lost = f"{num_gone} of its {verdict.num_records} records are gone"
+            problems.append(lost)
     else:
         problems.append("the run was cut off before its verdict")
     return RunData(
@@ -126,6 +125,7 @@ def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
         series=series,
         verdict=verdict,
         problems=tuple(problems),
+        lost=lost,
     )
 
 
@@ -144,12 +144,10 @@ def _parse_object(
     return found
 
 
-def _parse_records(data: bytes, path: Path, problems: list[str]) -> tuple[Record, ...]:
-    *lines, torn = data.split(b"\n")
-    if torn:
-        problems.append(_TORN)
+def _parse_records(data: bytes, path: Path) -> tuple[Record, ...]:
+    """The records; a torn last line is left out."""
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
             records.append(from_json(line))
         except DataError as error:

@@ -449,7 +449,7 @@ def test_a_corpus_that_changes_is_noticed(
 ) -> None:
     """While the tokenizer is trained, and while the text is encoded."""
     texts = [write(tmp_path / f"{number}.txt", story(number)) for number in range(30)]
-    name = "_train" if training else "_encode"
+    name = "train_tokenizer" if training else "_encode"
     genuine = getattr(room, name)
 
     def disturbed(*arguments: object) -> object:

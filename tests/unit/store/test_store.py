@@ -10,13 +10,14 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainrig.errors import DataError, StoreError
-from trainrig.record import SCHEMA_VERSION, Kind, Outcome, Record, Verdict, to_json
+from trainrig.record import SCHEMA_VERSION, Kind, Outcome, Record, Verdict, to_json, verdict_to_json
 from trainrig.store import (
     RunWriter,
     create_run,
@@ -28,6 +29,7 @@ from trainrig.store import (
 )
 
 _VERDICT = Verdict(outcome=Outcome.PASS, reason="all of it ran")
+_STORED = replace(_VERDICT, num_records=3)
 
 
 def make(number: int = 0, num_samples: int = 3) -> Record:
@@ -64,7 +66,7 @@ def numbers(path: Path) -> list[object]:
 
 def test_a_run_comes_back_whole(run: Path) -> None:
     data = read_run(run)
-    assert (data.name, data.path, data.verdict, data.problems) == (run.name, run, _VERDICT, ())
+    assert (data.name, data.path, data.verdict, data.problems) == (run.name, run, _STORED, ())
     assert data.config["schema"] == SCHEMA_VERSION
     assert (data.config["verb"], data.config["budget_s"]) == ("qualify", 240.0)
     assert data.machine == {"host": "h"}
@@ -329,7 +331,7 @@ def test_a_read_only_run_is_read_but_not_written(read_only: Path) -> None:
         with pytest.raises(StoreError, match="Read-only file system") as caught:
             write()
         assert "\n" not in caught.value.message
-    assert read_run(run).verdict == _VERDICT
+    assert read_run(run).verdict == _STORED
 
 
 def test_no_permission_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,9 +441,25 @@ def test_damaged_rows_of_a_series_are_left_out(run: Path) -> None:
     assert read_run(run).series["gpu0"] == ({"t": 1}, {"t": 2})
 
 
-def test_lost_records_are_said(run: Path) -> None:
-    (run / "records.jsonl").unlink()
-    assert read_run(run).problems == ("records.jsonl is gone",)
+def test_lost_records_are_named(run: Path) -> None:
+    records = run / "records.jsonl"
+    whole = records.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for left, problem in (
+        (b"".join(lines[:1]), "2 of its 3 records are gone"),
+        (b"", "3 of its 3 records are gone"),
+        (whole[:-5], "the last record was cut off while it was written"),
+    ):
+        records.write_bytes(left)
+        data = read_run(run)
+        assert (data.problems, data.lost) == ((problem,), problem)
+    records.unlink()
+    assert read_run(run).problems == (read_run(run).lost,) == ("records.jsonl is gone",)
+
+
+def test_a_run_of_before_has_no_count(run: Path) -> None:
+    (run / "verdict.json").write_text(verdict_to_json(_VERDICT))
+    assert (read_run(run).verdict, read_run(run).lost) == (_VERDICT, None)
 
 
 @pytest.mark.parametrize("schema", [SCHEMA_VERSION + 1, SCHEMA_VERSION - 1])
