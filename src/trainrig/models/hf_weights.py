@@ -67,7 +67,9 @@ def from_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
             raise DataError(f"{shape.name}: the weights have no {missing[0]!r}")
         native[pair.native] = pair.join([state[name] for name in pair.hf])
         used |= set(pair.hf)
-    extra = [name for name in state if name not in used and not _aside(shape, name)]
+    known = used | _copies(shape).keys()
+    aside = re.compile(_ASIDE[shape.family])
+    extra = [name for name in state if name not in known and not aside.search(name)]
     if extra:
         raise DataError(f"{shape.name}: nothing here takes the weight {extra[0]!r}")
     _check_sizes(shape, native)
@@ -104,10 +106,6 @@ _ASIDE = {
     "t5": r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
     "llama": r"\.rotary_emb\.inv_freq$",
 }
-
-
-def _aside(shape: ModelShape, name: str) -> bool:
-    return name in _copies(shape) or re.search(_ASIDE[shape.family], name) is not None
 
 
 def _copies(shape: ModelShape) -> dict[str, str]:

@@ -118,7 +118,9 @@ def run_block(block: nn.Module, *args: Any, recompute: str) -> Any:
         return block(*args)
     # No dropout here: nothing random has to be repeated.
     again = partial(checkpoint, block, *args, use_reentrant=False, preserve_rng_state=False)
-    return again(context_fn=_keep_products) if recompute == "selective" else again()
+    if recompute == "full":
+        return again()
+    return again(context_fn=partial(create_selective_checkpoint_contexts, _PRODUCTS))
 
 
 def check_choices(recompute: str, attention: str) -> None:
@@ -140,10 +142,6 @@ _PRODUCTS = [
     _ATEN._scaled_dot_product_cudnn_attention.default,
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
 ]
-
-
-def _keep_products() -> Any:
-    return create_selective_checkpoint_contexts(_PRODUCTS)
 
 
 def fill_normal(module: nn.Linear | nn.Embedding, std: float, generator: torch.Generator) -> None:
