@@ -99,7 +99,7 @@ def test_widths_between(browser: Any, width: int) -> None:
 def test_verdict_and_worst_level_are_above_the_fold(browser: Any) -> None:
     for width, height in ((390, 844), (1440, 900)):
         page = open_page(browser, render_html(VIEWS["eight GPUs, one odd"]()), width, "light")
-        for part in (".badge", ".worst .lead", "h1"):
+        for part in (".badge", ".lead.t-strong", "h1"):
             assert page.locator(part).first.bounding_box()["y"] < height * 0.6, part
         page.close()
 
