@@ -71,6 +71,13 @@ def format_quantity(value: float, unit: str) -> str:
     return f"{_digits(value / divisor)} {spelled}"
 
 
+def format_count(number: float) -> str:
+    """Three digits, and B for billions as the field counts tokens: ``12.3k``, ``140B``."""
+    steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (0.0, ""))
+    step, letter = next(found for found in steps if _three_digits(number) >= found[0])
+    return _digits(number / (step or 1.0)) + letter
+
+
 def format_memory(num_bytes: float) -> str:
     """A memory size with a binary prefix: ``24.0 GiB``."""
     return humanize.naturalsize(num_bytes, binary=True, format="%.1f")

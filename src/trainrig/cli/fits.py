@@ -12,7 +12,7 @@ from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHERE, giv
 from trainrig.cli.verb import json_option, options, verb
 
 if TYPE_CHECKING:
-    from trainrig.predict.search.memory_options import Fit
+    pass
 
 
 @verb("Does a training fit in memory, and which option saves most?")
@@ -35,22 +35,9 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     if as_json:
         click.echo(json.dumps(fit_dict(found), ensure_ascii=False))
     else:
-        _show(found)
+        from trainrig.cli.output import console
+        from trainrig.report.prediction_report import fits_document
+        from trainrig.report.render.terminal import print_document
+
+        print_document(fits_document(found), console())
     return EXIT_OK if found.fits else EXIT_FINDING
-
-
-def _show(found: Fit) -> None:
-    from trainrig.cli.output import console
-    from trainrig.report.fitting import fit_lines, headline, option_table, part_table
-
-    out = console()
-    style = "bold green" if found.fits else "bold red"
-    out.print(headline(found), style=style, markup=False, soft_wrap=True)
-    out.print()
-    out.print(part_table(found))
-    out.print()
-    for line in fit_lines(found):
-        out.print(line, markup=False)
-    if found.options:
-        out.print()
-        out.print(option_table(found))

@@ -11,7 +11,7 @@ import click
 from trainrig.cli.verb import PATH, json_option, option, verb
 
 if TYPE_CHECKING:
-    from trainrig.analysis.prediction_error import Correction, Ledger
+    pass
 
 
 @verb("Predictions of earlier runs beside what was measured.")
@@ -40,27 +40,9 @@ def command(runs: Path, fit: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(ledger_dict(ledger, corrections), ensure_ascii=False))
     else:
-        _show(ledger, corrections)
+        from trainrig.cli.output import console
+        from trainrig.report.prediction_report import ledger_document
+        from trainrig.report.render.terminal import print_document
+
+        print_document(ledger_document(ledger, corrections), console())
     return EXIT_OK
-
-
-def _show(ledger: Ledger, corrections: tuple[Correction, ...] | None) -> None:
-    from trainrig.analysis.prediction_error import MIN_RUNS, by_part, by_run
-    from trainrig.cli.output import console
-    from trainrig.report.ledger import correction_table, headline, summary_table
-
-    out = console()
-    out.print(headline(ledger), style="bold", markup=False)
-    for line in ledger.unread:
-        out.print(f"not read: {line}", style="dim", markup=False)
-    if ledger.entries:
-        out.print()
-        out.print(summary_table("part", by_part(ledger)))
-        out.print()
-        out.print(summary_table("run", by_run(ledger)))
-    if corrections is not None:
-        out.print()
-        if corrections:
-            out.print(correction_table(corrections))
-        else:
-            out.print(f"Nothing to fit: a part needs {MIN_RUNS} runs that foretold a step.")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from trainrig.cli.predict_options import FRAMEWORK, LATER, WHAT, WHAT_IF, WHERE, given
 from trainrig.cli.verb import PATH, json_option, option, options, verb
-
-if TYPE_CHECKING:
-    from trainrig.runner.layout_search import Planned
 
 _TOP = 10
 _search = partial(option, group="Search")
@@ -58,44 +55,17 @@ def command(
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
-        _show(found)
+        from trainrig.cli.output import console
+        from trainrig.report.prediction_report import plan_document
+        from trainrig.report.render.terminal import print_document
+
+        document = plan_document(
+            found.space,
+            found.search,
+            found.answer,
+            tokens=found.tokens,
+            upgrades=found.upgrades,
+            written=found.written,
+        )
+        print_document(document, console())
     return EXIT_OK if found.fits else EXIT_FINDING
-
-
-def _show(found: Planned) -> None:
-    from trainrig.cli.output import console
-    from trainrig.report.planning import (
-        best_table,
-        front_table,
-        gap_line,
-        headline,
-        tight_line,
-    )
-    from trainrig.report.prediction_report import count, duration, upgrade_table, where
-
-    out = console()
-    layout = found.search.best[0].layout
-    out.print(headline(found.space, found.search, where(layout, found.device)), style="bold")
-    if not found.fits:
-        out.print("Nothing fits in memory; the smallest layout is shown.", style="red")
-        out.print("More GPUs, --offload host, --optimizer adamw-8bit, or a smaller model.")
-    out.print()
-    limit = found.answer.rates.memory_bytes
-    out.print(best_table(found.space, found.search, limit))
-    if (tight := tight_line(found.search, limit)) is not None:
-        out.print(tight, style="dim")
-    if len(found.search.best) > 1:
-        out.print()
-        out.print(gap_line(*found.search.best[:2]), markup=False)
-    if len(found.search.front) > 1:
-        out.print()
-        out.print(front_table(found.space, found.search, limit))
-    if found.tokens is not None:
-        out.print()
-        words = duration(found.answer, found.tokens)
-        out.print(f"{count(found.tokens)} tokens: {words}", markup=False)
-    if found.upgrades:
-        out.print()
-        out.print(upgrade_table(found.upgrades))
-    for path in found.written:
-        out.print(f"wrote {path}", markup=False, soft_wrap=True)

@@ -69,7 +69,11 @@ def command(
             shown["upgrades"] = [one.to_dict() for one in ranked]
         click.echo(json.dumps(shown, ensure_ascii=False))
     else:
-        _show(found, tokens, ranked)
+        from trainrig.cli.output import console
+        from trainrig.report.prediction_report import prediction_document
+        from trainrig.report.render.terminal import print_document
+
+        print_document(prediction_document(found, tokens, ranked), console())
     return EXIT_OK if found.fits else EXIT_FINDING
 
 
@@ -85,34 +89,6 @@ def _upgrades(found: Answer, text: str) -> tuple[Ranked, ...]:
     return upgrades_of_answer(found, text)
 
 
-def _show(found: Answer, tokens: float | None, ranked: tuple[Ranked, ...]) -> None:
-    from trainrig.cli.output import console
-    from trainrig.report.prediction_report import (
-        answer_lines,
-        memory_table,
-        rate_lines,
-        time_table,
-        upgrade_table,
-    )
-
-    out = console()
-    head, *rest = answer_lines(found, tokens)
-    out.print(head, style="bold", markup=False)
-    out.print()
-    out.print(time_table(found))
-    out.print()
-    for line in rest:
-        out.print(line, markup=False)
-    out.print()
-    out.print(memory_table(found))
-    out.print()
-    for line in rate_lines(found):
-        out.print(line, style="dim", markup=False)
-    if ranked:
-        out.print()
-        out.print(upgrade_table(ranked))
-
-
 def _cases(path: Path, as_json: bool) -> int:
     """Every row of a table: an object each, or in words, with the errors where it was measured."""
     from trainrig.errors import EXIT_OK
@@ -122,7 +98,15 @@ def _cases(path: Path, as_json: bool) -> int:
         for row in predict_rows(read_rows(path)):
             click.echo(json.dumps(row, ensure_ascii=False))
         return EXIT_OK
-    from trainrig.predict.table_errors import table_text
+    from trainrig.cli.output import console
+    from trainrig.predict.table_errors import error_table, outcomes
+    from trainrig.report.prediction_report import cases_document
+    from trainrig.report.render.terminal import print_document
 
-    click.echo(table_text(read_rows(path)))
+    rows = list(read_rows(path))
+    found, refused = outcomes(rows)
+    if found:
+        click.echo(error_table(found, refused))
+    else:
+        print_document(cases_document(predict_rows(rows)), console())
     return EXIT_OK

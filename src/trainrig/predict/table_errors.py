@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from trainrig.errors import DataError, TrainrigError
 from trainrig.predict.step.calibration import SETTLED
-from trainrig.predict.table import Case, case_of, predict_rows, time_of
+from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_words import Row, cell
-from trainrig.units import format_memory, format_time
 
 GRADES = ("A", "B", "")
 """Those that count; a table without grades counts whole."""
@@ -180,31 +178,6 @@ def line(name: str, members: list[Outcome]) -> Line:
 def mean_of_medians(groups: list[Line]) -> float:
     """Each group counts the same."""
     return sum(one.median for one in groups) / len(groups)
-
-
-def table_text(rows: Iterable[Row]) -> str:
-    """How far off a table's predictions are; where no row was measured, the predictions."""
-    read = list(rows)
-    found, refused = outcomes(read)
-    if found:
-        return error_table(found, refused)
-    if not read:
-        return "The table is empty."
-    return "\n".join(_prediction(one) for one in predict_rows(read))
-
-
-def _prediction(found: dict[str, Any]) -> str:
-    """One row's prediction in words, or why there is none."""
-    if found["reason"] is not None:
-        return f"row {found['row']}: {found['reason']}"
-    low, high = found["interval"]["step_time_s"]
-    least, most = found["interval"]["memory_bytes_per_gpu"]
-    return (
-        f"row {found['row']}: {format_time(found['step_time_s'])} a step"
-        f" ({format_time(low)} to {format_time(high)}),"
-        f" {format_memory(found['memory_bytes_per_gpu'])} a GPU"
-        f" ({format_memory(least)} to {format_memory(most)})"
-    )
 
 
 def error_table(found: list[Outcome], refused: dict[str, int]) -> str:

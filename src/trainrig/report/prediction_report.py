@@ -1,79 +1,74 @@
-"""A predicted step as tables for the terminal: where its time and its memory go."""
+"""Predictions as documents: one step, a search's best layouts, what fits, how far off they were.
+
+Answers what `trainrig predict`, `plan`, `fits` and `ledger` print.  Memory is of the fullest GPU; a
+bar that begins where the one above ends shows a part of a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+from trainrig.analysis.prediction_error import (
+    MIN_RUNS,
+    Correction,
+    Ledger,
+    Summary,
+    by_part,
+    by_run,
+    summarise,
+)
 from trainrig.predict.prediction import DAY, Answer, memory_dict
+from trainrig.predict.search import Candidate, Found
+from trainrig.predict.search.memory_options import Fit
+from trainrig.predict.search.space import Space
+from trainrig.predict.search.upgrades import Ranked
 from trainrig.predict.step import PARTS
-from trainrig.units import format_memory, format_quantity, format_share, format_time
+from trainrig.report.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Line,
+    Paragraph,
+    Strip,
+    Table,
+    Tone,
+)
+from trainrig.units import (
+    format_count,
+    format_memory,
+    format_quantity,
+    format_share,
+    format_time,
+    signed_share,
+)
 from trainrig.workload.layout import Layout
+from trainrig.workload.memory import Memory
 from trainrig.workload.numerics import scheme_of
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from trainrig.predict.search.upgrades import Ranked
-
-WORDS = {
-    "forward": "forward",
-    "backward": "backward",
+_PART_LABELS = {
     "recompute": "recomputation",
     "gaps": "launch gaps",
-    "tensor_comm": "tensor parallel",
-    "pipeline_comm": "sends of stages",
+    "tensor_comm": "tensor-parallel collectives",
+    "pipeline_comm": "pipeline P2P",
     "bubble": "pipeline bubble",
-    "data_comm": "gradients, weights",
-    "optimizer": "optimizer",
-    "offload": "offload",
-    "data": "data",
+    "data_comm": "gradient + weight collectives",
 }
-_BAR = 24
+"""Parts of a step whose names need words."""
+_MEMORY_LABELS = {"framework": "context + fragmentation"}
+_MOST_FRONT = 10
+_MOST_OPTIONS = 12
+TIGHT = 0.05
+"""Of a GPU's memory: less room than a prediction of it is sure of."""
 
 
-def answer_lines(found: Answer, tokens: float | None) -> Iterator[str]:
-    """The headline, then what follows from it, a line each."""
-    low, high = found.interval
-    yield f"{found.asked.shape.name} on {where(found.layout, found.rates.device)}"
-    yield (
-        f"step        {format_time(found.time)}, 80 % between {format_time(low)} and "
-        f"{format_time(high)}"
-    )
-    yield f"layout      {layout_words(found.layout)}"
-    yield (
-        f"rate        {count(found.tokens_per_s)} tokens/s, {count(found.tokens_per_s * DAY)} "
-        f"a day; {format_quantity(found.flop_rate, 'FLOP/s')} a GPU"
-    )
-    if found.mfu is not None and found.hfu is not None:
-        yield (
-            f"utilised    MFU {format_share(found.mfu)}, HFU {format_share(found.hfu)} of the "
-            f"claimed {found.layout.precision} peak"
-        )
-    if tokens is not None:
-        yield f"{count(tokens)} tokens  {duration(found, tokens)}"
-    for line in found.warnings:
-        yield f"warning     {line}"
+# ---- words
 
 
-def rate_lines(found: Answer) -> Iterator[str]:
-    """Where the rates come from, those that this layout asks for."""
-    idle = set() if found.layout.gpus > 1 else {"collective"}
-    idle |= set() if found.layout.offload != "none" else {"host_link"}
-    idle |= set() if found.layout.offload == "disk" else {"disk"}
-    for name, words in found.rates.provenance.items():
-        if name not in idle:
-            yield f"{name.replace('_', ' ')}: {words}"
-
-
-def duration(found: Answer, tokens: float) -> str:
-    """Days and energy of a whole training."""
-    days, (low, high) = found.days(tokens), found.interval
-    ends = [count(days * end / found.time) for end in (low, high)]
-    return f"{count(days)} days ({ends[0]} to {ends[1]}), {count(found.kwh(tokens))} kWh of GPUs"
-
-
-def where(layout: Layout, device: str) -> str:
+def place_text(layout: Layout, device: str) -> str:
     """``16 × A100 SXM4 80GB in 2 nodes``."""
     gpus, nodes = int(layout.gpus), -(-int(layout.gpus) // int(layout.gpus_per_node))
     if gpus == 1:
@@ -81,7 +76,10 @@ def where(layout: Layout, device: str) -> str:
     return f"{gpus} × {device}" + (f" in {nodes} nodes" if nodes > 1 else "")
 
 
-def layout_words(layout: Layout, *, fixed: bool = True) -> str:
+_SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
+
+
+def layout_text(layout: Layout, *, fixed: bool = True) -> str:
     """A layout in the field's words, without what is 1 or none.
 
     ``fixed``: with precision and kernels, which a search does not vary.
@@ -91,114 +89,407 @@ def layout_words(layout: Layout, *, fixed: bool = True) -> str:
         words += [f"{name} {value}"] if value > 1 else []
     words += [f"interleave {layout.interleave}"] if layout.interleave > 1 else []
     words += [layout.schedule] if layout.pp > 1 else []
-    words += [f"zero {layout.zero}{_shards(layout)}"] if layout.zero else []
+    shards = f" over {layout.shard_size}" if layout.shard_size else ""
+    words += [f"zero {layout.zero}{shards}"] if layout.zero else []
     words += ["sequence parallel"] if layout.sequence_parallel else []
-    words.append(f"batch {layout.batch_size}" + _times(int(layout.grad_accum)))
+    accum = int(layout.grad_accum)
+    words.append(f"batch {layout.micro_batch}" + (f" × {accum}" if accum > 1 else ""))
     words += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     words += [f"offload {layout.offload}"] if layout.offload != "none" else []
-    return ", ".join([*words, *((_precision(layout), layout.kernels) if fixed else ())])
+    if fixed:
+        is_wide = layout.precision in ("fp32", "tf32")
+        scheme = "" if is_wide else _SCHEMES[scheme_of(layout)]
+        words += [layout.precision + scheme, layout.kernels]
+    return ", ".join(words)
 
 
-_SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
+def duration_text(found: Answer, tokens: float) -> str:
+    """Days and energy of a whole training."""
+    days = found.days(tokens)
+    low, high = (format_count(days * end / found.time) for end in found.interval)
+    return f"{format_count(days)} days ({low} to {high}), {format_count(found.kwh(tokens))} kWh"
 
 
-def _precision(layout: Layout) -> str:
-    """With the scheme of mixed precision: casts and bytes hang on it."""
-    if layout.precision in ("fp32", "tf32"):
-        return layout.precision
-    return layout.precision + _SCHEMES[scheme_of(layout)]
-
-
-def _shards(layout: Layout) -> str:
-    return f" over {layout.shard_size}" if layout.shard_size else ""
-
-
-def _times(accum: int) -> str:
-    return f" × {accum}" if accum > 1 else ""
-
-
-def time_table(found: Answer) -> Table:
-    """The step's waterfall: each part with its share."""
-    rows = [(WORDS[name], float(getattr(found.step, name))) for name in PARTS]
-    table = _table("part", "ms", "%", "")
-    before = 0.0
-    for name, seconds in rows:
-        if seconds <= 0.0:
-            continue
-        table.add_row(
-            name, _ms(seconds), _percent(seconds, found.time), _bar(before, seconds, found.time)
-        )
-        before += seconds
-    table.add_row("step", _ms(found.time), "100", "", style="bold")
-    if float(found.step.overlapped) > 0.0:
-        hidden = float(found.step.overlapped)
-        table.add_row("hidden exchange", _ms(hidden), "", "beside the computation", style="dim")
-    return table
-
-
-def memory_table(found: Answer) -> Table:
-    """Memory of the fullest GPU."""
-    total, limit = float(found.memory.total), found.rates.memory_bytes
-    table = _table("memory", "GiB", "%", "")
-    before = 0.0
-    for name, size in memory_dict(found.memory).items():
-        if size:
-            table.add_row(name, _gib(size), _percent(size, limit), _bar(before, size, limit))
-            before += size
-    verdict = "fits" if found.fits else "does not fit"
-    table.add_row("all", _gib(total), _percent(total, limit), verdict, style="bold")
-    table.add_row("a GPU has", _gib(limit), "", "", style="dim")
-    return table
-
-
-def upgrade_table(ranked: Sequence[Ranked]) -> Table:
-    """Upgrades, best first."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("upgrade", no_wrap=True)
-    for heading in ("tokens/s", "gain"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", style="dim", overflow="fold")
-    for one in ranked:
-        rate = "" if one.rate is None else count(one.rate)
-        gain = "" if one.gain is None else f"{one.gain * 100:+.1f} %"
-        table.add_row(one.name, rate, gain, one.reason or one.says)
-    return table
-
-
-def _table(*headings: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column(headings[0], no_wrap=True)
-    for heading in headings[1:3]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(headings[3], no_wrap=True)
-    return table
-
-
-def _bar(before: float, value: float, whole: float) -> str:
-    """A step of the waterfall: where it begins and how long it is, over the whole."""
-    start = min(round(before / whole * _BAR), _BAR - 1)
-    end = min(max(round((before + value) / whole * _BAR), start + 1), _BAR + 2)
-    return " " * start + "█" * (end - start)
-
-
-def _ms(seconds: float) -> str:
+def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f}" if seconds < 10.0 else f"{seconds * 1e3:,.0f}"
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{part / whole * 100:.1f}"
-
-
 def _gib(size: float) -> str:
-    return format_memory(size).partition(" ")[0] if size >= 1 << 30 else f"{size / (1 << 30):.2f}"
+    return f"{size / (1 << 30):.2f}"
 
 
-def count(number: float) -> str:
-    """Three digits, and B for billions as the field counts tokens: ``12.3k``, ``140B``."""
-    steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (0.0, ""))
-    step, letter = next(found for found in steps if float(f"{number:.3g}") >= found[0])
-    return format_quantity(number / (step or 1.0), "") + letter
+def _signed_time(seconds: float) -> str:
+    return ("+" if seconds >= 0 else "−") + format_time(abs(seconds))
+
+
+def _memory_parts(needed: Memory) -> list[tuple[str, int]]:
+    """Bytes by part, without what is 0."""
+    parts = memory_dict(needed).items()
+    return [(_MEMORY_LABELS.get(name, name), size) for name, size in parts if size]
+
+
+def _name(part: str) -> str:
+    return _PART_LABELS.get(part, part)
+
+
+# ---- predict
+
+
+def prediction_document(
+    found: Answer, tokens: float | None = None, upgrades: Sequence[Ranked] = ()
+) -> Document:
+    """One layout: its time by part, its memory by part, what follows, where the rates come from."""
+    title = f"{found.asked.shape.name} on {place_text(found.layout, found.rates.device)}"
+    blocks: list[Block] = [
+        Paragraph(title, "strong"),
+        _time_table(found),
+        Facts(tuple(_facts(found, tokens)), "Prediction"),
+        *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
+        _memory_table(found),
+        Facts(tuple(_rate_facts(found)), "Where the rates come from"),
+        *_upgrade_table(upgrades),
+    ]
+    return Document(title=title, blocks=tuple(blocks))
+
+
+def _facts(found: Answer, tokens: float | None) -> Iterator[tuple[str, str]]:
+    low, high = map(format_time, found.interval)
+    yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
+    yield "layout", layout_text(found.layout)
+    yield (
+        "rate",
+        f"{format_count(found.tokens_per_s)} tokens/s, {format_count(found.tokens_per_s * DAY)} "
+        f"a day; {format_quantity(found.flop_rate, 'FLOP/s')} a GPU",
+    )
+    if found.mfu is not None and found.hfu is not None:
+        yield (
+            "utilised",
+            f"MFU {format_share(found.mfu)}, HFU {format_share(found.hfu)} of the "
+            f"claimed {found.layout.precision} peak",
+        )
+    if tokens is not None:
+        yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
+
+
+def _rate_facts(found: Answer) -> Iterator[tuple[str, str]]:
+    """The origin of each rate that this layout uses."""
+    unused = set() if found.layout.gpus > 1 else {"collective"}
+    unused |= set() if found.layout.offload != "none" else {"host_link"}
+    unused |= set() if found.layout.offload == "disk" else {"disk"}
+    for name, origin in found.rates.provenance.items():
+        if name not in unused:
+            yield name.replace("_", " "), origin
+
+
+def _time_table(found: Answer) -> Table:
+    """The step's waterfall: each part with its share."""
+    rows: list[Line | tuple[str | Cell, ...]] = []
+    end = 0.0
+    for part in PARTS:
+        seconds = float(getattr(found.step, part))
+        if seconds > 0.0:
+            start, end = end, end + seconds
+            strip = Strip(start / found.time, end / found.time)
+            share = f"{seconds / found.time * 100:.1f}"
+            rows.append((_name(part), _milliseconds(seconds), share, Cell("", drawing=strip)))
+    rows.append(Line(("step", _milliseconds(found.time), "100", ""), "strong"))
+    overlapped = float(found.step.overlapped)
+    if overlapped > 0.0:
+        cells = ("overlapped communication", _milliseconds(overlapped), "", "")
+        rows.append(Line(cells, "dim"))
+    columns = (Column("part", "words"), Column("ms"), Column("%"), Column("", "drawing"))
+    return Table(columns, tuple(rows))
+
+
+def _memory_table(found: Answer) -> Table:
+    total, limit = float(found.memory.total), found.rates.memory_bytes
+    rows: list[Line | tuple[str | Cell, ...]] = []
+    end = 0.0
+    for name, size in _memory_parts(found.memory):
+        start, end = end, end + size
+        strip = Strip(min(1.0, start / limit), min(1.0, end / limit))
+        rows.append((name, _gib(size), f"{size / limit * 100:.1f}", Cell("", drawing=strip)))
+    verdict = Cell("fits", "good") if found.fits else Cell("does not fit", "bad")
+    rows.append(Line(("all", _gib(total), f"{total / limit * 100:.1f}", verdict), "strong"))
+    rows.append(Line(("a GPU has", _gib(limit), "", ""), "dim"))
+    columns = (Column("memory", "words"), Column("GiB"), Column("%"), Column("", "drawing"))
+    return Table(columns, tuple(rows))
+
+
+def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
+    """Upgrades, best first."""
+    if upgrades:
+        yield Table(
+            (Column("upgrade", "code"), Column("tokens/s"), Column("gain"), Column("", "words")),
+            tuple(
+                (
+                    one.name,
+                    "" if one.rate is None else format_count(one.rate),
+                    "" if one.gain is None else signed_share(one.gain),
+                    Cell(one.reason or one.says, "dim"),
+                )
+                for one in upgrades
+            ),
+        )
+
+
+def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
+    """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
+
+    def interval(row: dict[str, Any], name: str, words: Any) -> str:
+        return " to ".join(map(words, row["interval"][name]))
+
+    columns = (
+        Column("row"),
+        Column("step"),
+        Column("80 % interval"),
+        Column("memory a GPU"),
+        Column("80 % interval"),
+        Column("reason", "words"),
+    )
+    cells = [
+        (
+            str(row["row"]),
+            format_time(row["step_time_s"]),
+            interval(row, "step_time_s", format_time),
+            format_memory(row["memory_bytes_per_gpu"]),
+            interval(row, "memory_bytes_per_gpu", format_memory),
+            "",
+        )
+        if row["reason"] is None
+        else (str(row["row"]), "", "", "", "", str(row["reason"]))
+        for row in rows
+    ]
+    empty = (Paragraph("The table is empty."),)
+    blocks = (Table(columns, tuple(cells)),) if cells else empty
+    return Document(title="predictions", blocks=blocks)
+
+
+# ---- plan
+
+
+def plan_document(
+    space: Space,
+    found: Found,
+    best: Answer,
+    *,
+    tokens: float | None = None,
+    upgrades: Sequence[Ranked] = (),
+    written: Sequence[Path] = (),
+) -> Document:
+    """The best layouts of a search, those that need less memory, and why the first is the first.
+
+    ``best`` is the prediction of the first layout.
+    """
+    limit, place = best.rates.memory_bytes, place_text(best.layout, best.rates.device)
+    title = f"{space.shape.name} on {place}, {space.global_batch} samples a step"
+    searched = (
+        f"{found.considered:,} layouts in {format_time(found.seconds)}, {found.fitting:,} fit"
+    )
+    blocks: list[Block] = [Paragraph(f"{title}: {searched}", "strong")]
+    if not found.best[0].fits:
+        blocks += [
+            Paragraph("Nothing fits in memory; the smallest layout is shown.", "bad"),
+            Paragraph("More GPUs, --offload host, --optimizer adamw-8bit, or a smaller model."),
+        ]
+    head = "fastest" if found.best[0].fits else "smallest"
+    blocks.append(_candidate_table(space, found.best, head, best))
+    if any(_is_tight(one, limit) for one in found.best):
+        room = f"within {format_share(TIGHT)} of the {format_memory(limit)} that a GPU has"
+        blocks.append(Paragraph(f"tight: {room}", "dim"))
+    if len(found.best) > 1:
+        blocks.append(Paragraph(gap_text(*found.best[:2])))
+    if len(found.front) > 1:
+        step = max(1, -(-len(found.front) // _MOST_FRONT))
+        chosen = [*found.front[::step]]
+        chosen += [found.front[-1]] if (len(found.front) - 1) % step else []
+        head = f"less memory (Pareto front, {len(found.front)} layouts)"
+        blocks.append(_candidate_table(space, chosen, head, best))
+    if tokens is not None:
+        words = f"{duration_text(best, tokens)} of GPUs"
+        blocks.append(Paragraph(f"{format_count(tokens)} tokens: {words}"))
+    blocks += _upgrade_table(upgrades)
+    blocks += [Paragraph(f"wrote {path}") for path in written]
+    return Document(title=title, blocks=tuple(blocks))
+
+
+def _is_tight(one: Candidate, limit: float) -> bool:
+    return one.fits and one.memory > (1.0 - TIGHT) * limit
+
+
+def _candidate_table(
+    space: Space, candidates: Sequence[Candidate], head: str, best: Answer
+) -> Table:
+    """Layouts of one search: they share the FLOPs of a step, so MFU goes as one over the time."""
+    tokens = space.global_batch * space.base.seq
+
+    def row(one: Candidate) -> tuple[str, ...]:
+        tight = ", tight" if _is_tight(one, best.rates.memory_bytes) else ""
+        return (
+            f"{one.time:.3g}" if one.time < 100 else f"{one.time:.0f}",
+            format_memory(one.memory).partition(" ")[0],
+            format_count(tokens / one.time),
+            "" if best.mfu is None else f"{best.mfu * best.time / one.time * 100:.0f} %",
+            layout_text(one.layout, fixed=False) + tight,
+        )
+
+    heads = ("step s", "GiB", "tokens/s", "MFU")
+    return Table((*map(Column, heads), Column(head, "words")), tuple(map(row, candidates)))
+
+
+def gap_text(first: Candidate, second: Candidate) -> str:
+    """Why the first is faster than the second: parts whose difference sums to the gap."""
+    gap = second.time - first.time
+    parts = sorted(first.gap(second).items(), key=lambda item: -abs(item[1]))
+    named = [
+        f"{_name(part)} {_signed_time(seconds)}"
+        for part, seconds in parts
+        if abs(seconds) >= gap * 1e-3 > 0
+    ]
+    if not named:
+        return "The next best takes as long."
+    return f"The next best takes {format_time(gap)} more: {', '.join(named)}."
+
+
+# ---- fits
+
+
+def fits_document(found: Fit) -> Document:
+    """Memory by part, the largest micro-batch, and the changes that need less, the best first."""
+    place = place_text(found.asked.layout, found.asked.site.rates().device)
+    need, have = format_memory(float(found.memory.total)), format_memory(found.capacity)
+    verdict = "fits" if found.fits else "does not fit"
+    title = f"{found.asked.shape.name} on {place}: {verdict}, {need} of {have} a GPU"
+    parts, total = _memory_parts(found.memory), float(found.memory.total)
+    blocks: list[Block] = [
+        Paragraph(title, "good" if found.fits else "bad"),
+        Table(
+            (Column("memory", "words"), Column("GiB"), Column("of a GPU")),
+            (
+                *((name, _gib(size), format_share(size / found.capacity)) for name, size in parts),
+                Line(("all", _gib(total), format_share(total / found.capacity)), "strong"),
+            ),
+        ),
+        Facts(tuple(_fit_facts(found)), "Layout"),
+    ]
+    if found.turned:
+        blocks.append(_option_table(found))
+    return Document(title=title, blocks=tuple(blocks))
+
+
+def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
+    low, high = (format_memory(float(end)) for end in found.memory.interval("device"))
+    yield "layout", layout_text(found.asked.layout)
+    yield "80 % interval", f"{low} to {high}" + ("; borderline" if found.is_close else "")
+    largest = found.largest_micro_batch
+    yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
+    if len(found.way) > 1:
+        last = found.way[-1]
+        together = " ".join(one.knob.says for one in found.way)
+        slower = last.sample_time / found.sample_time
+        memory = format_memory(float(last.memory.total))
+        yield "to make it fit", f"{together}: {memory}, time × {slower:.2f}"
+    elif not found.fits and not found.way:
+        tried = ", ".join(dict.fromkeys(one.knob.name for one in found.turned)) or "no option"
+        yield "to make it fit", f"more GPUs or a smaller model: {tried} together are not enough"
+
+
+def _option_table(found: Fit) -> Table:
+    """Options that need less memory, the first to change first."""
+
+    def row(one: Any) -> Line:
+        tone: Tone = "" if one.fits else "dim"
+        cells = (
+            one.knob.says,
+            _gib(float(one.memory.total)),
+            _gib(one.saved),
+            f"× {one.slower:.2f}",
+            format_time(one.sample_time),
+            Cell("fits", "good") if one.fits else "",
+        )
+        return Line(cells, tone)
+
+    return Table(
+        (
+            Column("change", "code"),
+            Column("GiB"),
+            Column("saves", optional=1),
+            Column("time"),
+            Column("per sample", optional=2),
+            Column("", "code"),
+        ),
+        tuple(map(row, found.turned[:_MOST_OPTIONS])),
+    )
+
+
+# ---- ledger
+
+
+def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = None) -> Document:
+    """How far off predictions were, by part and by run, and what corrections do."""
+    title = ledger_headline(ledger)
+    blocks: list[Block] = [Paragraph(title, "strong")]
+    blocks += [Paragraph(line, "dim", label="not read") for line in ledger.unread]
+    if ledger.entries:
+        blocks += [_error_table("part", by_part(ledger)), _error_table("run", by_run(ledger))]
+        blocks.append(Paragraph(_ERRORS, "dim"))
+    if corrections:
+        blocks.append(_correction_table(corrections))
+    elif corrections is not None:
+        needed = f"a part needs {MIN_RUNS} runs with a predicted step"
+        blocks.append(Paragraph(f"Nothing to fit: {needed}."))
+    return Document(title=title, blocks=tuple(blocks))
+
+
+_ERRORS = (
+    "Errors are of the time, predicted over measured less one: above zero it took less than was "
+    "predicted. Median and worst are of single predictions, bias is the median with its sign, "
+    "inside the share of measured values in their predicted interval."
+)
+
+
+def ledger_headline(ledger: Ledger) -> str:
+    """How many predictions, and how far off."""
+    host = ledger.host or "a machine without a name"
+    others = f"; {ledger.others} runs of other machines left out" if ledger.others else ""
+    if not ledger.entries:
+        return f"{host}: nothing was predicted and measured yet in {ledger.num_runs} runs{others}"
+    whole = summarise("all", ledger.entries)
+    return (
+        f"{host}: {whole.count} predictions in {len(ledger.runs)} runs, median error "
+        f"{format_share(whole.median)}, worst {signed_share(whole.worst)}{others}"
+    )
+
+
+def _error_table(head: str, summaries: Sequence[Summary]) -> Table:
+    return Table(
+        (Column(head, "words"), *map(Column, ("n", "median", "worst", "bias", "inside"))),
+        tuple(
+            (
+                one.name,
+                str(one.count),
+                format_share(one.median),
+                signed_share(one.worst),
+                signed_share(one.bias),
+                "" if one.coverage is None else format_share(one.coverage),
+            )
+            for one in summaries
+        ),
+    )
+
+
+def _correction_table(corrections: Sequence[Correction]) -> Table:
+    """Each factor, and the error of the newest runs without and with it."""
+    return Table(
+        (Column("part", "words"), *map(Column, ("factor", "before", "after")), Column("", "words")),
+        tuple(
+            (
+                one.part,
+                f"×{one.factor:.3f}",
+                format_share(one.before),
+                format_share(one.after),
+                "stored" if one.helps else "left out",
+            )
+            for one in corrections
+        ),
+    )

@@ -13,7 +13,7 @@ from trainrig.analysis.prediction_error import by_part, calibrate, entries_of, s
 from trainrig.errors import DataError
 from trainrig.measure import step
 from trainrig.record import Kind, Limit, Record, Status
-from trainrig.report.ledger import headline
+from trainrig.report.prediction_report import ledger_headline
 from trainrig.runner.history import (
     CALIBRATION,
     corrections_of,
@@ -123,7 +123,7 @@ def test_a_folder_of_runs(slow_machine: Path) -> None:
     (part,) = by_part(ledger)
     assert part.name == "step time" and part.count == 8
     assert 0.2 <= part.median <= 0.21 and part.bias < 0
-    assert "8 predictions in 8 runs, median error 20 %" in headline(ledger)
+    assert "8 predictions in 8 runs, median error 20 %" in ledger_headline(ledger)
     said = ledger_sentence(slow_machine)
     assert said is not None and said.startswith("last 8 runs: median error 20 % of 8 predictions")
     assert len(read_ledger(slow_machine, "other").entries) == 1
@@ -140,7 +140,7 @@ def test_nothing_foretold_is_no_sentence(tmp_path: Path) -> None:
     assert ledger_sentence(tmp_path) is None
     make_run(tmp_path, seen(1.0))
     assert ledger_sentence(tmp_path) is None
-    assert "nothing was foretold" in headline(read_ledger(tmp_path))
+    assert "nothing was predicted and measured yet" in ledger_headline(read_ledger(tmp_path))
 
 
 def test_a_correction_is_fitted_on_old_runs_and_tried_on_new(slow_machine: Path) -> None:
@@ -346,7 +346,7 @@ def test_the_verb_for_people(trainrig, slow_machine: Path, monkeypatch, width: i
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = trainrig("ledger", str(slow_machine), "--calibrate")
     assert code == 0
-    for said in ("median error", "step time", "bias", "inside", "×1.25", "kept"):
+    for said in ("median error", "step time", "bias", "inside", "×1.25", "stored"):
         assert said in out
     assert "…" not in out
     assert all(len(line) <= width for line in out.splitlines())

@@ -12,7 +12,6 @@ from trainrig.predict.prediction import DAY, answer, answer_dict
 from trainrig.predict.scenario import Measured, Site, question
 from trainrig.predict.search.upgrades import parse, rank
 from trainrig.predict.step import PARTS
-from trainrig.report.prediction_report import count, layout_words, where
 
 TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
 
@@ -54,10 +53,11 @@ def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
         "80 % between",
         "days",
         "a GPU has",
-        "matmul: ",
+        "matmul:",
     ):
         assert said in out
-    assert "matmul: RTX 3090 Ti" in out and "collective: " in out and "disk: " not in out
+    assert "RTX 3090 Ti: bf16 claimed" in " ".join(out.split())
+    assert "collective:" in out and "disk:" not in out
     assert "…" not in out
     assert all(len(line) <= width for line in out.splitlines())
 
@@ -206,18 +206,6 @@ def test_what_is_not_in_the_catalog_cannot_be_upgraded() -> None:
         parse("+24GB")[0].apply(Site(chip=None))
 
 
-def test_words() -> None:
-    layout = question(TWO | {"tp": 2, "sequence_parallel": 1}).layout
-    assert layout_words(layout) == (
-        "megatron, tp 2, sequence parallel, batch 5, bf16 with fp32 masters, flash"
-    )
-    assert where(layout, "RTX 3090 Ti") == "2 × RTX 3090 Ti"
-    assert where(layout.replace(gpus=16, gpus_per_node=8), "H") == "16 × H in 2 nodes"
-    assert [count(n) for n in (0.5, 12, 999.9, 2.7e9, 1.4e11)] == [
-        "0.500", "12.0", "1.00k", "2.70B", "140B",
-    ]  # fmt: skip
-
-
 COLUMNS = "chip,num_gpus,layers,hidden,heads,vocab,seq,global_batch,micro_batch,precision"
 TABLE = f"""{COLUMNS},step_time_s,group
 RTX 4090,2,12,768,12,50257,1024,16,8,bf16,0.2,mine
@@ -233,9 +221,10 @@ def test_a_table_without_measurements_prints_its_predictions(trainrig, tmp_path)
     )
     code, out, _ = trainrig("predict", "--cases", str(path))
     assert code == 0
-    first, second = out.splitlines()
-    assert first.startswith("row 0: ") and " ms a step (" in first and " GiB a GPU (" in first
-    assert second == "row 1: chip: 'RTX 9090' is not in the catalog"
+    text = " ".join(out.split())
+    for words in ("row", "step", "80 % interval", " ms to ", " GiB", "memory a GPU"):
+        assert words in text
+    assert "'RTX 9090' is not in the catalog" in text
 
 
 def test_cases_are_told_a_line_each_or_as_a_table(trainrig, tmp_path) -> None:

@@ -114,6 +114,7 @@ class _Printer:
 
     def _facts(self, block: doc.Facts) -> None:
         if block.title:
+            self._gap()
             self._line(block.title, "strong")
         width = max((len(what) for what, _ in block.pairs), default=0) + 2
         rows = [(self._text(f"{what}: ", "dim"), self._text(value)) for what, value in block.pairs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tomllib
 
@@ -18,9 +17,8 @@ from trainrig.predict.search import price, search
 from trainrig.predict.search.gpu_count import _between, _counts, gpus_needed
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS
-from trainrig.report.planning import best_table, front_table, gap_line, tight_line
 from trainrig.train.config_file import read_file
-from trainrig.workload import custom, named
+from trainrig.workload import custom
 from trainrig.workload.layout import Layout
 
 SMALL = custom("gpt2", num_layers=4, hidden=768, num_heads=12)
@@ -80,8 +78,6 @@ def test_a_gap_is_the_sum_of_its_parts() -> None:
         assert list(gap) == list(PARTS)
         assert sum(gap.values()) == pytest.approx(other.time - first.time, abs=1e-12)
         assert sum(other.parts.values()) == pytest.approx(other.time)
-    assert "the next best takes" in gap_line(first, others[0])
-    assert gap_line(first, first) == "the next best takes as long"
 
 
 def test_more_memory_is_never_slower_and_a_wall_is_a_wall() -> None:
@@ -185,16 +181,6 @@ def test_a_plan_for_people(trainrig, monkeypatch, width) -> None:
     assert all(len(line) <= width for line in out.splitlines())
 
 
-def test_a_layout_with_little_room_is_called_tight() -> None:
-    rates = Site(chip=require_chip("RTX 4090"), gpus=4).rates()
-    found = search(small_space(4, 8), rates, top=1)
-    needed = found.best[0].memory
-    assert tight_line(found, needed * 1.1) is None
-    assert "within 5.0 % of the" in (tight_line(found, needed * 1.04) or "")
-    (words,) = best_table(small_space(4, 8), found, needed * 1.04).columns[3].cells
-    assert words.endswith(", tight")
-
-
 def test_how_many_gpus_is_told(trainrig) -> None:
     words = ("--global-batch", "64", "--tokens", "1e11", "--days", "10", "--json")
     code, out, _ = trainrig(*PLAN, *words)
@@ -272,17 +258,3 @@ def test_a_folder_that_cannot_be_written(trainrig, tmp_path) -> None:
     code, _, err = trainrig(*PLAN, "--gpus", "4", *BATCH, "--write", str(taken / "plans"))
     assert code == 3
     assert "cannot write" in err
-
-
-def test_a_long_front_is_thinned_to_its_ends() -> None:
-    rates = Site(chip=require_chip("A100 SXM4 80GB"), gpus=64).rates()
-    asked = Space(shape=named("gpt2-xl"), base=Layout(gpus=64, seq_len=1024), global_batch=256)
-    found = search(asked, rates, top=1)
-    assert found.front[0].time < found.front[-1].time
-    assert found.front[0].memory > found.front[-1].memory
-    many = [dataclasses.replace(found.front[0], time=float(n)) for n in range(1, 38)]
-    for num in (1, 2, 10, 11, 20, 21, 37):
-        table = front_table(asked, dataclasses.replace(found, front=tuple(many[:num])), 80e9)
-        assert table.row_count <= 11
-        shown = list(table.columns[0].cells)
-        assert (float(shown[0]), float(shown[-1])) == (1.0, float(num))

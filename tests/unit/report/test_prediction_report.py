@@ -1,0 +1,127 @@
+"""Predictions, searches and the ledger as people see them: nothing is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from training_summaries import printed
+from trainrig.analysis.prediction_error import Ledger
+from trainrig.catalog.lookup import require_chip
+from trainrig.predict.prediction import answer
+from trainrig.predict.scenario import Question, Site, question
+from trainrig.predict.search import search
+from trainrig.predict.search.memory_options import fit
+from trainrig.predict.search.space import Space
+from trainrig.report.document import Table
+from trainrig.report.prediction_report import (
+    fits_document,
+    gap_text,
+    layout_text,
+    ledger_document,
+    place_text,
+    plan_document,
+)
+from trainrig.units import format_count
+from trainrig.workload.layout import Layout
+from trainrig.workload.model_lookup import find
+
+TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
+
+
+def test_layouts_places_and_counts_in_words() -> None:
+    layout = question(TWO | {"tp": 2, "sequence_parallel": 1}).layout
+    assert layout_text(layout) == (
+        "megatron, tp 2, sequence parallel, batch 5, bf16 with fp32 masters, flash"
+    )
+    assert place_text(layout, "RTX 3090 Ti") == "2 × RTX 3090 Ti"
+    assert place_text(layout.replace(gpus=16, gpus_per_node=8), "H") == "16 × H in 2 nodes"
+    assert [format_count(n) for n in (0.5, 12, 999.9, 2.7e9, 1.4e11)] == [
+        "0.500", "12.0", "1.00k", "2.70B", "140B",
+    ]  # fmt: skip
+
+
+# ---- plan
+
+
+def searched(model: str, gpus: int, batch: int, top: int = 3) -> tuple[Space, Any, Any]:
+    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=gpus)
+    space = Space(shape=find(model), base=Layout(gpus=gpus, seq=1024), global_batch=batch)
+    found = search(space, site.rates(), top=top)
+    best = answer(Question(shape=space.shape, layout=found.best[0].layout, site=site))
+    return space, found, best
+
+
+def tables_of(*asked: Any, **more: Any) -> list[Table]:
+    return [b for b in plan_document(*asked, **more).blocks if isinstance(b, Table)]
+
+
+def column(table: Table, head: str) -> list[str]:
+    place = [column.head for column in table.columns].index(head)
+    return [cells[place] for cells in table.rows]  # type: ignore[index]
+
+
+def test_the_mfu_of_each_layout_is_the_one_definition_s() -> None:
+    space, found, best = searched("gpt2-xl", 8, 64)
+    shown = column(tables_of(space, found, best)[0], "MFU")
+    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8)
+    for text, candidate in zip(shown, found.best, strict=True):
+        one = answer(Question(shape=space.shape, layout=candidate.layout, site=site))
+        assert one.mfu is not None and text == f"{100 * one.mfu:.0f} %"
+
+
+def test_a_layout_with_little_room_is_called_tight() -> None:
+    space, found, best = searched("gpt2-xl", 4, 8, top=1)
+    for room, is_tight in ((1.1, False), (1.04, True)):
+        rates = best.rates.replace(memory_bytes=found.best[0].memory * room)
+        own = dataclasses.replace(best, rates=rates)
+        text = printed(plan_document(space, found, own))
+        assert ("within 5.0 % of the" in text) is is_tight
+        (words,) = column(tables_of(space, found, own)[0], "fastest")
+        assert words.endswith(", tight") is is_tight
+
+
+def test_a_long_front_is_thinned_to_its_ends() -> None:
+    space, found, best = searched("gpt2-xl", 64, 256, top=1)
+    assert found.front[0].time < found.front[-1].time
+    assert found.front[0].memory > found.front[-1].memory
+    many = [dataclasses.replace(found.front[0], time=float(n)) for n in range(1, 38)]
+    for num in (2, 10, 11, 20, 21, 37):
+        thinned = dataclasses.replace(found, front=tuple(many[:num]))
+        times = column(tables_of(space, thinned, best)[1], "step s")
+        assert len(times) <= 11
+        assert (float(times[0]), float(times[-1])) == (1.0, float(num))
+
+
+def test_a_gap_is_explained_by_its_parts() -> None:
+    _, found, _ = searched("gpt2-xl", 8, 64)
+    first, second = found.best[:2]
+    assert gap_text(first, second).startswith("The next best takes ")
+    assert gap_text(first, first) == "The next best takes as long."
+
+
+# ---- fits
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_fits_cuts_no_number_head_or_option(width: int) -> None:
+    found = fit(question({"model": "llama-7B", "on": "A100 SXM4 80GB", "gpus": 8, "zero": 3}))
+    text = printed(fits_document(found), width)
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    for one in found.turned[:12]:
+        assert one.knob.says in text
+        assert f"{float(one.memory.total) / 2**30:.2f}" in text and f"× {one.slower:.2f}" in text
+    assert "change" in text and "GiB" in text and "time" in text
+
+
+# ---- ledger
+
+
+def test_an_empty_ledger_is_a_sentence_and_its_unread_runs() -> None:
+    ledger = Ledger(host="", entries=(), num_runs=2, others=1, unread=("a: torn",))
+    text = printed(ledger_document(ledger, ()))
+    assert text.startswith("a machine without a name: nothing was predicted and measured yet in 2")
+    assert "1 runs of other machines left out" in text and "not read: a: torn" in text
+    assert "Nothing to fit: a part needs 4 runs" in text
