@@ -21,7 +21,7 @@ from trainrig.analysis.prediction_error import (
 )
 from trainrig.predict.prediction import DAY, Answer, memory_dict
 from trainrig.predict.search import Candidate, Found
-from trainrig.predict.search.memory_options import Fit
+from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked
 from trainrig.predict.step import PARTS
@@ -93,7 +93,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
     words += [f"zero {layout.zero}{shards}"] if layout.zero else []
     words += ["sequence parallel"] if layout.sequence_parallel else []
     accum = int(layout.grad_accum)
-    words.append(f"batch {layout.micro_batch}" + (f" × {accum}" if accum > 1 else ""))
+    words.append(f"batch {layout.batch_size}" + (f" × {accum}" if accum > 1 else ""))
     words += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     words += [f"offload {layout.offload}"] if layout.offload != "none" else []
     if fixed:
@@ -321,7 +321,7 @@ def _candidate_table(
     space: Space, candidates: Sequence[Candidate], head: str, best: Answer
 ) -> Table:
     """Layouts of one search: they share the FLOPs of a step, so MFU goes as one over the time."""
-    tokens = space.global_batch * space.base.seq
+    tokens = space.global_batch * space.base.seq_len
 
     def row(one: Candidate) -> tuple[str, ...]:
         tight = ", tight" if _is_tight(one, best.rates.memory_bytes) else ""
@@ -356,10 +356,10 @@ def gap_text(first: Candidate, second: Candidate) -> str:
 
 def fits_document(found: Fit) -> Document:
     """Memory by part, the largest micro-batch, and the changes that need less, the best first."""
-    place = place_text(found.asked.layout, found.asked.site.rates().device)
+    place = place_text(found.question.layout, found.question.site.rates().device)
     need, have = format_memory(float(found.memory.total)), format_memory(found.capacity)
     verdict = "fits" if found.fits else "does not fit"
-    title = f"{found.asked.shape.name} on {place}: {verdict}, {need} of {have} a GPU"
+    title = f"{found.question.shape.name} on {place}: {verdict}, {need} of {have} a GPU"
     parts, total = _memory_parts(found.memory), float(found.memory.total)
     blocks: list[Block] = [
         Paragraph(title, "good" if found.fits else "bad"),
@@ -372,35 +372,40 @@ def fits_document(found: Fit) -> Document:
         ),
         Facts(tuple(_fit_facts(found)), "Layout"),
     ]
-    if found.turned:
+    if found.options:
         blocks.append(_option_table(found))
     return Document(title=title, blocks=tuple(blocks))
 
 
 def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
     low, high = (format_memory(float(end)) for end in found.memory.interval("device"))
-    yield "layout", layout_text(found.asked.layout)
+    yield "layout", layout_text(found.question.layout)
     yield "80 % interval", f"{low} to {high}" + ("; borderline" if found.is_close else "")
-    largest = found.largest_micro_batch
+    largest = found.largest_batch_size
     yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
-    if len(found.way) > 1:
-        last = found.way[-1]
-        together = " ".join(one.knob.says for one in found.way)
-        slower = last.sample_time / found.sample_time
-        memory = format_memory(float(last.memory.total))
-        yield "to make it fit", f"{together}: {memory}, time × {slower:.2f}"
-    elif not found.fits and not found.way:
-        tried = ", ".join(dict.fromkeys(one.knob.name for one in found.turned)) or "no option"
-        yield "to make it fit", f"more GPUs or a smaller model: {tried} together are not enough"
+    if len(found.sequence) > 1:
+        yield "to make it fit", _changes(found, found.sequence)
+    elif not found.fits and not found.sequence:
+        yield "not enough together", ", ".join(found.tried) or "no option is left"
+        if found.adapters:
+            yield "adapters fit", _changes(found, found.adapters)
+        yield "else", "more GPUs, or a smaller model"
+
+
+def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:
+    """``--lora-rank 16 --recompute full: 17.2 GiB, time × 0.80``."""
+    last = effects[-1]
+    memory, slower = format_memory(float(last.memory.total)), last.sample_time / found.sample_time
+    return f"{' '.join(one.option.change for one in effects)}: {memory}, time × {slower:.2f}"
 
 
 def _option_table(found: Fit) -> Table:
     """Options that need less memory, the first to change first."""
 
-    def row(one: Any) -> Line:
+    def row(one: OptionEffect) -> Line:
         tone: Tone = "" if one.fits else "dim"
         cells = (
-            one.knob.says,
+            one.option.change,
             _gib(float(one.memory.total)),
             _gib(one.saved),
             f"× {one.slower:.2f}",
@@ -418,7 +423,7 @@ def _option_table(found: Fit) -> Table:
             Column("per sample", optional=2),
             Column("", "code"),
         ),
-        tuple(map(row, found.turned[:_MOST_OPTIONS])),
+        tuple(map(row, found.options[:_MOST_OPTIONS])),
     )
 
 

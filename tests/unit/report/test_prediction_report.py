@@ -28,7 +28,7 @@ from trainrig.units import format_count
 from trainrig.workload.layout import Layout
 from trainrig.workload.model_lookup import find
 
-TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "micro_batch": 5}
+TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
 
 
 def test_layouts_places_and_counts_in_words() -> None:
@@ -48,7 +48,7 @@ def test_layouts_places_and_counts_in_words() -> None:
 
 def searched(model: str, gpus: int, batch: int, top: int = 3) -> tuple[Space, Any, Any]:
     site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=gpus)
-    space = Space(shape=find(model), base=Layout(gpus=gpus, seq=1024), global_batch=batch)
+    space = Space(shape=find(model), base=Layout(gpus=gpus, seq_len=1024), global_batch=batch)
     found = search(space, site.rates(), top=top)
     best = answer(Question(shape=space.shape, layout=found.best[0].layout, site=site))
     return space, found, best
@@ -110,10 +110,22 @@ def test_fits_cuts_no_number_head_or_option(width: int) -> None:
     found = fit(question({"model": "llama-7B", "on": "A100 SXM4 80GB", "gpus": 8, "zero": 3}))
     text = printed(fits_document(found), width)
     assert "…" not in text and max(map(len, text.splitlines())) <= width
-    for one in found.turned[:12]:
-        assert one.knob.says in text
+    for one in found.options[:12]:
+        assert one.option.change in text
         assert f"{float(one.memory.total) / 2**30:.2f}" in text and f"× {one.slower:.2f}" in text
     assert "change" in text and "GiB" in text and "time" in text
+
+
+def test_what_does_not_fit_says_what_was_tried_and_what_would() -> None:
+    asked = {"model": "llama-8B", "on": "RTX 4090", "seq_len": 2048, "batch_size": 2}
+    found = fit(question(asked | {"recompute": "full", "kernels": "compiled"}))
+    text = " ".join(printed(fits_document(found), 100).split())
+    assert not found.fits and "batch size 1 does not fit" in text
+    if found.sequence:
+        assert f"to make it fit: {found.sequence[0].option.change}" in text
+    else:
+        assert all(name in text for name in found.tried) and "more GPUs, or a smaller" in text
+        assert found.adapters and f"adapters fit: {found.adapters[0].option.change}" in text
 
 
 # ---- ledger
