@@ -5,13 +5,13 @@ older runs that is tried on the newest.  A prediction counts if it had a value b
 measured, the point is usable (undisturbed), and it was no bound.
 
 Error is of the time: predicted / measured − 1 for times and sizes, measured / predicted − 1 for
-rates, so that above zero is always "took less than was foretold".
+rates, so that above zero is always "took less than was predicted".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainrig.record import Kind, Record
@@ -41,10 +41,8 @@ class Entry:
     @property
     def error(self) -> float:
         """Of the time, relative: see the module's paragraph."""
-        foretold, seen = float(self.predicted.value or 0.0), float(self.measured.value or 0.0)
-        if "/" in self.predicted.unit:
-            return seen / foretold - 1.0
-        return foretold / seen - 1.0
+        predicted, seen = float(self.predicted.value or 0.0), float(self.measured.value or 0.0)
+        return seen / predicted - 1.0 if "/" in self.predicted.unit else predicted / seen - 1.0
 
     @property
     def inside(self) -> bool | None:
@@ -103,10 +101,10 @@ def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, .
             waiting.setdefault((*record.key, None), record)
         elif record.is_point and record.kind is Kind.MEASURED:
             place = (*record.key, record.device_index)
-            foretold = waiting.get(place) or waiting.get((*record.key, None))
+            predicted = waiting.get(place) or waiting.get((*record.key, None))
             points.pop(place, None)  # measured again: the last counts
-            if foretold is not None and record.is_usable and record.value:
-                points[place] = Entry(run=run, host=host, predicted=foretold, measured=record)
+            if predicted is not None and record.is_usable and record.value:
+                points[place] = Entry(run=run, host=host, predicted=predicted, measured=record)
     return tuple(points.values())
 
 
@@ -120,60 +118,49 @@ def _is_prediction(record: Record) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """How far off a group of predictions was."""
+class ErrorSummary:
+    """How far off a group of predictions was; fields are the keys of ``ledger --json``."""
 
     name: str
     count: int
-    median: float
+    median_error: float
     """Of the absolute errors."""
-    worst: float
+    worst_error: float
     """The error that is furthest from zero, with its sign."""
     bias: float
-    """Median of the errors: above zero, it took less than was foretold."""
+    """Median of the errors: above zero, it took less than was predicted."""
     coverage: float | None
     """Share of the measured values inside their interval."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As others script against it."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "median_error": self.median,
-            "worst_error": self.worst,
-            "bias": self.bias,
-            "coverage": self.coverage,
-        }
 
-
-def summarise(name: str, entries: Sequence[Entry]) -> Summary:
+def summarise_errors(name: str, entries: Sequence[Entry]) -> ErrorSummary:
     """The errors of some entries; there is at least one."""
     errors = [entry.error for entry in entries]
     inside = [entry.inside for entry in entries if entry.inside is not None]
-    return Summary(
+    return ErrorSummary(
         name=name,
         count=len(errors),
-        median=median([abs(error) for error in errors]),
-        worst=max(errors, key=abs),
+        median_error=median([abs(error) for error in errors]),
+        worst_error=max(errors, key=abs),
         bias=median(errors),
         coverage=sum(inside) / len(inside) if inside else None,
     )
 
 
-def by_part(ledger: Ledger) -> tuple[Summary, ...]:
+def by_part(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each part, those that the step's model made first."""
     groups: dict[tuple[bool, str], list[Entry]] = {}
     for entry in ledger.entries:
         groups.setdefault((not entry.is_from_rates, entry.name), []).append(entry)
-    return tuple(summarise(name, own) for (_, name), own in sorted(groups.items()))
+    return tuple(summarise_errors(name, own) for (_, name), own in sorted(groups.items()))
 
 
-def by_run(ledger: Ledger) -> tuple[Summary, ...]:
+def by_run(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each run, oldest first."""
     groups: dict[str, list[Entry]] = {}
     for entry in ledger.entries:
         groups.setdefault(entry.run, []).append(entry)
-    return tuple(summarise(run, own) for run, own in groups.items())
+    return tuple(summarise_errors(run, own) for run, own in groups.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,26 +172,14 @@ class Correction:
     fitted: int
     """Points that it was fitted on."""
     held_out: int
-    before: float
-    """Median absolute error of the newest runs without it."""
-    after: float
+    median_error_before: float
+    """Of the newest runs, without it."""
+    median_error_after: float
 
     @property
     def helps(self) -> bool:
         """Whether the runs that it had not seen come out nearer with it."""
-        return self.after < self.before
-
-    def to_dict(self) -> dict[str, Any]:
-        """As it is stored, and as others script against it."""
-        return {
-            "part": self.part,
-            "factor": self.factor,
-            "fitted": self.fitted,
-            "held_out": self.held_out,
-            "median_error_before": self.before,
-            "median_error_after": self.after,
-            "kept": self.helps,
-        }
+        return self.median_error_after < self.median_error_before
 
 
 def calibrate(ledger: Ledger) -> tuple[Correction, ...]:
@@ -234,27 +209,27 @@ def _correction(part: str, entries: Sequence[Entry]) -> Correction | None:
         factor=factor,
         fitted=len(old),
         held_out=len(new),
-        before=median([_off(1.0, e.factor, is_rate) for e in new]),
-        after=median([_off(factor, e.factor, is_rate) for e in new]),
+        median_error_before=median([_off(1.0, e.factor, is_rate) for e in new]),
+        median_error_after=median([_off(factor, e.factor, is_rate) for e in new]),
     )
 
 
-def _off(foretold: float, seen: float, is_rate: bool) -> float:
-    return abs(seen / foretold - 1.0) if is_rate else abs(foretold / seen - 1.0)
+def _off(predicted: float, seen: float, is_rate: bool) -> float:
+    return abs(seen / predicted - 1.0) if is_rate else abs(predicted / seen - 1.0)
 
 
 def ledger_dict(ledger: Ledger, corrections: Sequence[Correction] | None) -> dict[str, Any]:
     """What ``ledger --json`` prints."""
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "host": ledger.host,
         "runs": ledger.num_runs,
         "runs_of_others": ledger.others,
         "unread": list(ledger.unread),
         "predictions": len(ledger.entries),
-        "all": summarise("all", ledger.entries).to_dict() if ledger.entries else None,
-        "parts": [one.to_dict() for one in by_part(ledger)],
-        "by_run": [one.to_dict() for one in by_run(ledger)],
+        "all": asdict(summarise_errors("all", ledger.entries)) if ledger.entries else None,
+        "parts": [asdict(part) for part in by_part(ledger)],
+        "by_run": [asdict(run) for run in by_run(ledger)],
     }
     if corrections is not None:
-        told["corrections"] = [one.to_dict() for one in corrections]
-    return told
+        result["corrections"] = [asdict(one) | {"kept": one.helps} for one in corrections]
+    return result

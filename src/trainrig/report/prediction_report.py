@@ -13,11 +13,11 @@ from typing import Any
 from trainrig.analysis.prediction_error import (
     MIN_RUNS,
     Correction,
+    ErrorSummary,
     Ledger,
-    Summary,
     by_part,
     by_run,
-    summarise,
+    summarise_errors,
 )
 from trainrig.predict.prediction import DAY, Answer, memory_dict
 from trainrig.predict.search import Candidate, Found
@@ -459,22 +459,22 @@ def ledger_headline(ledger: Ledger) -> str:
     others = f"; {ledger.others} runs of other machines left out" if ledger.others else ""
     if not ledger.entries:
         return f"{host}: nothing was predicted and measured yet in {ledger.num_runs} runs{others}"
-    whole = summarise("all", ledger.entries)
+    whole = summarise_errors("all", ledger.entries)
     return (
         f"{host}: {whole.count} predictions in {len(ledger.runs)} runs, median error "
-        f"{format_share(whole.median)}, worst {signed_share(whole.worst)}{others}"
+        f"{format_share(whole.median_error)}, worst {signed_share(whole.worst_error)}{others}"
     )
 
 
-def _error_table(head: str, summaries: Sequence[Summary]) -> Table:
+def _error_table(head: str, summaries: Sequence[ErrorSummary]) -> Table:
     return Table(
         (Column(head, "words"), *map(Column, ("n", "median", "worst", "bias", "inside"))),
         tuple(
             (
                 one.name,
                 str(one.count),
-                format_share(one.median),
-                signed_share(one.worst),
+                format_share(one.median_error),
+                signed_share(one.worst_error),
                 signed_share(one.bias),
                 "" if one.coverage is None else format_share(one.coverage),
             )
@@ -491,8 +491,8 @@ def _correction_table(corrections: Sequence[Correction]) -> Table:
             (
                 one.part,
                 f"×{one.factor:.3f}",
-                format_share(one.before),
-                format_share(one.after),
+                format_share(one.median_error_before),
+                format_share(one.median_error_after),
                 "stored" if one.helps else "left out",
             )
             for one in corrections

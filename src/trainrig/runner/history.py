@@ -1,6 +1,6 @@
-"""The ledger of a folder of runs: read, said in a sentence, its corrections kept beside them.
+"""The ledger of a folder of runs: reading it, its sentence, and its stored corrections.
 
-What counts and how it is summed up is `predict.ledger`'s.
+`analysis.prediction_error` says what counts and how it is summed up.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CALIBRATION = "calibration.json"
 """In the folder of runs."""
 LAST = 12
 _GLANCE = 3 * LAST
-"""Runs that are read for the sentence: some foretold nothing."""
+"""Runs that are read for the sentence: some predicted nothing."""
 _SCHEMA = 1
 
 
 def read_ledger(parent: Path, host: str | None = None, newest: int | None = None) -> Ledger:
-    """The ledger of ``host`` in a folder of runs; without it of the machine of the newest run.
+    """The ledger of ``host`` in a folder of runs; by default that of the newest run.
 
-    ``newest``: how many runs are read; all without.
+    ``newest``: how many runs are read (default: all).
     Raises DataError where the folder holds no run.
     """
     paths = find_runs(parent)
@@ -60,7 +60,7 @@ def host_of(run: RunData) -> str:
 
 
 def ledger_sentence(parent: Path, host: str | None = None) -> str | None:
-    """``last 12 runs: median error 6 %``; None where nothing was foretold and measured yet."""
+    """``last 12 runs: median error 6 %``; None where nothing was predicted and measured yet."""
     try:
         ledger = read_ledger(parent, host, newest=_GLANCE)
     except TrainrigError:
@@ -77,7 +77,7 @@ def ledger_sentence(parent: Path, host: str | None = None) -> str | None:
 
 
 def store_corrections(parent: Path, host: str, found: Iterable[Correction]) -> Path:
-    """Keep those that help, for this host's next predictions; others' stay.  Returns the file."""
+    """Store those that help for this host's next predictions; return the file."""
     path = parent / CALIBRATION
     hosts = dict(_stored(parent)) | {host: {c.part: c.factor for c in found if c.helps}}
     content = {"schema": _SCHEMA, "hosts": hosts}
@@ -86,7 +86,7 @@ def store_corrections(parent: Path, host: str, found: Iterable[Correction]) -> P
 
 
 def corrections_of(parent: Path, host: str) -> dict[str, float]:
-    """What was stored for a host; empty where nothing was, or the file cannot be used."""
+    """The factors stored for a host; empty where there are none, or the file cannot be used."""
     found = _stored(parent).get(host, {})
     if not isinstance(found, Mapping):
         return {}

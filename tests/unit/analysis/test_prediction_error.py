@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainrig.analysis.judge import judge
-from trainrig.analysis.prediction_error import by_part, calibrate, entries_of, summarise
+from trainrig.analysis.prediction_error import by_part, calibrate, entries_of, summarise_errors
 from trainrig.errors import DataError
 from trainrig.measure import step
 from trainrig.record import Kind, Limit, Record, Status
@@ -39,7 +39,7 @@ def record(kind: Kind, value: float | None, **more) -> Record:
     return Record(**{"kind": kind, "value": value} | base | more)
 
 
-def foretold(value: float, **more) -> Record:
+def predicted(value: float, **more) -> Record:
     more = {"conditions": {"from": "rates"}, "confidence": 0.8} | more
     return record(Kind.PREDICTED, value, interval=(0.8 * value, 1.25 * value), **more)
 
@@ -53,21 +53,21 @@ def errors(*records: Record) -> list[float]:
 
 
 def test_an_error_is_of_the_time() -> None:
-    assert errors(foretold(1.1), seen(1.0)) == [0.1]
+    assert errors(predicted(1.1), seen(1.0)) == [0.1]
     rate = {"metric": "flop_rate", "unit": "FLOP/s"}
-    assert errors(foretold(8.0, **rate), seen(10.0, **rate)) == [0.25]  # faster: it took less
-    assert errors(foretold(110.0, metric="peak_memory", unit="B"), seen(100.0)) == []
+    assert errors(predicted(8.0, **rate), seen(10.0, **rate)) == [0.25]  # faster: it took less
+    assert errors(predicted(110.0, metric="peak_memory", unit="B"), seen(100.0)) == []
 
 
 @pytest.mark.parametrize(
     "records",
     [
-        (seen(1.0), foretold(1.0)),  # after the fact
-        (foretold(1.0), seen(1.0, disturbed="busy")),
-        (foretold(1.0), seen(1.0, status=Status.FAILED)),
-        (foretold(1.0), seen(1.0, attempt=1)),
-        (foretold(1.0), seen(1.0, device="other")),
-        (foretold(1.0, conditions={"bound": "lower"}), seen(1.0)),
+        (seen(1.0), predicted(1.0)),  # after the fact
+        (predicted(1.0), seen(1.0, disturbed="busy")),
+        (predicted(1.0), seen(1.0, status=Status.FAILED)),
+        (predicted(1.0), seen(1.0, attempt=1)),
+        (predicted(1.0), seen(1.0, device="other")),
+        (predicted(1.0, conditions={"bound": "lower"}), seen(1.0)),
         (record(Kind.PREDICTED, None, status=Status.MISSING, reason="none"), seen(1.0)),
         (record(Kind.CLAIMED, 1.0), seen(1.0)),
     ],
@@ -77,24 +77,24 @@ def test_what_does_not_count(records) -> None:
 
 
 def test_the_last_prediction_and_the_last_point_count() -> None:
-    assert errors(foretold(9.0), foretold(1.2), seen(1.0)) == [0.2]
-    assert errors(foretold(1.2), seen(5.0), seen(1.0)) == [0.2]
-    assert errors(foretold(1.2), seen(5.0), seen(1.0, disturbed="busy")) == []
+    assert errors(predicted(9.0), predicted(1.2), seen(1.0)) == [0.2]
+    assert errors(predicted(1.2), seen(5.0), seen(1.0)) == [0.2]
+    assert errors(predicted(1.2), seen(5.0), seen(1.0, disturbed="busy")) == []
 
 
 def test_equal_devices_share_a_prediction() -> None:
     points = [seen(1.0, device_index=0), seen(2.0, device_index=1)]
-    assert errors(foretold(1.0), *points) == [0.0, -0.5]
+    assert errors(predicted(1.0), *points) == [0.0, -0.5]
 
 
 def test_a_summary() -> None:
     entries = [
-        *entries_of("a", "h", [foretold(1.1), seen(1.0)]),
-        *entries_of("b", "h", [foretold(1.0), seen(2.0)]),
-        *entries_of("c", "h", [foretold(1.3), seen(1.0)]),
+        *entries_of("a", "h", [predicted(1.1), seen(1.0)]),
+        *entries_of("b", "h", [predicted(1.0), seen(2.0)]),
+        *entries_of("c", "h", [predicted(1.3), seen(1.0)]),
     ]
-    one = summarise("all", entries)
-    assert (one.count, round(one.median, 6), one.worst) == (3, 0.3, -0.5)
+    one = summarise_errors("all", entries)
+    assert (one.count, round(one.median_error, 6), one.worst_error) == (3, 0.3, -0.5)
     assert round(one.bias, 6) == 0.1
     assert one.coverage == pytest.approx(1 / 3)  # 1.3 foretold: 1.04 to 1.63
 
@@ -111,9 +111,9 @@ def make_run(parent: Path, *records: Record, host: str = "here") -> Path:
 @pytest.fixture
 def slow_machine(tmp_path: Path) -> Path:
     """Eight runs that take a quarter longer than foretold, and one of another machine."""
-    make_run(tmp_path, foretold(1.0), seen(9.0), host="other")
+    make_run(tmp_path, predicted(1.0), seen(9.0), host="other")
     for number in range(8):
-        make_run(tmp_path, foretold(1.0), seen(1.25 + 0.01 * (number % 2)))
+        make_run(tmp_path, predicted(1.0), seen(1.25 + 0.01 * (number % 2)))
     return tmp_path
 
 
@@ -122,7 +122,7 @@ def test_a_folder_of_runs(slow_machine: Path) -> None:
     assert (ledger.host, ledger.num_runs, ledger.others) == ("here", 8, 1)
     (part,) = by_part(ledger)
     assert part.name == "step time" and part.count == 8
-    assert 0.2 <= part.median <= 0.21 and part.bias < 0
+    assert 0.2 <= part.median_error <= 0.21 and part.bias < 0
     assert "8 predictions in 8 runs, median error 20 %" in ledger_headline(ledger)
     said = ledger_sentence(slow_machine)
     assert said is not None and said.startswith("last 8 runs: median error 20 % of 8 predictions")
@@ -131,7 +131,7 @@ def test_a_folder_of_runs(slow_machine: Path) -> None:
 
 def test_only_the_last_twelve_runs_are_said(tmp_path: Path) -> None:
     for number in range(14):
-        make_run(tmp_path, foretold(1.0 if number > 1 else 9.0), seen(1.0))
+        make_run(tmp_path, predicted(1.0 if number > 1 else 9.0), seen(1.0))
     said = ledger_sentence(tmp_path)
     assert said == "last 12 runs: median error 0.0 % of 12 predictions, worst 0.0 %"
 
@@ -148,12 +148,12 @@ def test_a_correction_is_fitted_on_old_runs_and_tried_on_new(slow_machine: Path)
     assert found.part == "EPYC step time"
     assert (found.fitted, found.held_out) == (6, 2)
     assert 1.25 <= found.factor <= 1.26
-    assert found.after < 0.01 < 0.19 < found.before and found.helps
+    assert found.median_error_after < 0.01 < 0.19 < found.median_error_before and found.helps
 
 
 def test_a_correction_that_does_not_help_is_left_out(tmp_path: Path) -> None:
     for value in (1.5, 1.5, 1.5, 1.0):  # the newest run was repaired
-        make_run(tmp_path, foretold(1.0), seen(value))
+        make_run(tmp_path, predicted(1.0), seen(value))
     ledger = read_ledger(tmp_path)
     (found,) = calibrate(ledger)
     assert not found.helps
@@ -164,18 +164,21 @@ def test_a_correction_that_does_not_help_is_left_out(tmp_path: Path) -> None:
 def test_a_correction_is_not_applied_twice(tmp_path: Path) -> None:
     """What was foretold with a correction teaches what it would have been without."""
     for _ in range(4):
-        corrected = foretold(1.25, conditions={"from": "rates", "correction": 1.25})
+        corrected = predicted(1.25, conditions={"from": "rates", "correction": 1.25})
         make_run(tmp_path, corrected, seen(1.25))
     (found,) = calibrate(read_ledger(tmp_path))
     assert found.factor == pytest.approx(1.25)
-    assert found.after == pytest.approx(0.0) and found.before == pytest.approx(0.2)
+    errors = (found.median_error_before, found.median_error_after)
+    assert errors == (pytest.approx(0.2), pytest.approx(0.0))
+        0.0
+    ) and found.median_error_before == pytest.approx(0.2)
 
 
 def test_few_runs_and_other_grounds_teach_nothing(tmp_path: Path) -> None:
     for _ in range(3):
-        make_run(tmp_path, foretold(1.0), seen(2.0))
+        make_run(tmp_path, predicted(1.0), seen(2.0))
     assert calibrate(read_ledger(tmp_path)) == ()
-    history = foretold(1.0, conditions={}, confidence=None)
+    history = predicted(1.0, conditions={}, confidence=None)
     for _ in range(6):
         make_run(tmp_path, history, seen(2.0))
     ledger = read_ledger(tmp_path)
@@ -290,7 +293,7 @@ def test_better_grounds_stay() -> None:
         (rates()[:1], "no measured stream"),
     ],
 )
-def test_without_grounds_nothing_is_foretold(points, why) -> None:
+def test_without_grounds_nothing_is_predicted(points, why) -> None:
     (told,) = predict_training(TASK, EXPECTED, points)
     assert told.status is Status.MISSING and told.value is None
     assert why in (told.reason or "") and told.metric == "time"
@@ -358,7 +361,7 @@ def test_without_calibrate_nothing_is_written(trainrig, slow_machine: Path) -> N
 
 
 def test_a_damaged_run_is_named_and_passed_over(trainrig, slow_machine: Path) -> None:
-    path = make_run(slow_machine, foretold(1.0), seen(1.0))
+    path = make_run(slow_machine, predicted(1.0), seen(1.0))
     (path / "records.jsonl").write_text("{}\n{}\n")
     code, out, _ = trainrig("ledger", str(slow_machine))
     assert code == 0
