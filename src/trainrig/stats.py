@@ -408,7 +408,7 @@ def judge_changes(
 
 
 def smallest_visible(comparison: Comparison, level: float = 1.0 - CONFIDENCE) -> float:
-    """The smallest relative change that these data could have told from none.
+    """The smallest relative change that these data could have shown.
 
     ``level`` is the p-value it would have had to reach: smaller where many points
     are compared.

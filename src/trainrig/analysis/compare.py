@@ -111,7 +111,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """What can be said of two runs."""
+    """The comparison of two runs."""
 
     old: str
     """Name of the run that is compared with."""
@@ -119,10 +119,10 @@ class RunComparison:
     differences: tuple[Difference, ...]
     """What differs about machine, settings and software."""
     judged: tuple[Judged, ...]
-    """The largest change first; what cannot be told and what stayed the same after it."""
+    """The largest change first; then what cannot be judged, then what stayed the same."""
     unjudged: tuple[Unjudged, ...]
     side_by_side: tuple[Pair, ...]
-    """The same case on different device models: shown, never judged."""
+    """A case on different device models: shown, never judged."""
     patterns: tuple[tuple[str, Pattern], ...] = ()
     """Explanations of the numbers of ``old``, ``new`` or ``both``."""
     trainings: TrainingComparison | None = None
@@ -254,7 +254,7 @@ class _WorkerValues:
         found = [self._attempts[name] for name in ids if name in self._attempts]
         return _values(found, point)
 
-    def quiet(self, point: Record) -> list[float]:
+    def clean(self, point: Record) -> list[float]:
         """Of all workers that had a quiet machine, those included that were outvoted."""
         return _values(self._of_case.get(_place(point), ()), point)
 
@@ -274,14 +274,14 @@ def _values(found: Iterable[Record], point: Record) -> list[float]:
 
 
 def _is_on_disk(pair: Pair) -> bool:
-    """Disks wander far more than processors: neither kind tells the scatter of the other."""
+    """Disks wander far more than processors: neither kind shows the scatter of the other."""
     return pair.record.benchmark == "storage"
 
 
 def _scatter(pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues) -> Scatter:
     """From every case that both runs measured twice, the disturbed ones included."""
     both = [(p.old, p.new) for p in _once(pairs) if p.old is not None and p.new is not None]
-    points = [(old.quiet(first), new.quiet(second)) for first, second in both]
+    points = [(old.clean(first), new.clean(second)) for first, second in both]
     return shared_scatter([p for p in points if min(len(p[0]), len(p[1])) >= _WORKERS])
 
 
@@ -370,14 +370,14 @@ def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
     new: dict[_Identity, Record] = {}
     for pair in left:
         if pair.new is None and pair.old is not None:
-            old.setdefault(_asked(pair.old), pair.old)
+            old.setdefault(_device_free_case(pair.old), pair.old)
         elif pair.old is None and pair.new is not None:
-            new.setdefault(_asked(pair.new), pair.new)
+            new.setdefault(_device_free_case(pair.new), pair.new)
     met = [Pair(old=old[case], new=record) for case, record in new.items() if case in old]
     return [p for p in met if p.ratio and p.old and p.new and p.old.device != p.new.device]
 
 
-def _asked(record: Record) -> _Identity:
+def _device_free_case(record: Record) -> _Identity:
     """What was asked for, on whatever device."""
     case = tuple(sorted(record.case.items()))
     kind = (record.device_count, record.device_index is None)

@@ -1,4 +1,4 @@
-"""Trainings against each other: the ratio of their rates, its interval, and what can be said of it.
+"""Trainings against each other: the ratio of their rates, its interval, and the judgement.
 
 In one run each experiment is compared with the first one of its model that trained as asked; of two
 runs each with the one of the same name.  A training's trials are its rounds, and without them its
@@ -61,7 +61,7 @@ class Speedup:
     high: float | None = None
     change: Change = Change.CANNOT_TELL
     reason: str | None = None
-    """Why nothing can be said, or what is worse than being slow."""
+    """Why the change was not judged, or what failed."""
     is_judged: bool = False
     """Whether the change was judged: not where the machine was busy, or a device is another."""
     basis: str | None = None
@@ -73,7 +73,7 @@ class TrainingComparison:
     """The experiments of two runs."""
 
     compared: tuple[Speedup, ...]
-    """Those that both have, in the order of the new run."""
+    """Experiments that both runs have, in the order of the new one."""
     old: tuple[TrainingResult, ...]
     """The results of those that both have, in the old run."""
     new: tuple[TrainingResult, ...]
@@ -95,7 +95,7 @@ class _Pair:
     own_name: str
     differences: tuple[str, ...]
     two_runs: bool = False
-    """The same experiment at two times; else two of one run, which are interleaved."""
+    """One experiment at two times; else two of one run, which are interleaved."""
     not_judged: str | None = None
     """Why their speeds may stand beside each other and no more."""
 
@@ -251,7 +251,7 @@ def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
     """
     software = {name: v for name, v in result.software_found.items() if name != "interpreter"}
     own = {"framework": result.framework, "model": result.model, "batch_size": result.batch_size}
-    return {**software, **own, **(result.settings if whole else result.layout_asked)}
+    return {**software, **own, **(result.settings if whole else result.requested_layout)}
 
 
 def setting_text(value: object) -> str:
@@ -299,10 +299,10 @@ def _why_not(pair: _Pair) -> str | None:
     untimed = _untimed(pair.base, pair.base_name) or _untimed(pair.own, pair.own_name)
     if untimed is not None or not pair.is_interleaved:
         return untimed
-    quiet, count = len(_interleaved(pair)), len(pair.own.rounds)
-    if quiet >= LEAST_ROUNDS:
+    clean, count = len(_interleaved(pair)), len(pair.own.rounds)
+    if clean >= LEAST_ROUNDS:
         return None
-    return f"the machine was busy in {f'all but {quiet} of' if quiet else 'all'} {count} rounds"
+    return f"the machine was busy in {f'all but {clean} of' if clean else 'all'} {count} rounds"
 
 
 def _untimed(result: TrainingResult, name: str) -> str | None:
@@ -342,22 +342,22 @@ def _interleaved(pair: _Pair) -> list[tuple[float, float]]:
     ]
 
 
-def _quiet_rates(result: TrainingResult) -> list[float]:
+def _clean_rates(result: TrainingResult) -> list[float]:
     """Samples a second of each quiet round, where there are three or more."""
     rates = [_rate(result, one) for one in result.rounds if _is_timed(one)]
     return rates if len(rates) >= LEAST_ROUNDS else []
 
 
-# ---- the ratio, and what is said of it
+# ---- the ratio and its judgement
 
 
 def _ratio(pair: _Pair) -> tuple[Comparison, str]:
     """The ratio of their rates, and what it rests on."""
     if pair.is_interleaved:
         return compare_pairs(*zip(*_interleaved(pair), strict=True)), INTERLEAVED
-    kinds = [str(result.layout_asked.get("device")) for result in (pair.base, pair.own)]
+    kinds = [str(result.requested_layout.get("device")) for result in (pair.base, pair.own)]
     margin = max(map(run_to_run_margin, kinds))
-    old, new = _quiet_rates(pair.base), _quiet_rates(pair.own)
+    old, new = _clean_rates(pair.base), _quiet_rates(pair.own)
     if old and new:
         return compare(old, new, margin=margin), ROUNDS
     amount = _samples(pair.own) / _samples(pair.base)

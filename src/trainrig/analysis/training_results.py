@@ -119,7 +119,9 @@ class TrainingResult:
     model: str
     row_verdict: str
     """PASS, FAIL, NOT COMPARABLE, not compared, skipped."""
-    layout_asked: dict[str, _Value]
+    requested_layout: Annotated[
+        dict[str, _Value], Field(validation_alias=AliasChoices("requested_layout", "layout_asked"))
+    ]
     layout_found: ObservedLayout | None
     losses: tuple[_Number, ...]
     """Of each step, in nats."""
@@ -334,7 +336,7 @@ def _published(name: str, record: Record) -> dict[str, Any]:
 
 def planned(view: RunView) -> tuple[str, ...]:
     """The names of the experiments that the run was made for, in their order."""
-    asked = view.config.get("experiments")
-    rows = asked if isinstance(asked, list | tuple) else ()
-    names = [row.get("name") for row in rows if isinstance(row, Mapping)]
+    experiments = view.config.get("experiments")
+    named = experiments if isinstance(experiments, list | tuple) else ()
+    names = [row.get("name") for row in named if isinstance(row, Mapping)]
     return tuple(name for name in names if isinstance(name, str))

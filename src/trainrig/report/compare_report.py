@@ -76,7 +76,7 @@ def _counts(count: Callable[[Change], int]) -> str:
 
 
 def comparison_document(comparison: RunComparison) -> Document:
-    """Everything that is said of two runs."""
+    """The whole comparison of two runs."""
     blocks: list[Block] = [
         Facts((("old", comparison.old), ("new", comparison.new))),
         *_difference_table(comparison.differences),
@@ -141,7 +141,7 @@ def _difference_table(found: Sequence[Difference]) -> Iterator[Table]:
 
 
 def training_tables(found: TrainingComparison) -> Iterator[Block]:
-    """Those that are not the same experiment first, the ratios, the numbers of both runs."""
+    """Setting differences first, then the ratios, then the numbers of both runs."""
     changed = tuple(
         (one.name, "; ".join(one.differences)) for one in found.compared if one.differences
     )
@@ -246,8 +246,8 @@ def _reasons(unjudged: Sequence[Unjudged]) -> Iterator[tuple[str, str]]:
         groups.setdefault(_NUMBERS.sub("", each.reason), []).append(each)
     for group in groups.values():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        alike = "; the others alike" if len({each.reason for each in group}) > 1 else ""
-        yield _label(group[0].pair.record) + more, group[0].reason + alike
+        similar = "; the others alike" if len({each.reason for each in group}) > 1 else ""
+        yield _label(group[0].pair.record) + more, group[0].reason + similar
 
 
 def _label(record: Record) -> str:
