@@ -357,7 +357,7 @@ def _ratio(pair: _Pair) -> tuple[Comparison, str]:
         return compare_pairs(*zip(*_interleaved(pair), strict=True)), INTERLEAVED
     kinds = [str(result.requested_layout.get("device")) for result in (pair.base, pair.own)]
     margin = max(map(run_to_run_margin, kinds))
-    old, new = _clean_rates(pair.base), _quiet_rates(pair.own)
+    old, new = _clean_rates(pair.base), _clean_rates(pair.own)
     if old and new:
         return compare(old, new, margin=margin), ROUNDS
     amount = _samples(pair.own) / _samples(pair.base)
