@@ -30,27 +30,16 @@ STILL_FILES = {
     "training.py",
 }
 STILL_CLASSES = {
-    "Answer",
-    "Bar",
-    "Block",
-    "Cell",
-    "Figure",
     "Found",
-    "Grid",
     "Job",
     "Line",
     "Outcome",
     "Part",
     "Peer",
-    "Prepared",
     "Session",
     "Site",
     "Status",
-    "Step",
-    "Table",
     "Trained",
-    "Verdict",
-    "Attention",
 }
 
 
