@@ -22,6 +22,20 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 class Verb(click.Command):
     """A command whose help has one section for each group of options."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse a value that is given twice: click would silently take the last one."""
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for parameter in given:
+                if (
+                    isinstance(parameter, click.Option)
+                    and not parameter.multiple
+                    and (not parameter.is_flag or parameter.secondary_opts)
+                    and sum(each is parameter for each in given) > 1
+                ):
+                    raise click.UsageError(f"{parameter.opts[0]} is given twice", ctx)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order in which the verb declares them."""
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -135,3 +135,21 @@ def test_models_and_words_of_a_layout_complete(completed: Completed) -> None:
     assert "plain,llama-7B" in completed("fits", "--model", "LLAMA-7")
     assert completed("predict", "--precision", "f")[:2] == ["plain,fp32", "plain,fp16"]
     assert completed("plan", "--on", "h100-s") == ["plain,H100-SXM5-80GB"]
+
+
+@pytest.mark.parametrize("words", [("--on", "B"), ("--on=B",), ("--no-p2p",)])
+def test_a_value_that_is_given_twice_is_refused(words: tuple[str, ...]) -> None:
+    @verb.verb("Try it.")
+    @verb.option("--on", help="A chip.")
+    @verb.option("--p2p/--no-p2p", default=None, help="Directly.")
+    @verb.option("--dtype", multiple=True, help="Several.")
+    @verb.json_option()
+    def command(**_: object) -> None:
+        """Try."""
+
+    run = CliRunner().invoke
+    fine = ["--on", "A", "--p2p", "--dtype", "a", "--dtype", "b", "--json", "--json"]
+    assert run(command, fine).exit_code == 0
+    done = run(command, [*fine, *words])
+    assert done.exit_code == 2
+    assert ("--p2p" if "p2p" in words[0] else "--on") + " is given twice" in done.output
