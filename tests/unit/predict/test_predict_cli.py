@@ -274,3 +274,10 @@ def test_measured_rates_of_another_device_are_refused() -> None:
     with pytest.raises(UsageError, match="those of EPYC, not of RTX 4090"):
         question(asked, Measured(device="EPYC"))
     assert question(asked, Measured(device="NVIDIA GeForce RTX 4090")).site.chip.name == "RTX 4090"
+
+
+@pytest.mark.parametrize("verb", ["predict", "fits", "plan"])
+def test_two_chips_are_refused_not_the_last_one_taken(trainrig, verb) -> None:
+    code, out, err = trainrig(verb, "--model", "gpt2", "--on", "RTX 4090", "--on", "RTX 3090")
+    assert (code, out) == (2, "")
+    assert "--on is given 2 times: RTX 4090 and RTX 3090" in err and "hint: " in err
