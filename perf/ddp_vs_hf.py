@@ -20,12 +20,12 @@ from typing import Any
 
 from _shared import in_turns, middle, options, say_load, verdict
 
+from trainrig.analysis.trained import Trained
 from trainrig.data.prepare import prepare
 from trainrig.process.supervisor import launch
-from trainrig.runner.experiment_trained import Trained
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
-from trainrig.train.engines import ALL
+from trainrig.train.engines import ALL, Job
 from trainrig.train.parity import disagreement, reference_of
 
 TARGET = 1.2
@@ -71,7 +71,7 @@ def train(own: Experiment, folder: Path) -> Trained:
     """One training in fresh processes."""
     place = Path(tempfile.mkdtemp(dir=folder))
     backend = ALL[own.backend]
-    ended = launch(backend.command(own, place), place)
+    ended = launch(backend.command(own, place, Job()), place)
     if ended.reason is not None:
         raise SystemExit(f"{own.backend}: {ended.reason}")
     return Trained(experiment=own, result=backend.collect(place))

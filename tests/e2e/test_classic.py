@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from trainrig.analysis.judge_training import verdict_of
+from trainrig.analysis.trained import Trained
 from trainrig.errors import NeedsGpuError, UsageError
 from trainrig.record import Outcome, Status
-from trainrig.runner.experiment_trained import Trained
-from trainrig.runner.experiment_verdict import verdict_of
-from trainrig.runner.experiments import asked_for, at_full_scale
-from trainrig.runner.train_prepare import lacks
+from trainrig.runner.train_prepare import asked_for, at_full_scale, lacks
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import read_file
 from trainrig.train.engines import Site

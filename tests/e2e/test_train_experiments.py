@@ -13,16 +13,15 @@ import pytest
 
 from layout_facts import WHOLE
 from training_summaries import printed, training_view
+from trainrig.analysis.judge_training import findings_of
+from trainrig.analysis.trained import Trained, rates_of
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.process.supervisor import STALL_TIMEOUT
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.training_report import training_document
 from trainrig.runner.batch_size import state_bytes
-from trainrig.runner.experiment_findings import findings_of
-from trainrig.runner.experiment_session import slug_of
-from trainrig.runner.experiment_trained import Trained, rates_of
-from trainrig.runner.experiments import asked_for, stall_timeout_of
-from trainrig.runner.train_records import summary_of
+from trainrig.runner.train_prepare import asked_for, stall_timeout_of
+from trainrig.runner.train_records import slug_of, summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import KEYS, LATER, experiment_of, read_file, tiny
 from trainrig.train.engines import ALL, Result, Site, check_site

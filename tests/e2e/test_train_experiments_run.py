@@ -20,17 +20,17 @@ from typing import Any
 import psutil
 import pytest
 
+from trainrig.analysis.trained import Trained
 from trainrig.machine import inspect, to_dict
 from trainrig.process.supervisor import Ended, launch
 from trainrig.record import Kind, Outcome, Record, Status
-from trainrig.runner import experiments as runner
-from trainrig.runner.experiment_trained import Trained
+from trainrig.runner import train as runner
 from trainrig.runner.targets import find_targets
 from trainrig.runner.train_records import BREAKDOWN
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, from_dict
 from trainrig.train.config_file import experiment_of, tiny
-from trainrig.train.engines import ALL, Result
+from trainrig.train.engines import ALL, Job, Result
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import disagreement, reference_of
 
@@ -53,7 +53,7 @@ def experiment(data: str, **changes: Any) -> Experiment:
 def train(own: Experiment, folder: Path, **how: Any) -> tuple[Ended, Result]:
     """One training by its backend, nothing around it."""
     backend = ALL[own.backend]
-    ended = launch(backend.command(own, folder), folder, **how)
+    ended = launch(backend.command(own, folder, Job()), folder, **how)
     return ended, backend.collect(folder)
 
 
@@ -65,7 +65,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
         experiment(data, name="wide", nproc=4096),
     )
     measure_rates(tmp_path)
-    outcomes = runner.run_experiments(asked, out=tmp_path)
+    outcomes = runner.train(asked, out=tmp_path)
     found = runner.summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.FAIL
     fine, wild, wide = found["experiments"]
@@ -222,7 +222,7 @@ def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path:
     own = experiment(data, model=tiny("bert-base"), backend="huggingface", grad_accum=2)
     folder = tmp_path / "theirs"
     backend = ALL["huggingface"]
-    command = backend.command(own, folder)
+    command = backend.command(own, folder, Job())
     request = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps(request | {"plain_loss": True}))
     assert launch(command, folder).status is Status.OK
@@ -286,7 +286,7 @@ def test_a_slow_link_is_communication_and_nothing_else(
 ) -> None:
     own = experiment(data, steps=7)
     quick = Trained(experiment=own, result=train(own, tmp_path / "quick")[1])
-    command = ALL["native"].command(own, tmp_path / "slow")
+    command = ALL["native"].command(own, tmp_path / "slow", Job())
     slowed = dataclasses.replace(
         command, argv=(*slow_link, *command.argv), env={**command.env, "GLOO_SOCKET_IFNAME": "lo"}
     )

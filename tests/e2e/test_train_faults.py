@@ -18,8 +18,8 @@ import pytest
 from trainrig.errors import DataError, StoreError, UsageError
 from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
-from trainrig.runner import experiment_session as session
-from trainrig.runner import experiments as runner
+from trainrig.runner import train as runner
+from trainrig.runner import train as session
 from trainrig.runner.train_resume import experiments_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
@@ -73,7 +73,7 @@ def test_an_interrupted_comparison_costs_no_training(
 ) -> None:
     ranks["reference-1"] = interrupt
     own = experiment(data, name="two", nproc=2)
-    outcomes = runner.run_experiments((own,), out=tmp_path)
+    outcomes = runner.train((own,), out=tmp_path)
     assert outcomes.interrupted and outcomes.verdict.outcome is Outcome.INCOMPLETE
     found = runner.summary(outcomes)
     assert (found["status"], found["reason"]) == ("ok", "interrupted")
@@ -94,7 +94,7 @@ def test_an_interrupted_training_is_one_that_was_not_done(
         interrupt(folder)
 
     ranks["01-two"] = broken_off
-    outcomes = runner.run_experiments((experiment(data, name="two", nproc=2),), out=tmp_path)
+    outcomes = runner.train((experiment(data, name="two", nproc=2),), out=tmp_path)
     assert runner.summary(outcomes)["status"] == "skipped"
     assert not list(outcomes.run.rglob("weights.pt"))
 
@@ -109,7 +109,7 @@ def test_what_one_training_lacks_is_its_own_fault(
 
     ranks["01-first"] = taken
     asked = [experiment(data, name=name, nproc=2) for name in ("first", "second")]
-    outcomes = runner.run_experiments(asked, out=tmp_path)
+    outcomes = runner.train(asked, out=tmp_path)
     first, second = runner.summary(outcomes)["experiments"]
     assert (first["status"], first["row_verdict"]) == ("failed", "FAIL")
     assert "port 29500" in first["reason"] and second["status"] == "ok"
@@ -129,7 +129,7 @@ def test_a_loss_that_is_no_number_is_a_fault_and_the_steps_before_stay(
         path.write_text("\n".join([first, second, *rest, ""]))
 
     ranks["01-one"] = lost
-    outcomes = runner.run_experiments((experiment(data, name="one"),), out=tmp_path)
+    outcomes = runner.train((experiment(data, name="one"),), out=tmp_path)
     found = runner.summary(outcomes)
     assert (found["status"], found["losses"]) == ("failed", [6.0])
     assert found["reason"] == "the loss is no number at step 1"
@@ -147,7 +147,7 @@ def test_data_that_go_while_a_run_trains_end_no_run(
         tell(where)
 
     ranks["01-one"] = gone
-    outcomes = runner.run_experiments((experiment(folder, name="one"),), out=tmp_path / "runs")
+    outcomes = runner.train((experiment(folder, name="one"),), out=tmp_path / "runs")
     assert outcomes.verdict.outcome is Outcome.PASS
 
 
@@ -157,7 +157,7 @@ def test_a_full_disk_is_told_as_one(data: Path, tmp_path: Path, ranks: dict[str,
 
     ranks["01-one"] = full
     with pytest.raises(StoreError, match="the disk is full"):
-        runner.run_experiments((experiment(data, name="one"),), out=tmp_path)
+        runner.train((experiment(data, name="one"),), out=tmp_path)
 
 
 def test_weights_that_do_not_fit_on_the_disk_are_told_before_they_fill_it(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_text_that_does_not_fit_is_refused_before_there_is_a_run(
         damage(folder)
     own = experiment(folder, **keys)
     if words is None:  # what fits is trained
-        assert runner.run_experiments((own,), out=tmp_path / "runs").trained
+        assert runner.train((own,), out=tmp_path / "runs").trained
         return
     with pytest.raises((DataError, UsageError), match=words):
-        runner.run_experiments((own,), out=tmp_path / "runs")
+        runner.train((own,), out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

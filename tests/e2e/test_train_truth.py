@@ -14,11 +14,10 @@ import torch
 
 import gloo_ranks
 from layout_facts import WHOLE
+from trainrig.analysis.judge_training import findings_of, waited_for
+from trainrig.analysis.trained import Trained, rates_of, wrong_on_ranks
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.open_batches import OBJECTIVES
-from trainrig.runner.experiment_findings import findings_of
-from trainrig.runner.experiment_ranks import waited_for, wrong_on_ranks
-from trainrig.runner.experiment_trained import Trained, rates_of
 from trainrig.runner.train_records import summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled

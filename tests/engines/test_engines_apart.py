@@ -19,11 +19,11 @@ from packaging.requirements import Requirement
 
 from trainrig.process.supervisor import launch
 from trainrig.record import Kind, Outcome, Record, Status
-from trainrig.runner import experiments as runner
+from trainrig.runner import train as runner
 from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.config_file import experiment_of
-from trainrig.train.engines import ALL, Result
+from trainrig.train.engines import ALL, Job, Result
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, reference_of
 
@@ -46,7 +46,7 @@ def experiment(data: str, **changes: Any) -> Experiment:
 def train(own: Experiment, folder: Path) -> Result:
     """One training that ends well, by its backend."""
     backend = ALL[own.backend]
-    ended = launch(backend.command(own, folder), folder)
+    ended = launch(backend.command(own, folder, Job()), folder)
     assert ended.status is Status.OK, ended.reason
     return backend.collect(folder)
 
@@ -119,7 +119,7 @@ def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
     )
     assert done.stdout.strip() == "[]"
     own = experiment(data, backend="huggingface", python=str(elsewhere), name="theirs")
-    outcomes = runner.run_experiments((own,), out=tmp_path)
+    outcomes = runner.train((own,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.PASS, outcomes.verdict.reason
     found = runner.summary(outcomes)
     software = found["software_found"]
@@ -130,7 +130,7 @@ def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
     assert run.config["experiments"][0]["python"] == str(elsewhere)
     record = measured(run)
     assert record.conditions["torch"] == software["torch"]
-    alone = runner.run_experiments((experiment(data, name="ours"),), out=tmp_path)
+    alone = runner.train((experiment(data, name="ours"),), out=tmp_path)
     other = measured(read_run(alone.run))
     assert other.environment != record.environment  # it has other packages beside torch
 

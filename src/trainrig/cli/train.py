@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,8 +18,6 @@ from trainrig.cli.verb import (
     verb,
 )
 
-if TYPE_CHECKING:
-    from trainrig.runner.progress import Watcher
 
 _what = partial(option, group="What is trained")
 _layout = partial(option, group="Devices and layout")
@@ -154,41 +152,39 @@ def command(
     a layout, each experiment is trained by processes of its own and compared with one process on
     the same samples.
     """
-    from trainrig.cli import progress
+    from trainrig.cli import output, progress
+    from trainrig.errors import UsageError
+    from trainrig.runner import session, train, train_prepare, train_resume
+    from trainrig.runner.view import view_of
+    from trainrig.store import read_run
 
-    watch = progress.on_stderr()
+    if resume is not None and file is not None:
+        raise UsageError("a file and a run to resume: which?", "leave one of them out")
     asked = {name: value for name, value in keys.items() if value is not None}
-    asked |= _batch_size(asked.pop("batch_size", None))
+    asked |= _batch_size(asked.pop("batch_size", None)) | _known(device=device)
     asked |= {"compile": True} if asked.pop("compiled") else {}
     asked |= {name: str(asked[name]) for name in ("data", "python") if name in asked}
-    if timeout or file or _LAYOUT & asked.keys() or _of_experiments(asked, resume):
-        asked |= _known(device=device)
-        return _experiments(file, asked, timeout, out, resume, watch, as_json)
-    return _alone(asked, device, out, resume, watch, as_json)
+    outcomes = train.train(
+        train_resume.experiments_of(resume, asked)
+        if resume
+        else train_prepare.asked_for(file, asked),
+        out=out,
+        watch=progress.on_stderr(),
+        stall_timeout=train_prepare.stall_timeout_of(timeout),
+        resume=resume,
+        full_scale=train_prepare.at_full_scale(file, asked),
+    )
+    if as_json:
+        progress.print_json(train.summary(outcomes))
+    else:
+        from trainrig.report.render.terminal import print_document
+        from trainrig.report.training_report import training_document
 
-
-_LAYOUT = {
-    "backend",
-    "devices",
-    "python",
-    "scale",
-    "only",
-    "tokens",
-    "nproc",
-    "zero",
-    "shard_size",
-    "offload",
-    "optimizer",
-    "p2p",
-    "rounds",
-}
-"""What one process that trains for itself knows nothing of."""
-
-
-def _of_experiments(asked: dict[str, Any], resume: Path | None) -> bool:
-    from trainrig.runner.train_resume import is_of_experiments
-
-    return asked.get("batch_size") == "auto" or (resume is not None and is_of_experiments(resume))
+        with output.best_effort():
+            print_document(training_document(view_of(read_run(outcomes.run))), output.console())
+            click.echo(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
+            click.echo(f"report: {outcomes.run / 'report.html'}")
+    return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)
 
 
 def _batch_size(said: str | None) -> dict[str, Any]:
@@ -202,66 +198,3 @@ def _batch_size(said: str | None) -> dict[str, Any]:
 
 def _known(**named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _alone(
-    keys: dict[str, Any],
-    device: str | None,
-    out: Path,
-    resume: Path | None,
-    watch: Watcher,
-    as_json: bool,
-) -> int:
-    """One process, measured as a level of the waterfall."""
-    from trainrig.cli import progress
-    from trainrig.runner import session, train
-
-    experiment = train.experiment_for(keys, resume, watch)
-    result = train.train(experiment, device=device, out=out, resume=resume, watch=watch)
-    if as_json:
-        progress.print_json(train.summary(result))
-    else:
-        progress.print_run(result.run)
-    return session.exit_code(result.verdict.outcome, result.interrupted)
-
-
-def _experiments(
-    file: Path | None,
-    keys: dict[str, Any],
-    timeout: str | None,
-    out: Path,
-    resume: Path | None,
-    watch: Watcher,
-    as_json: bool,
-) -> int:
-    """Experiments, compared."""
-    from trainrig.cli import output, progress
-    from trainrig.errors import UsageError
-    from trainrig.runner import experiments, session, train_resume
-
-    if resume is not None and file is not None:
-        raise UsageError("a file and a run to resume: which?", "leave one of them out")
-    asked = train_resume.experiments_of(resume, keys) if resume else None
-    asked = asked or experiments.asked_for(file, keys)
-    outcomes = experiments.run_experiments(
-        asked,
-        out=out,
-        watch=watch,
-        stall_timeout=experiments.stall_timeout_of(timeout),
-        resume=resume,
-        full_scale=experiments.at_full_scale(file, keys),
-    )
-    found = experiments.summary(outcomes)
-    if as_json:
-        progress.print_json(found)
-    else:
-        from trainrig.report.render.terminal import print_document
-        from trainrig.report.training_report import training_document
-        from trainrig.runner.view import view_of
-        from trainrig.store import read_run
-
-        with output.best_effort():
-            print_document(training_document(view_of(read_run(outcomes.run))), output.console())
-            click.echo(f"\n{found['verdict']}  {found['verdict_reason']}")
-            click.echo(f"report: {found['report']}")
-    return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.machine.energy import Energy, Meter, energy_between, gpu_meter, package_meters
@@ -23,8 +22,6 @@ PERIOD = 0.1
 """Seconds between readings; later a thousandth of what has passed, and at most a second."""
 _LONGEST = 1.0
 _PATIENCE = 2.0
-
-NOT_READ = Missing("nothing was trained")
 
 Meters = tuple[Meter, ...] | Missing
 
@@ -83,30 +80,6 @@ def used(
     if ended is None or not rows:
         return Missing("no step counts")
     return energy_between(meters, ended - sum(float(row["time"]) for row in rows), ended)
-
-
-@dataclass(slots=True)
-class Stretches:
-    """The steps of a worker that tells each at once, in stretches without a pause between them."""
-
-    clock: Callable[[], float] = time.monotonic
-    _rows: list[list[Mapping[str, Any]]] = field(default_factory=lambda: [[]])
-    _ended: list[float] = field(default_factory=lambda: [0.0])
-
-    def on_event(self, event: Mapping[str, Any]) -> None:
-        """A row comes when its step is over, or the next one; a checkpoint is a pause."""
-        if event["event"] == "checkpoint":
-            self._rows.append([])
-            self._ended.append(0.0)
-        if event["event"] == "row":
-            self._rows[-1].append(event)
-            self._ended[-1] = self.clock()
-
-    @property
-    def longest(self) -> tuple[list[Mapping[str, Any]], float | None]:
-        """The steps of the longest stretch, and when its last one was over."""
-        place = max(range(len(self._rows)), key=lambda number: len(self._rows[number]))
-        return self._rows[place], self._ended[place] if self._rows[place] else None
 
 
 def of_devices(meters: Meters, uuids: Sequence[str]) -> Meters:

@@ -118,7 +118,7 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
         one = own.replace(nproc=1, zero=0, offload="none")
         alone = predict_step(shape, layout_of(one), rates)
         seconds = alone.total - alone.optimizer + step.optimizer + step.offload + step.data_comm
-    wide = math.exp(math.hypot(step.spread, 0.0 if target.is_gpu else _UNSURE_CORE))
+    wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
     return Foretold(
         metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
     )
@@ -143,7 +143,9 @@ def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
         if point.device == target.name and (point.disturbed is None or point.key not in newest):
             newest[point.key] = point
     rates = rates_of_records(newest.values(), target.chip)
-    return rates if target.is_gpu else _of_a_core(rates, max(grounds.cores, own.nproc))
+    if target.is_gpu or own.threads == 0:
+        return rates
+    return _of_a_core(rates, max(grounds.cores, own.nproc))
 
 
 def _of_a_core(rates: Rates, cores: int) -> Rates:

@@ -1,305 +1,571 @@
-"""train: one training as a run: checked, bounded, trained in workers, judged.
+"""train: trainings as a run, each by its framework in processes of its own, compared and judged.
 
-Before anything is written, the experiment, the model's shape and the data are checked.  Then the
-machine is looked at, the fastest matrix product of the same dtype is measured as the ceiling, the
-prediction is written, and two fresh workers train: the first all the steps, whose rows become the
-run's series as they come; the second the first few again, so that the step's time rests on two
-processes.  A batch that does not fit becomes a record, and half of it is tried.
+There is one loop for one model from the command line, for a file of experiments and for the
+training step of a qualification (`TrainRun`).  What contradicts itself or cannot run here is
+refused before anything is written; of several experiments, one that this machine lacks something
+for becomes a record that says so.
+
+What trains well is trained again in further rounds, in turns with the others; these say something
+of its speed alone.  One process of ours that trains alone in its run is measured as a level of the
+waterfall: its ceiling is the fastest matrix product, and its first steps are trained again by a
+fresh process.  Any other is compared with one process of ours on the same samples
+(`train.parity`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.data.batches import Shard
-from trainrig.data.manifest import Manifest, read_manifest
-from trainrig.data.open_batches import open_batches
-from trainrig.data.prepare import MOST_VERIFIED, verify
-from trainrig.errors import DataError, UsageError
-from trainrig.record import Finding, Kind, Record, Status
+from trainrig.analysis import training_results
+from trainrig.analysis.compare_training import speedups
+from trainrig.analysis.judge_training import findings_of, verdict_of
+from trainrig.analysis.trained import Trained, counted
+from trainrig.catalog.published.training import baselines, published_for
+from trainrig.data.manifest import read_manifest
+from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
+from trainrig.machine import inspect, to_dict, value_or
+from trainrig.machine.snapshot import Snapshot
+from trainrig.measure import noise
+from trainrig.predict import ceiling, of_device
+from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
+from trainrig.record import Finding, Record, Status, Verdict, new_id
+from trainrig.runner import energy
+from trainrig.runner.batch_size import by_doubling, guess, hopeless, smaller, swapping
+from trainrig.runner.expectations import claims_for
+from trainrig.runner.experiment_forecast import Grounds, forecast, grounds_of
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.progress import Progress, Watcher, nobody
-from trainrig.runner.session import Qualification, close_run
-from trainrig.runner.train_session import CHECKPOINT, LAYOUT, Session, Trained
-from trainrig.store import RunData, create_run, read_run, resume_run
-from trainrig.train.config import (
-    Experiment,
-    check,
-    check_compiler,
-    from_dict,
-    from_run,
-    objective_of,
-    to_dict,
+from trainrig.runner.targets import Target, choose, find_targets
+from trainrig.runner.train_devices import devices_of, meters_of, site_of
+from trainrig.runner.train_prepare import (
+    environment_of,
+    lacks,
+    measure_ceiling,
+    placed,
+    with_data,
 )
-from trainrig.train.layout_check import Layout, asked_of, differences, found_of
-from trainrig.workload import ModelShape
+from trainrig.runner.train_records import case_for, records_of, slug_of, step_row, summary_of
+from trainrig.runner.train_resume import CHECKPOINT, done_in, recalled
+from trainrig.runner.view import view_of
+from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
+from trainrig.train.config import Experiment, check, objective_of
+from trainrig.train.config import to_dict as experiment_dict
+from trainrig.train.config_file import NAME, file_of
+from trainrig.train.engines import ALL, WARM_UP, Job, Result, is_driven
+from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
+from trainrig.units import format_quantity
+from trainrig.workload import find
 
-MARGIN_NATS = 1.0
-"""A model that learned lies this far below the unigram entropy of the held-out text."""
+CHECKED_STEPS = WARM_UP + 10
+"""Steps that a second process trains: those of warm-up, and ten samples."""
 LEARNING_STEPS = 200
+"""A training of fewer steps need not have learned anything yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is trained, once it has been checked."""
+class Outcomes:
+    """A run of trainings, judged."""
 
-    experiment: Experiment
-    shape: ModelShape
-    manifest: Manifest
-
-
-def plan_for(experiment: Experiment) -> Plan:
-    """The plan of an experiment.  Raises UsageError or DataError, with nothing written."""
-    shape = check(experiment)
-    check_compiler(experiment)
-    folder = Path(experiment.data)
-    for part in ("train", "heldout"):
-        open_batches(
-            folder,
-            part,
-            objective_of(shape),
-            seq_len=experiment.seq_len,
-            shard=Shard(batch=experiment.samples, seed=experiment.seed),
-            vocab_size=shape.vocab,
-        )
-    manifest = read_manifest(folder)
-    if manifest.train.num_tokens <= MOST_VERIFIED:
-        verify(folder)
-    return Plan(experiment=experiment, shape=shape, manifest=manifest)
-
-
-def experiment_for(
-    asked: Mapping[str, Any], resume: Path | None = None, watch: Watcher = nobody
-) -> Experiment:
-    """The experiment that a person asked for; what is None is left as it usually is.
-
-    Without data, Python's standard library is prepared.  A run that is resumed keeps its own
-    experiment: nothing but ``steps`` may be asked for beside it.
-    """
-    named = {name: value for name, value in asked.items() if value is not None}
-    if resume is not None:
-        return _resumed(resume, named)
-    if "data" not in named:
-        from trainrig.data.prepare import prepare
-
-        watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
-        named["data"] = str(prepare().folder)
-    named["data"] = str(Path(named["data"]).absolute())  # a run is resumed from anywhere
-    return from_dict(named)
-
-
-def _resumed(path: Path, named: Mapping[str, Any]) -> Experiment:
-    if named.keys() - {"steps"}:
-        raise UsageError(
-            "a run is resumed with its own experiment", "beside --resume only --steps is taken"
-        )
-    run = read_run(path)
-    config, stored = run.config, run.config.get("experiment")
-    if config.get("verb") != "train" or not isinstance(stored, Mapping):
-        raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
-    if not (path / CHECKPOINT).exists():
-        raise UsageError(f"{path} has no checkpoint", "train from the start")
-    experiment = from_run(stored, str(path)).replace(**_batch_that_fitted(run))
-    experiment = from_dict({**to_dict(experiment), **named})
-    if len(_rows(run)) >= experiment.steps:
-        raise UsageError(
-            f"the {experiment.steps} steps of {path} are trained", "more of them: --steps"
-        )
-    if read_manifest(Path(experiment.data)).corpus_sha256 != config.get("corpus_sha256"):
-        raise DataError(
-            f"{experiment.data} holds another text than {path} was trained on",
-            "prepare that text again, or train from the start",
-        )
-    return experiment
-
-
-def _batch_that_fitted(run: RunData) -> dict[str, Any]:
-    """The last one that was tried: a run's own experiment has the one that was asked for."""
-    tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == "step"]
-    return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
+    run: Path
+    verdict: Verdict
+    trained: tuple[Trained, ...]
+    interrupted: bool
 
 
 def train(
-    experiment: Experiment,
+    experiments: Sequence[Experiment],
     *,
-    device: str | None = None,
     out: Path = Path("runs"),
-    resume: Path | None = None,
     watch: Watcher = nobody,
-) -> Qualification:
-    """Train, measure and judge ``experiment`` in a new run, or go on with the run ``resume``."""
-    plan = plan_for(experiment)
-    run = resume_run(resume) if resume else create_run(out, "train", _config(plan))
+    stall_timeout: float = STALL_TIMEOUT,
+    resume: Path | None = None,
+    full_scale: Sequence[Experiment] = (),
+) -> Outcomes:
+    """Train experiments one after another in a new run, and judge them.
+
+    ``full_scale`` are the same ones at the size of what others published, where they are tiny.
+    ``resume`` goes on with a run, whose experiments these are (`train_resume`).
+    """
+    for experiment in experiments:  # before any data is prepared
+        check(experiment)
+    snapshot = inspect()
+    targets = find_targets(snapshot)
+    site = site_of(snapshot, targets)
+    ready = [placed(experiment, site) for experiment in with_data(experiments, watch)]
+    if len(ready) > 1 or ready[0].nproc > 1:  # each rank a core of its own
+        ready = [own.replace(threads=own.threads or 1) for own in ready]
+    lacking = [lacks(experiment, site) for experiment in ready]
+    if all(lacking) and lacking[0] is not None:
+        raise lacking[0]
+    if any(experiment.nproc > 1 for experiment in ready):
+        master_port()  # one that is taken is refused before a run is made
+    run = resume_run(resume) if resume else create_run(out, "train", _config(ready))
     with run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))
-        session = Session(run, plan.manifest, watch, resuming=resume is not None)
-        trained, interrupted = None, None
+        run.write_machine(to_dict(snapshot))
+        hostname = value_or(snapshot.host.hostname, "")
+        session = TrainRun(
+            run=run,
+            targets=targets,
+            claims=claims_for(snapshot, targets),
+            snapshot=snapshot,
+            watch=watch,
+            stall_timeout=stall_timeout,
+            texts=_texts(ready),
+            total=len(ready),
+            grounds=grounds_of(run.path.parent, hostname, site.cores),
+            alone=len(ready) == 1,
+            resuming=resume is not None,
+        )
+        what = "1 experiment" if len(ready) == 1 else f"{len(ready)} experiments"
+        watch(Progress(text=f"{what} on {hostname}", level="stage"))
+        if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
+            watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
+        interrupted = None
         try:
-            trained = session.train(experiment, device)
+            _train_all(session, ready, lacking, full_scale)
         except KeyboardInterrupt:
-            interrupted = "interrupted; trainrig train --resume goes on from the last checkpoint"
-        except UsageError:
-            if resume is None:
-                run.discard()
-            raise
-        findings = tuple(_findings(plan, trained)) if trained else ()
-        return close_run(run, findings, interrupted)
+            interrupted = "interrupted; trainrig train --resume trains those that are not done"
+        return _close(session, interrupted)
 
 
-def _config(plan: Plan) -> dict[str, Any]:
+def _train_all(
+    session: TrainRun,
+    ready: Sequence[Experiment],
+    lacking: Sequence[UnavailableError | None],
+    full_scale: Sequence[Experiment],
+) -> None:
+    run = session.run
+    done = done_in(read_run(run.path), ready) if session.resuming else {}
+    if session.resuming:
+        run.reopen()
+    else:
+        write_atomic(run.path / NAME, file_of(ready, session.texts))
+        session.append_published(full_scale or ready)
+        for claim in session.claims:
+            run.append(claim)
+    for experiment, error in zip(ready, lacking, strict=True):
+        if experiment.name in done:
+            session.restore(experiment, done[experiment.name])
+        else:
+            session.train(experiment, error)
+    for number in range(2, 1 + max(experiment.rounds for experiment in ready)):
+        session.repeat(number)
+
+
+def _texts(experiments: Sequence[Experiment]) -> dict[str, str]:
+    """Hash of the text in each folder of data."""
+    folders = dict.fromkeys(experiment.data for experiment in experiments)
+    return {folder: read_manifest(Path(folder)).corpus_sha256 for folder in folders}
+
+
+def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
         "trainrig": version("trainrig"),
         "python": sys.version.split()[0],
         "argv": sys.argv[1:],
-        "experiment": to_dict(plan.experiment),
-        "corpus_sha256": plan.manifest.corpus_sha256,
+        **({"cuda_visible_devices": visible} if visible is not None else {}),
+        "experiments": [experiment_dict(experiment) for experiment in experiments],
     }
 
 
-def _findings(plan: Plan, trained: Trained) -> Iterator[Finding]:
-    yield from _failed(trained)
-    yield from _too_large(trained)
-    yield from _other_layout(trained)
-    yield from _learning(plan, trained)
+def _close(session: TrainRun, interrupted: str | None) -> Outcomes:
+    """Judge what is there and write the report."""
+    from trainrig.report.render.old_html import render_html
 
-
-def _failed(trained: Trained) -> Iterator[Finding]:
-    record = trained.attempts[-1]
-    if record.status is Status.FAILED:
-        diverged = "training stopped" in (record.reason or "")
-        yield Finding(
-            id="diverged" if diverged else "training-failed",
-            severity="error",
-            evidence=record.reason or "no reason given",
-            fix="a lower --lr, or fp32; series/train.jsonl has the steps before"
-            if diverged
-            else "read the worker's log in the run's logs/ folder",
-            records=(record.id,),
-        )
-
-
-def _too_large(trained: Trained) -> Iterator[Finding]:
-    refused = [record for record in trained.attempts if record.status is Status.OOM]
-    if refused:
-        sizes = ", ".join(str(record.case["batch_size"]) for record in refused)
-        went_on = trained.attempts[-1].status is not Status.OOM
-        yield Finding(
-            id="batch-too-large",
-            severity="warning" if went_on else "error",
-            evidence=f"a batch of {sizes} does not fit: {refused[-1].reason}"
-            + (f"; went on with {trained.experiment.batch_size}" if went_on else ""),
-            fix="a smaller --batch-size with --grad-accum, --recompute full, or a smaller model",
-            records=tuple(record.id for record in refused),
-        )
-
-
-def _other_layout(trained: Trained) -> Iterator[Finding]:
-    """What was asked for and is not what the live objects say."""
-    if trained.facts is None:
-        return
-    record = trained.attempts[-1]
-    for words in differences(_asked(trained.experiment, record), found_of(trained.facts)):
-        yield Finding(
-            id="layout-not-as-asked",
-            severity="error",
-            evidence=words,
-            fix="nothing of this training is what its case says",
-            records=(record.id,),
-        )
-
-
-def _asked(experiment: Experiment, record: Record) -> Layout:
-    """The layout that was asked for, on the device that it ran on."""
-    return asked_of(experiment.replace(device="cpu" if record.device_index is None else "cuda"))
-
-
-def _learning(plan: Plan, trained: Trained) -> Iterator[Finding]:
-    """Whether a long enough training beat what knows only how often each token occurs."""
-    if trained.heldout_loss is None or trained.experiment.steps < LEARNING_STEPS:
-        return
-    if objective_of(plan.shape) != "causal" or learned(trained.heldout_loss, plan.manifest):
-        return
-    yield Finding(
-        id="does-not-learn",
-        severity="warning",
-        evidence=f"after {trained.experiment.steps} steps the held-out loss is "
-        f"{trained.heldout_loss:.2f} nats, and the unigram entropy "
-        f"{plan.manifest.unigram_entropy_nats:.2f}",
-        fix="another --lr, more steps, or look for labels that do not belong to the inputs",
+    verdict = verdict_of(session.trained, session.findings, interrupted)
+    run = session.run
+    run.write_verdict(verdict)
+    run.write_report(render_html([view_of(read_run(run.path))]))
+    return Outcomes(
+        run=run.path,
+        verdict=verdict,
+        trained=tuple(session.trained),
+        interrupted=interrupted is not None,
     )
 
 
-def learned(heldout_loss: float, manifest: Manifest) -> bool:
-    """Whether a loss lies clearly below that of a model that knows token frequencies only."""
-    return heldout_loss <= manifest.unigram_entropy_nats - MARGIN_NATS
+@dataclass(slots=True, kw_only=True)
+class TrainRun:
+    """An open run and the trainings in it.
+
+    All that is known of an experiment is written after each of its rounds: of several points and
+    summaries the last one counts.
+    """
+
+    run: RunWriter
+    targets: Sequence[Target]
+    claims: Sequence[Record]
+    snapshot: Snapshot
+    watch: Watcher
+    stall_timeout: float = STALL_TIMEOUT
+    texts: Mapping[str, str]
+    """Folder of data → hash of its text."""
+    total: int = 1
+    grounds: Grounds = field(default_factory=Grounds)
+    """What predictions rest on."""
+    alone: bool = False
+    """One experiment is trained: a batch that does not fit is halved, whoever chose it."""
+    resuming: bool = False
+    trained: list[Trained] = field(default_factory=list)
+    _staying: list[Finding] = field(default_factory=list)
+    """Findings that a later round does not change."""
+    _latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    """Those of each experiment, as it stands."""
+    _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
+    _last_tick: float = 0.0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong, so far."""
+        return [*self._staying, *itertools.chain(*self._latest.values())]
+
+    def append_published(self, experiments: Sequence[Experiment]) -> None:
+        """Write down what others published of the same cases, before anything is measured."""
+        known = tuple(baselines())
+        for experiment in experiments:
+            for record in published_for(case_for(experiment, ""), experiment.backend, known):
+                conditions = {**record.conditions, "experiment": experiment.name}
+                self.run.append(record.replace(id=new_id(), conditions=conditions))
+
+    def restore(self, experiment: Experiment, summary: Mapping[str, Any]) -> None:
+        """Take what an earlier process trained in this run as it is."""
+        slug = self._slug(Trained(experiment=experiment))
+        logs = self.run.path / "logs"
+        outcome = recalled(
+            experiment, summary, (logs / slug, logs / _sized(slug, summary["batch_size"]))
+        )
+        if is_reference(outcome.experiment, outcome.experiment):
+            self._references.append((outcome.experiment, outcome.result.probe))
+        self.trained.append(outcome)
+        self._latest[experiment.name] = tuple(findings_of(outcome, ()))
+        self.watch(Progress(text=f"{experiment.name}: done before", done=len(self.trained)))
+
+    def train(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
+        """Train one experiment, compare it, write it down."""
+        outcome = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
+        if lacking is not None:
+            outcome.status, outcome.reason = Status.SKIPPED, lacking.message
+            outcome.moot = isinstance(lacking, NeedsGpuError)
+            return self._finish(outcome)
+        try:
+            self._prepare(outcome)
+            self._fit_or_train(outcome)
+            while outcome.status is Status.OOM and self._halve(outcome):
+                self._fit_or_train(outcome)
+            if self._is_level(experiment):
+                self._check_speed(outcome)
+            self._compare(outcome)
+        except KeyboardInterrupt:
+            outcome.reason = "interrupted"
+            if outcome.status is not Status.OK or not outcome.result.rows:
+                outcome.status = Status.SKIPPED
+            self._finish(outcome)
+            raise
+        return self._finish(outcome)
+
+    def repeat(self, number: int) -> None:
+        """Round ``number`` of what trained well: only its speed is of interest now."""
+        for place, outcome in enumerate(self.trained, 1):
+            rounds = outcome.experiment.rounds
+            if outcome.status is Status.OK and rounds >= number and not outcome.recalled:
+                self._again(outcome, f"{_numbered(place, outcome)}-round-{number}", number)
+                self._write(outcome)
+
+    def _again(self, outcome: Trained, slug: str, number: int, stop: int | None = None) -> None:
+        """Train by fresh processes for the speed alone."""
+        once = Trained(experiment=outcome.experiment)
+        self._train(once, slug, Job(probe=False, stop=stop), number)
+        outcome.duration += once.duration
+        if once.status is Status.OK:
+            outcome.again.append(once.rounds[0])
+        else:
+            outcome.status, outcome.reason = once.status, f"round {number}: {once.reason}"
+
+    def _is_level(self, experiment: Experiment) -> bool:
+        """Whether it is measured for itself: one process of ours, alone in its run."""
+        return self.alone and experiment.nproc == 1 and not is_driven(experiment)
+
+    def _prepare(self, outcome: Trained) -> None:
+        """The batch size that is trained first, and the ceiling of a level."""
+        experiment = outcome.experiment
+        if experiment.auto_batch:
+            self._choose_batch(outcome)
+        if not self._is_level(experiment):
+            return
+        outcome.must_agree = True
+        if objective_of(find(experiment.model)) == "causal" and experiment.steps >= LEARNING_STEPS:
+            outcome.entropy = read_manifest(Path(experiment.data)).unigram_entropy_nats
+        target = self._target(experiment)
+        environment = environment_of(experiment, self.snapshot)
+        outcome.ceiling = measure_ceiling(
+            self.run, target, experiment.precision, self.claims, environment, self.watch
+        )
+        if outcome.ceiling is not None:
+            points = (*self.grounds.points, outcome.ceiling)
+            self.grounds = dataclasses.replace(self.grounds, points=points)
+
+    def _check_speed(self, outcome: Trained) -> None:
+        """The first steps again in a fresh process: a step's time rests on two."""
+        if outcome.status is Status.OK:
+            self.watch(Progress(text="the first steps again, in a second process", level="running"))
+            stop = min(CHECKED_STEPS, outcome.experiment.steps)
+            self._again(outcome, f"{self._slug(outcome)}-check", 2, stop)
+
+    def _choose_batch(self, outcome: Trained) -> None:
+        """The size that is trained first, by formula or by doubling."""
+        experiment = outcome.experiment.replace(auto_batch=False)
+        free = self._target(experiment).memory_bytes
+        if free > 0:
+            batch, how = guess(experiment, free), "the largest that should fit, or the bound"
+        else:
+            batch, how = by_doubling(experiment, self._fits), "the last that did, doubled from 1"
+        outcome.experiment = experiment.replace(batch_size=batch)
+        self.watch(Progress(text=f"{experiment.name}: batch_size auto: {batch}, {how}"))
+
+    def _fits(self, experiment: Experiment) -> bool:
+        """Whether a few steps of it train; a size that does not is a record."""
+        trial = Trained(experiment=experiment)
+        text = f"{experiment.name}: does a batch of {experiment.batch_size} fit?"
+        self.watch(Progress(text=text, level="running"))
+        folder = self.run.path / "logs" / f"{self._slug(trial)}-fits-{experiment.batch_size}"
+        self._launch(trial, folder, Job(probe=False))
+        if (
+            trial.status is Status.OOM and experiment.batch_size > 1
+        ):  # 1 is trained, and says it itself
+            self._staying += self._record(trial, went_on=experiment.batch_size // 2)
+        return trial.status is Status.OK
+
+    def _halve(self, outcome: Trained) -> bool:
+        """Record that a size did not fit, and prepare half of it; False where none is left."""
+        batch = smaller(outcome.experiment.batch_size)
+        free = self._target(outcome.experiment).memory_bytes
+        if not (outcome.auto_batch or self._is_level(outcome.experiment)) or self.resuming:
+            return False
+        if batch is None or hopeless(outcome.experiment, free) is not None:
+            return False
+        self._staying += self._record(outcome, went_on=batch)
+        self.watch(Progress(text=f"{outcome.reason}: trying a batch of {batch}"))
+        outcome.experiment = outcome.experiment.replace(batch_size=batch)
+        outcome.status, outcome.reason, outcome.result = Status.OK, None, Result()
+        return True
+
+    def _record(self, outcome: Trained, went_on: int | None = None) -> tuple[Finding, ...]:
+        """Write the records of a training; what is wrong with it."""
+        data_hash = self.texts[outcome.experiment.data]
+        target = self._target(outcome.experiment)
+        claims = of_device(self.claims, target.name, target.index)
+        outcome.peak = ceiling(claims, "step", {"dtype": outcome.experiment.precision})
+        environment = environment_of(outcome.experiment, self.snapshot)
+        records = records_of(outcome, target, data_hash, environment)
+        written = [self.run.append(record) for record in records]
+        return tuple(findings_of(outcome, written, went_on))
+
+    def _finish(self, outcome: Trained) -> None:
+        self.trained.append(outcome)
+        self._write(outcome)
+
+    def _write(self, outcome: Trained) -> None:
+        self._latest[outcome.experiment.name] = self._record(outcome)
+        self.run.append_series(training_results.SERIES, summary_of(outcome))
+        self.watch(Progress(text=_line(outcome), done=len(self.trained), total=self.total))
+
+    def _fit_or_train(self, outcome: Trained) -> None:
+        """Train what may fit; what surely does not would take the machine down with it."""
+        experiment = outcome.experiment
+        free = self._target(experiment).memory_bytes
+        reason = hopeless(experiment, free) or swapping(experiment, free)
+        if reason is not None:
+            outcome.status, outcome.reason = Status.OOM, reason
+            return
+        self._predict(experiment)
+        slug = self._slug(outcome)
+        if outcome.auto_batch:
+            slug = _sized(slug, experiment.batch_size)
+        self._train(outcome, slug, self._job(experiment))
+
+    def _job(self, experiment: Experiment) -> Job:
+        """One process of ours that trains alone saves, goes on, and says its held-out loss."""
+        if not self._is_level(experiment):
+            return Job()
+        path = str(self.run.path / CHECKPOINT)
+        return Job(
+            probe=False,
+            checkpoint=path,
+            resume=path if self.resuming and os.path.exists(path) else "",
+            heldout=True,
+        )
+
+    def _predict(self, experiment: Experiment) -> None:
+        """Write down what it should take, before it is trained."""
+        case = case_for(experiment, self.texts[experiment.data])
+        environment = environment_of(experiment, self.snapshot)
+        target = self._target(experiment)
+        for record in forecast(experiment, case, target, environment, self.grounds):
+            self.run.append(record)
+
+    def _target(self, experiment: Experiment) -> Target:
+        fitting = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")
+        first = experiment.device_numbers[:1]
+        return next((target for target in fitting if target.index in first), fitting[0])
+
+    def _train(self, outcome: Trained, slug: str, job: Job, number: int = 1) -> None:
+        experiment = outcome.experiment
+        series = f"steps-{slug_of(experiment.name)}"
+
+        def on_event(rank: int, event: Mapping[str, Any]) -> None:
+            if rank == 0 and event["event"] == "row":
+                self.run.append_series(series, step_row(event, number))
+                loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"
+                step = event["step"] + 1
+                text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"
+                self.watch(Progress(text=text, level="running"))
+
+        self._launch(outcome, self.run.path / "logs" / slug, job, on_event)
+
+    def _slug(self, outcome: Trained) -> str:
+        return _numbered(len(self.trained) + 1, outcome)
+
+    def _launch(
+        self,
+        outcome: Trained,
+        folder: Path,
+        job: Job,
+        on_event: OnEvent = lambda _rank, _event: None,
+    ) -> None:
+        backend = ALL[outcome.experiment.backend]
+        shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
+        with store_errors(folder):
+            command = backend.command(outcome.experiment, folder, job)
+        outcome.load = os.getloadavg()[0]
+        meters = meters_of(outcome.experiment, self.snapshot)
+        with noise.watch_neighbours() as watched, energy.watch(meters):
+            ended = self._launched(command, folder, on_event)
+        outcome.busy = watched.disturbed
+        outcome.status, outcome.reason = ended.status, ended.reason
+        outcome.duration += ended.duration
+        outcome.result = result = backend.collect(folder)
+        outcome.devices = devices_of(result, self.snapshot)
+        uuids = [str(device["uuid"]) for device in outcome.devices if device.get("uuid")]
+        counters = energy.of_devices(meters, uuids)
+        outcome.used = energy.used(counters, counted(result.stretch), result.ended)
+        fine = tuple(itertools.takewhile(lambda row: row["loss"] is not None, result.rows))
+        if fine != result.rows:
+            outcome.status = Status.FAILED
+            outcome.reason = f"the loss is no number at step {len(fine)}"
+            outcome.result = dataclasses.replace(result, rows=fine)
+        elif ended.status is Status.OK and not result.rows:
+            outcome.status, outcome.reason = Status.FAILED, "its ranks ended without a step"
+
+    def _launched(self, command: Command, folder: Path, on_event: OnEvent) -> Ended:
+        """How it ended; what it cannot be started for is a fault of this training alone."""
+        try:
+            with store_errors(folder):
+                return launch(
+                    command,
+                    folder,
+                    stall_timeout=self.stall_timeout,
+                    on_event=on_event,
+                    tick=self._tick,
+                )
+        except (UnavailableError, UsageError) as error:  # a port that another program took
+            return Ended(status=Status.FAILED, reason=error.message)
+        finally:
+            (folder / "weights.pt").unlink(missing_ok=True)
+
+    def _tick(self) -> None:
+        """About once a second: one line of telemetry."""
+        if time.monotonic() - self._last_tick >= 1.0:
+            self._last_tick = time.monotonic()
+            self.run.append_series("telemetry", noise.telemetry_row())
+
+    def _compare(self, outcome: Trained) -> None:
+        """With one process on the same samples; a reference that failed compares with nothing."""
+        if outcome.status is Status.OK and self._is_level(outcome.experiment):
+            outcome.compared = True  # it is what others are compared with
+        if outcome.status is not Status.OK or outcome.result.probe is None:
+            return
+        reference = self._reference(outcome)
+        if reference is not None:
+            outcome.compared = True
+            precision = outcome.experiment.precision
+            outcome.apart = disagreement(outcome.result.probe, reference, precision)
+
+    def _reference(self, outcome: Trained) -> Probe | None:
+        experiment = outcome.experiment
+        if is_reference(experiment, experiment):
+            self._references.append((experiment, outcome.result.probe))
+        for known, probe in self._references:
+            if is_reference(known, experiment):
+                return probe
+        reference = Trained(experiment=reference_of(experiment).replace(steps=1))
+        text = f"the one-process reference of {experiment.name}"
+        self.watch(Progress(text=text, level="running"))
+        folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
+        reference.reason = hopeless(reference.experiment, self._target(experiment).memory_bytes)
+        if reference.reason is None:
+            self._launch(reference, folder, Job())
+        self._references.append((reference.experiment, reference.result.probe))
+        if reference.result.probe is None:
+            self._staying.append(
+                Finding(
+                    id="no-reference",
+                    severity="warning",
+                    evidence=f"{experiment.name} is compared with nothing: {reference.reason}",
+                    fix="an experiment of one process on the same samples shows what is wrong",
+                )
+            )
+        return reference.result.probe
 
 
-def summary(result: Qualification) -> dict[str, Any]:
-    """What ``train --json`` prints last; others script against it."""
-    run = read_run(result.run)
-    rows = _rows(run)
-    points = _latest_points(run.records)
+def _numbered(place: int, outcome: Trained) -> str:
+    return f"{place:02d}-{slug_of(outcome.experiment.name)}"
 
-    def value(metric: str) -> float | None:
-        return points[metric].value if metric in points else None
 
-    headline, used = points.get("flop_rate"), points.get("energy")
-    facts = run.series.get(LAYOUT, ())
-    asked = from_dict(run.config["experiment"])
+def _sized(slug: str, batch: int) -> str:
+    return f"{slug}-batch-{batch}"
+
+
+def _line(outcome: Trained) -> str:
+    if outcome.status is not Status.OK:
+        return f"{outcome.experiment.name}: {outcome.status.value}: {outcome.reason}"
+    seconds, rows = outcome.mean("time") or 0.0, outcome.result.rows
+    rate = outcome.experiment.global_samples / seconds if seconds else 0.0
+    word = outcome.word if outcome.word != "PASS" else "as the reference"
+    return (
+        f"{outcome.experiment.name}: {format_quantity(rate, 'sample/s')}, loss "
+        f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}: {word}"
+    )
+
+
+def summary(outcomes: Outcomes) -> dict[str, Any]:
+    """What ``train --json`` prints last: a list, and a single experiment flat beside it."""
+    view = view_of(read_run(outcomes.run))
+    experiments = list(training_results.stored(view.series))
+    compared = [dataclasses.asdict(each) for each in speedups(training_results.readable(view))]
     return {
-        "verdict": result.verdict.outcome.value,
-        "reason": result.verdict.reason,
-        "run": str(result.run),
-        "report": str(result.run / "report.html"),
+        **(experiments[0] if len(experiments) == 1 else {}),
+        "verdict": outcomes.verdict.outcome.value,
+        "verdict_reason": outcomes.verdict.reason,
+        "run": str(outcomes.run),
+        "report": str(outcomes.run / "report.html"),
+        "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
+        "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
         "findings": [
             {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
-            for f in result.verdict.findings
+            for f in outcomes.verdict.findings
         ],
-        "backend": asked.backend,
-        "case": dict(headline.case) if headline else None,
-        "status": headline.status.value if headline else None,
-        "disturbed": headline.disturbed if headline else None,
-        "layout_asked": _asked(asked, headline) if headline else None,
-        "layout_found": found_of(facts[-1]) if facts else None,
-        "losses": [row["loss"] for row in rows],
-        "grad_norms": [row["grad_norm"] for row in rows],
-        "heldout_loss": value("heldout_loss"),
-        "step_time_s": value("time"),
-        "samples_per_s": value("sample_rate"),
-        "tokens_per_s": value("token_rate"),
-        "model_flops_per_s_per_device": value("flop_rate"),
-        "mfu_of_claim": value("mfu"),
-        "mfu_of_measured_matmul": value("mfu_of_matmul"),
-        "peak_memory_bytes": value("peak_memory"),
-        "devices": list(facts[-1].get("placed", {}).get("devices", ())) if facts else [],
-        "energy_j": value("energy"),
-        "energy_per_token_j": value("energy_per_token"),
-        "mean_power_w": value("power"),
-        "energy_source": used.conditions.get("energy_source") if used else None,
-        "no_energy_reason": used.reason if used else "nothing was trained",
-        "breakdown": {
-            name.removeprefix("time."): point.value
-            for name, point in points.items()
-            if name.startswith("time.")
-        },
-    }
-
-
-def _rows(run: RunData) -> list[Mapping[str, Any]]:
-    """A row a step; a step that was trained again after a resume counts as it was then."""
-    rows = {row["step"]: row for row in run.series.get("train", ())}
-    return [rows[step] for step in sorted(rows)]
-
-
-def _latest_points(records: tuple[Record, ...]) -> dict[str, Record]:
-    """The step's points by metric; of several the last."""
-    return {
-        record.metric: record
-        for record in records
-        if record.benchmark == "step" and record.is_point and record.kind is Kind.MEASURED
+        "experiments": experiments,
+        **({"comparisons": compared} if len(experiments) != 1 else {}),
     }

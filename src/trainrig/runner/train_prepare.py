@@ -1,13 +1,15 @@
-"""Experiments meet this machine: their tokens, the device they run on, and what it lacks for them.
+"""Experiments meet this machine: their tokens, devices and ceiling, and what is lacking for them.
 
-Nothing is written here: what cannot be is refused before there is a run.
+What cannot be is refused before there is a run; the ceiling alone is measured in one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import read_manifest
@@ -18,10 +20,19 @@ from trainrig.machine import Snapshot, environment_digest
 from trainrig.machine.software import software
 from trainrig.machine.system_access import ThisMachine
 from trainrig.process.python_env import inspect_python, is_foreign
-from trainrig.runner.progress import Progress, Watcher
+from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
+from trainrig.record import Record, Status
+from trainrig.runner.executor import Executor
+from trainrig.runner.expectations import limit_of_point
+from trainrig.runner.plan import Block, Task, matmul_case
+from trainrig.runner.progress import Progress, Watcher, describe
+from trainrig.runner.targets import Target
+from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, check_compiler, objective_of
+from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.engines import Site, check_site, is_driven, python_of
 from trainrig.train.layout_check import check_layout
+from trainrig.units import parse_duration
 from trainrig.workload import find
 
 
@@ -94,3 +105,98 @@ def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
         cuda_driver=snapshot.software.cuda_driver,
     )
     return environment_digest(dataclasses.replace(snapshot, software=found))
+
+
+_BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "device", "rounds")
+_CEILING_SECONDS = 8.0
+_MATMUL_SIZE = {False: 1024, True: 8192}
+
+
+def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
+    """The experiments of a file, or the one that keys of the command line describe.
+
+    Raises UsageError, DataError.
+    """
+    named = {key: value for key, value in keys.items() if value is not None}
+    words = named.pop("only", None)
+    if file is None:
+        if words is not None:
+            raise UsageError("--only chooses among a file's experiments", "name a file")
+        if str(named.get("device", "")).startswith("cuda:") and "devices" not in named:
+            named["device"], _, named["devices"] = named["device"].partition(":")
+        usual = Experiment()
+        experiment = experiment_of(named).replace(
+            heldout_batches=usual.heldout_batches, checkpoint_every=usual.checkpoint_every
+        )
+        return (experiment.replace(name=experiment.name or experiment.backend),)
+    for key in named:
+        if key not in _BESIDE_FILE:
+            raise UsageError(
+                f"--{key.replace('_', '-')} beside a file: the file says what is trained",
+                "beside it: " + ", ".join(f"--{key}" for key in _BESIDE_FILE),
+            )
+    return _named(read_file(file, named), words)
+
+
+def _named(experiments: Sequence[Experiment], words: str | None) -> tuple[Experiment, ...]:
+    """Those whose name holds ``words``; all without any."""
+    chosen = tuple(e for e in experiments if words is None or words.lower() in e.name.lower())
+    if not chosen:
+        names = ", ".join(experiment.name for experiment in experiments)
+        raise UsageError(f"no experiment name contains {words!r}", f"it has: {names}")
+    return chosen
+
+
+def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
+    """A file's experiments as they are at full scale: what others published is of these."""
+    try:
+        return _named(read_file(file, {"scale": "full"}), keys.get("only")) if file else ()
+    except UsageError:  # what is wrong at full scale alone is no fault of a tiny run
+        return ()
+
+
+def stall_timeout_of(timeout: str | None) -> float:
+    """Seconds in which no rank moves until a training is given up.  Raises UsageError."""
+    if timeout is None:
+        return STALL_TIMEOUT
+    seconds = parse_duration(timeout)
+    if not 1.0 <= seconds <= MAX_STALL_TIMEOUT:
+        raise UsageError(f"a timeout of {seconds:g} s", "from 1s to 1h; without it 10m")
+    return seconds
+
+
+def measure_ceiling(
+    run: RunWriter,
+    target: Target,
+    dtype: str,
+    claims: Sequence[Record],
+    environment: str,
+    watch: Watcher,
+) -> Record | None:
+    """The rate of a large matrix product of the same dtype, the level below a step."""
+    if dtype == "fp16" and not target.is_gpu:  # emulated, a hundred times slower
+        return None
+    size = _MATMUL_SIZE[target.is_gpu]
+    task = Task(
+        target=target,
+        family="matmul",
+        case=matmul_case(dtype, size, size, size),
+        step=f"{dtype} matmul",
+    )
+    executor = Executor(
+        run,
+        environment=environment,
+        deadline=time.monotonic() + _CEILING_SECONDS,
+        watch=watch,
+        describe=lambda point: describe(point, None),
+        complete=lambda point: point.replace(limit=limit_of_point(point, claims)),
+    )
+    executor.total = 1
+    block = Block(targets=(target,), name="the ceiling", tasks=(task,), share=1.0)
+    executor.run_block(block, _CEILING_SECONDS)
+    rates = [
+        record
+        for record in read_run(run.path).records
+        if record.is_point and record.status is Status.OK and record.case == task.case
+    ]
+    return next((record for record in reversed(rates) if record.unit == "FLOP/s"), None)

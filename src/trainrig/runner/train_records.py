@@ -1,23 +1,24 @@
-"""From what became of an experiment to records and one JSON object.
+"""From the outcome of an experiment to records, a series of its steps and one JSON object.
 
-The benchmark is ``training``: whole steps of a model by some engine on some layout.
+The benchmark is ``training``: whole steps of a model by some framework on some layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainrig.analysis.trained import Trained, device_words, memory_by_rank, rates_of, shares_of
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Case, Kind, Record, Status
 from trainrig.runner import energy
-from trainrig.runner.experiment_trained import Trained, rates_of, shares_of
 from trainrig.runner.targets import Target
-from trainrig.runner.train_devices import memory_by_rank, words_of
 from trainrig.train.config import Experiment, case_of, settings_of
 
 BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
+_PARTS = (*PARTS, COMMUNICATION, OTHER)
 _CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 
 
@@ -27,6 +28,28 @@ def case_for(experiment: Experiment, data_hash: str) -> Case:
         **case_of(experiment, data_hash),
         **{name: getattr(experiment, name) for name in _CASE},
         "experiment": experiment.name,
+    }
+
+
+def slug_of(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
+
+
+def step_row(event: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A step as the series ``steps-<slug>`` has it; ``number``: of the round."""
+    seconds, tokens = event.get("time"), event.get("tokens")
+    return {
+        "step": event["step"],
+        "round": number,
+        "loss": event.get("loss"),
+        "grad_norm": event.get("grad_norm"),
+        "time": seconds,
+        "tokens": tokens,
+        "tokens_per_s": tokens / seconds if seconds and tokens else None,
+        "lr": event.get("lr"),
+        "parts": {name: event[name] for name in _PARTS if name in event},
+        "at": event.get("at"),
     }
 
 
@@ -57,16 +80,42 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         environment=environment,
         duration=trained.duration,
         disturbed=trained.disturbed if trained.status is Status.OK else None,
+        interval=_interval(trained),
         conditions=_conditions(trained),
     )
     if trained.status is not Status.OK:
         return [base]
     values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
     more = [
-        base.replace(id=f"{base.id[:8]}{number:04x}", metric=name, unit=unit, value=value)
+        base.replace(
+            id=f"{base.id[:8]}{number:04x}",
+            metric=name,
+            unit=unit,
+            value=value,
+            interval=_ends(trained, value) if name in _RATES or name in _SHARES else None,
+            disturbed=None if unit == "nat" else base.disturbed,
+            limit=trained.peak if name == "flop_rate" else None,
+        )
         for number, (name, unit, value) in enumerate(values)
     ]
     return [base, *(record.replace(samples=None) for record in more), *_energy(trained, base)]
+
+
+def _interval(trained: Trained) -> tuple[float, float] | None:
+    combined = trained.combined
+    if trained.status is not Status.OK or combined is None:
+        return None
+    value = trained.mean("time") or combined.value
+    low, high = combined.interval.low, combined.interval.high
+    return min(low, value), max(high, value)
+
+
+def _ends(trained: Trained, value: float | None) -> tuple[float, float] | None:
+    """The interval of a rate: the longest time is the lowest."""
+    seconds, interval = trained.mean("time"), _interval(trained)
+    if not seconds or interval is None or value is None:
+        return None
+    return value * seconds / interval[1], value * seconds / interval[0]
 
 
 def _energy(trained: Trained, base: Record) -> list[Record]:
@@ -82,22 +131,25 @@ def _tokens(own: Experiment) -> int:
 def _conditions(trained: Trained) -> Case:
     """What it ran under: versions and devices as its ranks told them, the load when it began."""
     known = {
-        "devices": words_of(trained.devices),
+        "devices": device_words(trained.devices),
         "cuda_visible_devices": trained.result.visible,
         "load_average": trained.load,
     }
     return {**trained.software, **{name: v for name, v in known.items() if v is not None}}
 
 
+_RATES = {
+    "sample_rate": "sample/s",
+    "token_rate": "token/s",
+    "flop_rate": "FLOP/s",
+    "hardware_flop_rate": "FLOP/s",
+}
+_SHARES = ("mfu", "hfu", "mfu_of_matmul")
+
+
 def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
-    units = {
-        "sample_rate": "sample/s",
-        "token_rate": "token/s",
-        "flop_rate": "FLOP/s",
-        "hardware_flop_rate": "FLOP/s",
-    }
     for name, value in rates_of(trained).items():
-        yield name, units[name], value
+        yield name, _RATES[name], value
     for name, value in shares_of(trained).items():
         yield name, "1", value
     for part in BREAKDOWN:
@@ -105,6 +157,7 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
     yield "time.overlapped", "s", trained.mean("overlapped")
     yield "peak_memory", "B", trained.result.memory
     yield "reserved_memory", "B", trained.result.reserved
+    yield "heldout_loss", "nat", trained.result.heldout_loss
     for name, row in (("first_loss", 0), ("train_loss", -1)):
         yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
 
@@ -127,6 +180,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "software_found": trained.software,
         "losses": [row["loss"] for row in rows],
         "grad_norms": [row["grad_norm"] for row in rows],
+        "heldout_loss": trained.result.heldout_loss,
         "step_time_s": trained.mean("time"),
         "step_times_s": [row["time"] for row in trained.rows],
         "rounds": [
@@ -139,6 +193,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "hardware_flops_per_s_per_device": rates.get("hardware_flop_rate"),
         "mfu": shares.get("mfu"),
         "hfu": shares.get("hfu"),
+        "mfu_of_measured_matmul": shares.get("mfu_of_matmul"),
         "peak_flops_per_s_claimed": trained.peak.value if trained.peak else None,
         "peak_source": trained.peak.source if trained.peak else None,
         "no_mfu_reason": _why_no_share(trained),

@@ -12,47 +12,59 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.trained import Trained
 from trainrig.analysis.training_results import BENCHMARK, Summary, stored
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
-from trainrig.record import Status
-from trainrig.runner.experiment_trained import Trained
+from trainrig.record import Kind, Status
 from trainrig.store import RunData, read_run
-from trainrig.train.config import Experiment, from_run
+from trainrig.train.config import Experiment, from_dict, from_run, to_dict
 from trainrig.train.engines import ALL
 
-
-def is_of_experiments(path: Path) -> bool:
-    """Whether a run is one of experiments.  DataError for what is no run."""
-    return _holds_experiments(read_run(path))
-
-
-def _holds_experiments(run: RunData) -> bool:
-    return isinstance(run.config.get("experiments"), list)
+CHECKPOINT = ".checkpoint.pt"
+"""In the folder of a run of one process; hidden files are left out of bundles."""
 
 
 def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
-    """The experiments of a run, as they were resolved; ``keys`` beside it are refused.
+    """The experiments of a run, as they were resolved; beside it only more steps of one are taken.
 
     Raises UsageError where all of them are done, DataError where their text is another one now.
     """
-    if keys:
-        raise UsageError(
-            "a run is resumed with its own experiments", "beside --resume only --json is taken"
-        )
     run = read_run(path)
-    if not _holds_experiments(run):
-        raise UsageError(f"{path} is no run of experiments", "without options it is resumed")
-    found = tuple(from_run(each, str(path)) for each in run.config["experiments"])
-    if len(done_in(run, found)) == len(found):
-        raise UsageError(f"all {len(found)} experiments of {path} are done", "trainrig report")
-    _check_data(run, found)
-    return found
+    stored_experiments = run.config.get("experiments")
+    if run.config.get("verb") != "train" or not isinstance(stored_experiments, list):
+        raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
+    experiments = tuple(from_run(each, str(path)) for each in stored_experiments)
+    if keys.keys() - ({"steps"} if len(experiments) == 1 else set()):
+        raise UsageError(
+            "a run is resumed with its own experiments",
+            "beside --resume only --json, and --steps of a single experiment, are taken",
+        )
+    if keys and not (path / CHECKPOINT).exists():
+        raise UsageError(f"{path} has no checkpoint", "train from the start")
+    if len(experiments) == 1:
+        experiments = (from_dict({**to_dict(experiments[0]), **_batch_that_fitted(run), **keys}),)
+    if len(done_in(run, experiments)) == len(experiments):
+        if len(experiments) == 1:
+            steps = experiments[0].steps
+            raise UsageError(f"the {steps} steps of {path} are trained", "more of them: --steps")
+        raise UsageError(
+            f"all {len(experiments)} experiments of {path} are done", "trainrig report"
+        )
+    _check_data(run, experiments)
+    return experiments
+
+
+def _batch_that_fitted(run: RunData) -> dict[str, Any]:
+    """The last one that was tried: a run's own experiment has the one that was asked for."""
+    tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == BENCHMARK]
+    return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
 
 
 def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Summary]:
     """The summaries of the experiments that ended well, with all their rounds, by name."""
     rounds = {each.name: each.rounds for each in experiments}
+    steps = {each.name: each.steps for each in experiments}
     return {
         each["name"]: each
         for each in stored(run.series)
@@ -60,6 +72,7 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Summar
         and each["row_verdict"] != "FAIL"  # its layout was not as asked
         and not each["reason"]  # a comparison that was broken off
         and len(each["rounds"]) >= rounds.get(each["name"], 0)
+        and each["settings"]["steps"] >= steps.get(each["name"], 0)
     }
 
 

@@ -124,6 +124,8 @@ class Experiment:
     """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
     nproc: int = 1
     """Ranks that share the data, each with a device of its own; each trains on ``samples``."""
+    threads: int = 0
+    """Of each process on a CPU; 0: as many as there are cores."""
     zero: int = 0
     """What is spread over them: 1 optimizer states, 2 gradients too, 3 weights too."""
     shard_size: int = 0
@@ -268,7 +270,7 @@ def check(experiment: Experiment) -> ModelShape:
     for name in ("batch_size", "seq_len", "grad_accum", "steps"):
         _check_range(experiment, name, 1, 2**31)
     _check_range(experiment, "rounds", 1, 1001)
-    for name in ("heldout_batches", "checkpoint_every", "seed"):
+    for name in ("heldout_batches", "checkpoint_every", "seed", "threads"):
         _check_range(experiment, name, 0, 2**63)
     if experiment.warmup is not None:
         _check_range(experiment, "warmup", 0, 2**63)

@@ -21,7 +21,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,8 +82,11 @@ class Result:
     """That the ranks found to be theirs: rank, device, name, uuid; cores of a host."""
     visible: str | None = None
     """CUDA_VISIBLE_DEVICES as rank 0 had it."""
+    stretch: tuple[Mapping[str, Any], ...] = ()
+    """The most steps of rank 0 in a row without a checkpoint between them."""
     ended: float | None = None
-    """When rank 0 had trained its last step that is timed, by the monotonic clock."""
+    """When the last of these was over, by the monotonic clock."""
+    heldout_loss: float | None = None
     probe: Probe | None = None
 
     @property
@@ -92,13 +95,35 @@ class Result:
         return [self.rows, *(peer.rows for peer in self.peers)]
 
 
+WARM_UP = 3
+"""Steps at the beginning that are trained and not counted: memory and kernels settle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is done with an experiment in one start of its processes."""
+
+    probe: bool = True
+    """The comparison's five steps follow the timed ones."""
+    stop: int | None = None
+    """The step that is not trained any more; None: all are."""
+    seconds: float | None = None
+    """Time after which one process begins no step."""
+    checkpoint: str = ""
+    """Where one process of our engine saves; empty: nowhere."""
+    resume: str = ""
+    """The checkpoint that it goes on from."""
+    heldout: bool = False
+    """The held-out loss is taken at the end, by one process of our engine."""
+
+
 class Backend(Protocol):
     """An engine that can be started."""
 
     def missing(self, site: Site) -> str | None:
         """Why it cannot run here, or None."""
 
-    def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
+    def command(self, experiment: Experiment, run: Path, job: Job) -> Command:
         """How to start it; what it reads is in ``run`` then."""
 
     def collect(self, run: Path) -> Result:
@@ -129,14 +154,14 @@ class _Python:
             return None
         return missing_requirement(interpreter_for(site.python, self.driver), self.needs)
 
-    def command(self, experiment: Experiment, run: Path, *, probe: bool = True) -> Command:
-        """One process a rank; on the CPU each has one thread."""
+    def command(self, experiment: Experiment, run: Path, job: Job) -> Command:
+        """One process a rank."""
         run.mkdir(parents=True, exist_ok=True)
-        request = {"experiment": to_dict(experiment), "probe": probe}
+        request = {"experiment": to_dict(experiment), **asdict(job)}
         (run / "experiment.json").write_text(json.dumps(request))
         env = dict(self.settings)
-        if not experiment.device.startswith("cuda"):
-            env["OMP_NUM_THREADS"] = "1"
+        if experiment.threads and not experiment.device.startswith("cuda"):
+            env["OMP_NUM_THREADS"] = str(experiment.threads)
         if not experiment.p2p:
             env["NCCL_P2P_DISABLE"] = "1"
         if experiment.devices:
@@ -159,6 +184,7 @@ class _Python:
         memory = [event for events in told for event in _called("memory", events)]
         probes, facts = _called("parity", first), _called("layout", first)
         places = [event.get("placed", {}) for event in facts]
+        stretch, ended = longest_stretch(first)
         return Result(
             rows=tuple(_called("row", first)),
             facts=facts[-1] if facts else None,
@@ -175,7 +201,9 @@ class _Python:
             memories=_each(told, "memory", lambda event: event),
             devices=_each(told, "layout", lambda event: event.get("placed", {})),
             visible=places[-1].get("visible") if places else None,
-            ended=max((e["at"] for e in _called("trained", first) if "at" in e), default=None),
+            stretch=stretch,
+            ended=ended,
+            heldout_loss=next((event["loss"] for event in _called("heldout", first)), None),
             probe=Probe(
                 losses=tuple(probes[-1]["losses"]), grad_norms=tuple(probes[-1]["grad_norms"])
             )
@@ -185,6 +213,28 @@ class _Python:
 
 
 Event = Mapping[str, Any]
+
+
+def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float | None]:
+    """The longest run of a rank's rows without a checkpoint, and when its last step was over.
+
+    A row comes when its step is over, or the next one; behind the last of a stretch comes nothing
+    that takes time.
+    """
+    stretches: list[list[Event]] = [[]]
+    ended = [0.0]
+    for event in events:
+        at = float(event.get("at", 0.0))
+        if event["event"] == "row":
+            stretches[-1].append(event)
+            ended[-1] = at
+        elif event["event"] == "checkpoint":
+            stretches.append([])
+            ended.append(0.0)
+        elif event["event"] == "trained" and stretches[-1]:
+            ended[-1] = at
+    place = max(range(len(stretches)), key=lambda number: len(stretches[number]))
+    return tuple(stretches[place]), ended[place] or None
 
 
 def _called(name: str, events: Sequence[Event]) -> list[Event]:

@@ -22,6 +22,7 @@ from layout_facts import WHOLE
 from machine_fakes import healthy
 from training_summaries import results_of, summary
 from trainrig.analysis.compare_training import setting_differences
+from trainrig.analysis.trained import Trained
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
 from trainrig.process import python_env
@@ -33,13 +34,12 @@ from trainrig.process.python_env import (
 )
 from trainrig.process.supervisor import launch
 from trainrig.record import Status
-from trainrig.runner.experiment_trained import Trained
 from trainrig.runner.targets import Target
 from trainrig.runner.train_prepare import environment_of
 from trainrig.runner.train_records import records_of, summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
-from trainrig.train.engines import ALL, Site, check_site, python_of
+from trainrig.train.engines import ALL, Job, Site, check_site, python_of
 from trainrig.train.layout_check import check_layout
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -220,7 +220,7 @@ def test_no_path_of_ours_is_handed_on(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_HOME", "kept")
     path = python(tmp_path)
     own = Experiment(backend="huggingface", python=path, device="cpu")
-    command = ALL["huggingface"].command(own, tmp_path / "run")
+    command = ALL["huggingface"].command(own, tmp_path / "run", Job())
     assert said(path) is None
     asked = (tmp_path / "env").read_text()
     bare = dataclasses.replace(command, prepare=())
@@ -233,11 +233,11 @@ def test_no_path_of_ours_is_handed_on(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_first_weights_are_written_by_our_own_python(tmp_path: Path) -> None:
     path = python(tmp_path)
     own = Experiment(backend="huggingface", python=path, device="cpu")
-    command = ALL["huggingface"].command(own, tmp_path / "run")
+    command = ALL["huggingface"].command(own, tmp_path / "run", Job())
     assert (command.argv[0], command.prepare[0]) == (path, sys.executable)
     assert command.foreign
-    assert not ALL["huggingface"].command(own.replace(python=""), tmp_path / "run").foreign
-    assert not ALL["native"].command(Experiment(device="cpu"), tmp_path / "run").foreign
+    assert not ALL["huggingface"].command(own.replace(python=""), tmp_path / "run", Job()).foreign
+    assert not ALL["native"].command(Experiment(device="cpu"), tmp_path / "run", Job()).foreign
 
 
 def imports_of(path: Path) -> set[str]:
@@ -379,7 +379,7 @@ def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:
         | {"model": "gpt2", "scale": "tiny", "device": "cpu", "batch_size": 4, "steps": 1}
     )
     backend = ALL["huggingface"]
-    command = dataclasses.replace(backend.command(own, tmp_path / "run"), prepare=())
+    command = dataclasses.replace(backend.command(own, tmp_path / "run", Job()), prepare=())
     ended = launch(command, tmp_path / "run")
     assert ended.status is Status.OK, ended.reason
     found = Trained(experiment=own, result=backend.collect(tmp_path / "run"))

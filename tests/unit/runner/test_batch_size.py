@@ -13,8 +13,8 @@ from trainrig.analysis.training_results import stored
 from trainrig.errors import DataError, UsageError
 from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
-from trainrig.runner import batch_size, experiment_session
-from trainrig.runner import experiments as runner
+from trainrig.runner import batch_size
+from trainrig.runner import train as runner
 from trainrig.runner.batch_size import by_doubling, guess, layout_of, smaller
 from trainrig.runner.train_resume import done_in, experiments_of
 from trainrig.store import read_run
@@ -60,11 +60,13 @@ def test_a_guess_is_bounded_and_never_nothing() -> None:
     assert guess(experiment(), 1.0) == 1
 
 
-@pytest.mark.parametrize("keys", [{"batch_size": 2**30}, {"batch_size": 1, "grad_accum": 2**30}])
+@pytest.mark.parametrize(
+    "keys", [{"batch_size": 2**30, "nproc": 2}, {"batch_size": 1, "grad_accum": 2**30}]
+)
 def test_what_would_swap_the_host_is_not_started(
     data: str, tmp_path: Path, keys: dict[str, int], little_memory: list[int]
 ) -> None:
-    outcomes = runner.run_experiments((experiment(data=data, **keys),), out=tmp_path)
+    outcomes = runner.train((experiment(data=data, **keys),), out=tmp_path)
     found = runner.summary(outcomes)
     assert little_memory == [] and outcomes.verdict.outcome is Outcome.FAIL
     assert found["status"] == "oom" and "not started" in found["reason"]
@@ -87,12 +89,17 @@ def test_half_is_next_until_there_is_none() -> None:
     assert [smaller(batch) for batch in (11, 5, 2, 1)] == [5, 2, 1, None]
 
 
+@pytest.fixture(autouse=True)
+def no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "measure_ceiling", lambda *_: None)
+
+
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
     """A machine on which no more than 4 samples fit, or ``param``; what was tried on it."""
     most = getattr(request, "param", 4)
     tried: list[int] = []
-    real = experiment_session.launch
+    real = runner.launch
 
     def launch(command: Any, folder: Path, **how: Any) -> Ended:
         asked = json.loads((folder / "experiment.json").read_text())["experiment"]
@@ -101,7 +108,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
             return Ended(status=Status.OOM, reason="rank 0: out of memory")
         return real(command, folder, **how)
 
-    monkeypatch.setattr(experiment_session, "launch", launch)
+    monkeypatch.setattr(runner, "launch", launch)
     return tried
 
 
@@ -109,8 +116,8 @@ def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
     data: str, tmp_path: Path, little_memory: list[int]
 ) -> None:
     own = experiment(data=data, name="auto")
-    outcomes = runner.run_experiments((own,), out=tmp_path)
-    assert little_memory == [16, 8, 4]
+    outcomes = runner.train((own,), out=tmp_path)
+    assert little_memory == [16, 8, 4, 4]  # the last one is the second process's
     found = runner.summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.PASS
     assert (found["batch_size"], found["batch_size_asked"]) == (4, "auto")
@@ -137,8 +144,8 @@ def test_where_memory_is_unknown_sizes_are_doubled_from_one(
     real = runner.find_targets
     unknown = [dataclasses.replace(t, memory_bytes=0) for t in real(runner.inspect())]
     monkeypatch.setattr(runner, "find_targets", lambda _: unknown)
-    outcomes = runner.run_experiments((experiment(data=data, name="auto"),), out=tmp_path)
-    assert little_memory == [1, 2, 1]
+    outcomes = runner.train((experiment(data=data, name="auto"),), out=tmp_path)
+    assert little_memory == [1, 2, 1, 1]
     assert runner.summary(outcomes)["batch_size"] == 1
     assert outcomes.verdict.outcome is Outcome.PASS
 
@@ -187,8 +194,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return Ended(status=Status.FAILED, reason="rank 0 was ended by SIGKILL")
         return Ended(status=Status.OK, duration=1.0)
 
-    monkeypatch.setattr(experiment_session, "launch", launch)
-    monkeypatch.setattr(experiment_session.noise, "judge", lambda _: None)
+    monkeypatch.setattr(runner, "launch", launch)
+    monkeypatch.setattr(runner.noise, "judge", lambda _: None)
     return folders
 
 
@@ -198,7 +205,7 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     own = experiment(data=data, batch_size=2, rounds=3)
     once = own.replace(rounds=1)
     asked = (own.replace(name="a"), own.replace(name="b"), once.replace(name="c"))
-    outcomes = runner.run_experiments(asked, out=tmp_path)
+    outcomes = runner.train(asked, out=tmp_path)
     assert quick == [
         *("01-a", "02-b", "03-c"),
         *("01-a-round-2", "02-b-round-2"),
@@ -225,7 +232,7 @@ def test_a_round_that_fails_fails_its_experiment_and_no_other(
 ) -> None:
     own = experiment(data=data, batch_size=2, rounds=3)
     asked = (own.replace(name="whole"), own.replace(name="broken"))
-    outcomes = runner.run_experiments(asked, out=tmp_path)
+    outcomes = runner.train(asked, out=tmp_path)
     assert quick[-1] == "01-whole-round-3" and "02-broken-round-3" not in quick
     assert outcomes.verdict.outcome is Outcome.FAIL
     assert "broken: round 2: rank 0 was ended by SIGKILL" in outcomes.verdict.reason
@@ -241,21 +248,21 @@ def test_a_run_is_resumed_with_what_is_not_done(
 ) -> None:
     own = experiment(data=data, batch_size=2, rounds=2)
     asked = tuple(own.replace(name=name, seed=seed) for seed, name in enumerate("abc"))
-    told = experiment_session.launch
+    told = runner.launch
 
     def stopped(command: Any, folder: Path, **how: Any) -> Ended:
         if folder.name == "02-b-round-2":
             raise KeyboardInterrupt
         return told(command, folder, **how)
 
-    monkeypatch.setattr(experiment_session, "launch", stopped)
-    first = runner.run_experiments(asked, out=tmp_path)
+    monkeypatch.setattr(runner, "launch", stopped)
+    first = runner.train(asked, out=tmp_path)
     assert first.verdict.outcome is Outcome.INCOMPLETE and "--resume" in first.verdict.reason
-    monkeypatch.setattr(experiment_session, "launch", told)
+    monkeypatch.setattr(runner, "launch", told)
     del quick[:]
     again = experiments_of(first.run, {})
     assert again == tuple(runner_ready(first.run))
-    second = runner.run_experiments(again, out=tmp_path, resume=first.run)
+    second = runner.train(again, out=tmp_path, resume=first.run)
     assert second.run == first.run and quick == ["02-b", "03-c", "02-b-round-2", "03-c-round-2"]
     found = runner.summary(second)["experiments"]
     assert [(each["name"], len(each["rounds"])) for each in found] == [("a", 2), ("b", 2), ("c", 2)]
@@ -275,7 +282,7 @@ def test_a_row_that_failed_is_not_done(data: str, tmp_path: Path, quick: list[st
     """What its devices were is not told again: kept as it is, its fault would be forgotten."""
     own = experiment(data=data, batch_size=2)
     asked = (own.replace(name="a"), own.replace(name="b"))
-    run = read_run(runner.run_experiments(asked, out=tmp_path).run)
+    run = read_run(runner.train(asked, out=tmp_path).run)
     assert set(done_in(run, asked)) == {"a", "b"}
     rows = tuple(each | {"row_verdict": "FAIL"} for each in run.series["experiments"][1:])
     series = {**run.series, "experiments": run.series["experiments"][:1] + rows}
@@ -284,7 +291,7 @@ def test_a_row_that_failed_is_not_done(data: str, tmp_path: Path, quick: list[st
 
 def test_another_text_is_no_resume(data: str, tmp_path: Path, quick: list[str]) -> None:
     own = experiment(data=data, batch_size=2).replace(name="a")
-    run = runner.run_experiments((own, own.replace(name="broken", rounds=2)), out=tmp_path).run
+    run = runner.train((own, own.replace(name="broken", rounds=2)), out=tmp_path).run
     place = Path(data) / "manifest.json"
     text = place.read_text()
     try:

@@ -15,23 +15,24 @@ import pytest
 import torch
 
 from machine_fakes import healthy
+from trainrig.analysis import trained as trained_module
+from trainrig.analysis.trained import Round, Trained
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
 from trainrig.process.events import Events
 from trainrig.record import Outcome, Status
 from trainrig.runner import energy as beside
-from trainrig.runner import experiments as runner
+from trainrig.runner import train as runner
 from trainrig.runner import train_devices as devices
 from trainrig.runner import train_prepare
-from trainrig.runner.experiment_trained import Round, Trained
 from trainrig.runner.targets import find_targets
 from trainrig.runner.train_records import records_of, summary_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.drivers import common
-from trainrig.train.engines import ALL, Result, Site, check_site
+from trainrig.train.engines import ALL, Job, Result, Site, check_site
 from trainrig.train.parity import reference_of
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
@@ -117,9 +118,9 @@ def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
     assert (
         train_prepare.placed(experiment(data=data, nproc=3), site).devices == ""
     )  # refused afterwards
-    env = ALL["native"].command(experiment(devices="3,2"), tmp_path).env
+    env = ALL["native"].command(experiment(devices="3,2"), tmp_path, Job()).env
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
-    on_cpu = ALL["native"].command(experiment(device="cpu"), tmp_path).env
+    on_cpu = ALL["native"].command(experiment(device="cpu"), tmp_path, Job()).env
     assert "CUDA_VISIBLE_DEVICES" not in on_cpu
     assert reference_of(experiment(devices="3,2")).device_numbers == (3,)
 
@@ -144,13 +145,13 @@ def told(folder: Path, uuids: tuple[str, ...], held: tuple[float, ...] = (3e9, 5
 def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:
     result = told(tmp_path, (UUIDS[3], UUIDS[2]))
     assert (result.memory, result.reserved, result.ended) == (5e9, 1e10, 100.0)
-    found = devices.found_by(result, machine())
+    found = devices.devices_of(result, machine())
     assert [(each["rank"], each["index"], each["uuid"]) for each in found] == [
         (0, 3, UUIDS[3]),
         (1, 2, UUIDS[2]),
     ]
     trained = Trained(experiment=experiment(devices="3,2"), result=result, devices=found)
-    assert devices.differences(trained.experiment, found) == []
+    assert trained_module.device_differences(trained.experiment, found) == []
     summary = summary_of(
         dataclasses.replace(trained, result=dataclasses.replace(result, facts=None))
     )
@@ -166,14 +167,14 @@ def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:
 
 
 def test_other_gpus_than_those_asked_for_fail_the_row(tmp_path: Path) -> None:
-    found = devices.found_by(told(tmp_path, (UUIDS[0], UUIDS[1])), machine())
-    words = devices.differences(experiment(devices="1,0"), found)
+    found = devices.devices_of(told(tmp_path, (UUIDS[0], UUIDS[1])), machine())
+    words = trained_module.device_differences(experiment(devices="1,0"), found)
     assert words == ["devices: asked [1, 0], found [0, 1]"]
 
 
 def test_two_ranks_on_one_gpu_fail_the_row(tmp_path: Path) -> None:
-    found = devices.found_by(told(tmp_path, (UUIDS[0], UUIDS[0])), machine())
-    (words,) = devices.differences(experiment(nproc=2), found)
+    found = devices.devices_of(told(tmp_path, (UUIDS[0], UUIDS[0])), machine())
+    (words,) = trained_module.device_differences(experiment(nproc=2), found)
     assert UUIDS[0] in words and "more than once" in words
 
 
@@ -198,7 +199,7 @@ def test_memory_is_told_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cores_are_written_as_ranges() -> None:
     host = {"rank": 0, "device": "cpu", "cores": [0, 1, 2, 5, 7, 8]}
-    assert devices.words_of([host]) == "0: cores 0-2,5,7-8"
+    assert trained_module.device_words([host]) == "0: cores 0-2,5,7-8"
 
 
 # ---- energy
@@ -282,7 +283,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
 ) -> None:
     monkeypatch.setattr(beside, "host_meters", lambda: (meter(), meter(watts=25.0)))
     asked = experiment(device="cpu", data=data, name="one", steps=8, lr=0.01)
-    outcomes = runner.run_experiments((asked,), out=tmp_path)
+    outcomes = runner.train((asked,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.PASS
     first = runner.summary(outcomes)
     assert first["mean_power_w"] == pytest.approx(75.0, rel=1e-3)
@@ -302,7 +303,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     monkeypatch.setattr(beside, "host_meters", lambda: Missing("no counter"))
     (stored,) = read_file(outcomes.run / "experiments.toml", {})
     assert stored == asked.replace(data=data, warmup=asked.warmup_steps)
-    again = runner.summary(runner.run_experiments((stored,), out=tmp_path))
+    again = runner.summary(runner.train((stored,), out=tmp_path))
     assert again["losses"] == first["losses"] and again["grad_norms"] == first["grad_norms"]
     assert again["no_energy_reason"] == "no counter" and again["energy_j"] is None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainrig.analysis.trained import Trained, rates_of
 from trainrig.record import Limit
-from trainrig.runner.experiment_trained import Trained, rates_of
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import records_of, summary_of
 from trainrig.train.config import Experiment

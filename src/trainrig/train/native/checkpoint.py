@@ -26,7 +26,7 @@ from trainrig.train.native.loop import Engine
 SCHEMA = 1
 _AGAIN = "train from the start, or name another run"
 # What may differ between a run and its resume: how long it trains, and where the data lies.
-_FREE = {"steps", "data", "checkpoint_every", "heldout_batches", "name", "rounds"}
+_FREE = {"steps", "data", "checkpoint_every", "heldout_batches", "name", "rounds", "threads"}
 
 
 def save(engine: Engine, path: Path) -> None:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,7 +28,8 @@ from trainrig.errors import UsageError
 from trainrig.process.child import run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.train.config import Experiment, check, from_dict, objective_of
-from trainrig.train.native import layout_observed
+from trainrig.train.engines import WARM_UP, Job
+from trainrig.train.native import checkpoint, layout_observed
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices, Replicated, Sharded, SplitStates
 from trainrig.train.native.loop import Engine, Row
@@ -48,13 +52,14 @@ def main() -> None:
 def _train(folder: Path, events: Events) -> None:
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     request = json.loads((folder / "experiment.json").read_text())
-    train(from_dict(request["experiment"]), events, rank, size, probe=request["probe"])
+    train(from_dict(request.pop("experiment")), events, rank, size, Job(**request))
 
 
 def train(
-    experiment: Experiment, events: Events, rank: int, size: int, *, probe: bool = True
+    experiment: Experiment, events: Events, rank: int, size: int, job: Job | None = None
 ) -> None:
     """The timed training, and the probe behind it."""
+    job = job or Job()
     shape = check(experiment)
     _check_ranks(experiment, size)
     device = _device(experiment)
@@ -62,10 +67,10 @@ def train(
         events.set_position(part="joining the other ranks")
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
     before = memory_before(device)
-    _timed(experiment, shape, device, rank, size, events)
+    _timed(experiment, shape, device, rank, size, events, job)
     events.emit("memory", **peaks(_devices(experiment, device), before))
     gc.collect()
-    if probe:
+    if job.probe:
         _probe(probe_of(experiment), shape, device, rank, size, events)
 
 
@@ -95,7 +100,13 @@ def _devices(experiment: Experiment, device: str) -> list[str]:
 
 
 def _timed(
-    experiment: Experiment, shape: ModelShape, device: str, rank: int, size: int, events: Events
+    experiment: Experiment,
+    shape: ModelShape,
+    device: str,
+    rank: int,
+    size: int,
+    events: Events,
+    job: Job,
 ) -> None:
     """The experiment's steps, each told as a row; the layout is looked at in the first one."""
     watch = stopwatch_for(device)
@@ -103,7 +114,12 @@ def _timed(
     overlapped: dict[int, float | None] = {}
     with _engine(experiment, shape, device, rank, wire, watch) as engine:
         watch.entered = lambda part: events.set_position(part=part)
-        events.set_position(step=0, part="first step")
+        if job.resume:
+            checkpoint.load(engine, Path(job.resume))
+        events.set_position(step=engine.next_step, part="first step")
+        until = math.inf if job.seconds is None else time.monotonic() + job.seconds
+        stop = experiment.steps if job.stop is None else min(job.stop, experiment.steps)
+        first = engine.next_step
         facts = layout_observed.first_step(engine, wire)
         events.emit("layout", **facts)
 
@@ -111,14 +127,30 @@ def _timed(
             if wire is not None:
                 overlapped[step - 1] = wire.take_overlapped()
             events.set_position(step=step)
-            return step >= experiment.steps
+            enough = step - first > WARM_UP
+            return step >= stop or (enough and time.monotonic() >= until)
 
         def tell(row: Row) -> None:
             beside = 0.0 if wire is None else overlapped.get(row["step"])
             events.emit("row", **row, overlapped=beside)
 
-        engine.run(tell, over)
+        every, saved = experiment.checkpoint_every if job.checkpoint else 0, -1
+        while not over(engine.next_step) or (every and saved != engine.next_step):
+            due = (engine.next_step // every + 1) * every if every else stop
+            engine.run(tell, partial(_is_due, over, due))
+            if every:
+                checkpoint.save(engine, Path(job.checkpoint))
+                saved = engine.next_step
+                events.emit("checkpoint", step=saved)
+        engine.settle(tell)
         events.emit("trained")  # energy is counted up to here
+        if job.heldout and experiment.heldout_batches:
+            events.emit("heldout", loss=engine.heldout_loss())
+
+
+def _is_due(over: Callable[[int], bool], due: int, step: int) -> bool:
+    """Whether the next checkpoint, or the end, is reached."""
+    return step >= due or over(step)
 
 
 def _probe(

@@ -1,4 +1,4 @@
-"""An experiment and what became of it: its trainings, the steps that count, rates and verdict.
+"""The outcome of an experiment: its trainings, the steps that count, rates and verdict.
 
 The numbers of a step are means over the middle half of the steps behind the first ones, so that the
 parts add up to the step exactly; rates are global samples over that time.
@@ -12,19 +12,18 @@ from typing import Any
 
 from trainrig.machine.energy import Energy, together
 from trainrig.machine.snapshot import Missing
-from trainrig.record import Limit, Status
-from trainrig.runner import energy
-from trainrig.runner.experiment_ranks import wrong_on_ranks
-from trainrig.runner.train_devices import Device
-from trainrig.runner.train_devices import differences as other_devices
+from trainrig.record import Limit, Record, Status
+from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.train.config import Experiment
-from trainrig.train.engines import Result
-from trainrig.train.layout_check import Layout, asked_of, found_of
+from trainrig.train.engines import WARM_UP, Result
+from trainrig.train.layout_check import Layout, asked_of, differences, found_of
+from trainrig.units import ranges
 from trainrig.workload import find, hardware_flops, model_flops
 from trainrig.workload.span_corruption import written_tokens
 
-WARM_UP = 3
-"""Steps at the beginning that are trained and not counted."""
+Device = Mapping[str, Any]
+"""A device that a rank observed to be its own: rank, device, name, uuid, index, cores."""
+NOT_READ = Missing("nothing was trained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,10 @@ class Round:
     """Its steps that count."""
     disturbed: str | None
     """Why their speed must not be judged."""
-    used: Energy | Missing = energy.NOT_READ
-    """The energy of these steps."""
+    used: Energy | Missing = NOT_READ
+    """The energy of the longest stretch of these steps without a checkpoint."""
+    used_steps: int | None = None
+    """How many steps that stretch has; None: all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,12 +63,18 @@ class Trained:
     """FLOP/s that are claimed for one of its devices in its precision, where they are."""
     busy: str | None = None
     """Why the speed of its first training must not be judged."""
-    used: Energy | Missing = energy.NOT_READ
+    used: Energy | Missing = NOT_READ
     """The energy of the steps that count of its first training."""
     devices: tuple[Device, ...] = ()
     """That its ranks found to be theirs."""
     again: list[Round] = field(default_factory=list)
     """What it was trained once more for: its speed alone."""
+    must_agree: bool = False
+    """Its rounds are fresh processes that must be alike fast, else its speed is not judged."""
+    ceiling: Record | None = None
+    """The fastest matrix product of its precision, where it was measured beside it."""
+    entropy: float | None = None
+    """Nats of the text's token frequencies, where its held-out loss can be compared with them."""
     recalled: bool = False
     """It was trained by an earlier process, with all its rounds."""
 
@@ -93,19 +100,41 @@ class Trained:
             return []
         return [
             *wrong_on_ranks(self.asked, self.result),
-            *other_devices(self.experiment, self.devices),
+            *device_differences(self.experiment, self.devices),
         ]
 
     @property
     def rounds(self) -> list[Round]:
         """All trainings of it, the first one first."""
-        first = Round(rows=counted(self.result.rows), disturbed=self.busy, used=self.used)
+        first = Round(
+            rows=counted(self.result.rows),
+            disturbed=self.busy,
+            used=self.used,
+            used_steps=len(counted(self.result.stretch)) if self.result.stretch else None,
+        )
         return [first, *self.again]
 
     @property
     def disturbed(self) -> str | None:
-        """Why its speed must not be judged: no round of it was quiet."""
+        """Why its speed must not be judged: no round was quiet, or processes disagree."""
+        if self.must_agree and self.again:
+            combined = self.combined
+            return combined.disturbed if combined else None
         return self.busy if all(each.disturbed for each in self.rounds) else None
+
+    @property
+    def combined(self) -> Combined | None:
+        """The median time of a step with its interval, over the rounds."""
+        attempts = []
+        for each in self.rounds:
+            times = [float(row["time"]) for row in each.rows if row["time"] is not None]
+            if times:
+                interval = median_interval(times)
+                attempts.append(
+                    Attempt(value=median(times), interval=interval, disturbed=each.disturbed)
+                )
+        required = 2 if self.must_agree and self.again else 1
+        return combine_attempts(attempts, required) if attempts else None
 
     @property
     def quiet(self) -> list[Round]:
@@ -120,9 +149,13 @@ class Trained:
     @property
     def energy(self) -> tuple[Energy | Missing, int]:
         """Of the steps that count of the quiet rounds, and how many steps these are."""
-        known = [(r.used, len(r.rows)) for r in self.quiet if not isinstance(r.used, Missing)]
+        known = [
+            (each.used, len(each.rows) if each.used_steps is None else each.used_steps)
+            for each in self.quiet
+            if not isinstance(each.used, Missing)
+        ]
         if not known or self.status is not Status.OK:
-            return self.used if isinstance(self.used, Missing) else energy.NOT_READ, 0
+            return self.used if isinstance(self.used, Missing) else NOT_READ, 0
         return together([used for used, _ in known]), sum(steps for _, steps in known)
 
     def mean(self, name: str) -> float | None:
@@ -174,11 +207,70 @@ def rates_of(trained: Trained) -> dict[str, float]:
 
 
 def shares_of(trained: Trained) -> dict[str, float]:
-    """Model FLOPs utilisation, and what the hardware did, of the claimed peak."""
+    """Model FLOPs utilisation, and what the hardware did, of the claimed peak.
+
+    ``mfu_of_matmul`` is of the fastest matrix product that was measured.
+    """
     rates = rates_of(trained)
-    if trained.peak is None or not trained.peak.value or not rates:
+    if not rates:
         return {}
-    return {
-        "mfu": rates["flop_rate"] / trained.peak.value,
-        "hfu": rates["hardware_flop_rate"] / trained.peak.value,
-    }
+    shares = {}
+    if trained.peak is not None and trained.peak.value:
+        shares["mfu"] = rates["flop_rate"] / trained.peak.value
+        shares["hfu"] = rates["hardware_flop_rate"] / trained.peak.value
+    if trained.ceiling is not None and trained.ceiling.value:
+        shares["mfu_of_matmul"] = rates["flop_rate"] / trained.ceiling.value
+    return shares
+
+
+def wrong_on_ranks(asked: Layout, result: Result) -> list[str]:
+    """What was asked for and not found, by each rank; what all of them lack is said once."""
+    everywhere: dict[str, list[int]] = {}
+    facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
+    known = [(rank, found_of(each)) for rank, each in facts if each is not None]
+    for rank, found in known:
+        for words in differences(asked, found):
+            everywhere.setdefault(words, []).append(rank)
+    return [
+        words if len(ranks) == len(known) else f"{words} on rank {', '.join(map(str, ranks))}"
+        for words, ranks in everywhere.items()
+    ]
+
+
+def device_differences(experiment: Experiment, devices: Sequence[Device]) -> list[str]:
+    """Devices that ranks were given and did not get, and GPUs that two of them share."""
+    wrong: list[str] = []
+    numbers = [device.get("index") for device in devices]
+    if experiment.device_numbers and None not in numbers and len(devices) == experiment.nproc:
+        asked = list(experiment.device_numbers)
+        wrong += [f"devices: asked {asked}, found {numbers}"] if asked != numbers else []
+    uuids = [str(device["uuid"]) for device in devices if device.get("uuid")]
+    shared = next((uuid for uuid in uuids if uuids.count(uuid) > 1), None)
+    wrong += [f"devices: asked one for each rank, found {shared} more than once"] if shared else []
+    return wrong
+
+
+def memory_by_rank(result: Result) -> list[dict[str, Any]]:
+    """The peaks of each rank's devices, as ``train --json`` prints them."""
+    return [
+        {
+            "rank": each["rank"],
+            "device": each["device"],
+            "allocated_bytes": each["allocated"],
+            "reserved_bytes": each["reserved"],
+        }
+        for each in result.memories
+    ]
+
+
+def device_words(found: Sequence[Device]) -> str | None:
+    """The devices in one line: ``0: GPU 1 NVIDIA H200 GPU-…; 1: GPU 0 …``, ``0: cores 0-3``."""
+    return "; ".join(f"{each['rank']}: {_device_words(each)}" for each in found) or None
+
+
+def _device_words(device: Device) -> str:
+    if not str(device["device"]).startswith("cuda"):
+        return f"cores {ranges(device.get('cores') or ())}".strip()
+    number = device.get("index")
+    name = device["device"] if number is None else f"GPU {number}"
+    return " ".join(str(word) for word in (name, device.get("name"), device.get("uuid")) if word)
