@@ -27,7 +27,7 @@ def test_the_small_scale_keeps_what_each_step_changes() -> None:
     assert [own.batch_size for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
     full = {own.name: own for own in read_file(FILE, {})}
     assert [own.batch_size for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]
-    assert small["BERT, fp32"].optimizer == "adamw-plain" and full["BERT, fp32"].dtype == "fp32"
+    assert small["BERT, fp32"].optimizer == "adamw-plain" and full["BERT, fp32"].precision == "fp32"
 
 
 def test_the_tiny_table_of_an_experiment(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from trainrig.cli.verb import (
     verb,
 )
 
-
 _what = partial(option, group="What is trained")
 _layout = partial(option, group="Devices and layout")
 _file = partial(option, group="A file of experiments")

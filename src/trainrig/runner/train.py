@@ -182,7 +182,7 @@ def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
 
 def _close(session: TrainRun, interrupted: str | None) -> Outcomes:
     """Judge what is there and write the report."""
-    from trainrig.report.render.old_html import render_html
+    from trainrig.report.run_report import render_html
 
     verdict = verdict_of(session.trained, session.findings, interrupted)
     run = session.run

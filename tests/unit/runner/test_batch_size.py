@@ -222,7 +222,7 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     measured = [r for r in run.records if r.kind is Kind.MEASURED]
     times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
     assert [len(record.samples or ()) for record in times] == [3, 6, 9]
-    assert len(run.series["01-a-round-3"]) == 6
+    assert [row["round"] for row in run.series["steps-a"]] == [1] * 6 + [2] * 6 + [3] * 6
     found = runner.summary(outcomes)["comparisons"]
     assert [each["name"] for each in found] == ["b", "c"]
 

@@ -35,7 +35,13 @@ CARD = Target(
     chip=require_chip("RTX 4090"),
 )
 OWN = Experiment(
-    model="gpt2-small-cpu", batch_size=4, seq_len=128, precision="fp32", device="cpu", name="own"
+    threads=1,
+    model="gpt2-small-cpu",
+    batch_size=4,
+    seq_len=128,
+    precision="fp32",
+    device="cpu",
+    name="own",
 )
 
 

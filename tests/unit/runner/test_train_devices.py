@@ -32,7 +32,7 @@ from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.drivers import common
-from trainrig.train.engines import ALL, Job, Result, Site, check_site
+from trainrig.train.engines import ALL, Job, Result, Site, check_site, longest_stretch
 from trainrig.train.parity import reference_of
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
@@ -282,6 +282,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "host_meters", lambda: (meter(), meter(watts=25.0)))
+    monkeypatch.setattr(runner, "measure_ceiling", lambda *_: None)
     asked = experiment(device="cpu", data=data, name="one", steps=8, lr=0.01)
     outcomes = runner.train((asked,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.PASS
@@ -290,15 +291,15 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     assert first["energy_s"] == pytest.approx(sum(first["step_times_s"]))
     low, high = first["energy_interval_j"]
     assert low <= first["energy_j"] <= high
-    assert first["energy_per_token_j"] == pytest.approx(first["energy_j"] / (5 * 32))
+    assert first["energy_per_token_j"] == pytest.approx(first["energy_j"] / (2 * 5 * 32))
     assert first["devices"][0]["cores"] and first["memory_by_rank"][0]["allocated_bytes"] > 0
     run = read_run(outcomes.run)
     points = {record.metric: record for record in run.records}
     assert points["energy"].value == first["energy_j"] and points["energy"].unit == "J"
-    assert points["energy"].conditions["energy_steps"] == 5
+    assert points["energy"].conditions["energy_steps"] == 10
     assert points["power"].value == first["mean_power_w"]
     assert points["time"].conditions["devices"].startswith("0: cores ")  # type: ignore[union-attr]
-    assert all("at" not in row for row in run.series["01-one"])
+    assert len(run.series["steps-one"]) == 16
 
     monkeypatch.setattr(beside, "host_meters", lambda: Missing("no counter"))
     (stored,) = read_file(outcomes.run / "experiments.toml", {})
@@ -312,13 +313,15 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
 
 
 def test_the_longest_stretch_without_a_pause_counts() -> None:
-    now = iter(range(100, 200))
-    told = beside.Stretches(lambda: float(next(now)))
+    events: list[dict[str, Any]] = []
     for step in range(8):
         if step in (2, 7):
-            told.on_event({"event": "checkpoint", "step": step})
-        told.on_event({"event": "row", "step": step})
-        told.on_event({"event": "layout"})
-    rows, ended = told.longest
+            events.append({"event": "checkpoint", "at": 0.5, "step": step})
+        events.append({"event": "row", "at": 100.0 + step, "step": step})
+        events.append({"event": "layout"})
+    rows, ended = longest_stretch([*events, {"event": "trained", "at": 109.0}])
     assert ([row["step"] for row in rows], ended) == ([2, 3, 4, 5, 6], 106.0)
-    assert beside.Stretches().longest == ([], None)
+    steps = [event for event in events if event["event"] == "row"]
+    whole, ended = longest_stretch([*steps, {"event": "trained", "at": 109.0}])
+    assert (len(whole), ended) == (8, 109.0)
+    assert longest_stretch([]) == ((), None)
