@@ -26,7 +26,7 @@ from trainrig.record import (
     case_label,
 )
 from trainrig.stats import median
-from trainrig.units import format_quantity, format_share
+from trainrig.units import counted, format_quantity, format_share
 
 IMPLAUSIBLE = 1.5
 """No chip runs half as fast again as its data sheet: the definition or the clock is wrong."""
@@ -131,11 +131,12 @@ def _outcome(
     if not judged:
         return (
             Outcome.PASS,
-            f"all required steps ran, {len(points)} points; no target known for any",
+            f"all required steps ran, {counted(len(points), 'point')}; no target known for any",
         )
     without = len(points) - len(judged)
-    said = f"; no target known for {without}" if without else ""
-    return Outcome.PASS, f"all required steps ran, {len(judged)} points within their bands{said}"
+    more = f"; no target known for {without}" if without else ""
+    within = f"{counted(len(judged), 'point')} within the expected band"
+    return Outcome.PASS, f"all required steps ran, {within}{more}"
 
 
 def _usable(record: Record | None) -> bool:

@@ -23,7 +23,19 @@ def case_text(benchmark: str, case: Case) -> str:
         "step": _step,
         "training": _training,
     }.get(benchmark)
-    return (writer(case) if writer else None) or case_label(case)
+    return (writer(case) if writer else None) or _by_name(case)
+
+
+def _by_name(case: Case) -> str:
+    """A case that no label knows: ``p2p, peer access off, from 0, to 1``."""
+    words = []
+    for name, value in case.items():
+        spaced = name.replace("_", " ")
+        if isinstance(value, bool):
+            words.append(f"{spaced} {'on' if value else 'off'}")
+        elif value is not None:
+            words.append(value if isinstance(value, str) else f"{spaced} {value}")
+    return ", ".join(words)
 
 
 def _matmul(case: Case) -> str | None:

@@ -139,6 +139,14 @@ class Table:
             cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in line.cells]
             yield line, tuple(cells[n] for n in used)
 
+    def part_names(self) -> tuple[str, ...]:
+        """The parts of its stacked bars, in their order; empty where it has none."""
+        for _, cells in self.lines():
+            for cell in cells:
+                if isinstance(cell.drawing, Stack):
+                    return tuple(name for name, _ in cell.drawing.parts)
+        return ()
+
     def _used(self) -> list[int]:
         cells = [row.cells if isinstance(row, Line) else row for row in self.rows]
         empty = ("", Cell(""))

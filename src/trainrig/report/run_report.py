@@ -200,7 +200,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     if figures:
         note = "Every mark shows its number when you point at it."
         yield doc.Section("Curves", (doc.Beside(tuple(figures)),), note)
-    if series := over_time(view.series):
+    if series := over_time(view.series, (one.name for one in readable(view))):
         note = "What the run wrote down step by step, and second by second."
         yield doc.Section("Over time", (doc.Beside(series),), note)
     yield from _points(view, everything)

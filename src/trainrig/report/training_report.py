@@ -51,7 +51,7 @@ from trainrig.report.document import (
     Whisker,
 )
 from trainrig.stats import Change
-from trainrig.units import format_memory, format_quantity, format_time, ranges
+from trainrig.units import format_memory, format_quantity, format_time, ranges, signed_share
 
 PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
 """Of a step; they add up to it."""
@@ -435,7 +435,7 @@ def _prediction_row(one: TrainingPrediction, result: TrainingResult) -> tuple[st
         format_time(seconds),
         " to ".join(map(format_time, interval)) if interval else "-",
         format_time(took) if took else "-",
-        f"{seconds / took - 1.0:+.0%}".replace("%", " %") if took else "-",
+        signed_share(seconds / took - 1.0) if took else "-",
         "-" if memory is None else format_memory(memory),
         "-" if result.peak_memory_bytes is None else format_memory(result.peak_memory_bytes),
     )

@@ -51,9 +51,9 @@ def read_run(path: Path) -> RunData:
     Raises DataError for what is not a run, was written under another schema, or
     has a damaged line before its last.
     """
-    if path.parent == Path() and not path.exists() and (Path("runs") / path).exists():
-        path = Path("runs") / path
     try:
+        if path.parent == Path() and not path.exists() and (Path("runs") / path).exists():
+            path = Path("runs") / path
         if path.is_dir():
             folder = path if (path / CONFIG).is_file() else _only_run(path)
             names = [CONFIG, MACHINE, RECORDS, VERDICT]

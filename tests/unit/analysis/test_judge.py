@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner_fakes import ids, planned, point
-from trainrig.analysis.judge import judge
+from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.record import Finding, Limit, Outcome, Status
 
 LOW, HIGH = 150e12, 180e12
@@ -16,7 +16,7 @@ def test_a_point_within_its_band_passes():
     verdict = judge([planned(good, LOW, HIGH), good])
     assert verdict.outcome is Outcome.PASS
     assert verdict.findings == ()
-    assert "1 points within their bands" in verdict.reason
+    assert "1 point within the expected band" in verdict.reason
 
 
 def test_clearly_below_the_band_fails_and_names_the_number():
@@ -199,3 +199,29 @@ def test_failures_with_one_reason_are_one_finding():
     assert "and 2 more cases" in next(
         finding.evidence for finding in verdict.findings if finding.id == "case-failed"
     )
+
+
+def test_a_pass_whose_points_are_gone_is_no_pass():
+    good = point(165e12)
+    plan = planned(good, LOW, HIGH)
+    passed = judge([plan, good])
+    assert confirm(passed, [plan, good]) is passed
+    found = confirm(passed, [plan])
+    assert found.outcome is Outcome.INCOMPLETE
+    assert found.reason.startswith("no point of fp16 matmul on RTX 4090 #0 is left in the records")
+    assert confirm(passed, []).outcome is Outcome.INCOMPLETE
+
+
+@pytest.mark.parametrize(
+    ("verb", "command"),
+    [
+        ("qualify", "trainrig qualify --resume runs/a"),
+        ("train", "trainrig train --resume runs/a"),
+        ("bench", "trainrig bench"),
+    ],
+)
+def test_the_command_that_goes_on_is_one_that_the_run_takes(verb, command):
+    assert resume_command(verb, "runs/a") == command
+    busy = point(20e12, disturbed="busy")
+    found = judge([planned(busy, LOW, HIGH), busy], again=resume_command(verb, "runs/a"))
+    assert all(command in finding.fix for finding in found.findings)

@@ -18,9 +18,10 @@ from trainrig.analysis.match import join
 from trainrig.analysis.run_summary import device_names, missing, summarise, verdict_of
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls, largest_gap
+from trainrig.benchmarks.labels import case_text
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
 from trainrig.report import document as doc
-from trainrig.report.run_report import MAX_ROWS, run_document
+from trainrig.report.run_report import MAX_ROWS, metric_text, run_document
 
 
 def run_of(*records: Record, **more: Any) -> RunView:
@@ -481,6 +482,33 @@ def test_markdown_holds_the_waterfall_and_the_findings() -> None:
     assert "| Best matmul | 160 TFLOPS | −4.80 TFLOPS (−2.9 %) | close to its ceiling |" in text
     assert "- Note: matmul fp16" in text
     assert len(text) < 4000
+
+
+def test_no_raw_key_stands_in_a_table() -> None:
+    assert metric_text("time.data_wait") == "data wait time"
+    assert metric_text("mfu") == "MFU"
+    case = {"direction": "p2p", "peer_access": False, "from": 0, "to": 1}
+    assert case_text("link", case) == "p2p, peer access off, from 0, to 1"
+
+
+def test_small_rates_are_never_printed_as_zero() -> None:
+    """A processor's best matmul is GFLOPS, where the published cards' are TFLOPS."""
+    case = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
+    layers = [
+        point("layer", {**case, "batch_size": size, "seq_len": 128}, 2e11, metric="flop_rate")
+        for size in (1, 2)
+    ]
+    view = run_of(point("matmul", matmul_case("bf16", 1024), 4.3e11), *layers)
+    assert "best matmul 430 GFLOPS" in printed(view)
+
+
+def test_a_line_is_not_repeated_for_each_quantity_of_a_case() -> None:
+    vector = {"op": "add", "dtype": "fp32", "num_elements": 1 << 24, "cache": "cold"}
+    rates = [
+        point("vector", vector, 1e10, metric=metric, unit=unit, disturbed="busy")
+        for metric, unit in (("byte_rate", "B/s"), ("flop_rate", "FLOP/s"))
+    ]
+    assert printed(run_of(*rates)).count("add fp32, 16 Mi elements, cold") == 1
 
 
 # Through the command line

@@ -534,3 +534,12 @@ def test_a_machine_that_json_cannot_hold_is_our_mistake(tmp_path: Path) -> None:
 def test_each_line_of_the_file_is_one_record(run: Path) -> None:
     lines = (run / "records.jsonl").read_bytes().splitlines()
     assert [json.loads(line)["case"]["number"] for line in lines] == [0, 1, 2]
+
+
+def test_a_bare_name_is_looked_for_in_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = run.parent.parent
+    run.parent.rename(home / "runs")
+    monkeypatch.chdir(home)
+    assert read_run(Path(run.name)).name == run.name
+    with pytest.raises(DataError, match="no such run"):
+        read_run(Path("another"))

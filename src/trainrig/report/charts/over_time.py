@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainrig.report.charts.svg import Axis, Chart, Point, Series
 from trainrig.report.document import Figure
-from trainrig.units import format_quantity, one_line, si_scale
+from trainrig.units import format_quantity, si_scale
 
 TELEMETRY = "telemetry"
 _STEPS = "steps-"
@@ -23,9 +23,14 @@ _MAX_POINTS = 400
 Rows = Sequence[Mapping[str, Any]]
 
 
-def over_time(series: Mapping[str, Rows]) -> tuple[Figure, ...]:
-    """The charts that a run's series fill."""
-    steps = {_label(name): rows for name, rows in series.items() if _is_training(rows)}
+def over_time(series: Mapping[str, Rows], names: Iterable[str] = ()) -> tuple[Figure, ...]:
+    """The charts that a run's series fill; ``names`` of the experiments label their lines."""
+    known = {_plain(name): name for name in names}
+    steps = {
+        known.get(_plain(name), _plain(name)): rows
+        for name, rows in series.items()
+        if _is_training(rows)
+    }
     return (*_step_figures(steps), *_telemetry_figures(series.get(TELEMETRY, ())))
 
 
@@ -33,10 +38,10 @@ def _is_training(rows: Rows) -> bool:
     return bool(rows) and {"step", "loss"} <= rows[0].keys()
 
 
-def _label(name: str) -> str:
-    """An experiment's name from its file's: ``zero 3`` of ``steps-02-zero-3``."""
-    plain = re.sub(r"^\d+-", "", name.removeprefix(_STEPS))
-    return one_line(plain.replace("-", " "))
+def _plain(name: str) -> str:
+    """What an experiment's name and its file's share: ``zero 3`` of ``steps-02-zero-3``."""
+    words = re.sub(r"^\d+-", "", name.removeprefix(_STEPS)).lower()
+    return re.sub(r"[^a-z0-9]+", " ", words).strip()
 
 
 def _step_figures(steps: Mapping[str, Rows]) -> Iterator[Figure]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from trainrig.report import document as doc
-from trainrig.report.render.terminal import draw
+from trainrig.report.render.terminal import draw, stack_key
 from trainrig.units import capital, one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
@@ -79,6 +79,8 @@ def _waterfall(block: doc.WaterfallBars) -> Iterator[str]:
 def _table(block: doc.Table) -> Iterator[str]:
     if block.title:
         yield f"**{_escape(block.title)}**"
+    if key := stack_key(block):
+        yield _escape(key)
     columns, rows = block.used(), list(block.lines())
     if rows:
         yield pipes(

@@ -151,6 +151,8 @@ class _Printer:
         self._gap()
         if block.title:
             self._line(block.title, "strong")
+        if key := stack_key(block):
+            self._line(key, "dim")
         columns, rows = block.used(), list(block.lines())
         texts = [
             [self._cell(column, cell) for column, cell in zip(columns, cells, strict=True)]
@@ -181,6 +183,13 @@ class _Printer:
         if cell.small:
             text += f" {cell.small}"
         return self._text(text + ("*" if cell.marked else ""), cell.tone)
+
+
+def stack_key(table: doc.Table) -> str:
+    """``f forward, b backward``: what the letters of stacked bars mean."""
+    return ", ".join(
+        f"{letter} {name}" for letter, name in zip(LETTERS, table.part_names(), strict=False)
+    )
 
 
 def draw(drawing: doc.Drawing) -> str:
