@@ -495,7 +495,13 @@ def test_small_rates_are_never_printed_as_zero() -> None:
     """A processor's best matmul is GFLOPS, where the published cards' are TFLOPS."""
     case = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
     layers = [
-        point("layer", {**case, "batch_size": size, "seq_len": 128}, 2e11, metric="flop_rate")
+        point(
+            "layer",
+            {**case, "batch_size": size, "seq_len": 128},
+            2e11,
+            metric="flop_rate",
+            unit="FLOP/s",
+        )
         for size in (1, 2)
     ]
     view = run_of(point("matmul", matmul_case("bf16", 1024), 4.3e11), *layers)
