@@ -205,11 +205,12 @@ def test_a_pass_whose_points_are_gone_is_no_pass():
     good = point(165e12)
     plan = planned(good, LOW, HIGH)
     passed = judge([plan, good])
-    assert confirm(passed, [plan, good]) is passed
-    found = confirm(passed, [plan])
+    assert confirm(passed, [plan, good], None) is passed
+    found = confirm(passed, [plan], None)
     assert found.outcome is Outcome.INCOMPLETE
-    assert found.reason.startswith("no point of fp16 matmul on RTX 4090 #0 is left in the records")
-    assert confirm(passed, []).outcome is Outcome.INCOMPLETE
+    assert found.reason.startswith("no point of fp16 matmul on RTX 4090 #0 is left in its records")
+    assert confirm(passed, [plan, good], "records were cut off").outcome is Outcome.INCOMPLETE
+    assert confirm(passed, [], None).outcome is Outcome.INCOMPLETE
 
 
 @pytest.mark.parametrize(
