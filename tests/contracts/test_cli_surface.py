@@ -59,9 +59,9 @@ def test_the_surface_is_as_promised() -> None:
             "bench": "FAMILY --dtype --size --op --path --device --peak --budget --out --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
-            "--precision --optimizer --lr --seed --recompute --compile --backend --python "
-            "--device --devices --nproc --zero --shard-size --offload --p2p --only --rounds "
-            "--scale --timeout --out --resume --json",
+            "--precision --optimizer --lr --seed --recompute --attention --compile --backend "
+            "--python --device --devices --nproc --zero --shard-size --offload --p2p --only "
+            "--rounds --scale --timeout --out --resume --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
             "--engine --batch-size --grad-accum --tp --pp --interleave --schedule --zero "

@@ -45,6 +45,7 @@ CASES: dict[str, Case] = {
         "grad_accum": 1,
         "optimizer": "adamw",
         "recompute": "none",
+        "attention": "auto",
         "compile": False,
         "data": "00000000",
     },

@@ -77,6 +77,7 @@ class ObservedLayout:
     compile: bool
     offload: bool
     wrapped: str
+    attention: str | None = None
     threads: Any = None
     transport: Any = None
     state_precision: Any = None

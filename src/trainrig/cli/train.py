@@ -62,6 +62,11 @@ _file = partial(option, group="A file of experiments")
     default_text="none",
     help="Activation recomputation: none, selective or full.",
 )
+@_what(
+    "--attention",
+    default_text="auto",
+    help="sdpa (torch's), tiles (ours, short sequences on a CPU), plain, or auto: the fastest.",
+)
 @_what("--compile", "compiled", is_flag=True, help="Compile each block with torch.compile.")
 @_layout(
     "--backend",

@@ -18,6 +18,7 @@ from trainrig.record import Case
 from trainrig.workload import Step, Work, find, model_flops, step_ops
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory as needed
+from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 from trainrig.workload.training_layout import training_layout
 
@@ -30,6 +31,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 _TEXTS = {
     "precision": PRECISIONS,
     "recompute": ("none", "selective", "full"),
+    "attention": ATTENTIONS,
     "optimizer": ("adamw",),
 }
 _COUNTS = ("batch_size", "seq_len", "grad_accum")

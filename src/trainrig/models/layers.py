@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from trainrig.errors import UsageError
 from trainrig.models.cpu_attention import attend_in_tiles, fits, is_faster
+from trainrig.workload.model import ATTENTIONS
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # x·Φ(x)
@@ -27,9 +28,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-ATTENTIONS = ("auto", "sdpa", "tiles", "plain")
-"""sdpa: torch's scaled_dot_product_attention; tiles: `cpu_attention`; plain: `plain_attend`;
-auto: tiles where they are faster, sdpa elsewhere."""
 attentions_run: set[str] = set()
 """What this process has computed attention with so far; what is compiled is not in it."""
 

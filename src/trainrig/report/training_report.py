@@ -401,6 +401,7 @@ def observed_layout(result: TrainingResult) -> str:
     words += [found.precision]
     words += [f"accum {found.grad_accum}"] if found.grad_accum > 1 else []
     words += ["recomputed"] if found.recompute else []
+    words += [f"{found.attention} attention"] if found.attention not in (None, "sdpa") else []
     words += ["compiled"] if found.compile else []
     words += ["offloaded"] if found.offload else []
     return f"{' '.join(words)} ({found.wrapped})"

@@ -34,6 +34,7 @@ from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
+from trainrig.workload.model import ATTENTIONS
 
 FLOOR = 0.1
 """The lowest rate as a share of the highest."""
@@ -98,6 +99,8 @@ class Experiment:
     """What is computed in; weights are updated in fp32 (`train.precision`)."""
     recompute: str = "none"
     """What backward computes a second time: nothing, all but matrix products, or all."""
+    attention: str = "auto"
+    """How attention is computed: see `workload.model.ATTENTIONS`."""
     compile: bool = False
     """torch.compile for each block."""
     optimizer: str = "adamw"
@@ -255,6 +258,7 @@ def case_of(experiment: Experiment, data_hash: str) -> Case:
         "grad_accum": experiment.grad_accum,
         "optimizer": experiment.optimizer,
         "recompute": experiment.recompute,
+        "attention": experiment.attention,
         "compile": experiment.compile,
         "data": data_hash[:8],
     }
@@ -277,6 +281,7 @@ def check(experiment: Experiment) -> ModelShape:
     for name, known in (
         ("precision", PRECISIONS),
         ("recompute", RECOMPUTE),
+        ("attention", ATTENTIONS),
         ("optimizer", OPTIMIZERS),
     ):
         if getattr(experiment, name) not in known:

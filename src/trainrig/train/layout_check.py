@@ -29,6 +29,7 @@ _OPTIMIZERS = {
 def asked_of(experiment: Experiment) -> Layout:
     """What an experiment asks for."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
+    auto = experiment.attention == "auto"
     return {
         "ranks": experiment.nproc,
         "zero": experiment.zero,
@@ -44,6 +45,8 @@ def asked_of(experiment: Experiment) -> Layout:
         "compile": experiment.compile,
         "offload": experiment.offload == "host",
         "device": experiment.device or "cpu",
+        # What is compiled is not seen; "auto" asks for nothing.
+        **({} if auto or experiment.compile else {"attention": experiment.attention}),
     }
 
 
@@ -64,6 +67,7 @@ def found_of(facts: Mapping[str, Any]) -> Layout:
         "recompute": facts["block_forwards"] >= 2 * facts["micro_batches"],
         "optimizer": facts["optimizer"],
         "fused_optimizer": facts["fused"],
+        "attention": facts.get("attention"),
         "compile": facts["compiled"],
         "offload": facts["offloaded"],
         "device": facts["device"].split(":")[0],
@@ -203,6 +207,11 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             own.backend == "huggingface" and own.recompute == "selective",
             "Trainer knows no selective recomputation",
             "recompute full or none",
+        ),
+        (
+            own.attention == "tiles" and (own.backend == "huggingface" or not on_cpu),
+            "attention = tiles: only the native engine has it, on a CPU",
+            "attention sdpa, plain or auto",
         ),
     ]
     return [(words, hint) for wrong, words, hint in rules if wrong]

@@ -23,6 +23,10 @@ from trainrig.errors import UsageError
 
 FAMILIES = ("gpt2", "gpt-neo", "bert", "t5", "llama")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+ATTENTIONS = ("auto", "sdpa", "tiles", "plain")
+"""How a training computes attention.  sdpa: torch's scaled_dot_product_attention; tiles: ours for
+short sequences on a CPU (`models.cpu_attention`); plain: every score in memory at once; auto: tiles
+where they are faster, sdpa elsewhere."""
 _MAX = 2**31
 
 

@@ -87,6 +87,8 @@ def trainer_for(
     """A Trainer with a new model of the first weights."""
     transformers.set_seed(asked["seed"] % 2**32)  # numpy takes no more
     config = getattr(transformers, theirs["config_class"])(**theirs["config"])
+    if asked["attention"] != "auto":
+        config._attn_implementation = {"plain": "eager"}.get(asked["attention"], asked["attention"])
     model = getattr(transformers, theirs["model_class"])(config)
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
     on_cpu = not asked["device"].startswith("cuda")

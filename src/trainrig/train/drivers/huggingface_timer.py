@@ -208,6 +208,7 @@ class Timed(Trainer):
         per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
         weights = list(model.parameters())
         first = weights[0]
+        attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
         self.tell(
             "layout",
             **self.facts,
@@ -226,6 +227,7 @@ class Timed(Trainer):
             state_dtype=common.kind(moments),
             placements=str(getattr(first, "placements", None) or "") or None,
             optimizer=type(optimizer).__name__,
+            attention={"eager": "plain"}.get(attention, attention),
             fused=all(group.get("fused") for group in optimizer.param_groups),
             compiled=hasattr(self.model_wrapped, "_orig_mod") and common.has_compiled(),
             offloaded=False,

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainrig.models.layers import attentions_run
 from trainrig.train.drivers.common import (
     devices_of,
     elements,
@@ -119,6 +120,7 @@ def _objects(engine: Engine) -> Facts:
         "state_dtype": kind(moments),
         "placements": _placements(engine.model),
         "optimizer": type(optimizer).__name__,
+        "attention": " and ".join(sorted(attentions_run)) or None,
         "fused": all(group.get("fused") for group in optimizer.param_groups),
         "compiled": engine.model.blocks[0]._compiled_call_impl is not None and has_compiled(),
         "offloaded": _offloaded(engine.model),

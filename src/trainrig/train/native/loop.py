@@ -82,7 +82,11 @@ class Engine:
         """
         self.experiment, self.shape, self.device = experiment, shape, device
         self.model = models.build(
-            shape, device=device, recompute=experiment.recompute, seed=experiment.seed
+            shape,
+            device=device,
+            recompute=experiment.recompute,
+            attention=experiment.attention,
+            seed=experiment.seed,
         )
         if weights is not None:
             self.model.load_state_dict(weights)
