@@ -304,9 +304,13 @@ def _step_times(results: Sequence[TrainingResult]) -> Table:
         yield _percent(result.mfu, 1.0)
         yield _percent(result.hfu, 1.0)
 
-    heads = ("step", *_SHORT_NAMES, "overlapped", "MFU", "HFU")
     return Table(
-        (Column("experiment", "words"), *map(Column, heads)),
+        (
+            Column("experiment", "words"),
+            *map(Column, ("step", *_SHORT_NAMES)),
+            Column("overlapped", optional=1),
+            *map(Column, ("MFU", "HFU")),
+        ),
         tuple((result.name, *cells(result)) for result in results),
         title="A step's time, and what the device did of its claimed peak",
     )
