@@ -6,6 +6,7 @@ the same call on the same operands with the same number of threads.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -14,8 +15,6 @@ import time
 import torch
 from torch.utils.benchmark import Timer
 
-from trainrig.measure.family import family
-
 
 def main() -> None:
     """Answer until stdin closes."""
@@ -23,7 +22,8 @@ def main() -> None:
     for line in sys.stdin:
         start = time.perf_counter()
         request = json.loads(line)
-        prepared = family(request["family"]).prepare(request["case"], device)
+        half = importlib.import_module(request["module"])
+        prepared = half.prepare(request["case"], device)
         timer = Timer(
             "call()", globals={"call": prepared.call}, num_threads=torch.get_num_threads()
         )

@@ -24,8 +24,9 @@ from pathlib import Path
 
 from _shared import options, say_load, verdict
 
+from trainrig.benchmarks.matmul import matmul_case
+from trainrig.benchmarks.spec import Benchmark, benchmark
 from trainrig.machine import inspect
-from trainrig.measure.family import family
 from trainrig.record import Case, Record, case_label
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, Task, qualify_plan
@@ -86,13 +87,13 @@ class Peer:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.measure("matmul", {"dtype": "fp32", "m": 16, "k": 16, "n": 16, "cache": "hot"})
+        self.measure(benchmark("matmul"), matmul_case("fp32", 16))
         self.seconds = time.perf_counter() - start - min_run_time  # that case was for the loading
 
-    def measure(self, name: str, case: Case) -> dict[str, float]:
+    def measure(self, spec: Benchmark, case: Case) -> dict[str, float]:
         """Median, interquartile range and seconds of one case."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"family": name, "case": dict(case)}) + "\n")
+        self._process.stdin.write(json.dumps({"module": spec.module, "case": dict(case)}) + "\n")
         self._process.stdin.flush()
         found: dict[str, float] = json.loads(self._process.stdout.readline())
         return found
@@ -133,9 +134,9 @@ class Race:
         took = time.perf_counter() - self._resumed
         self.ours_seconds += took
         if point.value is not None:
-            found = self._peer.measure(point.benchmark, point.case)
+            found = self._peer.measure(benchmark(point.benchmark), point.case)
             self._peer.seconds += found["seconds"]
-            amount = family(point.benchmark).metrics(point.case)[0].amount
+            amount = benchmark(point.benchmark).metrics(point.case)[0].amount
             pair = Pair(
                 case=point.case,
                 ours=point,
@@ -164,12 +165,12 @@ def _line(pair: Pair) -> str:
 def suite(target: Target, quick: bool) -> list[Task]:
     """The matmul and vector cases of a qualification, by their usual order."""
     blocks = qualify_plan([target], 240.0)
-    tasks = [t for block in blocks for t in block.tasks if t.family in ("matmul", "vector")]
+    tasks = [t for block in blocks for t in block.tasks if t.benchmark in ("matmul", "vector")]
     dtypes = ("fp32", "bf16", "fp16" if target.is_gpu else "bf16")
     usual = [
         t
         for t in tasks
-        if not t.sustained and (t.family == "vector" or t.case.get("dtype") in dtypes)
+        if not t.seconds and (t.benchmark == "vector" or t.case.get("dtype") in dtypes)
     ]
     small = [t for t in usual if t.case.get("m") == 128 or t.case.get("num_elements") == 1 << 14]
     return small[:3] if quick else usual

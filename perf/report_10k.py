@@ -17,9 +17,9 @@ from pathlib import Path
 
 from _shared import cost_of, in_turns, middle, options, say_load, verdict
 
+from trainrig.benchmarks.spec import benchmark
 from trainrig.machine import inspect, to_dict
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
-from trainrig.measure.family import family
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Kind, Record, Status, to_json
 from trainrig.store import create_run
@@ -78,7 +78,7 @@ def records_of(run: str) -> Iterator[Record]:
     chance = random.Random(7)
     subject = Subject(device="RTX 4090", index=0, count=1, environment="0123456789abcdef")
     for case in cases():
-        metric = family("matmul").metrics(case)[0]
+        metric = benchmark("matmul").metrics(case)[0]
         yield Record(
             run=run,
             kind=Kind.PREDICTED,
@@ -93,7 +93,7 @@ def records_of(run: str) -> Iterator[Record]:
             device_index=0,
             conditions={"step": f"{case['dtype']} matmul", "required": False},
         )
-        request = Request(family="matmul", case=case, settings={"max_time": 0.4}, timeout=10.0)
+        request = Request(benchmark="matmul", case=case, settings={"max_time": 0.4}, timeout=10.0)
         seconds = metric.amount / 1.5e14
         attempts = [
             attempt_record(request, reply(chance, seconds), subject, number).replace(run=run)

@@ -17,6 +17,7 @@ from typing import Any
 
 from _shared import in_turns, middle, options, say_load
 
+from trainrig.benchmarks.matmul import BENCHMARK
 from trainrig.measure.aggregate import Subject, attempt_record
 from trainrig.measure.worker_main import run_case
 from trainrig.process.worker import Request, Worker
@@ -31,8 +32,11 @@ def main() -> None:
     arguments = options(__doc__).parse_args()
     say_load()
     rounds, seconds = (2, 0.02) if arguments.quick else (30, 0.2)
-    request = Request(family="matmul", case=CASE, settings={"max_time": seconds}, timeout=60.0)
-    direct = {"family": "matmul", "case": CASE, "settings": {"max_time": seconds}}
+    settings, module = {"max_time": seconds}, BENCHMARK.module
+    request = Request(
+        benchmark=BENCHMARK.name, module=module, case=CASE, settings=settings, timeout=60.0
+    )
+    direct = {"module": module, "case": CASE, "settings": settings}
     parent_cpu: list[float] = []
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder), "bench", {}) as run:
         with Worker("cpu", run.log_path("worker")) as worker:

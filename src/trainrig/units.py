@@ -17,6 +17,8 @@ import humanize
 from trainrig.errors import UsageError
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|min|h|d)?")
+_COUNT = re.compile(r"(\d+)\s*(k|m|g|ki|mi|gi)?b?", re.IGNORECASE)
+_COUNT_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 # A second, a byte and a hertz are what they are; FLOP/s reads as TFLOPS in the field.
@@ -35,6 +37,18 @@ def parse_duration(text: str) -> float:
     if not 0.0 < seconds < math.inf:
         raise UsageError(f"not a duration: {text!r}", "write it like 45s, 4m or 1.5h")
     return seconds
+
+
+def parse_count(text: str, most: int) -> int:
+    """A count or a number of bytes from 1 to ``most``: ``65536``, ``256MiB``, ``16Mi``.
+
+    Raises UsageError for anything else.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    value = int(match[1]) * _COUNT_UNITS.get((match[2] or "").lower(), 1) if match else 0
+    if not 1 <= value <= most:
+        raise UsageError(f"not a size: {text!r}", f"a whole number from 1 to {most}")
+    return value
 
 
 def format_time(seconds: float) -> str:

@@ -71,6 +71,15 @@ def test_tests_mirror_the_rooms() -> None:
     assert set(named) == folders - {"__pycache__"}
 
 
+def test_a_benchmark_is_its_spec_its_measuring_half_and_its_definition() -> None:
+    """`test_specs` registers one that has no other file, and meets it everywhere."""
+    assert adding("A benchmark") == [
+        "src/trainrig/benchmarks/NAME.py",
+        "src/trainrig/measure/NAME.py",
+        "docs/definitions.md",
+    ]
+
+
 VERB = '''\
 """`trainrig nothing`: does nothing."""
 

@@ -7,49 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from trainrig.benchmarks import copy as copy_spec
+from trainrig.benchmarks import layer as layer_spec
+from trainrig.benchmarks import matmul as matmul_spec
+from trainrig.benchmarks import storage as storage_spec
+from trainrig.benchmarks import training
+from trainrig.benchmarks import vector as vector_spec
+from trainrig.benchmarks.spec import Benchmark, benchmarks
 from trainrig.machine.counters import GpuConditions, HostConditions
 from trainrig.machine.snapshot import Missing
-from trainrig.measure import (
-    buffers,
-    copy,
-    disk_activity,
-    fio,
-    layer,
-    layer_check,
-    matmul,
-    noise,
-    step,
-    storage,
-    timing,
-    vector,
-)
-from trainrig.measure.family import FAMILIES, family
-from trainrig.measure.layer_blocks import ATTENTIONS, CODES
-from trainrig.record import Case, Kind
+from trainrig.measure import buffers, disk_activity, fio, layer, noise, timing
+from trainrig.record import Kind
 from trainrig.stats import AGREEMENT, FLAT, FLAT_GROWTH, Change
-from trainrig.workload import layers
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "definitions.md").read_text()
 
-CASES: dict[str, Case] = {
-    "matmul": {"dtype": "fp32", "m": 8, "k": 8, "n": 8, "cache": "hot", "sustained": True},
-    "vector": {"op": "add", "dtype": "fp32", "num_elements": 8, "cache": "hot"},
-    "copy": {"direction": "triad", "bytes": 64, "memory": "host", "cache": "cold"},
-    "layer": layer.layer_case("BERT-large layer", "bf16", "forward+backward", 2, 128),
-    "storage": dict(storage.case_of("fsync", "fio", 1 << 20)),
-    "step": {
-        "model": "gpt2-small-cpu",
-        "precision": "bf16",
-        "batch_size": 8,
-        "seq_len": 256,
-        "grad_accum": 1,
-        "optimizer": "adamw",
-        "recompute": "none",
-        "attention": "auto",
-        "compile": False,
-        "data": "00000000",
-    },
-}
+SPECS = benchmarks()
+NAMES = tuple(spec.name for spec in SPECS)
 
 
 def section(title: str) -> str:
@@ -64,42 +38,24 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
-def test_every_family_has_a_section() -> None:
-    assert set(FAMILIES) == set(CASES)
-    for name in FAMILIES:
-        assert len(section(name)) > 500
+@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
+def test_every_benchmark_and_every_field_of_its_cases_is_defined(spec: Benchmark) -> None:
+    spec.check(spec.example)
+    assert len(section(spec.name)) > 500
+    assert set(spec.example) <= named(section(spec.name))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_case_field_is_defined(name: str) -> None:
-    chosen = family(name)
-    chosen.check(CASES[name])
-    fields = {
-        "matmul": matmul._FIELDS | {"sustained"},
-        "vector": vector._FIELDS,
-        "layer": layer.WHOLE,
-        "storage": set(storage.case_of("read", "fio")),
-        "step": step.FIELDS,
-    }
-    wanted = fields.get(name, copy._FIELDS)
-    assert set(CASES[name]) == wanted
-    assert wanted <= named(section(name))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_metric_is_defined(name: str) -> None:
-    for metric in family(name).metrics(CASES[name]):
-        assert f"**{metric.name}**" in section(name)
-        row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{name}`"))
-        assert "higher" in row or "lower" in row
-        assert any(
-            f"`{metric.name}`" in line and metric.unit in line and f"| `{name}`" in line
-            for line in TEXT.splitlines()
-        )
+@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
+def test_every_metric_is_defined(spec: Benchmark) -> None:
+    for metric in spec.metrics(spec.example):
+        assert f"**{metric.name}**" in section(spec.name)
+        rows = [line for line in TEXT.splitlines() if line.startswith(f"| `{spec.name}`")]
+        assert "higher" in rows[0] or "lower" in rows[0]
+        assert any(f"`{metric.name}`" in line and metric.unit in line for line in rows)
 
 
 def test_every_result_of_a_step_is_defined() -> None:
-    results = {name for name, _ in step.FAMILY.results}
+    results = {name for name, _ in training.BENCHMARK.results}
     assert results | {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul"} <= named(
         section("step")
     )
@@ -107,26 +63,33 @@ def test_every_result_of_a_step_is_defined() -> None:
 
 def test_layers_stand_there_with_their_numbers() -> None:
     text = " ".join(section("layer").split())
-    parts = {name for fields in layer.PART.values() for name in fields}
-    choices = {*layers.LAYERS, *layers.PARTS, *layers.PASSES, *CODES, *ATTENTIONS}
+    parts = {name for fields in layer_spec.PART.values() for name in fields}
+    choices = {
+        *layer_spec.LAYERS,
+        *layer_spec.PARTS,
+        *layer_spec.PASSES,
+        *layer_spec.CODES,
+        *layer_spec.ATTENTIONS,
+    }
     assert parts | choices <= named(text)
-    for dtype in layer.DTYPES:
+    for dtype in layer_spec.DTYPES:
         assert re.search(rf"\b{dtype}\b", text), dtype
-    allowed = [f"{layer_check._ROUNDINGS[dtype]:g}" for dtype in layer.DTYPES]
+    allowed = [f"{layer._ROUNDINGS[dtype]:g}" for dtype in layer_spec.DTYPES]
     assert (
-        f"{', '.join(allowed[:-1])} and {allowed[-1]} roundings ({', '.join(layer.DTYPES)})" in text
+        f"{', '.join(allowed[:-1])} and {allowed[-1]} roundings ({', '.join(layer_spec.DTYPES)})"
+        in text
     )
     assert f"more than {percent(FLAT)} above another" in text
     assert FLAT_GROWTH == 4
 
 
 def test_every_choice_is_defined() -> None:
-    assert {*vector.OPS, *buffers.CACHES} <= named(section("vector"))
-    memories = {memory for choices in copy.MEMORIES.values() for memory in choices}
-    assert {*copy.DIRECTIONS, *memories} <= named(section("copy"))
-    for dtype in matmul.DTYPES:
+    assert {*vector_spec.OPS, *vector_spec.CACHES} <= named(section("vector"))
+    memories = {memory for choices in copy_spec.MEMORIES.values() for memory in choices}
+    assert {*copy_spec.DIRECTIONS, *memories} <= named(section("copy"))
+    for dtype in matmul_spec.DTYPES:
         assert re.search(rf"\b{dtype}\b", section("matmul")), dtype
-    for dtype in vector.DTYPES:
+    for dtype in vector_spec.DTYPES:
         assert re.search(rf"\b{dtype}\b", section("vector")), dtype
 
 
@@ -187,22 +150,26 @@ def test_the_loop_and_the_settle_rule_stand_there_with_their_numbers() -> None:
 
 def test_storage_stands_there_with_its_numbers() -> None:
     text = " ".join(section("storage").split())
-    cases = [storage.case_of(op, tool) for op in storage.OPS for tool in storage.TOOLS]
+    cases = [
+        storage_spec.storage_case(op, tool)
+        for op in storage_spec.OPS
+        for tool in storage_spec.TOOLS
+    ]
     assert {name for case in cases for name in case} <= named(text)
-    assert {*storage.OPS, *storage.TOOLS, "direct", "mapped", "loader"} <= named(text)
+    assert {*storage_spec.OPS, *storage_spec.TOOLS, "direct", "mapped", "loader"} <= named(text)
     for case in cases:
-        for metric in family("storage").metrics(case):
+        for metric in storage_spec.BENCHMARK.metrics(case):
             assert f"**{metric.name}**" in text
             assert f"`{metric.name}`" in TEXT
             assert f"{metric.unit}" in TEXT
     rows = {line.split("|")[1].strip(" `"): line for line in TEXT.splitlines() if "| `" in line}
-    for op in storage.IO_OPS:
-        assert f"| {storage.DEPTHS[op]}, 1 |" in rows[op]
-        assert {1 << 20: "1 MiB", 4096: "4 KiB"}[storage.BLOCKS[op]] in rows[op]
+    for op in storage_spec.IO_OPS:
+        assert f"| {storage_spec.DEPTHS[op]}, 1 |" in rows[op]
+        assert {1 << 20: "1 MiB", 4096: "4 KiB"}[storage_spec.BLOCKS[op]] in rows[op]
     assert f"within {percent(AGREEMENT)} of each other (`storage`: 25 %)" in " ".join(TEXT.split())
-    assert storage.FAMILY.agreement == 0.25
+    assert storage_spec.BENCHMARK.agreement == 0.25
     assert {"latency_p50_s", "latency_p99_s", "indicative", "mount", "filesystem"} <= named(text)
-    assert (storage.BATCH, storage.SEQ) == (8, 1024)
+    assert (storage_spec.BATCH, storage_spec.SEQ) == (8, 1024)
     assert fio.MIN_VERSION <= (3, 16)
 
 
@@ -231,4 +198,4 @@ def test_every_benchmark_name_in_the_package_is_in_the_table() -> None:
         for name in re.findall(r'benchmark="(\w+)"', path.read_text())
     }
     table = {name for line in TEXT.splitlines() if line.startswith("| `") for name in named(line)}
-    assert names | {"memory", "link", *FAMILIES} <= table
+    assert names | {"memory", "link", *NAMES} <= table

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainrig.benchmarks import training as qualified_step
 from trainrig.catalog import require_chip
-from trainrig.measure import step as qualified_step
 from trainrig.predict.legal import is_legal
 from trainrig.predict.prediction import answer
 from trainrig.predict.scenario import Question, Site

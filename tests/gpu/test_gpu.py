@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from trainrig.benchmarks.copy import copy_case
+from trainrig.benchmarks.matmul import DTYPES, matmul_case
+from trainrig.benchmarks.vector import vector_case
 from trainrig.machine import inspect
+from trainrig.measure import copy, matmul, vector
 from trainrig.measure.clock import CudaClock
-from trainrig.measure.family import Unsupported, family
-from trainrig.measure.matmul import DTYPES, wrong_answer
-from trainrig.measure.timing import Settings, sample
-from trainrig.runner.plan import copy_case, matmul_case, vector_case
+from trainrig.measure.matmul import wrong_answer
+from trainrig.measure.timing import Settings, Unsupported, sample
 from trainrig.runner.targets import find_targets
 from trainrig.store import find_runs, read_run
 
@@ -30,7 +32,7 @@ def test_the_gpu_is_found_named_and_a_target():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_is_right_or_said_to_be_unsupported(dtype):
     try:
-        prepared = family("matmul").prepare(matmul_case(dtype, 1024), DEVICE)
+        prepared = matmul.prepare(matmul_case(dtype, 1024), DEVICE)
     except Unsupported as error:
         pytest.skip(f"this GPU: {error.message}")
     assert prepared.wrong() is None
@@ -57,8 +59,8 @@ def test_one_wrong_element_in_a_million_is_caught():
         ("copy", copy_case("d2d", 1 << 26, "device")),
     ],
 )
-def test_families_run_and_check_their_answers(name, case):
-    prepared = family(name).prepare(case, DEVICE)
+def test_benchmarks_run_and_check_their_answers(name, case):
+    prepared = {"vector": vector, "copy": copy}[name].prepare(case, DEVICE)
     assert prepared.wrong() is None
     samples = sample(CudaClock(DEVICE), prepared.call, Settings(max_time=0.2))
     assert samples.median > 0.0

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainrig.measure import worker_main
-from trainrig.measure.family import Prepared, Unsupported
+from trainrig.measure.timing import Prepared, Unsupported
 
 
 class OutOfMemoryError(RuntimeError):
@@ -116,10 +116,6 @@ CALLS: dict[str, Callable[[], object]] = {
 }
 
 
-def family(name: str) -> Any:
-    return types.SimpleNamespace(prepare=lambda case, device: prepare(name))
-
-
 def prepare(name: str) -> Prepared:
     answers = {"wrong": ["one row is off"], "wrong-when-warm": [None, "one row is off"]}
     left = answers.get(name, [])
@@ -149,7 +145,7 @@ def main() -> None:
     worker_main._take_stdout = take_stdout
     worker_main._emit = emit
     worker_main._introduce = introduce
-    worker_main.family = family
+    worker_main.prepare = lambda request, device: prepare(request["benchmark"])
     worker_main.clock_for = lambda device: serve_clock()
     worker_main.main()
 

@@ -23,10 +23,11 @@ from trainrig.analysis.evidence import (
     intensity_of,
     number,
     plain,
-    square_size,
     throttle_reasons,
 )
 from trainrig.analysis.time_loss import Share, shares_of
+from trainrig.benchmarks.matmul import square_size
+from trainrig.benchmarks.spec import Role, find, role_of
 from trainrig.record import Kind, Record
 from trainrig.units import format_quantity, format_share, range_text
 
@@ -93,7 +94,8 @@ def _above(drop: Drop) -> Cause | None:
         )
     if drop.share <= CLOSE:
         return Cause(text="at the claim")
-    if drop.record.benchmark == "matmul" and drop.record.device_index is not None:
+    spec = find(drop.record.benchmark)
+    if spec and spec.follows_clock and drop.record.device_index is not None:
         return Cause(text="boost clock above the data sheet's, or another definition: not an error")
     return Cause(
         text="above the claim: data partly in cache, or another definition",
@@ -218,7 +220,7 @@ def _memory_bound(drop: Drop) -> Cause | None:
     """Arithmetic intensity below the ridge: the roofline's slope is the true ceiling."""
     intensity = intensity_of(drop.record)
     bandwidth = bandwidth_of(drop)
-    if drop.record.benchmark != "matmul" or not intensity or not bandwidth:
+    if role_of(drop.record.benchmark) is not Role.PRODUCT or not intensity or not bandwidth:
         return None
     ridge = drop.ceiling / bandwidth
     if intensity >= ridge:
@@ -231,12 +233,12 @@ def _memory_bound(drop: Drop) -> Cause | None:
 
 def _still_rising(drop: Drop) -> Cause | None:
     """The largest size was the fastest by far: the plateau was not reached."""
-    if drop.record.benchmark != "matmul" or drop.record.case.get("sustained"):
+    if role_of(drop.record.benchmark) is not Role.PRODUCT or drop.record.case.get("sustained"):
         return None
     curve = sorted(
         (size, row.measured.value)
         for row in drop.rows
-        if row.benchmark == "matmul"
+        if row.role is Role.PRODUCT
         and row.count == drop.record.device_count
         and row.case.get("dtype") == drop.record.case.get("dtype")
         and not row.case.get("sustained")
@@ -255,13 +257,13 @@ def _still_rising(drop: Drop) -> Cause | None:
 
 def _layer_parts(drop: Drop) -> Cause | None:
     """A layer that was also measured in parts: the slowest part of the same code is named."""
-    if drop.record.benchmark != "layer":
+    if role_of(drop.record.benchmark) is not Role.BLOCK:
         return None
     same = [(name, drop.record.case.get(name)) for name in ("dtype", "code")]
     parts = [
         row.measured
         for row in drop.rows
-        if row.benchmark == "layer"
+        if row.role is Role.BLOCK
         and "m" in row.case
         and all(row.case.get(name) == value for name, value in same)
         and row.measured is not None
@@ -280,7 +282,7 @@ def _layer_parts(drop: Drop) -> Cause | None:
 
 
 def _no_peer_access(drop: Drop) -> Cause | None:
-    if drop.record.device_count < 2 or drop.record.benchmark != "step":
+    if drop.record.device_count < 2 or role_of(drop.record.benchmark) is not Role.STEP:
         return None
     chip = chip_of(drop.record.device)
     if chip is None or chip.p2p is not False:
@@ -292,9 +294,9 @@ def _no_peer_access(drop: Drop) -> Cause | None:
 
 
 def _step_parts(drop: Drop) -> Cause | None:
-    if drop.record.benchmark != "step" or drop.ceiling_record is None:
+    if role_of(drop.record.benchmark) is not Role.STEP or drop.ceiling_record is None:
         return None
-    if drop.ceiling_record.benchmark != "layer":
+    if role_of(drop.ceiling_record.benchmark) is not Role.BLOCK:
         return None
     return Cause(
         text="a step also holds optimizer, embeddings, loss and data wait; how much each takes is "

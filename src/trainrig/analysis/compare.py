@@ -26,6 +26,7 @@ from trainrig.analysis.compare_training import TrainingComparison, compare_train
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, rows
 from trainrig.analysis.training_results import BENCHMARK
+from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, Status
 from trainrig.stats import (
     CONFIDENCE,
@@ -275,7 +276,7 @@ def _values(found: Iterable[Record], point: Record) -> list[float]:
 
 def _is_on_disk(pair: Pair) -> bool:
     """Disks wander far more than processors: neither kind shows the scatter of the other."""
-    return pair.record.benchmark == "storage"
+    return role_of(pair.record.benchmark) is Role.DISK
 
 
 def _scatter(pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues) -> Scatter:

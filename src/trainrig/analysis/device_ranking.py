@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.match import SIBLING_MARGIN, Key, Row
+from trainrig.analysis.match import SIBLING_MARGIN, Device, Key, Row, name_devices
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.waterfall import devices
-from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
+from trainrig.benchmarks.spec import case_text, kind_text
 from trainrig.stats import median
 
 MAX_PEERS = 24
@@ -48,7 +48,7 @@ def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ..
             shared.setdefault(row.key, []).append(row)
     telling: dict[str, list[Row]] = {}
     for members in shared.values():
-        best = telling.setdefault(family_text(members[0].benchmark, members[0].case), [])
+        best = telling.setdefault(kind_text(members[0].benchmark, members[0].case), [])
         if len(members) > 1 and _rank(members) > _rank(best):
             best[:] = members
     names, named = name_devices(devices(everything)), _named_outliers(view)
@@ -113,7 +113,7 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
     telling: dict[str, dict[int, Row]] = {}
     for members in shared.values():
         first = next(iter(members.values()))
-        name = family_text(first.benchmark, first.case)
+        name = kind_text(first.benchmark, first.case)
         if len(members) > 1 and _rank(list(members.values())) > _rank(
             list(telling.get(name, {}).values())
         ):

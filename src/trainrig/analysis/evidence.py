@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from trainrig import workload
-from trainrig.analysis.match import Row
+from trainrig.analysis.match import Row, is_cold_stream
 from trainrig.analysis.run_view import RunView
+from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find
 from trainrig.errors import UsageError
-from trainrig.record import Kind, Record, Scalar, Status
+from trainrig.record import Kind, Record, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +37,13 @@ class Drop:
         return self.value / self.ceiling - 1.0
 
 
-def square_size(case: Mapping[str, Scalar]) -> int | None:
-    """n of an n×n×n matmul; None for other shapes."""
-    m, k, n = case.get("m"), case.get("k"), case.get("n")
-    return m if isinstance(m, int) and m == k == n else None
-
-
 def intensity_of(record: Record) -> float | None:
-    """FLOP per counted byte of a matmul or vector case; None where it is not defined."""
-    case = record.case
+    """FLOP per counted byte of a product or an elementwise kernel; None where not defined."""
+    spec = find(record.benchmark)
+    if spec is None or spec.role not in (Role.PRODUCT, Role.STREAM):
+        return None
     try:
-        if record.benchmark == "matmul":
-            m, k, n = (int(str(case[axis])) for axis in ("m", "k", "n"))
-            work = workload.matmul(m, k, n, str(case["dtype"]))
-        elif record.benchmark == "vector":
-            elements = int(str(case["num_elements"]))
-            work = workload.vector(str(case["op"]), elements, str(case["dtype"]))
-        else:
-            return None
+        work = spec.work(record.case)
     except (KeyError, ValueError, UsageError):
         return None
     return work.flops / work.num_bytes if work.num_bytes > 0 else None
@@ -71,13 +60,10 @@ def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
         row.measured.value
         for row in own
         if row.measured is not None
-        and row.metric == "byte_rate"
-        and row.case.get("cache") == "cold"
-        and row.benchmark in ("vector", "copy")
+        and is_cold_stream(row)
         and row.measured.status is Status.OK
         and row.measured.disturbed is None
         and row.measured.value
-        and row.case.get("direction") not in ("h2d", "d2h")
     ]
     return max(streams, default=None) or claimed_memory(view, own)
 
@@ -89,7 +75,7 @@ def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
         (
             record.value
             for record in view.records
-            if record.kind is Kind.CLAIMED and record.benchmark == "memory"
+            if record.kind is Kind.CLAIMED and record.benchmark == MEMORY_CLAIM
             if record.device in owners and record.value
         ),
         None,
@@ -118,16 +104,11 @@ def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 def bench_command(record: Record, *, peak: bool = False) -> str:
     """The command that measures this again."""
-    if record.benchmark not in ("matmul", "vector", "copy", "storage", "layer"):
-        return "trainrig train" if record.benchmark == "step" else ""
-    words = ["trainrig bench", record.benchmark]
-    dtype = record.case.get("dtype")
-    # Only known words: people paste this line, and the record may be a stranger's.
-    if record.benchmark == "matmul" and dtype in workload.DTYPE_BYTES:
-        words.append(f"--dtype {dtype}")
-    if peak and record.benchmark == "matmul":
-        words.append("--peak")
-    return " ".join(words)
+    spec = find(record.benchmark)
+    if spec is None:
+        return ""
+    words = [spec.command, spec.again(record.case), "--peak" if peak and spec.search else ""]
+    return " ".join(word for word in words if word)
 
 
 def number(record: Record, name: str) -> float | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.analysis.match import SIBLING_MARGIN, Row, join
+from trainrig.benchmarks.spec import Role, find
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.record import (
     Finding,
@@ -150,13 +151,13 @@ def _target(row: Row) -> tuple[float, float] | None:
 def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:
     for record in records:
         if record.is_point and record.is_wrong_answer:
+            spec = find(record.benchmark)
+            command = spec.command if spec else "trainrig qualify"
             yield Finding(
                 id="wrong-answer",
                 severity="error",
                 evidence=f"{_name(record)}: {record.reason}",
-                fix="repeat it: trainrig "
-                + ("train" if record.benchmark == "step" else f"bench {record.benchmark}")
-                + "; if it stays, take the device out of service",
+                fix=f"repeat it: {command}; if it stays, take the device out of service",
                 records=(record.id,),
             )
 
@@ -206,6 +207,7 @@ def _above_claim(rows: Iterable[Row]) -> Iterable[Finding]:
         if point is None or not _usable(point) or point.limit is None or point.interval is None:
             continue
         assert point.value is not None
+        spec = find(point.benchmark)
         share = point.value / point.limit.value
         if point.interval[0] <= point.limit.value:
             continue
@@ -219,7 +221,7 @@ def _above_claim(rows: Iterable[Row]) -> Iterable[Finding]:
             fix="the clock or the definition is wrong: compare with another tool before trusting "
             "any number of this run"
             if impossible
-            else _ABOVE[point.benchmark == "matmul"],
+            else _ABOVE[spec is not None and spec.follows_clock],
             records=(point.id,),
         )
 
@@ -228,7 +230,7 @@ def _in_no_part(rows: Iterable[Row]) -> Iterable[Finding]:
     """A training step's time that belongs to none of its parts: nobody looks for it there."""
     for row in rows:
         point = row.measured
-        if row.benchmark != "step" or row.metric != "time" or not _usable(point):
+        if row.role is not Role.STEP or row.metric != "time" or not _usable(point):
             continue
         assert point is not None and point.value
         other = point.conditions.get("time.other")

@@ -11,9 +11,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig import predict
+from trainrig.benchmarks.spec import (
+    COMPUTE,
+    MEMORY,
+    LevelRule,
+    Quantity,
+    Role,
+    benchmarks,
+    find,
+    role_of,
+)
 from trainrig.record import Case, Kind, Record
 
 Key = tuple[object, ...]
+Device = tuple[str | None, int | None]
+"""Model and number of a device."""
 
 SIBLING_MARGIN = 0.07
 """Cards of one model in one machine lie closer together than boards in general."""
@@ -36,6 +48,11 @@ class Row:
     measured: Record | None
     predicted: Record | None
     baselines: tuple[Record, ...]
+
+    @property
+    def role(self) -> Role | None:
+        """What its benchmark stands for in a training step."""
+        return role_of(self.benchmark)
 
 
 def join(
@@ -107,6 +124,44 @@ def claim_for(records: Iterable[Record], row: Row) -> Record | None:
         for record in records
         if record.kind is Kind.CLAIMED and record.device == row.device and record.unit == row.unit
     )
-    if row.metric == "byte_rate" and row.benchmark == "vector":
+    if row.metric == "byte_rate" and row.role is Role.STREAM:
         return predict.claim_for(claims, row.benchmark, {**row.case, "cache": "cold"})
     return predict.claim_for(claims, row.benchmark, row.case)
+
+
+def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
+    """A name for each device: numbered only where the machine has several GPUs."""
+    known = list(devices)
+    several = sum(index is not None for _, index in known) > 1
+    return {
+        (device, index): f"{device or 'unknown device'} #{index}"
+        if several and index is not None
+        else device or "unknown device"
+        for device, index in known
+    }
+
+
+def is_burst(row: Row) -> bool:
+    """An ordinary matmul of one device: not the long run, not all devices at once."""
+    return _is_first_of(COMPUTE, row)
+
+
+def is_cold_stream(row: Row) -> bool:
+    """Data that has to come from the device's own memory."""
+    return _is_first_of(MEMORY, row)
+
+
+def _is_first_of(quantity: Quantity, row: Row) -> bool:
+    """Whether a row may stand for the first level of a waterfall."""
+    orders = [r.order for spec in benchmarks() for r in spec.levels if r.quantity == quantity]
+    return any(r.quantity == quantity and r.order == min(orders) for r in rules_of(row))
+
+
+def rules_of(row: Row) -> tuple[LevelRule, ...]:
+    """The levels of waterfalls that a row may stand for."""
+    spec = find(row.benchmark)
+    return tuple(
+        rule
+        for rule in (spec.levels if spec else ())
+        if rule.quantity.metric == row.metric and rule.fits(row.case, row.count)
+    )

@@ -1,6 +1,6 @@
 """The operations behind a layer's or a step's case: FLOPs and counted bytes, out of `workload`.
 
-A case names its layer (`workload.layers`) or its model.  Only known names count, and no file is
+A case names its layer (`benchmarks.layer`) or its model.  Only known names count, and no file is
 read: a record may be a stranger's.
 """
 
@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainrig.benchmarks import layer as layers
 from trainrig.errors import UsageError
 from trainrig.record import Case, Record, dtype_of
 from trainrig.workload import (
@@ -19,7 +20,6 @@ from trainrig.workload import (
     Step,
     block_ops,
     find,
-    layers,
     named,
     step_ops,
     total_flops,

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from trainrig import workload
 from trainrig.analysis.bottlenecks import CLOSE
 from trainrig.analysis.evidence import boost_clock, cache_of, claimed_memory, memory_rate, number
-from trainrig.analysis.match import Row, claim_for
+from trainrig.analysis.match import Row, claim_for, is_burst, name_devices
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import is_dense, layer_times
-from trainrig.analysis.waterfall import devices, is_burst
-from trainrig.benchmarks.labels import case_text, name_devices
+from trainrig.analysis.waterfall import devices
+from trainrig.benchmarks.spec import Role, case_text
 from trainrig.record import Record, Status
 from trainrig.stats import launch_bound
 from trainrig.units import format_memory, format_quantity, format_share, range_text
@@ -107,7 +107,7 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
 def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
     kinds: dict[tuple[object, ...], list[Row]] = {}
     for row in own:
-        if row.benchmark == "layer" and "batch_size" in row.case:
+        if row.role is Role.BLOCK and "batch_size" in row.case:
             kind = tuple(sorted((k, str(v)) for k, v in row.case.items() if k != "batch_size"))
             kinds.setdefault(kind, []).append(row)
     for members in kinds.values():
@@ -119,7 +119,9 @@ def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
         inside = [pair for batch, pair in times.items() if flat[0] <= batch <= flat[1]]
         low, high = min(time for time, _ in inside), max(time for time, _ in inside)
         yield _FlatRow(
-            what=case_text("layer", {k: v for k, v in record.case.items() if k != "batch_size"}),
+            what=case_text(
+                record.benchmark, {k: v for k, v in record.case.items() if k != "batch_size"}
+            ),
             first=flat[0],
             last=flat[1],
             times=range_text(low, high, "s"),
@@ -140,7 +142,7 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]
     candidates = [
         (row.measured, size)
         for row in own
-        if row.benchmark == "vector" and row.metric == "byte_rate"
+        if row.role is Role.STREAM and row.metric == "byte_rate"
         if row.measured is not None and _is_good(row.measured)
         if (size := _footprint(row)) is not None and size <= held
     ]
@@ -151,7 +153,7 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]
     yield Pattern(
         id="lives-in-cache",
         subject=f"{name}: {record.case.get('op')}",
-        text=f"{name}, {case_text('vector', record.case)}: "
+        text=f"{name}, {case_text(record.benchmark, record.case)}: "
         f"{format_quantity(record.value or 0.0, 'B/s')} against {format_quantity(memory, 'B/s')} "
         f"of the memory. It lives in {level}: {format_memory(size)} of {format_memory(held)}, and "
         "says nothing about the memory.",
@@ -218,7 +220,7 @@ def _claimed(claim: Record) -> str:
 def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """A dense product with and without its activation, against the activation's counted bytes."""
     bandwidth = memory_rate(view, own)
-    layers = [row for row in own if row.benchmark == "layer" and _is_good(row.measured)]
+    layers = [row for row in own if row.role is Role.BLOCK and _is_good(row.measured)]
     activated = {
         _product(row): row for row in layers if is_dense(row.case.get("layer"), activation=True)
     }

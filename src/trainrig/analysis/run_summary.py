@@ -13,6 +13,7 @@ from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, at_path, is_published, rows
 from trainrig.analysis.training_results import fault
 from trainrig.analysis.waterfall import LargestGap, Waterfall, build_waterfalls, largest_gap
+from trainrig.benchmarks.spec import Role
 from trainrig.record import Finding
 from trainrig.units import amount_of, capital, signed_share
 
@@ -55,7 +56,7 @@ def device_names(view: RunView) -> str:
     pairs = {
         (row.device or "unknown device", row.index)
         for row in rows(view)
-        if row.measured and row.benchmark != "storage"  # a disk does not name a machine
+        if row.measured and row.role is not Role.DISK  # a disk does not name a machine
     }
     gpus = Counter(device for device, index in pairs if index is not None)
     names = [f"{n} × {device}" if n > 1 else device for device, n in sorted(gpus.items())]

@@ -30,6 +30,7 @@ from trainrig.analysis.op_counts import (
     memory_seconds,
     model_shape,
 )
+from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, Status, dtype_of
 from trainrig.stats import launch_bound, median
 from trainrig.units import format_quantity
@@ -105,12 +106,12 @@ _LOWER_CLOCK = 0.97
 
 def shares_of(drop: Drop) -> tuple[Share, ...]:
     """The drop of a layer or a training step by cause; empty where the records name none."""
-    if drop.record.benchmark == "layer":
+    if role_of(drop.record.benchmark) is Role.BLOCK:
         counted = count_layer(drop.record)
         found = _layer_losses(drop, counted) if counted else []
         work = float(counted.work) if counted else 0.0
         time = work / drop.value
-    elif drop.record.benchmark == "step":
+    elif role_of(drop.record.benchmark) is Role.STEP:
         time = step_time(drop)
         work = drop.value * time
         found = _step_losses(drop, time) if time else []
@@ -159,7 +160,7 @@ def _own_matmul(drop: Drop) -> float | None:
     found = [
         record.value or 0.0
         for row in drop.rows
-        if row.benchmark == "layer"
+        if row.role is Role.BLOCK
         and (record := row.measured) is not None
         and row.case.get("dtype") == drop.record.case.get("dtype")
         and row.case.get("k") == drop.record.case.get("hidden")
@@ -183,7 +184,7 @@ def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, R
     for row in rows:
         batch, seen = row.case.get("batch_size"), row.measured
         if (
-            row.benchmark != "layer"
+            row.role is not Role.BLOCK
             or not isinstance(batch, int)
             or seen is None
             or not _counts(seen)
@@ -241,7 +242,7 @@ def step_parts(drop: Drop, record: Record) -> dict[str, float]:
 
 def _is_same_step(row: Row, record: Record) -> bool:
     return (
-        row.benchmark == "step"
+        row.role is Role.STEP
         and dict(row.case) == dict(record.case)
         and row.count == record.device_count
     )
@@ -250,14 +251,14 @@ def _is_same_step(row: Row, record: Record) -> bool:
 def _step_losses(drop: Drop, time: float) -> list[Loss]:
     parts = step_parts(drop, drop.record)
     before: dict[str, float] = {}
-    if (above := drop.ceiling_record) is not None and above.benchmark == "step":
+    if (above := drop.ceiling_record) is not None and role_of(above.benchmark) is Role.STEP:
         before = step_parts(drop, above)  # what the step above lost as well is no loss here
     found = [
         Loss(name=name, seconds=parts[part] - before.get(part, 0.0), next=what)
         for part, (name, what) in PARTS.items()
         if part in parts
     ]
-    if above is not None and above.benchmark == "step":
+    if above is not None and role_of(above.benchmark) is Role.STEP:
         return found
     counted, bandwidth = count_step(drop.record), bandwidth_of(drop)
     if counted is None:
@@ -316,7 +317,7 @@ def _is_own_layer(row: Row, record: Record) -> bool:
     found, model = layer_shape(row.case), model_shape(record.case)
     same = ("batch_size", "seq_len")
     return (
-        row.benchmark == "layer"
+        row.role is Role.BLOCK
         and row.metric == "flop_rate"
         and row.case.get("pass") == "forward+backward"
         and found is not None
@@ -328,7 +329,7 @@ def _is_own_layer(row: Row, record: Record) -> bool:
 
 
 def _below_layer(drop: Drop) -> bool:
-    return drop.ceiling_record is not None and drop.ceiling_record.benchmark == "layer"
+    return drop.ceiling_record is not None and role_of(drop.ceiling_record.benchmark) is Role.BLOCK
 
 
 def _work(ops: Iterator[Op]) -> int:

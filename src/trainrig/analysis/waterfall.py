@@ -5,25 +5,22 @@ each further one a harder thing to reach, and the level before it is its ceiling
 Between two levels lies a gap: how much, in which share, why, and what to try.
 Values are base SI units; a share is the gap over the ceiling.
 
-`DEFINITIONS` lists what makes a level, in order: another benchmark joins the
-waterfall by a line there.
+What makes a level is each benchmark's own to say (`benchmarks.LevelRule`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop
-from trainrig.analysis.match import Row, claim_for
+from trainrig.analysis.match import Device, Row, claim_for, name_devices, rules_of
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import Share
-from trainrig.benchmarks.labels import Device, case_text, name_devices
+from trainrig.benchmarks.spec import Quantity, case_text
 from trainrig.record import Kind, Record, Status, dtype_of
-
-Test = Callable[[Row], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,87 +83,6 @@ class Waterfall:
         return f"{self.quantity} of {self.label}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """What makes a level: the best point among the rows that pass the test."""
-
-    name: str
-    test: Test
-
-
-def is_burst(row: Row) -> bool:
-    """An ordinary matmul of one device: not the long run, not all devices at once."""
-    return row.benchmark == "matmul" and row.count == 1 and not row.case.get("sustained")
-
-
-def is_cold_stream(row: Row) -> bool:
-    """Data that has to come from the device's own memory."""
-    if row.metric != "byte_rate" or row.count != 1 or row.case.get("cache") != "cold":
-        return False
-    return row.benchmark == "vector" or (
-        row.benchmark == "copy" and row.case.get("direction") not in ("h2d", "d2h")
-    )
-
-
-def _crossing(direction: str, memory: str) -> Test:
-    def test(row: Row) -> bool:
-        case = row.case
-        return (
-            row.benchmark == "copy"
-            and row.count == 1
-            and (case.get("direction"), case.get("memory")) == (direction, memory)
-        )
-
-    return test
-
-
-COMPUTE = (
-    Definition(name="Best matmul", test=is_burst),
-    Definition(
-        name="Sustained matmul",
-        test=lambda row: row.benchmark == "matmul" and bool(row.case.get("sustained")),
-    ),
-    Definition(
-        name="Matmul, all GPUs at once",
-        test=lambda row: row.benchmark == "matmul" and row.count > 1,
-    ),
-    Definition(
-        name="Best layer",
-        test=lambda row: row.benchmark == "layer" and row.case.get("pass") == "forward+backward",
-    ),
-    Definition(name="Training step", test=lambda row: row.benchmark == "step" and row.count == 1),
-    Definition(
-        name="Training step, all GPUs",
-        test=lambda row: row.benchmark == "step" and row.count > 1,
-    ),
-)
-MEMORY = (
-    Definition(name="Best cold stream", test=is_cold_stream),
-    Definition(
-        name="Best elementwise operation",
-        test=lambda row: row.benchmark == "vector" and is_cold_stream(row),
-    ),
-)
-LINKS = {
-    direction: (
-        Definition(name="Pinned memory", test=_crossing(direction, "pinned")),
-        Definition(name="Pageable memory", test=_crossing(direction, "pageable")),
-    )
-    for direction in ("h2d", "d2h")
-}
-# A disk bounds the loading of data and checkpoints, not a level of compute: a waterfall of its own.
-STORAGE = {
-    op: (
-        Definition(
-            name=f"Sequential {op}",
-            test=lambda row: row.benchmark == "storage" and row.metric == "byte_rate",
-        ),
-    )
-    for op in ("read", "write")
-}
-_LINK_NAMES = {"h2d": "host to GPU", "d2h": "GPU to host"}
-
-
 def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     """The waterfalls of every device: compute by dtype, memory, and the link to the host."""
     found: list[Waterfall] = []
@@ -174,8 +90,8 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     names = name_devices(devices(everything))
     for (device, index), label in names.items():
         own = [row for row in everything if (row.device, row.index) == (device, index)]
-        for quantity, chosen, definitions in _quantities(own):
-            built = _build(view, own, chosen, definitions)
+        for quantity, candidates in _quantities(own):
+            built = _build(view, own, candidates)
             if built:
                 found.append(
                     Waterfall(
@@ -196,20 +112,20 @@ def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
     return tuple(sorted(seen, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
 
 
-def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[Row], Sequence[Definition]]]:
-    compute = [row for row in own if row.metric == "flop_rate" and row.benchmark in _COMPUTING]
-    for dtype in sorted({str(dtype_of(row.case)) for row in compute}, key=dtype_order):
-        chosen = [row for row in compute if str(dtype_of(row.case)) == dtype]
-        yield f"{dtype} compute", chosen, COMPUTE
-    yield "memory bandwidth", [row for row in own if row.metric == "byte_rate"], MEMORY
-    for direction, definitions in LINKS.items():
-        chosen = [row for row in own if row.case.get("direction") == direction]
-        yield _LINK_NAMES[direction], chosen, definitions
-    for op, sequential in STORAGE.items():
-        yield f"storage {op}", [row for row in own if row.case.get("op") == op], sequential
+def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[tuple[str, list[Row]]]]]:
+    """Each quantity that a device's rows say something of: its levels and their rows, in order."""
+    groups: dict[tuple[Quantity, str], dict[tuple[int, str], list[Row]]] = {}
+    for row in own:
+        for rule in rules_of(row):
+            dtype = str(dtype_of(row.case)) if rule.quantity.by_dtype else ""
+            levels = groups.setdefault((rule.quantity, dtype), {})
+            levels.setdefault((rule.order, rule.name), []).append(row)
+    for quantity, dtype in sorted(groups, key=lambda key: (key[0].order, dtype_order(key[1]))):
+        levels = groups[quantity, dtype]
+        name = f"{dtype} {quantity.name}" if dtype else quantity.name
+        yield name, [(place[1], levels[place]) for place in sorted(levels)]
 
 
-_COMPUTING = ("matmul", "layer", "step")
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 
 
@@ -219,12 +135,10 @@ def dtype_order(dtype: str) -> tuple[int, str]:
 
 
 def _build(
-    view: RunView, own: Sequence[Row], chosen: Sequence[Row], definitions: Sequence[Definition]
+    view: RunView, own: Sequence[Row], candidates: Sequence[tuple[str, list[Row]]]
 ) -> tuple[Level, ...]:
     picked = [
-        (definition.name, best)
-        for definition in definitions
-        if (best := best_row(row for row in chosen if definition.test(row))) is not None
+        (name, best) for name, members in candidates if (best := best_row(members)) is not None
     ]
     picked = [
         pair for n, pair in enumerate(picked) if pair[1] not in [row for _, row in picked[:n]]

@@ -1,1 +1,1 @@
-"""What each benchmark is: its cases, counted work, metrics, limits and words.  No torch."""
+"""What each benchmark is: its cases and counts, how it is planned, shown and judged.  No torch."""

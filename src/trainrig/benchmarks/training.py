@@ -1,7 +1,36 @@
-"""A whole training step: the parts that its time is split into."""
+"""step: how long one training step of a whole model takes.
+
+Definition: from a step's start to the next one's, in a training that goes on: waiting for samples,
+forward, backward, clipping and update, and what lies between.  Samples are real text, weights
+change from step to step.  Model FLOPs (`workload.model_flops`: forward and backward, causal
+attention in full, nothing for recomputation) over the median time of a step; T5's decoder counts
+with the tokens that it writes (`workload.spans`), not with those that are read.  Per device.
+
+Here is what the parent needs: the case, the counted work, the metrics.  The training itself runs in
+a worker of its own program, which `PROGRAM` names: the room `train`, above this one.
+"""
 
 from __future__ import annotations
 
+from trainrig.benchmarks.spec import (
+    COMPUTE,
+    Benchmark,
+    CaseCost,
+    LevelRule,
+    Metric,
+    Role,
+    peak_claim,
+)
+from trainrig.errors import UsageError
+from trainrig.record import Case, dtype_of
+from trainrig.workload import Step, Work, find, model_flops, step_ops
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory as needed
+from trainrig.workload.model import ATTENTIONS
+from trainrig.workload.span_corruption import written_tokens
+from trainrig.workload.training_layout import training_layout
+
+PROGRAM = "trainrig.train.serve"
 PARTS = ("data_wait", "forward", "backward", "optimizer")
 
 COMMUNICATION = "communication"
@@ -11,3 +40,159 @@ OTHER = "other"
 
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
+
+RESULTS = (*((f"time.{part}", "s") for part in (*PARTS, OTHER)), ("peak_memory", "B"))
+"""Conditions of an attempt that are results of their own, with their units."""
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+_TEXTS = {
+    "precision": PRECISIONS,
+    "recompute": ("none", "selective", "full"),
+    "attention": ATTENTIONS,
+    "optimizer": ("adamw",),
+}
+_COUNTS = ("batch_size", "seq_len", "grad_accum")
+FIELDS = {*_TEXTS, *_COUNTS, "model", "compile", "data"}
+
+
+def _check(case: Case) -> None:
+    if set(case) != FIELDS:
+        wrong = ", ".join(sorted(FIELDS ^ set(case)))
+        raise UsageError(f"not a step case: {wrong}", "it has: " + ", ".join(sorted(FIELDS)))
+    for name, known in _TEXTS.items():
+        if case[name] not in known:
+            raise UsageError(
+                f"unknown {name} {case[name]!r} for step", "one of " + ", ".join(known)
+            )
+    for name in _COUNTS:
+        count = case[name]
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise UsageError(f"{name} = {count!r}", "a whole number from 1")
+    find(str(case["model"]))
+
+
+def _numbers(case: Case) -> tuple[int, int, int]:
+    batch, seq, accum = (int(str(case[name])) for name in _COUNTS)
+    return batch, seq, accum
+
+
+def _step(case: Case) -> Step:
+    batch, seq, _ = _numbers(case)
+    return Step(
+        batch_size=batch,
+        seq_len=seq,
+        target_seq_len=written_tokens(find(str(case["model"])), seq),
+        dtype=str(case["precision"]),
+        recompute=str(case["recompute"]),
+    )
+
+
+def flops(case: Case) -> int:
+    """Model FLOPs of a step, all micro-batches."""
+    batch, seq, accum = _numbers(case)
+    shape = find(str(case["model"]))
+    return accum * model_flops(shape, batch, seq, target_seq_len=written_tokens(shape, seq))
+
+
+def _work(case: Case) -> Work:
+    ops = step_ops(find(str(case["model"])), _step(case))
+    moved = sum(op.num_bytes * op.count for op in ops)
+    return Work(flops=flops(case), num_bytes=moved)
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    batch, seq, accum = _numbers(case)
+    samples = batch * accum
+    return (
+        Metric(
+            name="flop_rate",
+            unit="FLOP/s",
+            amount=float(flops(case)),
+            formula="model FLOPs of a step / median step time",
+            is_claimed=True,
+        ),
+        Metric(
+            name="sample_rate",
+            unit="sample/s",
+            amount=float(samples),
+            formula="batch_size · grad_accum / median step time",
+        ),
+        Metric(
+            name="token_rate",
+            unit="token/s",
+            amount=float(samples * seq),
+            formula="batch_size · grad_accum · seq_len / median step time",
+        ),
+        Metric(name="time", unit="s", amount=None, formula="median step time"),
+    )
+
+
+def layout_of(case: Case) -> Layout:
+    """The layout of one process that trains a case."""
+    batch, seq, accum = _numbers(case)
+    return training_layout(
+        find(str(case["model"])),
+        batch_size=batch,
+        seq_len=seq,
+        precision=str(case["precision"]),
+        grad_accum=accum,
+        recompute=str(case["recompute"]),
+        compiled=bool(case["compile"]),
+    )
+
+
+def memory(case: Case) -> int:
+    """Bytes of tensors that a step needs on its device."""
+    return int(needed(find(str(case["model"])), layout_of(case)).allocated)
+
+
+def _label(case: Case) -> str:
+    """An experiment by its name; what others published has none."""
+    if case.get("experiment"):
+        return str(case["experiment"])
+    words = [f"{dtype_of(case)} {case.get('model')}"]
+    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len") if name in case]
+    return ", ".join(words)
+
+
+BENCHMARK = Benchmark(
+    name="step",
+    version=2,
+    title="a training step of a whole model",
+    order=60,
+    module="",
+    program=PROGRAM,
+    role=Role.STEP,
+    example={
+        "model": "gpt2-small-cpu",
+        "precision": "bf16",
+        "batch_size": 8,
+        "seq_len": 256,
+        "grad_accum": 1,
+        "optimizer": "adamw",
+        "recompute": "none",
+        "attention": "auto",
+        "compile": False,
+        "data": "00000000",
+    },
+    check=_check,
+    work=_work,
+    metrics=_metrics,
+    results=RESULTS,
+    memory=memory,
+    # A training's model is built and its text opened; its first steps settle memory and kernels.
+    cost=CaseCost(fixed=1.0),
+    verb="trainrig train",
+    label=_label,
+    sizes=frozenset(["batch_size", "seq_len"]),
+    levels=(
+        LevelRule(quantity=COMPUTE, name="Training step", order=50),
+        LevelRule(
+            quantity=COMPUTE,
+            name="Training step, all GPUs",
+            order=60,
+            fits=lambda _, count: count > 1,
+        ),
+    ),
+    claim=peak_claim,
+)

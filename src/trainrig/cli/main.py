@@ -25,7 +25,7 @@ from trainrig.errors import (
 GROUPS = {
     "Measure a machine": {
         "qualify": "Measure, compare with what is expected, and give a verdict.",
-        "bench": "Run one benchmark: matmul, vector, copy, layer or storage.",
+        "bench": "Run one benchmark by itself: matrix products, copies, layers, a disk ...",
     },
     "Understand a machine": {
         "inspect": "What this machine is: processor, memory, disks, GPUs, software.",

@@ -59,9 +59,12 @@ class Option(click.Option):
         self.group = group
 
 
-def verb(summary: str) -> Callable[[Callable[..., Any]], Verb]:
-    """Make a function a verb; ``summary`` is its line in the list of verbs."""
-    return click.command(cls=Verb, short_help=summary)
+def verb(summary: str, *, text: str | None = None) -> Callable[[Callable[..., Any]], Verb]:
+    """Make a function a verb; ``summary`` is its line in the list of verbs.
+
+    ``text`` is its help, where that is not the function's docstring.
+    """
+    return click.command(cls=Verb, short_help=summary, help=text)
 
 
 def option(*names: str, help: str, default_text: str = "", **settings: Any) -> Decorator:  # noqa: A002

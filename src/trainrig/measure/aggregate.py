@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainrig.measure.family import Metric, family
+from trainrig.benchmarks.spec import Metric, benchmark
 from trainrig.measure.timing import TARGET_HALF_WIDTH
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
@@ -32,8 +32,8 @@ def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: in
     interval = median_interval(reply.samples) if ok else None
     record = Record(
         kind=Kind.MEASURED,
-        benchmark=request.family,
-        version=family(request.family).version,
+        benchmark=request.benchmark,
+        version=benchmark(request.benchmark).version,
         case=request.case,
         metric="time",
         unit="s",
@@ -53,8 +53,8 @@ def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: in
     return _on(record, subject)
 
 
-def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record, ...]:
-    """The point that attempts at one case combine to: one record a metric of its family.
+def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
+    """The point that attempts at one case combine to: one record a metric of its benchmark.
 
     When no attempt succeeded, one record carries the last attempt's status and
     reason.  A wrong answer in any attempt fails the point: an intermittent fault is
@@ -64,14 +64,14 @@ def point_records(attempts: Sequence[Record], required: int = 2) -> tuple[Record
     wrong = [record for record in bad if record.is_wrong_answer]
     good = [record for record in attempts if record.status is Status.OK]
     last = attempts[-1]
-    chosen = family(last.benchmark)
-    metrics = chosen.metrics(last.case)
+    spec = benchmark(last.benchmark)
+    metrics = spec.metrics(last.case)
     if wrong or not good:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
-    combined = combine_attempts([_view(record) for record in good], required, chosen.agreement)
+    combined = combine_attempts([_view(record) for record in good], spec.workers, spec.agreement)
     used = [good[index] for index in combined.used]
     points = [_point(used, combined, metric) for metric in metrics]
-    return (*points, *_results(used, points[0], chosen.results))
+    return (*points, *_results(used, points[0], spec.results))
 
 
 def _view(record: Record) -> Attempt:
@@ -171,15 +171,15 @@ def _common_conditions(records: Sequence[Record]) -> Case:
 
 
 def skipped_record(
-    family_name: str, case: Case, subject: Subject, reason: str, status: Status = Status.SKIPPED
+    name: str, case: Case, subject: Subject, reason: str, status: Status = Status.SKIPPED
 ) -> Record:
     """A case that was planned and not run, and why."""
-    chosen = family(family_name)
-    metric = chosen.metrics(case)[0]
+    spec = benchmark(name)
+    metric = spec.metrics(case)[0]
     record = Record(
         kind=Kind.MEASURED,
-        benchmark=family_name,
-        version=chosen.version,
+        benchmark=name,
+        version=spec.version,
         case=case,
         metric=metric.name,
         unit=metric.unit,

@@ -1,4 +1,4 @@
-"""Buffers of the memory-bound families: how many make data cold, what fills and checks them.
+"""Buffers of the memory-bound benchmarks: how many make data cold, what fills and checks them.
 
 Cold means that a call finds none of its data in any cache.  Flushing between
 calls would have to be timed or subtracted, so the calls rotate instead through
@@ -18,20 +18,19 @@ from functools import cache
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from trainrig.errors import UsageError
+from trainrig.benchmarks.spec import CHECK_ELEMENTS
 from trainrig.machine.cgroup import memory_limit
 from trainrig.machine.memory import meminfo_sizes
 from trainrig.machine.parse import integer, size_bytes
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import Host, ThisMachine
-from trainrig.measure.family import Unsupported
+from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
 from trainrig.units import format_memory
 
 if TYPE_CHECKING:
     import torch
 
-CACHES = ("hot", "cold")
 COLD_FACTOR = 4
 
 # Half of what is free: the answer's check and the rest of the machine need room too.
@@ -45,14 +44,6 @@ _HIP_CACHE_BYTES = 256 << 20
 
 # Elements of the random block that is repeated to fill a buffer: odd, so that no two rows agree.
 BLOCK_ELEMENTS = (1 << 18) - 5
-# Elements that one pass of a check looks at: 32 MiB as fp64.
-CHECK_ELEMENTS = 1 << 22
-
-
-def check_cache(case: Case) -> None:
-    """Raise UsageError unless the case says hot or cold."""
-    if case.get("cache") not in CACHES:
-        raise UsageError(f"unknown cache state {case.get('cache')!r}", "one of: hot, cold")
 
 
 def num_sets(case: Case, set_bytes: int, device: str) -> int:

@@ -1,23 +1,8 @@
-"""copy: moving memory, across the link to a device, within it, and on the host.
-
-Definition: bytes over the median time of a call, on arrays of ``bytes`` each.
-Links (per device): h2d and d2h are one asynchronous copy between host memory
-(``pinned`` or ``pageable``) and the device; what crosses is counted once.
-d2d copies within the device; read plus written bytes are counted.
-Host loops (per node, fp64, all of torch's threads): read sums an array, write
-fills it, copy is a = b, triad is a = b + 3·c.  Bytes are counted as STREAM does
-(1, 1, 2 and 3 arrays).  A processor that reads a line before it overwrites it
-(write-allocate) moves one array more in write, copy and triad than is counted,
-so their rates can stay at 1/2, 2/3 and 3/4 of what the memory does.
-
-Always ``cache: cold``: calls rotate through sets of arrays that together exceed
-four times the last-level cache (`buffers`).
+"""The copies and loops that `benchmarks.copy` times, and the check of what they left.
 
 Answers: arrays hold whole numbers whose sums are exact in fp64 in any order, so
 every comparison is for equality.  Sources change and targets are poisoned with
 NaN between checks; what the timed calls left is checked before that.
-
-Source: STREAM, J. D. McCalpin, https://www.cs.virginia.edu/stream/ref.html.
 """
 
 from __future__ import annotations
@@ -26,76 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainrig import workload
-from trainrig.errors import UsageError
+from trainrig.benchmarks.copy import HOST_LOOPS, LINKS, array_bytes, arrays_on_device
+from trainrig.benchmarks.spec import CHECK_ELEMENTS
 from trainrig.measure import buffers
-from trainrig.measure.family import Family, Metric, Prepared, Unsupported
+from trainrig.measure.timing import Prepared, Unsupported
 from trainrig.record import Case
 
 if TYPE_CHECKING:
     import torch
 
-LINKS = ("h2d", "d2h")
-HOST_LOOPS = ("read", "write", "copy", "triad")
-DIRECTIONS = (*LINKS, "d2d", *HOST_LOOPS)
-MEMORIES = {
-    **dict.fromkeys(LINKS, ("pinned", "pageable")),
-    "d2d": ("device",),
-    **dict.fromkeys(HOST_LOOPS, ("host",)),
-}
-DEFAULT_BYTES = 1 << 27
-# Sums of whole numbers below 2^20 stay exact in fp64 up to 2^33 elements of 8 bytes.
-MAX_BYTES = 1 << 36
 _MAX_VALUE = 1 << 19
-_FIELDS = {"direction", "bytes", "memory", "cache"}
 FACTOR = 3.0
-
-
-def _check(case: Case) -> None:
-    direction = str(case.get("direction"))
-    if direction not in DIRECTIONS:
-        raise UsageError(
-            f"unknown copy direction {direction!r}", "one of: " + ", ".join(DIRECTIONS)
-        )
-    size = case.get("bytes")
-    if not isinstance(size, int) or isinstance(size, bool) or not _is_size(size):
-        raise UsageError(f"copy size {size!r}", f"a multiple of 8 bytes, from 8 to {MAX_BYTES}")
-    if case.get("memory") not in MEMORIES[direction]:
-        raise UsageError(
-            f"{direction} has no memory {case.get('memory')!r}",
-            "one of: " + ", ".join(MEMORIES[direction]),
-        )
-    if case.get("cache") != "cold":
-        raise UsageError(f"copy is measured cold, not {case.get('cache')!r}")
-    extra = set(case) - _FIELDS
-    if extra:
-        raise UsageError(f"copy has no case field {sorted(extra)[0]!r}")
-
-
-def _is_size(size: int) -> bool:
-    return 8 <= size <= MAX_BYTES and size % 8 == 0
-
-
-def _size(case: Case) -> int:
-    size = case["bytes"]
-    assert isinstance(size, int)
-    return size
-
-
-def _work(case: Case) -> workload.Work:
-    return workload.copy(str(case["direction"]), _size(case))
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    amount = _work(case).num_bytes
-    return (Metric(name="byte_rate", unit="B/s", amount=amount, formula="counted bytes / time"),)
-
-
-def _memory(case: Case) -> int:
-    """One set on the device that the case runs on; more where there is room (`buffers`)."""
-    direction = str(case["direction"])
-    arrays = 1 if direction in LINKS else sum(workload.COPY_DIRECTIONS[direction])
-    return arrays * _size(case) + 4 * 8 * buffers.CHECK_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +35,14 @@ class Arrays:
     """(elements of the repeated block,) on the host: what the sources were filled with."""
 
 
-def _prepare(case: Case, device: str) -> Prepared:
+def prepare(case: Case, device: str) -> Prepared:
+    """Arrays where the direction wants them, the call to time, and its check."""
     import torch
 
     direction = str(case["direction"])
     if (direction in HOST_LOOPS) != (device == "cpu"):
-        raise Unsupported(f"{direction} is for {_place(direction)}, not for {device}")
+        place = "the host" if direction in HOST_LOOPS else "a GPU"
+        raise Unsupported(f"{direction} is for {place}, not for {device}")
     arrays = _allocate(torch, case, device)
     count = arrays.target.shape[0]
     written = [0.0] * count
@@ -124,18 +52,13 @@ def _prepare(case: Case, device: str) -> Prepared:
     )
 
 
-def _place(direction: str) -> str:
-    return "the host" if direction in HOST_LOOPS else "a GPU"
-
-
 def _allocate(torch: Any, case: Case, device: str) -> Arrays:
     """Sources filled, target touched; on which side each lies is the direction's meaning."""
-    direction, size = str(case["direction"]), _size(case)
+    direction, size = str(case["direction"]), array_bytes(case)
     num_sources = {"write": 0, "triad": 2}.get(direction, 1)
     # A link is cold when its host side is; device memory is behind the link either way.
     side = "cpu" if direction in LINKS else device
-    arrays_a_set = 1 if direction in LINKS else sum(workload.COPY_DIRECTIONS[direction])
-    count = buffers.num_sets(case, arrays_a_set * size, side)
+    count = buffers.num_sets(case, arrays_on_device(case) * size, side)
     pinned = case["memory"] == "pinned"
 
     def make(place: str, elements: int = size // 8) -> Any:
@@ -260,20 +183,9 @@ def _block_sum(block: torch.Tensor, elements: int) -> int:
 def wrong_copy(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> str | None:
     """What is wrong with a row that holds its source, or first + 3·second, or None."""
     bad = 0
-    for start in range(0, target.numel(), buffers.CHECK_ELEMENTS):
-        piece = slice(start, start + buffers.CHECK_ELEMENTS)
+    for start in range(0, target.numel(), CHECK_ELEMENTS):
+        piece = slice(start, start + CHECK_ELEMENTS)
         parts = [source[piece].to(target.device) for source in sources]
         expected = parts[0] if len(parts) == 1 else parts[0] + parts[1] * FACTOR
         bad += int((target[piece] != expected).sum())
     return f"{bad} of {target.numel()} elements arrived wrong" if bad else None
-
-
-FAMILY = Family(
-    name="copy",
-    version=1,
-    check=_check,
-    work=_work,
-    metrics=_metrics,
-    memory=_memory,
-    prepare=_prepare,
-)

@@ -24,7 +24,17 @@ from trainrig.machine.counters import HostConditions, HostLoad, between
 from trainrig.machine.parse import integer
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import Host, ThisMachine
-from trainrig.measure.noise import MAX_QUOTA, MAX_STEAL, Watched
+from trainrig.measure.noise import (
+    MAX_QUOTA,
+    MAX_STEAL,
+    OTHERS,
+    QUOTA,
+    STEAL,
+    TICK_S,
+    Watched,
+    first_broken,
+    own_cpu_time,
+)
 from trainrig.record import Scalar
 
 PREFIX = "disk:"
@@ -37,7 +47,6 @@ tick, on two processors that others kept busy."""
 _SECTOR = 512
 # The system's own log lines and time stamps.
 _TRIFLE = 1 << 20
-_TICK_S = 0.01
 
 
 def is_disk(device: str) -> bool:
@@ -67,19 +76,14 @@ def watch(device: str, host: Host | None = None) -> Iterator[Watched]:
     """Read the counters of the disk under ``disk:FOLDER`` before and after the body."""
     seen = host or ThisMachine()
     watched, load, number = Watched(), HostLoad(seen), _device_number(folder_of(device))
-    before, start = load.read(_cpu_time()), time.perf_counter()
+    before, start = load.read(own_cpu_time()), time.perf_counter()
     disk, own = moved_on(seen, number), moved_by_us(seen)
     yield watched
     wall = time.perf_counter() - start
-    conditions = between(before, load.read(_cpu_time()))
+    conditions = between(before, load.read(own_cpu_time()))
     ours, all_of_it = _since(own, moved_by_us(seen)), _since(disk, moved_on(seen, number))
     watched.conditions = describe(conditions, ours, all_of_it, wall)
     watched.disturbed = judge(conditions, ours, all_of_it)
-
-
-def _cpu_time() -> float:
-    """Of this process and of its children that have ended: fio is one."""
-    return sum(os.times()[:4])
 
 
 def _device_number(folder: str) -> tuple[int, int]:
@@ -152,17 +156,14 @@ def describe(
 
 def judge(host: HostConditions, ours: Moved | Missing, everything: Moved | Missing) -> str | None:
     """Why a measurement of the disk must not be judged, or None."""
-    grain = _TICK_S / host.wall_s
-    rules = (
-        (host.throttled_fraction, MAX_QUOTA, "the container's CPU quota held it back {} of it"),
-        (host.steal_fraction, MAX_STEAL + grain, "the hypervisor took {} of the processors"),
-        (host.busy_other_fraction, MAX_OTHER_CPU, "other processes used {} of the processors"),
-        (_other_share(ours, everything), MAX_OTHER_IO, "others moved {} of the disk's bytes"),
+    return first_broken(
+        (
+            (host.throttled_fraction, MAX_QUOTA, QUOTA),
+            (host.steal_fraction, MAX_STEAL + TICK_S / host.wall_s, STEAL),
+            (host.busy_other_fraction, MAX_OTHER_CPU, OTHERS),
+            (_other_share(ours, everything), MAX_OTHER_IO, "others moved {} of the disk's bytes"),
+        )
     )
-    for value, most, words in rules:
-        if not isinstance(value, Missing) and value > most:
-            return words.format(f"{value * 100.0:.0f} %")
-    return None
 
 
 def _other_share(ours: Moved | Missing, everything: Moved | Missing) -> float | Missing:

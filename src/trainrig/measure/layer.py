@@ -1,159 +1,53 @@
-"""layer: how fast one block of a transformer goes, forward, or forward and backward.
+"""The layers that `benchmarks.layer` times, and the check of output and every gradient.
 
-Definition: one call is one pass of a block (BERT-large, GPT-2 medium, T5-large encoder or
-decoder, Llama 7B) or of a part of a BERT layer, on (batch, seq, hidden) random hidden states, the
-same buffers in every call: ours, or Hugging Face's class built from a configuration.  Forward is
-as in training: autograd notes what backward needs.  Backward computes new gradients of the
-inputs and of all weights.  No dropout, no optimizer.  flop_rate: model FLOPs of the block
-(`workload`) over the median time of a call.  Per device.
+The reference is our block in plain operations (no fused kernel), in fp64 for fp32 and tf32 and in
+fp32 for 16-bit types, on the same device.  A block treats each sequence by itself, so the batch
+that is measured repeats two sequences: the reference computes those two, every element of the
+output is compared, and a weight's gradient is the two's times the repetitions.  The check costs
+what two sequences cost, at any batch.
 
-The names and numbers of a case are those of the published tables, whose layers are Hugging
-Face's with plain attention: ``code`` and ``attention`` say whose code ran, and how attention was
-computed.  The answer is checked in `layer_check`.
+Errors are compared by rows and by columns: the norm of a row's error, over what a row's norm is
+on average.  Rounding is the same share of every row; a wrong weight, a head that is missing or a
+step that is left out is not.
 """
 
 from __future__ import annotations
 
-from trainrig.errors import UsageError
-from trainrig.measure.family import Family, Metric, Prepared, Unsupported
-from trainrig.measure.layer_blocks import ATTENTIONS, CODES
-from trainrig.record import Case, Scalar
-from trainrig.workload import Work, block_parameters, dtype_bytes
-from trainrig.workload.layers import (
-    PARTS,
-    PASSES,
-    layer_numbers,
-    layer_ops,
-    layer_shape,
-    layer_tokens,
-    layer_work,
-)
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-DTYPES = ("fp32", "tf32", "bf16", "fp16")
-WHOLE = frozenset(
-    [
-        "layer",
-        "dtype",
-        "pass",
-        "batch_size",
-        "seq_len",
-        "hidden",
-        "heads",
-        "ffn",
-        "code",
-        "attention",
-    ]
-)
-_PART = frozenset(["layer", "dtype", "pass", "m", "k", "cache", "code"])
-PART = {
-    "dense h->4h": _PART | {"n"},
-    "dense+GELU": _PART | {"n"},
-    "FFN": _PART,
-    "attention block": _PART | {"seq_len", "heads", "attention"},
-}
-"""Fields of the parts of a layer, as the published tables state them."""
-_SEQUENCES_CHECKED = 2
+from trainrig.benchmarks.layer import layer_shape, layer_tokens
+from trainrig.measure.layer_blocks import Runnable, build, fresh_state
+from trainrig.measure.timing import Prepared, Unsupported
+from trainrig.record import Case
+
+if TYPE_CHECKING:
+    import torch
+
+_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-10}
+_ROUNDINGS = {"fp32": 64.0, "tf32": 16.0, "bf16": 12.0, "fp16": 12.0}
+"""Units of rounding that the error of a row or column may reach; seen: 17, -, 5.6 and 3.1."""
+_FLOOR = 0.1
+"""Gradients this much smaller than others of their kind are compared with those: a key's bias
+has none at all but for rounding."""
+_ROW_KINKS, _WHOLE_KINKS = 3.0, 4.0
+"""relu has a kink: rounding moves a share eps of its inputs across it, and each is an error of its
+own size.  A whole gradient is off by the root of eps, and of a few dozen tokens a single one that
+moves shows in its row; in these units: seen up to 2.1 and 1.7."""
 
 
-def layer_case(
-    layer: str, dtype: str, passes: str, batch: int, seq: int, code: str = "trainrig"
-) -> Case:
-    """A whole layer in its model's own size; theirs with the published tables' attention."""
-    return {
-        "layer": layer,
-        "dtype": dtype,
-        "pass": passes,
-        "batch_size": batch,
-        "seq_len": seq,
-        **layer_numbers(layer),
-        "code": code,
-        "attention": _usual_attention(code),
-    }
+_TOKENS_SUMMED = 16.0
+"""torch's norms add up a weight's gradient over the tokens in the narrow type itself on a CPU: it
+is off by a rounding for each so many tokens; seen: one for 45 in bf16, for 157 in fp32."""
 
 
-def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") -> Case:
-    """A part of a BERT-large layer on so many tokens, in sequences of 128."""
-    numbers = layer_numbers("BERT-large layer")
-    case: dict[str, Scalar] = {"layer": part, "dtype": dtype, "pass": "forward", "cache": "hot"}
-    case |= {"code": code, "m": num_tokens, "k": numbers["hidden"]}
-    if part.startswith("dense"):
-        case["n"] = numbers["ffn"]
-    elif part == "attention block":
-        case |= {"seq_len": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
-    return case
-
-
-def _usual_attention(code: str) -> str:
-    """Fused in ours; theirs as it was in the published tables."""
-    return "plain" if code == "huggingface" else "fused"
-
-
-def _check(case: Case) -> None:
-    _check_choice(case, "dtype", DTYPES)
-    _check_choice(case, "pass", tuple(PASSES))
-    _check_choice(case, "code", CODES)
-    layer_shape(case)
-    layer_tokens(case)
-    layer = str(case["layer"])
-    fields = PART.get(layer, WHOLE)
-    if layer in PARTS and case["pass"] != "forward":
-        raise UsageError(f"{layer} is measured forward", "whole layers have a backward")
-    if "attention" in fields:
-        _check_choice(case, "attention", tuple(ATTENTIONS))
-    if "cache" in fields:
-        _check_choice(case, "cache", ("hot",))
-    for name in sorted(fields ^ set(case)):
-        lacks = "needs the" if name in fields else "has no"
-        raise UsageError(f"layer {layer!r} {lacks} case field {name!r}")
-
-
-def _check_choice(case: Case, field: str, known: tuple[str, ...]) -> None:
-    if case.get(field) not in known:
-        raise UsageError(
-            f"unknown {field} {case.get(field)!r} for layer", "one of: " + ", ".join(known)
-        )
-
-
-def _work(case: Case) -> Work:
-    return layer_work(case)
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    flops = _work(case).flops
-    formula = "model FLOPs of the layer / time"
-    return (Metric(name="flop_rate", unit="FLOP/s", amount=flops, formula=formula),)
-
-
-def _memory(case: Case) -> int:
-    """Weights and gradients, every result of the pass, and the check's wide copies."""
-    batch, _ = layer_tokens(case)
-    shape, decoder = layer_shape(case)
-    size = dtype_bytes(str(case["dtype"]))
-    wide = 4 if size == 2 else 8
-    num_weights = block_parameters(shape, decoder=decoder)
-    share = min(1.0, _SEQUENCES_CHECKED / batch)
-    results = _result_bytes(case)
-    checked = round(results * share * wide / size)
-    return num_weights * (4 + 2 * size + 3 * wide) + results + checked
-
-
-def _result_bytes(case: Case) -> int:
-    """What one pass writes; attention with a bias that is learned keeps its scores (T5)."""
-    shape, _ = layer_shape(case)
-    keeps = case.get("attention") == "plain" or shape.family == "t5"
-    ops = layer_ops({**case, "pass": "forward"}, "plain" if keeps else "fused")
-    written = sum(op.write_bytes for op in ops)
-    # Scores are turned to fp32 and back; backward holds some gradients beside what it needs.
-    return written * (2 if keeps else 1) + (written if case["pass"] != "forward" else 0)
-
-
-def _prepare(case: Case, device: str) -> Prepared:
-    from trainrig.measure.layer_check import prepare
-
+def prepare(case: Case, device: str) -> Prepared:
+    """One pass with fresh gradients, ready to be timed, and the check of what it left."""
     if case["dtype"] == "tf32" and device == "cpu":
         raise Unsupported("tf32 is a mode of NVIDIA's tensor cores; this is a CPU")
     try:
-        return prepare(case, device)
+        return _prepare(case, device)
     except (NotImplementedError, RuntimeError) as error:
         if "not implemented" not in str(error):
             raise
@@ -161,12 +55,186 @@ def _prepare(case: Case, device: str) -> Prepared:
         raise Unsupported(f"{case['dtype']} layers do not run here: {reason}") from None
 
 
-FAMILY = Family(
-    name="layer",
-    version=2,
-    check=_check,
-    work=_work,
-    metrics=_metrics,
-    memory=_memory,
-    prepare=_prepare,
-)
+def _prepare(case: Case, device: str) -> Prepared:
+    import torch
+
+    dtype, wide = torch_dtypes(str(case["dtype"]))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    generator = torch.Generator(device=device).manual_seed(_seed(case))
+    state = fresh_state(case, generator)
+    distinct, times = repetition(case)
+    few = _sequences(case, distinct, generator)
+    backward = case["pass"] == "forward+backward"
+    expected = _reference(case, state, few, wide, times if backward else 0)
+    torch.backends.cuda.matmul.allow_tf32 = case["dtype"] == "tf32"
+    x, memory, dy = (_repeated(tensor, times, dtype) for tensor in few)
+    runnable = build(case, state, x, memory)
+    del state, few
+    latest: dict[str, torch.Tensor] = {}
+    call = _caller(runnable, dy if backward else None, latest)
+    call()
+
+    def wrong() -> str | None:
+        """Checks what the latest call left, and spoils it: a call that writes nothing is seen."""
+        found = wrong_answer(case, expected, _by_our_names(runnable, latest))
+        for tensor in latest.values():
+            tensor.fill_(math.nan)
+        return found
+
+    return Prepared(call=call, wrong=wrong)
+
+
+def torch_dtypes(name: str) -> tuple[Any, Any]:
+    """The dtype that is computed in, and the reference's."""
+    import torch
+
+    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    if name in narrow:
+        return narrow[name], torch.float32
+    return torch.float32, torch.float64
+
+
+def repetition(case: Case) -> tuple[int, int]:
+    """How many sequences of a batch differ, and how often each stands there."""
+    batch, _ = layer_tokens(case)
+    distinct = 1 if batch % 2 else 2
+    return distinct, batch // distinct
+
+
+def _seed(case: Case) -> int:
+    shape, _ = layer_shape(case)
+    batch, seq = layer_tokens(case)
+    return batch * 31 + seq * 7 + shape.hidden
+
+
+def _sequences(case: Case, count: int, generator: Any) -> tuple[torch.Tensor, ...]:
+    """Inputs, what cross-attention looks at, and the output's gradient: (count, T, C) each."""
+    import torch
+
+    shape, _ = layer_shape(case)
+    _, seq = layer_tokens(case)
+    wide_out = shape.ffn if str(case["layer"]).startswith("dense") else shape.hidden
+    return tuple(
+        torch.randn(count, seq, width, generator=generator, device=generator.device)
+        for width in (shape.hidden, shape.hidden, wide_out)
+    )
+
+
+def _repeated(few: torch.Tensor, times: int, dtype: Any) -> torch.Tensor:
+    """The batch, in the case's dtype: the sequences one after another, over and over."""
+    return few.to(dtype).repeat(times, 1, 1).requires_grad_()
+
+
+def _caller(
+    runnable: Runnable, dy: torch.Tensor | None, latest: dict[str, torch.Tensor]
+) -> Callable[[], None]:
+    """One pass.  Backward makes new gradients: nothing is zeroed and nothing added up."""
+    import torch
+
+    wanted = {**runnable.inputs, **runnable.weights}
+
+    def call() -> None:
+        latest.clear()  # the last pass's results are free before this one's are made
+        y = runnable.run()
+        latest["output"] = y.detach()
+        if dy is not None:
+            gradients = torch.autograd.grad(y, tuple(wanted.values()), dy)
+            latest.update(zip(wanted, gradients, strict=True))
+
+    return call
+
+
+def _by_our_names(
+    runnable: Runnable, latest: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    own = {name: latest[name] for name in runnable.weights if name in latest}
+    rest = {name: tensor for name, tensor in latest.items() if name not in own}
+    return rest | (runnable.ours(own) if own else {})
+
+
+def _reference(
+    case: Case, state: dict[str, Any], few: tuple[torch.Tensor, ...], wide: Any, times: int
+) -> dict[str, torch.Tensor]:
+    """The same by our block in plain operations; gradients where ``times`` is not 0."""
+
+    dtype, _ = torch_dtypes(str(case["dtype"]))
+    # What the narrow type can hold, so that rounding the operands is not counted as an error.
+    x, memory, dy = (tensor.to(dtype).to(wide).requires_grad_() for tensor in few)
+    rounded = {name: weight.to(dtype).to(wide) for name, weight in state.items()}
+    plain = {**case, "code": "trainrig", "attention": "plain"}
+    runnable = build(plain, rounded, x, memory)
+    found: dict[str, torch.Tensor] = {}
+    _caller(runnable, dy if times else None, found)()
+    for name in found:
+        if name in runnable.weights or name == "bias":
+            found[name] = found[name] * times  # of so many equal sequences
+    return found
+
+
+def wrong_answer(
+    case: Case, expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+) -> str | None:
+    """What is wrong with a pass's results, or None.
+
+    ``found`` may hold more sequences than ``expected``: those repeat.
+    """
+    for name, right in expected.items():
+        whole, row = _errors(right, found[name], _scale(name, expected))
+        most_whole, most_row = _allowed(case, name, found[name])
+        error, most = (whole, most_whole) if not whole <= most_whole else (row, most_row)
+        if not error <= most:  # NaN is not
+            what = "the output" if name == "output" else f"the gradient of {name}"
+            return f"{what} is off by {error:.2g} of its size, rounding explains {most:.2g}"
+    return None
+
+
+def _allowed(case: Case, name: str, found: torch.Tensor) -> tuple[float, float]:
+    """How far a whole tensor may be off, and a row of it, as shares of their sizes."""
+    dtype = str(case["dtype"])
+    eps = _EPS[dtype]
+    rounding = _ROUNDINGS[dtype] * eps
+    if found.ndim < 2 and found.device.type == "cpu":
+        batch, seq = layer_tokens(case)
+        rounding = max(rounding, batch * seq / _TOKENS_SUMMED * eps)
+    if name == "output" or layer_shape(case)[0].activation != "relu":
+        return rounding, rounding
+    tokens = repetition(case)[0] * layer_tokens(case)[1]
+    return (
+        max(rounding, _WHOLE_KINKS * math.sqrt(eps)),
+        max(rounding, _ROW_KINKS * math.sqrt(eps + 4.0 / tokens)),
+    )
+
+
+def _scale(name: str, expected: Mapping[str, torch.Tensor]) -> float:
+    """Root mean square of a tensor, held above a share of that of others of its kind."""
+    kind = expected[name].ndim
+    others = [t for n, t in expected.items() if t.ndim == kind and n != "output"]
+    floor = _FLOOR * max((_rms(tensor) for tensor in others), default=0.0)
+    return max(_rms(expected[name]), floor if name != "output" else 0.0)
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return float(tensor.norm()) / math.sqrt(tensor.numel())
+
+
+def _errors(right: torch.Tensor, found: torch.Tensor, scale: float) -> tuple[float, float]:
+    """Error of the whole, and the largest of a row or a column, as shares of ``scale``.
+
+    Looks at one repetition of the sequences at a time: a wide copy of all would not fit.
+    """
+    if right.ndim < 2:
+        whole = _rms(found.to(right.dtype) - right) / scale
+        return whole, whole
+    wholes, rows = [], []
+    for part in found.split(right.shape[0]):
+        error = (part.to(right.dtype) - right).flatten(0, -2)
+        wholes.append(_rms(error) / scale)
+        for axis in (0, 1):
+            norms = error.norm(dim=axis) / math.sqrt(error.shape[axis])
+            rows.append(float(norms.max()) / scale)
+    return _largest(wholes), _largest(rows)
+
+
+def _largest(values: list[float]) -> float:
+    """The largest; NaN if one is."""
+    return math.nan if any(map(math.isnan, values)) else max(values)

@@ -1,4 +1,4 @@
-"""What the layer family runs: our blocks and Hugging Face's, with the same weights.
+"""What the layer benchmark runs: our blocks and Hugging Face's, with the same weights.
 
 A `Runnable` is a block (or a part of one) with its inputs.  Both codes begin with our weights, so
 that one reference serves for both, and both speak of a weight by our name.  There is no dropout.
@@ -15,15 +15,15 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trainrig.measure.family import Unsupported
+from trainrig.benchmarks.layer import layer_shape
+from trainrig.measure.timing import Unsupported
+from trainrig.record import Case
 from trainrig.workload import ModelShape
 from trainrig.workload.hf_config import class_names, config_of
-from trainrig.workload.layers import Case, layer_shape
 
 if TYPE_CHECKING:
     import torch
 
-CODES = ("trainrig", "huggingface")
 ATTENTIONS = {"fused": "auto", "plain": "plain"}
 """A case's word for how attention is computed: ours for it."""
 

@@ -1,11 +1,4 @@
-"""matmul: how fast (m,k)·(k,n) goes, by dtype and shape.
-
-Definition: `torch.matmul` of two dense random matrices into a fresh or reused
-output, both operands row-major in the dtype of the case, the same operands in
-every call (``cache: hot``); 2mkn FLOPs over the median time of a call.  Per
-device.  tf32 is fp32 storage with the tensor cores' 10-bit mantissa allowed;
-fp32 forbids it.  int8 accumulates in int32 (`torch._int_mm`), fp8 is e4m3 with
-unit scales into bf16 (`torch._scaled_mm`).
+"""The products that `benchmarks.matmul` times, and the check of their answers.
 
 The answer is checked by Freivalds' method: for a random ±1 vector x, C·x must
 equal A·(B·x) in fp64 within what rounding explains.  It costs O(n²), sees every
@@ -18,17 +11,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from trainrig import workload
-from trainrig.errors import UsageError
-from trainrig.measure.family import Family, Metric, Prepared, Unsupported
+from trainrig.benchmarks.matmul import shape
+from trainrig.measure.timing import Prepared, Unsupported
 from trainrig.record import Case
 
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
-MAX_SIZE = 65536
-_FIELDS = {"dtype", "m", "k", "n", "cache"}
 _NUM_PROBES = 4
 _SPOILED = {"int8": -(2**31)}
 _MARGIN = 4.0
@@ -47,46 +36,8 @@ _OUTPUT_EPS = {
 _ACCUMULATE_EPS = {"fp64": 2.0**-52, "int8": 0.0, "fp8": 2.0**-13}
 
 
-def _check(case: Case) -> None:
-    if case.get("dtype") not in DTYPES:
-        raise UsageError(
-            f"unknown dtype {case.get('dtype')!r} for matmul", "one of: " + ", ".join(DTYPES)
-        )
-    for axis in ("m", "k", "n"):
-        size = case.get(axis)
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
-            raise UsageError(
-                f"matmul size {axis} = {size!r}", f"a whole number from 1 to {MAX_SIZE}"
-            )
-    extra = set(case) - _FIELDS - {"sustained"}
-    if extra:
-        raise UsageError(f"matmul has no case field {sorted(extra)[0]!r}")
-
-
-def shape(case: Case) -> tuple[int, int, int]:
-    """(m, k, n) of a checked case."""
-    m, k, n = (case[axis] for axis in ("m", "k", "n"))
-    assert isinstance(m, int) and isinstance(k, int) and isinstance(n, int)
-    return m, k, n
-
-
-def _work(case: Case) -> workload.Work:
-    return workload.matmul(*shape(case), str(case["dtype"]))
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    unit = "OP/s" if case["dtype"] == "int8" else "FLOP/s"
-    flops = _work(case).flops
-    return (Metric(name="flop_rate", unit=unit, amount=flops, formula="2·m·k·n / time"),)
-
-
-def _memory(case: Case) -> int:
-    """Operands, result, and the fp64 copies that the check makes one at a time."""
-    m, k, n = shape(case)
-    return _work(case).num_bytes + 8 * max(m * k, k * n, m * n)
-
-
-def _prepare(case: Case, device: str) -> Prepared:
+def prepare(case: Case, device: str) -> Prepared:
+    """Operands on the device, the product to time, and its check."""
     import torch
 
     dtype = str(case["dtype"])
@@ -176,7 +127,7 @@ def wrong_answer(
     k, n = right.shape
     signs = torch.randint(0, 2, (n, _NUM_PROBES), device=right.device, generator=generator)
     probes = signs.to(torch.float64) * 2.0 - 1.0
-    wide = right.to(torch.float64)  # one wide copy at a time, see _memory
+    wide = right.to(torch.float64)  # one wide copy at a time, see Benchmark.memory
     between, size = wide @ probes, wide.norm() / math.sqrt(n * k)
     wide = left.to(torch.float64)
     expected, magnitude = wide @ between, wide.norm(dim=1, keepdim=True) * size
@@ -195,14 +146,3 @@ def wrong_answer(
         f"{int(bad.sum())} of {left.shape[0]} rows of the product are wrong: the sum of row {row} "
         f"is off by {float(error[row]):.3g}, rounding explains {float(allowed[row]):.3g}"
     )
-
-
-FAMILY = Family(
-    name="matmul",
-    version=1,
-    check=_check,
-    work=_work,
-    metrics=_metrics,
-    memory=_memory,
-    prepare=_prepare,
-)

@@ -13,21 +13,19 @@ neighbour, `torch.mul` went from 6 µs to 8 ms a call with an interquartile rang
 under one percent, while that count stood at 100 % of the time (quiet: 0.1 to 1 %).
 /proc/stat counts in ticks of 10 ms, so its shares are judged only beyond one tick.
 
+A rank of a training cannot judge: beside it other ranks of the same training run, and to its
+counters they are others.  `watch_neighbours` is the parent's: what all processors did, less
+what this process and the children that it has waited for used, is what others took.
+
 Sources: the kernel's Documentation/scheduler/sched-stats.rst and accounting/psi.rst;
 NVML's clock event reasons.
-
-Did others use the machine while an experiment trained?
-
-A rank cannot tell: beside it other ranks of the same training run, and to its own counters they
-are strangers.  The parent can: what all processors did, less what this process and the children
-that it has waited for used, is what others took.  It works for every engine.
 """
 
 from __future__ import annotations
 
-import resource
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,8 +55,12 @@ MAX_OTHER = 0.05
 # A GPU works ahead of the thread that feeds it, so the host may stumble more.
 MAX_GPU_THREAD_WAIT = 0.10
 
+STEAL = "the hypervisor took {} of the processors"
+OTHERS = "other processes used {} of the processors"
+QUOTA = "the container's CPU quota held it back {} of it"
+
 # /proc/stat counts in these.
-_TICK_S = 0.01
+TICK_S = 0.01
 _FAULTY_REASONS = frozenset(
     ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
 )
@@ -164,18 +166,29 @@ def compare_waits(
     return OwnThreads(main_ran=main_ran, worst_wait=max(waits) / wall)
 
 
-def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
-    """Why a measurement on the host's processors must not be judged, or None."""
-    grain = _TICK_S / host.wall_s
-    rules = (
-        (threads.worst_wait, MAX_THREAD_WAIT, "a thread waited for a processor {} of the time"),
-        (host.throttled_fraction, MAX_QUOTA, "the container's CPU quota held it back {} of it"),
-        (host.steal_fraction, MAX_STEAL + grain, "the hypervisor took {} of the processors"),
-        (host.busy_other_fraction, MAX_OTHER + grain, "other processes used {} of the processors"),
-    )
+Rule = tuple[float | Missing, float, str]
+"""A share that was seen, the most that is allowed, and the words with ``{}`` for the share."""
+
+
+def first_broken(rules: Iterable[Rule]) -> str | None:
+    """The first rule whose share is known and too large, in words."""
     for value, most, words in rules:
         if not isinstance(value, Missing) and value > most:
             return words.format(_percent(value))
+    return None
+
+
+def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
+    """Why a measurement on the host's processors must not be judged, or None."""
+    grain = TICK_S / host.wall_s
+    rules = (
+        (threads.worst_wait, MAX_THREAD_WAIT, "a thread waited for a processor {} of the time"),
+        (host.throttled_fraction, MAX_QUOTA, QUOTA),
+        (host.steal_fraction, MAX_STEAL + grain, STEAL),
+        (host.busy_other_fraction, MAX_OTHER + grain, OTHERS),
+    )
+    if (broken := first_broken(rules)) is not None:
+        return broken
     if threads.main_ran < MIN_MAIN_THREAD:
         return f"the measuring thread ran only {_percent(threads.main_ran)} of the time"
     if not isinstance(host.thermal_events, Missing) and host.thermal_events > 0:
@@ -284,9 +297,6 @@ def telemetry_row() -> dict[str, Scalar]:
     return _telemetry().row()
 
 
-_TICK_SECONDS = 0.01
-
-
 @dataclass(slots=True)
 class NeighbourWatch:
     """Filled in at the end: why what ran must not be judged by its speed, or None."""
@@ -298,25 +308,22 @@ class NeighbourWatch:
 def watch_neighbours() -> Iterator[NeighbourWatch]:
     """Read the host's counters around a body that starts processes and waits for them."""
     watched, load = NeighbourWatch(), HostLoad()
-    before = load.read(_own_seconds())
+    before = load.read(own_cpu_time())
     yield watched
-    watched.disturbed = judge(between(before, load.read(_own_seconds())))
+    watched.disturbed = judge(between(before, load.read(own_cpu_time())))
 
 
 def judge(host: HostConditions) -> str | None:
     """Why a training must not be judged, or None."""
-    grain = _TICK_SECONDS / host.wall_s
-    rules = (
-        (host.busy_other_fraction, MAX_OTHER, "other processes used {:.0%} of the processors"),
-        (host.steal_fraction, MAX_STEAL, "the hypervisor took {:.0%} of the processors"),
+    grain = TICK_S / host.wall_s
+    return first_broken(
+        (
+            (host.busy_other_fraction, MAX_OTHER + grain, OTHERS),
+            (host.steal_fraction, MAX_STEAL + grain, STEAL),
+        )
     )
-    for value, most, words in rules:
-        if not isinstance(value, Missing) and value > most + grain:
-            return words.format(value).replace("%", " %")
-    return None
 
 
-def _own_seconds() -> float:
-    """Processor time of this process and of the children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+def own_cpu_time() -> float:
+    """Processor seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])

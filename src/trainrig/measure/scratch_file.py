@@ -6,8 +6,8 @@ program ends; other programs open it as /proc/self/fd/N.  It is written past the
 page cache (O_DIRECT) with bytes that no compression shrinks and no two blocks of
 which are equal, and read back before anything is timed.
 
-A disk is never filled: one file takes at most MAX_BYTES and MAX_SHARE of what is
-free, and there are two workers.
+A disk is never filled: one file takes at most MAX_BYTES and MAX_SHARE_OF_FREE of
+what is free, and there are two workers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,11 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+from trainrig.benchmarks.storage import BLOCK, PAGE, allowed_bytes
 from trainrig.errors import UnavailableError
-from trainrig.measure.family import Unsupported
+from trainrig.measure.timing import Unsupported
 from trainrig.units import format_memory, format_time
 
-MAX_BYTES = 1 << 29
-MAX_SHARE = 0.025
-"""Two workers' files: at most 1 GiB and a twentieth of what is free."""
-
-BLOCK = 1 << 20
-PAGE = 4096
 # A disk that takes longer than this is shown with a smaller file.
 _MAX_LAYOUT_S = 10.0
 _NUM_SAMPLED = 32
@@ -45,11 +40,6 @@ def free_bytes(folder: str) -> int:
     except OSError as error:
         raise UnavailableError(f"{folder}: {_words(error)}") from None
     return status.f_bavail * status.f_frsize
-
-
-def allowed_bytes(free: int) -> int:
-    """The largest file that one worker may lay down where ``free`` bytes are."""
-    return min(MAX_BYTES, int(free * MAX_SHARE))
 
 
 def probe(folder: str) -> None:

@@ -1,20 +1,4 @@
-"""storage: a folder's disk: sequential and random reads, writes, fsync, and feeding tokens.
-
-Definition.  One call is one block: of 1 MiB, at the next place in the file (read,
-write); of 4 KiB at a random place (randread); or a 4 KiB write through the page
-cache and the fsync after it (fsync).  read, write and randread go past the page
-cache (O_DIRECT).  All of it in one file of ``bytes`` that exists already and has
-no name (`scratch`), so that writing overwrites.  What the disk, its controller or
-a hypervisor caches is part of the number.
-
-``tool`` fio: libaio, ``depth`` blocks in flight; a sample is a window's time over its
-blocks.  ``tool`` python: one block at a time, under the timing loop; indicative,
-since one request in flight is not what a disk can do.  The tool is part of the
-case, so that the two never meet.
-
-tokens: one call is the next batch of the training loader (``batch`` × ``seq`` tokens
-of two bytes, causal, samples in shuffled order, prefetching), from a file that lies
-in the page cache: what the loader can feed, not what the disk can.
+"""How `benchmarks.storage` is run: by fio, by Python where fio is missing, or by the loader.
 
 Answers: the file is read back and compared before and after.  Each page that a timed
 write should have changed is looked at (evenly spread ones of many), then the file
@@ -31,115 +15,29 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.benchmarks.storage import PAGE, number
+from trainrig.errors import UnavailableError
 from trainrig.measure import fio
 from trainrig.measure.disk_activity import folder_of, is_disk
-from trainrig.measure.family import Family, Metric, Prepared, SelfTimed, Unsupported
-from trainrig.measure.scratch_file import BLOCK, MAX_BYTES, PAGE, Scratch, spread, unchanged
-from trainrig.measure.timing import Samples, Settings, from_another_loop
+from trainrig.measure.scratch_file import Scratch, spread, unchanged
+from trainrig.measure.timing import (
+    Prepared,
+    Samples,
+    SelfTimed,
+    Settings,
+    Unsupported,
+    from_another_loop,
+)
 from trainrig.record import Case
-from trainrig.workload import Work
 
 if TYPE_CHECKING:
     from trainrig.data.loader import Loader
-
-IO_OPS = ("read", "write", "randread", "fsync")
-OPS = (*IO_OPS, "tokens")
-TOOLS = ("fio", "python")
-BLOCKS = {"read": BLOCK, "write": BLOCK, "randread": PAGE, "fsync": PAGE}
-MODES = {"read": "direct", "write": "direct", "randread": "direct", "fsync": "fsync"}
-DEPTHS = {"read": 8, "write": 8, "randread": 32, "fsync": 1}
-"""Blocks in flight under fio; python has one."""
-DEFAULT_BYTES = 1 << 28
-BATCH, SEQ = 8, 1024
-_TOKEN_BYTES = 2
 
 # A run of fio shorter than this is mostly its start.
 _MIN_FIO_S = 0.5
 # No run writes more than this: flash wears out.
 _MAX_WRITTEN = 8 << 30
 _NUM_LOOKED_AT = 256
-
-
-def case_of(op: str, tool: str, num_bytes: int = DEFAULT_BYTES) -> Case:
-    """The case of an operation with a tool; tokens have one tool, the loader."""
-    if op == "tokens":
-        return {
-            "op": op,
-            "bytes": num_bytes,
-            "batch_size": BATCH,
-            "seq_len": SEQ,
-            "io": "mapped",
-            "cache": "hot",
-            "tool": "loader",
-        }
-    return {
-        "op": op,
-        "bytes": num_bytes,
-        "block": BLOCKS[op],
-        "depth": DEPTHS[op] if tool == "fio" else 1,
-        "io": MODES[op],
-        "tool": tool,
-    }
-
-
-def _check(case: Case) -> None:
-    op, tool, size = case.get("op"), case.get("tool"), case.get("bytes")
-    if op not in OPS:
-        raise UsageError(f"unknown storage operation {op!r}", "one of: " + ", ".join(OPS))
-    if not isinstance(size, int) or isinstance(size, bool) or not _is_size(size):
-        raise UsageError(f"storage size {size!r}", "whole MiB, from 1MiB to 512MiB")
-    if op != "tokens" and tool not in TOOLS:
-        raise UsageError(f"unknown storage tool {tool!r}", "one of: " + ", ".join(TOOLS))
-    expected = case_of(str(op), str(tool), size)
-    for name in expected.keys() | case.keys():
-        if case.get(name) != expected.get(name) or (name in case) != (name in expected):
-            raise UsageError(f"storage {op} with {name} {case.get(name)!r}", f"case: {expected}")
-
-
-def _is_size(size: int) -> bool:
-    return 0 < size <= MAX_BYTES and size % BLOCK == 0
-
-
-def _number(case: Case, name: str) -> int:
-    value = case[name]
-    assert isinstance(value, int)
-    return value
-
-
-def _call_bytes(case: Case) -> int:
-    if case["op"] == "tokens":
-        return _number(case, "batch_size") * _number(case, "seq_len") * _TOKEN_BYTES
-    return _number(case, "block")
-
-
-def _work(case: Case) -> Work:
-    return Work(flops=0, num_bytes=_call_bytes(case))
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    amount = float(_call_bytes(case))
-    bytes_ = Metric(name="byte_rate", unit="B/s", amount=amount, formula="bytes / time")
-    operations = Metric(name="op_rate", unit="IO/s", amount=1.0, formula="1 / time")
-    match case["op"]:
-        case "randread":
-            return operations, bytes_
-        case "fsync":
-            return operations, Metric(name="time", unit="s", amount=None, formula="time")
-        case "tokens":
-            tokens = amount / _TOKEN_BYTES
-            rate = Metric(name="token_rate", unit="token/s", amount=tokens, formula="tokens / time")
-            return rate, bytes_
-        case _:
-            return (bytes_,)
-
-
-def _memory(case: Case) -> int:
-    """Bytes on the disk."""
-    return _number(case, "bytes")
-
-
-# ---- what is timed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,15 +71,15 @@ class _Session:
 SESSION = _Session()
 
 
-def _prepare(case: Case, device: str) -> Prepared | SelfTimed:
-    _check(case)
+def prepare(case: Case, device: str) -> Prepared | SelfTimed:
+    """The file of the case's size, what is timed on it, and its check."""
     if not is_disk(device):
         raise Unsupported(f"storage is for a folder on a disk, not for {device}")
     tool = str(case["tool"])
     why_not = fio.unusable() if tool == "fio" else None
     if why_not is not None:
         raise Unsupported(why_not)
-    scratch = SESSION.file(folder_of(device), _number(case, "bytes"))
+    scratch = SESSION.file(folder_of(device), number(case, "bytes"))
     if tool == "loader":
         return _loader(case, scratch)
     return _by_fio(case, scratch) if tool == "fio" else _by_python(case, scratch)
@@ -231,7 +129,7 @@ def _by_fio(case: Case, scratch: Scratch) -> SelfTimed:
         statuses = fio.run(fio_options(case), scratch.file, seconds)
         if op in ("write", "fsync"):
             total = min(statuses[-1].jobs[0].write.io_bytes, scratch.size)
-            written.pages = set(range(0, total, _number(case, "block")))
+            written.pages = set(range(0, total, number(case, "block")))
         return samples_of(case, statuses, settings)
 
     return SelfTimed(sample=sample, wrong=_checker(scratch, written))
@@ -256,7 +154,7 @@ def samples_of(case: Case, statuses: Sequence[fio.Status], settings: Settings) -
     if op == "fsync":
         windows = fio.sync_windows(statuses)
     else:
-        windows = fio.io_windows(statuses, way, _number(case, "block"))
+        windows = fio.io_windows(statuses, way, number(case, "block"))
     warm = settings.max_time / 10.0 if settings.warmup_time is None else settings.warmup_time
     kept = [window for window in windows if window.end > warm] or list(windows)
     if not kept:
@@ -268,7 +166,7 @@ def samples_of(case: Case, statuses: Sequence[fio.Status], settings: Settings) -
 
 def _by_python(case: Case, scratch: Scratch) -> Prepared:
     """One block at a time with the calls of `os`, under the timing loop."""
-    op, block = str(case["op"]), _number(case, "block")
+    op, block = str(case["op"]), number(case, "block")
     places = range(0, scratch.size, block)
     order = list(places)
     if op == "randread":
@@ -313,15 +211,15 @@ def _loader(case: Case, scratch: Scratch) -> Prepared:
     int(tokens.sum(dtype=np.uint64))  # into the page cache
     batches = CausalBatches(
         tokens=tokens,
-        seq_len=_number(case, "seq_len"),
-        shard=Shard(batch=_number(case, "batch_size")),
+        seq_len=number(case, "seq_len"),
+        shard=Shard(batch=number(case, "batch_size")),
     )
     loader = SESSION.loader = Loader(batches)
 
     def wrong() -> str | None:
         step = loader.step
         batch = next(loader)
-        shape = (_number(case, "batch_size"), _number(case, "seq_len"))
+        shape = (number(case, "batch_size"), number(case, "seq_len"))
         if batch.inputs.shape != shape or not np.array_equal(
             batch.inputs[:, 1:], batch.labels[:, :-1]
         ):
@@ -332,16 +230,3 @@ def _loader(case: Case, scratch: Scratch) -> Prepared:
         return scratch.wrong()
 
     return Prepared(call=lambda: next(loader), wrong=wrong)
-
-
-FAMILY = Family(
-    name="storage",
-    version=2,
-    check=_check,
-    work=_work,
-    metrics=_metrics,
-    memory=_memory,
-    prepare=_prepare,
-    # Disks wander: other guests, the flash's own housekeeping, the heads of a turning one.
-    agreement=0.25,
-)

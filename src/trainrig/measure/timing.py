@@ -6,7 +6,7 @@ against the clock's step and overhead.  Sampling ends when the half-width of the
 median's 95 % interval is under the target and the first and second half of the
 samples agree (a chip that is still warming up drifts), or when the time is out.
 A tight interval is not a true value: that is why `worker` takes each point in
-two fresh processes and `sampler` watches the machine meanwhile.
+two fresh processes and `noise` watches the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from trainrig.errors import TrainrigError
 from trainrig.measure.clock import Clock
 from trainrig.record import Case
 from trainrig.stats import Interval, median, median_interval
@@ -37,6 +38,10 @@ _SAMPLE_TIME = 1e-3
 _STEPS_PER_SAMPLE = 1000.0
 _OVERHEADS_PER_SAMPLE = 500.0
 _WARM_UP_SHARE = 0.1
+
+
+class Unsupported(TrainrigError):
+    """This device or this torch has no such operation; the case is skipped with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,32 @@ class Samples:
     def median(self) -> float:
         """Seconds a call."""
         return median(self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A case ready to be timed in a worker."""
+
+    call: Callable[[], object]
+    """One operation; device work may still be in flight when it returns."""
+    wrong: Callable[[], str | None]
+    """Runs the operation once more and says what is wrong with the answer, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTimed:
+    """A case that a program times which has its own loop: fio.
+
+    The one timing loop cannot look into such a program, and starting it for each
+    call would time the start.  So it runs once per worker and hands over its raw
+    samples in the loop's own terms, seconds a call; all that follows (two workers,
+    their agreement, the interval, noise) is the same for both.
+    """
+
+    sample: Callable[[Settings], Samples]
+    """Runs the program within the time that is given."""
+    wrong: Callable[[], str | None]
+    """What is wrong with what it read or wrote, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

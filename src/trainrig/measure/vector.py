@@ -1,14 +1,4 @@
-"""vector: elementwise operations, rated by the bytes they must move.
-
-Definition: one torch operation from preallocated inputs into a preallocated
-output, all of ``num_elements`` contiguous elements of one dtype: scale is
-y = 1.25·x, add is z = x + y, gelu is the tanh form.  Byte rate: counted bytes
-(each input read once, the output written once; what a cache reads before it
-writes is not counted) over the median time of a call.  FLOP rate: 1, 1 and (by
-convention) 8 FLOPs an element over the same time.  Per device.
-
-``cache: hot`` uses the same buffers in every call, so that what fits in a cache
-stays there; ``cold`` rotates through sets of them (`buffers`).
+"""The elementwise operations that `benchmarks.vector` times, and the check of their answers.
 
 The answer is checked against fp64: scale and add are correctly rounded single
 operations, so they must agree exactly after rounding to the dtype; gelu within
@@ -22,18 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trainrig import workload
-from trainrig.errors import UsageError
+from trainrig.benchmarks.vector import BENCHMARK, num_elements
 from trainrig.measure import buffers
-from trainrig.measure.family import Family, Metric, Prepared
+from trainrig.measure.timing import Prepared
 from trainrig.record import Case
 
 if TYPE_CHECKING:
     import torch
-
-DTYPES = ("fp64", "fp32", "bf16", "fp16")
-OPS = tuple(workload.VECTOR_OPS)
-MAX_ELEMENTS = 1 << 36
-_FIELDS = {"op", "dtype", "num_elements", "cache"}
 
 # Exact in every dtype; not a power of two, so that a product must be rounded.
 FACTOR = 1.25
@@ -43,52 +28,12 @@ _EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "bf16": 2.0**-8, "fp16": 2.0**-10}
 _TINY = {"fp64": 1e-300, "fp32": 1e-37, "bf16": 1e-37, "fp16": 2.0**-24}
 
 
-def _check(case: Case) -> None:
-    if case.get("op") not in OPS:
-        raise UsageError(
-            f"unknown vector operation {case.get('op')!r}", "one of: " + ", ".join(OPS)
-        )
-    if case.get("dtype") not in DTYPES:
-        raise UsageError(
-            f"unknown dtype {case.get('dtype')!r} for vector", "one of: " + ", ".join(DTYPES)
-        )
-    size = case.get("num_elements")
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_ELEMENTS:
-        raise UsageError(f"vector size {size!r}", f"a whole number from 1 to {MAX_ELEMENTS}")
-    buffers.check_cache(case)
-    extra = set(case) - _FIELDS
-    if extra:
-        raise UsageError(f"vector has no case field {sorted(extra)[0]!r}")
-
-
-def _size(case: Case) -> int:
-    size = case["num_elements"]
-    assert isinstance(size, int)
-    return size
-
-
-def _work(case: Case) -> workload.Work:
-    return workload.vector(str(case["op"]), _size(case), str(case["dtype"]))
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    work = _work(case)
-    return (
-        Metric(name="byte_rate", unit="B/s", amount=work.num_bytes, formula="counted bytes / time"),
-        Metric(name="flop_rate", unit="FLOP/s", amount=work.flops, formula="counted FLOPs / time"),
-    )
-
-
-def _memory(case: Case) -> int:
-    """One set and the check's fp64 copies; a cold case takes more where there is room."""
-    return _work(case).num_bytes + 4 * 8 * min(_size(case), buffers.CHECK_ELEMENTS)
-
-
-def _prepare(case: Case, device: str) -> Prepared:
+def prepare(case: Case, device: str) -> Prepared:
+    """Buffers on the device, the operation to time, and its check."""
     import torch
 
-    op, dtype, size = str(case["op"]), str(case["dtype"]), _size(case)
-    count = buffers.num_sets(case, _work(case).num_bytes, device)
+    op, dtype, size = str(case["op"]), str(case["dtype"]), num_elements(case)
+    count = buffers.num_sets(case, BENCHMARK.work(case).num_bytes, device)
     torch_dtype = _torch_dtype(torch, dtype)
     generator = torch.Generator().manual_seed(size * 31 + len(dtype))
     inputs = []
@@ -190,14 +135,3 @@ def reference(op: str, inputs: list[torch.Tensor]) -> torch.Tensor:
         return x + inputs[1]
     inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
     return 0.5 * x * (1.0 + inner.tanh())
-
-
-FAMILY = Family(
-    name="vector",
-    version=1,
-    check=_check,
-    work=_work,
-    metrics=_metrics,
-    memory=_memory,
-    prepare=_prepare,
-)

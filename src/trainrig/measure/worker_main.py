@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
+import importlib
 import json
 import os
 import signal
@@ -23,9 +24,8 @@ from typing import Any, TextIO
 from trainrig.errors import TrainrigError
 from trainrig.measure import disk_activity, noise
 from trainrig.measure.clock import Clock, clock_for
-from trainrig.measure.family import Prepared, SelfTimed, Unsupported, family
 from trainrig.measure.noise import Watched
-from trainrig.measure.timing import Samples, Settings, sample
+from trainrig.measure.timing import Prepared, Samples, SelfTimed, Settings, Unsupported, sample
 from trainrig.process.child import die_with_parent, first_line, is_out_of_memory, leave
 from trainrig.process.events import event_line
 from trainrig.record import WRONG_ANSWER, Status
@@ -46,7 +46,7 @@ Measure = Callable[[dict[str, Any], str, Parent], dict[str, Any]]
 
 
 def main() -> None:
-    """Serve the families of this room."""
+    """Serve the benchmarks whose measuring half is named in each request."""
     serve(measure_case)
 
 
@@ -96,9 +96,8 @@ def run_case(
 
 def measure_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str, Any]:
     """Prepare a case, check its answer, time it, check again."""
-    chosen = family(request["family"])
     clock = clock_for(device)
-    prepared = chosen.prepare(request["case"], device)
+    prepared = prepare(request, device)
     wrong = prepared.wrong()
     if wrong is not None:
         return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} before timing: {wrong}"}
@@ -120,6 +119,13 @@ def measure_case(request: dict[str, Any], device: str, parent: Parent) -> dict[s
         },
         "disturbed": watched.disturbed,
     }
+
+
+def prepare(request: dict[str, Any], device: str) -> Prepared | SelfTimed:
+    """What the measuring half that the request names makes of its case."""
+    half = importlib.import_module(request["module"])
+    prepared: Prepared | SelfTimed = half.prepare(request["case"], device)
+    return prepared
 
 
 def _sample(

@@ -22,9 +22,9 @@ Grounds, best first:
 Cases are comparable when their benchmark, dtype or direction and cache agree and
 both are large: small ones are bound by launches and hot ones by caches, so that
 host and software decide, and nothing published there carries over.  A matmul is
-judged from LARGE_MATMUL on; what others published counts from FILLING_MATMUL on,
-where it fills the chip of its time.  A layer is compared with the very same case on
-the same device, from LARGE_LAYER tokens on.  fp16 and bf16 count as one type where
+judged from 8192 on; what others published counts from 2048 on, where it fills the
+chip of its time.  A layer is compared with the very same case on the same device,
+from 8192 tokens on.  Each benchmark's spec has the rule.  fp16 and bf16 count as one type where
 both accumulate in fp32: the tensor cores do them at one rate.
 """
 
@@ -34,11 +34,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
+from trainrig.benchmarks.spec import LINK_CLAIM, MARGIN, MEMORY_CLAIM, PEAK, find
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.catalog.host_parts import HostClaim, cpu_peaks, memory_bandwidth, pcie_bandwidth
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
-from trainrig.record import Case, Kind, Limit, Record, Scalar, Status, dtype_of
+from trainrig.record import Case, Kind, Limit, Record, Status, dtype_of
 from trainrig.stats import median
 
 
@@ -47,7 +48,7 @@ def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
     peaks = (peak(chip, dtype) for dtype in DEFAULT_ACCUMULATE)
     claims = [
         _claim(
-            "matmul",
+            PEAK,
             {"dtype": p.dtype, "accumulate": p.accumulate},
             ("flop_rate", p.rate_unit),
             p.rate,
@@ -59,7 +60,7 @@ def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
     ]
     if chip.bandwidth is not None:
         source = f"{chip.name} data sheet, memory bandwidth{_unverified(chip, 'bandwidth')}"
-        claims.append(_claim("memory", {}, ("byte_rate", "B/s"), chip.bandwidth, source))
+        claims.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), chip.bandwidth, source))
     return tuple(c.replace(device=chip.name, device_index=index) for c in claims)
 
 
@@ -79,31 +80,12 @@ def ceiling(claims: Iterable[Record], benchmark: str, case: Case) -> Limit | Non
 
 
 def claim_for(claims: Iterable[Record], benchmark: str, case: Case) -> Record | None:
-    """The claim that bounds a case of ``benchmark``; ``claims`` are one device's.
-
-    What multiplies matrices is bounded by the peak of its dtype *and* of the type
-    that torch sums in (fp32; int32 for integers, fp64 for fp64): fp16's peak with fp16
-    accumulation bounds nothing that is run here.
-    """
-    wanted = _wanted(benchmark, case)
+    """The claim that bounds a case of ``benchmark``; ``claims`` are one device's."""
+    spec = find(benchmark)
+    wanted = spec.claim(case) if spec else None
     if wanted is None:
         return None
     return next((claim for claim in claims if _matches(claim, *wanted)), None)
-
-
-_MULTIPLYING = frozenset(["matmul", "layer", "step"])
-
-
-def _wanted(benchmark: str, case: Case) -> tuple[str, Case] | None:
-    """Benchmark and case of the claim that bounds a case."""
-    if benchmark in _MULTIPLYING:
-        dtype = str(dtype_of(case))
-        return "matmul", {"dtype": dtype, "accumulate": DEFAULT_ACCUMULATE.get(dtype)}
-    if case.get("direction") in ("h2d", "d2h"):
-        return "link", {"direction": case["direction"]}
-    if case.get("cache") == "cold":
-        return "memory", {}
-    return None
 
 
 def _matches(claim: Record, benchmark: str, case: Case) -> bool:
@@ -153,9 +135,9 @@ def link_claims(gpu: Gpu, device: str) -> tuple[Record, ...]:
     except UsageError:  # a driver that reports generation 0 or 255 lanes claims nothing
         return ()
     return tuple(
-        _claim("link", {"direction": way}, ("byte_rate", "B/s"), rate.high, rate.formula).replace(
-            device=device, device_index=gpu.index
-        )
+        _claim(
+            LINK_CLAIM, {"direction": way}, ("byte_rate", "B/s"), rate.high, rate.formula
+        ).replace(device=device, device_index=gpu.index)
         for way in ("h2d", "d2h")
     )
 
@@ -163,9 +145,9 @@ def link_claims(gpu: Gpu, device: str) -> tuple[Record, ...]:
 def _host_claim(claim: HostClaim) -> Record:
     source = claim.formula if claim.note is None else f"{claim.formula}; {claim.note}"
     if claim.dtype is None:
-        return _claim("memory", {}, ("byte_rate", "B/s"), claim.high, source)
+        return _claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, source)
     case = {"dtype": claim.dtype, "accumulate": DEFAULT_ACCUMULATE[claim.dtype]}
-    peak_claim = _claim("matmul", case, ("flop_rate", claim.unit), claim.high, source)
+    peak_claim = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, source)
     # What the flags leave open is the report's to show.
     return (
         peak_claim.replace(interval=(claim.low, claim.high))
@@ -194,20 +176,11 @@ def _memory_bandwidth(snapshot: Snapshot) -> tuple[HostClaim, ...]:
     return (memory_bandwidth(speed * 1e6, channels),)
 
 
-MARGIN = 0.08
-"""Boards of one model differ by a few percent (cooling, silicon, clocks)."""
-DISK_MARGIN = 0.3
-"""Disks wander with what else their controller and hypervisor do, and how full they are."""
 LONE_MARGIN = 0.15
 """One or two figures do not show how far their software lies from ours."""
 MIN_HISTORY = 3
 MIN_OTHERS = 3
 """Fewer published devices than this say nothing about the next one."""
-FILLING_MATMUL = 2048
-LARGE_MATMUL = 8192
-LARGE_BYTES = 1 << 26
-LARGE_LAYER = 8192
-"""Tokens: below it a layer waits for its launches, on the GPUs and software of the tables."""
 
 _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
 # A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
@@ -236,7 +209,8 @@ def expect(
     missing, with the reason, where no target is known.
     """
     bare = point.replace(kind=Kind.PREDICTED, limit=limit)
-    large = _is_large(point, LARGE_MATMUL)
+    spec = find(point.benchmark)
+    large = spec is None or spec.is_large(point.case)
     relevant = [one for one in published if large and _comparable(one.record, point)]
     others = _from_published(point, relevant) or _from_claim(
         point, limit, [one for one in relevant if one.vendor == vendor]
@@ -263,7 +237,8 @@ def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
     values = [median(values) for values in by_run.values()]
     if len(values) < MIN_HISTORY:
         return None
-    margin = DISK_MARGIN if point.benchmark == "storage" else MARGIN
+    spec = find(point.benchmark)
+    margin = spec.history_margin if spec else MARGIN
     return _band(values, f"{len(values)} earlier runs on this machine", margin)
 
 
@@ -315,40 +290,23 @@ def _band(values: Sequence[float], source: str, margin: float = MARGIN) -> Groun
 
 
 def _comparable(published: Record, point: Record) -> bool:
+    spec = find(point.benchmark)
+    if spec is None or published.benchmark != spec.name:
+        return False
+    fills = spec.fills_chip or spec.is_large
     return (
-        published.benchmark == point.benchmark
-        and not str(published.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
+        not str(published.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
         and published.version == point.version
         and published.metric == point.metric
         and published.device_count == point.device_count
-        and _nature(published) == _nature(point)
-        and _is_large(published, FILLING_MATMUL)
+        and (published.device == point.device or not spec.same_device)
+        and _rate_type(published.case) == _rate_type(point.case)
+        and spec.nature(published.case) == spec.nature(point.case)
+        and fills(published.case)
     )
 
 
-def _nature(record: Record) -> tuple[object, ...]:
-    """What two comparable records have in common."""
-    case = record.case
-    dtype = _ONE_RATE.get(str(case.get("dtype")), case.get("dtype"))
-    if record.benchmark == "layer":
-        # Shape and code decide how near a layer comes to the peak: the very case, on this device.
-        rest = ((name, case[name]) for name in sorted(case) if name != "dtype")
-        return (dtype, record.device, *rest)
-    return (dtype, *(case.get(name) for name in ("op", "direction", "memory", "cache")))
-
-
-def _is_large(record: Record, least_matmul: int) -> bool:
-    """Whether the device, not launches or caches, decides how fast it goes."""
-    if record.benchmark == "matmul":
-        return all(_number(record.case.get(axis)) >= least_matmul for axis in ("m", "k", "n"))
-    if record.benchmark == "vector":
-        return record.case.get("cache") == "cold"
-    if record.benchmark == "layer":
-        tokens = _number(record.case.get("batch_size")) * _number(record.case.get("seq_len"))
-        return max(tokens, _number(record.case.get("m"))) >= LARGE_LAYER
-    # Published bandwidths come from arrays far beyond the caches, most without their size.
-    return _number(record.case.get("bytes", LARGE_BYTES)) >= LARGE_BYTES
-
-
-def _number(value: Scalar) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def _rate_type(case: Case) -> str | None:
+    """The dtype, where fp16 and bf16 are one: the tensor cores do them at one rate."""
+    dtype = dtype_of(case)
+    return _ONE_RATE.get(str(dtype), dtype)

@@ -10,7 +10,7 @@ A search's result as others script against it.
 
 What a step of our own training should take on one device, by the parts that it marks itself.
 
-Answers the numbers that `measure.step` will measure: time and its parts, model FLOP/s, memory.
+Answers the numbers that `benchmarks.training` measures: time and its parts, model FLOP/s, memory.
 """
 
 from __future__ import annotations

@@ -54,10 +54,12 @@ OnEvent = Callable[[Mapping[str, Any]], None]
 class Request:
     """One case for a worker."""
 
-    family: str
+    benchmark: str
     case: Case
     settings: Mapping[str, float | None]
     """How long to sample, as `measure.timing.Settings` has it."""
+    module: str = ""
+    """The measuring half of its benchmark: where the worker finds ``prepare``."""
     timeout: float
     """Hard limit in seconds until the next event: the reply, preparation and the answer's check
     included."""
@@ -72,7 +74,8 @@ class Request:
         """The request as the worker reads it; its reply repeats ``number``."""
         request = {
             "id": number,
-            "family": self.family,
+            "benchmark": self.benchmark,
+            "module": self.module,
             "case": dict(self.case),
             "settings": dict(self.settings),
             "hold": self.hold,

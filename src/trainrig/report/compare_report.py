@@ -19,9 +19,10 @@ from trainrig.analysis.compare import (
     is_same_run,
 )
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
+from trainrig.analysis.match import name_devices
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import TrainingResult
-from trainrig.benchmarks.labels import case_text, name_devices
+from trainrig.benchmarks.spec import case_text
 from trainrig.errors import DataError
 from trainrig.record import Record
 from trainrig.report.document import (

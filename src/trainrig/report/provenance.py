@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainrig.benchmarks.labels import case_text
+from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Record, Scalar, Status
 from trainrig.units import format_quantity, format_share, format_time
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
-from trainrig.analysis.match import Row
+from trainrig.analysis.match import Device, Row, name_devices
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
 from trainrig.analysis.training_results import BENCHMARK, readable
 from trainrig.analysis.waterfall import Level, Waterfall, devices, dtype_order, largest_gap
-from trainrig.benchmarks.labels import Device, case_text, family_text, name_devices
+from trainrig.benchmarks.spec import case_text, kind_text
 from trainrig.record import Finding, Kind, Record, Severity, Status, dtype_of
 from trainrig.report import document as doc
 from trainrig.report.charts.curves import curves
@@ -458,7 +458,7 @@ def _table_order(row: Row) -> tuple[object, ...]:
         for name in ("seq_len", "batch_size", "num_elements", "bytes", "m", "k", "n")
     ]
     numbers = [size if isinstance(size, int) else 0 for size in sizes]
-    family = family_text(row.benchmark, row.case)
+    family = kind_text(row.benchmark, row.case)
     where = -1 if row.index is None else row.index
     return dtype_order(str(dtype_of(row.case))), family, numbers, where, row.count
 

@@ -1,21 +1,16 @@
 """Runs planned tasks within their time and appends what came out.
 
-Each block has two fresh workers per device, started together and used in turn:
-every case is measured in the first, then in the second, and settles at once, so
-that a run that is cut off holds whole points.  Cases that would not fit the
-time are recorded as skipped.  Disturbed points are repeated in new workers when
-time is left.
+Each block has fresh workers per device (two, unless its benchmark wants another number), started
+together and used in turn: every case is measured in the first, then in the second, and settles at
+once, so that a run that is cut off holds whole points.  Cases that would not fit the time are
+recorded as skipped.  Noisy points are repeated in new workers when time is left.
 
-What a run has measured so far, by case and device, also of an earlier sitting.
+A run that is resumed goes on from the attempts on its disk (`Attempts`).  What is settled is not
+measured again; what failed, timed out or was noisy is still open.
 
-A run that is resumed takes up the attempts on its disk.  What is settled is not
-measured again; what failed, timed out or was disturbed is still open.
-
-How long a case will take, projected from the ones that ran before it.
-
-The projection assumes the speed of the nearest smaller case of the same kind: it
-overstates cases that launches bound, and is close where it matters, at the
-large ones.
+`Pace` projects how long a case will take from the ones that ran before it, by the speed of the
+nearest smaller case of the same kind: it overstates cases that launches bound, and is close where
+it matters, at the large ones.
 """
 
 from __future__ import annotations
@@ -33,10 +28,10 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from trainrig.benchmarks.spec import WORKER, Role, role_of
 from trainrig.errors import UnavailableError
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
-from trainrig.measure.family import SERVER, family
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label, dtype_of
 from trainrig.runner.plan import Block, Task
@@ -49,24 +44,6 @@ from trainrig.units import format_time
 # Before anything is known: work units (FLOPs or bytes) a second, as a modest device has them.  A
 # guess that is too slow would skip a case for nothing; one too fast costs its hard time limit.
 _FIRST_GUESS = {False: 4e10, True: 2e13}
-# Operands and the check of the answer, bytes a second: matmul draws normal values and checks in
-# fp64, the others fill patterns and compare.
-_PREPARE_SPEED = {False: 3e8, True: 3e10}
-_FILL_SPEED = {False: 1.5e9, True: 1e11}
-# A disk's file is laid down, read back, and after writing once more; fio starts and ends.
-_DISK_SPEED = 5e8
-_DISK_FIXED = 0.3
-_FIXED = 0.03
-
-# A case is prepared, checked, warmed, sampled and checked again: this many calls at the least.
-_MIN_CALLS = 4.0
-# A layer's reference is computed in a wider type, which takes a few calls' time more; the first
-# of Hugging Face's waits for its import.
-_LAYER_CALLS = 8.0
-_LAYER_IMPORT = 2.0
-# A training's model is built and its text opened; its first steps settle memory and kernels.
-_STEP_FIXED = 1.0
-_STEP_CALLS = 4.0
 # Before any layer or step was seen: it reaches this share of its dtype's products.
 _OF_PRODUCTS = 0.5
 
@@ -95,12 +72,12 @@ class Pace:
 
     def _guess(self, task: Task) -> float:
         """Work units a second of a kind of which nothing is known yet."""
-        if task.family in ("layer", "step"):
-            products = ("matmul", str(dtype_of(task.case)))
+        if task.spec.role in (Role.BLOCK, Role.STEP):
+            device, dtype = task.target.torch_device, str(dtype_of(task.case))
             rates = [
                 units / seconds
-                for kind, seen in self._seen.items()
-                if (kind[0], kind[1:3]) == (task.target.torch_device, products)
+                for (where, name, kind, *_), seen in self._seen.items()
+                if (where, kind) == (device, dtype) and role_of(name) is Role.PRODUCT
                 for units, seconds in seen
             ]
             if rates:
@@ -109,29 +86,20 @@ class Pace:
 
     def overhead(self, task: Task) -> float:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
-        if task.family == "storage":
-            return _DISK_FIXED + family(task.family).memory(task.case) / _DISK_SPEED
-        if task.family == "layer":
-            theirs = task.case.get("code") == "huggingface"
-            imports = _LAYER_IMPORT if theirs else 0.0
-            fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
-            return _FIXED + imports + fill + _LAYER_CALLS * self.call_time(task)
-        if task.family == "step":
-            fill = family(task.family).memory(task.case) / _FILL_SPEED[task.target.is_gpu]
-            return _STEP_FIXED + fill + _STEP_CALLS * self.call_time(task)
-        speed = _PREPARE_SPEED if task.family == "matmul" else _FILL_SPEED
-        prepare = family(task.family).memory(task.case) / speed[task.target.is_gpu]
-        return _FIXED + prepare + _MIN_CALLS * self.call_time(task)
+        spec, cost = task.spec, task.spec.cost
+        fill = spec.memory(task.case) / cost.fill[task.target.is_gpu]
+        calls = cost.calls * self.call_time(task) if cost.calls else 0.0
+        return cost.fixed + cost.once(task.case) + fill + calls
 
 
 def _kind(task: Task) -> tuple[str, ...]:
     """Cases whose speeds resemble each other."""
     words = [str(task.case.get(name)) for name in ("op", "direction", "memory", "code")]
-    return (task.target.torch_device, task.family, str(dtype_of(task.case)), *words)
+    return (task.target.torch_device, task.benchmark, str(dtype_of(task.case)), *words)
 
 
 def _units(task: Task) -> float:
-    work = family(task.family).work(task.case)
+    work = task.spec.work(task.case)
     return float(max(work.flops, work.num_bytes))
 
 
@@ -169,7 +137,7 @@ class Attempts:
 
 def _identity(task: Task) -> tuple[object, ...]:
     where = (task.target.name, task.target.index, task.count)
-    return (*where, task.family, *sorted(task.case.items()))
+    return (*where, task.benchmark, *sorted(task.case.items()))
 
 
 def _identity_of(attempt: Record) -> tuple[object, ...]:
@@ -177,7 +145,6 @@ def _identity_of(attempt: Record) -> tuple[object, ...]:
     return (*where, attempt.benchmark, *sorted(attempt.case.items()))
 
 
-NUM_WORKERS = 2
 _MIN_TIME = 0.05
 _MAX_TIME = 0.4
 # A slow case may take this many calls' time beyond the ordinary, to get its samples, ...
@@ -236,16 +203,19 @@ class Executor:
         """Go on from the records of a run that was cut off: its attempts count."""
         self._attempts.take_up(records)
 
-    def _start_pair(self, target: Target, name: str, server: str) -> tuple[Worker, ...]:
-        """Two fresh workers for a device, loading torch side by side."""
-        if target.torch_device == HOST and server == SERVER and self._early:
-            pair, self._early = self._early, ()
-            return pair
+    def _start_workers(
+        self, target: Target, name: str, tasks: Sequence[Task]
+    ) -> tuple[Worker, ...]:
+        """Fresh workers for a device, loading torch side by side."""
+        program = tasks[0].spec.program
+        if target.torch_device == HOST and program == WORKER and self._early:
+            early, self._early = self._early, ()
+            return early
         self._tell(f"starting workers for {name}", level="running")
         stem = "".join(c if c.isalnum() else "-" for c in name.lower())
         return tuple(
-            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"), server)
-            for number in range(1, NUM_WORKERS + 1)
+            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"), program)
+            for number in range(1, max(task.spec.workers for task in tasks) + 1)
         )
 
     def run_block(self, block: Block, seconds: float) -> None:
@@ -261,7 +231,7 @@ class Executor:
             pairs = [
                 [
                     stack.enter_context(worker)
-                    for worker in self._start_pair(target, block.name, _server(block.tasks[0]))
+                    for worker in self._start_workers(target, block.name, block.tasks)
                 ]
                 for target in block.targets
             ]
@@ -297,7 +267,7 @@ class Executor:
                     self._skip(task, reason)
                 continue
             self._tell(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
-            for number in range(NUM_WORKERS):
+            for number in range(tasks[0].spec.workers):
                 barrier = threading.Barrier(num_devices)
                 requests = [
                     replace(self._request(task, 1.0), hold=True, limit=math.inf) for task in tasks
@@ -318,21 +288,23 @@ class Executor:
         """Measure disturbed points again in fresh workers, as long as the time allows."""
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in tasks if self._attempts.is_disturbed(task)]
-            for target, server in dict.fromkeys((task.target, _server(task)) for task in again):
-                own = [task for task in again if (task.target, _server(task)) == (target, server)]
-                self._repeat(target, server, sorted(own, key=lambda task: not task.required))
+            groups: dict[tuple[Target, str], list[Task]] = {}
+            for task in sorted(again, key=lambda task: not task.required):
+                groups.setdefault((task.target, task.spec.program), []).append(task)
+            for (target, _), members in groups.items():
+                self._repeat(target, members)
 
-    def _repeat(self, target: Target, server: str, tasks: Sequence[Task]) -> None:
-        """Two more workers for some tasks of one device, if even one of them fits the time."""
+    def _repeat(self, target: Target, tasks: Sequence[Task]) -> None:
+        """Fresh workers for some tasks of one device, if even one of them fits the time."""
         start_time = 4.0  # two workers loading torch side by side
-        if self._deadline - time.monotonic() < start_time + 2.0 * self._cost(tasks[0]):
+        if self._deadline - time.monotonic() < start_time + self._cost(tasks[0]):
             return
         name = f"disturbed points on {target.label}, again"
         self._tell(name, level="stage")
         with ExitStack() as stack:
-            workers = [stack.enter_context(w) for w in self._start_pair(target, name, server)]
+            workers = [stack.enter_context(w) for w in self._start_workers(target, name, tasks)]
             for task in tasks:
-                if self._deadline - time.monotonic() > NUM_WORKERS * self._cost(task):
+                if self._deadline - time.monotonic() > self._cost(task):
                     self._run_task(task, workers, _MAX_TIME)
 
     def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
@@ -345,7 +317,7 @@ class Executor:
             if reason is not None:
                 self._skip(task, reason)
                 continue
-            share = left / NUM_WORKERS / (len(tasks) - position)
+            share = left / task.spec.workers / (len(tasks) - position)
             self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME))
 
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
@@ -356,25 +328,25 @@ class Executor:
             return task.skip
         if not task.fits_memory:
             return f"its operands need more than half of the memory of {task.target.name}"
-        cost = NUM_WORKERS * self._cost(task)
-        if cost > left or (cost > _GREEDY * whole and not task.required and not task.sustained):
+        cost = self._cost(task)
+        if cost > left or (cost > _GREEDY * whole and not task.required and not task.seconds):
             return _no_time(cost, left)
         return None
 
     def _cost(self, task: Task) -> float:
-        """Projected seconds in one worker, at the shortest sampling."""
-        return self._pace.overhead(task) + (task.sustained or _MIN_TIME)
+        """Projected seconds in all of its workers, at the shortest sampling."""
+        return task.spec.workers * (self._pace.overhead(task) + (task.seconds or _MIN_TIME))
 
     def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float) -> None:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
         self._tell(label, level="running")
-        for worker in workers:
+        for worker in workers[: task.spec.workers]:
             request = self._request(task, seconds)
             reply = self._within_budget(worker.run(request))
             self._keep_attempt(task, request, reply)
             if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
-                break  # the second worker would only say it again
+                break  # another worker would only say it again
         self._settle(task)
 
     def _keep_attempt(self, task: Task, request: Request, reply: Reply) -> None:
@@ -385,14 +357,15 @@ class Executor:
 
     def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
-        wanted = task.sustained or self._wanted(call, seconds)
+        wanted = task.seconds or self._wanted(call, seconds)
         left = self._deadline - time.monotonic()
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
-        warmup = 0.6 * task.sustained if task.case.get("sustained") else None
+        warmup = 0.6 * task.seconds if task.case.get("sustained") else None
         timeout = max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0)
         return Request(
-            family=task.family,
+            benchmark=task.benchmark,
+            module=task.spec.module,
             case=task.case,
             settings={
                 "max_time": max(min(wanted, left - overhead), _MIN_TIME),
@@ -432,7 +405,7 @@ class Executor:
         self.done += 1
         if reason != _MEASURED:
             subject = self._subject(task)
-            self._run.append(skipped_record(task.family, task.case, subject, reason, status))
+            self._run.append(skipped_record(task.benchmark, task.case, subject, reason, status))
 
     def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
         """A device did not come up; what an earlier sitting measured on it stands."""
@@ -465,11 +438,6 @@ class Executor:
         left = max(self._deadline - time.monotonic(), 0.0)
         event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
         self._watch(event)
-
-
-def _server(task: Task) -> str:
-    """The program whose workers run a task: a training needs another one than a product."""
-    return family(task.family).server
 
 
 def _meet(barrier: threading.Barrier, timeout: float) -> None:

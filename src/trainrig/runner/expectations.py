@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from trainrig.benchmarks.spec import benchmark, find
 from trainrig.catalog.lookup import find_chip
 from trainrig.errors import TrainrigError
 from trainrig.machine.snapshot import Missing, Snapshot
-from trainrig.measure.family import family
 from trainrig.predict import (
     Published,
     ceiling,
@@ -72,17 +72,14 @@ def expectations(
 def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
     """The claim that is the ceiling of a task on its device."""
     own = of_device(claims, task.target.name, task.target.index)
-    return ceiling(own, task.family, task.case)
+    return ceiling(own, task.benchmark, task.case)
 
 
 def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
-    """The claim that bounds a measured point on its device, if one does.
-
-    A vector's FLOP/s have no ceiling among the claims, its bytes have; of a training
-    step the FLOP/s alone have one.
-    """
-    computes = point.metric == "flop_rate" and point.benchmark in ("matmul", "layer", "step")
-    if not computes and point.metric != "byte_rate":
+    """The claim that bounds a measured point on its device, if one does."""
+    spec = find(point.benchmark)
+    metric = spec.metric(point.case, point.metric) if spec else None
+    if metric is None or not metric.is_claimed:
         return None
     own = of_device(claims, point.device, point.device_index)
     return ceiling(own, point.benchmark, point.case)
@@ -138,12 +135,12 @@ def _good_points(run: RunData, environment: str) -> list[Record]:
 
 def _point(task: Task, environment: str) -> Record:
     """The record that a prediction fills in: which case on which device."""
-    chosen = family(task.family)
-    metric = chosen.metrics(task.case)[0]
+    spec = benchmark(task.benchmark)
+    metric = spec.metrics(task.case)[0]
     return Record(
         kind=Kind.PREDICTED,
-        benchmark=task.family,
-        version=chosen.version,
+        benchmark=spec.name,
+        version=spec.version,
         case=task.case,
         metric=metric.name,
         unit=metric.unit,

@@ -13,25 +13,27 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case, shape
+from trainrig.benchmarks.spec import check_options
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
-from trainrig.measure.matmul import FAMILY, shape
 from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Scalar, Status, case_label
+from trainrig.runner.bench import BenchRequest
 from trainrig.runner.expectations import limit_of
-from trainrig.runner.plan import Block, Task, matmul_case
+from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress
 from trainrig.runner.session import Scene
 from trainrig.runner.targets import Target
-from trainrig.units import format_quantity, format_share, format_time
+from trainrig.units import format_quantity, format_share, format_time, parse_count
 
 MIN_BUDGET = 15.0
 """Seconds: three workers must come up, and the search needs some time of its own."""
 
 CPU_SIZES = (256, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
 GPU_SIZES = tuple(range(512, 16384 + 1, 512))
-DTYPES = {False: ("fp32", "bf16"), True: ("bf16", "fp16")}
+_USUAL_DTYPES = {False: ("fp32", "bf16"), True: ("bf16", "fp16")}
 
 # Of the time that is left: the searches; the rest is for the winners' two fresh workers.
 _SEARCHING = 0.7
@@ -43,39 +45,39 @@ _LOOK_CALLS = 3.5
 _PATIENCE = 10.0
 
 
-def peak_blocks(
-    scene: Scene, targets: Sequence[Target], dtypes: Sequence[str] = (), sizes: Sequence[int] = ()
+def plan_search(
+    scene: Scene, targets: Sequence[Target], request: BenchRequest
 ) -> tuple[Block, ...]:
-    """Search on each target for each dtype, and plan the winners; a block a target.
-
-    ``sizes`` are the sizes of each of the three axes; the usual grid without them.
-    """
+    """Search on each target for each dtype, and plan the winners; a block a target."""
+    sizes = _sizes(request)
     blocks = []
     for number, target in enumerate(targets):
-        chosen = tuple(dtypes) or DTYPES[target.is_gpu]
+        dtypes = request.dtypes or _USUAL_DTYPES[target.is_gpu]
         left = scene.deadline - time.monotonic() - _SETTLING * (len(targets) - number)
         end = time.monotonic() + max(left, 0.0) * _SEARCHING / (len(targets) - number)
-        tasks = _search_target(scene, target, chosen, tuple(sizes), end)
         block = Block(
             targets=(target,),
             name=f"the fastest shapes on {target.label}, in two fresh workers",
-            tasks=tasks,
+            tasks=_search_target(scene, target, dtypes, sizes, end),
             share=1.0 / len(targets),
         )
         blocks.append(block)
     return tuple(blocks)
 
 
-def check_peak(family: str, ops: Sequence[str], budget: float) -> None:
+def check_search(request: BenchRequest, budget: float) -> None:
     """Raises UsageError for what cannot be searched."""
-    if family != "matmul":
-        raise UsageError(f"{family} has no --peak", "trainrig bench matmul --peak")
-    if ops:
-        raise UsageError("matmul has no --op", "choose with --dtype and --size")
     if budget < MIN_BUDGET:
         raise UsageError(
             f"a search for the peak does not fit {budget:g} s", f"give it --budget {MIN_BUDGET:g}s"
         )
+    check_options("matmul", "--dtype", request.dtypes, DTYPES)
+    _sizes(request)
+
+
+def _sizes(request: BenchRequest) -> tuple[int, ...]:
+    """Sizes of each of the three axes; none for the usual grid."""
+    return tuple(parse_count(size, MAX_SIZE) for size in request.sizes)
 
 
 def usual_grid(target: Target, dtype: str, sizes: Sequence[int] = ()) -> Grid:
@@ -123,7 +125,7 @@ def _winner(scene: Scene, target: Target, dtype: str, grid: Grid, found: Found |
 
 def _tell(scene: Scene, task: Task, found: Found) -> str:
     """``bf16 matmul: fastest of 1728 shapes is 256×1536×512 at 430 GFLOPS, 98 % of the claim``."""
-    unit = FAMILY.metrics(task.case)[0].unit
+    unit = BENCHMARK.metrics(task.case)[0].unit
     limit = limit_of(task, scene.claims)
     share = f", {format_share(found.rate / limit.value)} of the claim" if limit else ""
     return (
@@ -147,7 +149,7 @@ def _task(
         }
     return Task(
         target=target,
-        family="matmul",
+        benchmark=BENCHMARK.name,
         case=matmul_case(dtype, *mkn),
         step=f"{dtype} matmul peak",
         required=True,
@@ -181,7 +183,11 @@ class Prober:
         case = matmul_case(self._dtype, *mkn)
         self._scene.watch(Progress(text=f"looking at {case_label(case)}", level="running"))
         request = Request(
-            family="matmul", case=case, settings=self._settings(mkn), timeout=self._timeout(mkn)
+            benchmark=BENCHMARK.name,
+            module=BENCHMARK.module,
+            case=case,
+            settings=self._settings(mkn),
+            timeout=self._timeout(mkn),
         )
         reply = self._worker.run(request)
         self._keep(request, reply)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainrig.analysis.prediction_error import FROM_RATES, part_of
+from trainrig.benchmarks import training
 from trainrig.errors import DataError, TrainrigError
-from trainrig.measure import step
 from trainrig.predict.prediction import CONFIDENCE, Foretold, foretell
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.scenario import Measured
@@ -72,7 +72,7 @@ def predict_training(
     own = _newest(r for r in points if r.device == task.target.name and r.is_usable)
     try:
         rates = rates_of_records(own, task.target.chip)
-        found = foretell(find(str(task.case["model"])), step.layout_of(task.case), rates)
+        found = foretell(find(str(task.case["model"])), training.layout_of(task.case), rates)
     except TrainrigError as error:
         reason = f"no target known: {error.message}"
         missing = bare.replace(id=new_id(), metric="time", unit="s", conditions=FROM_RATES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainrig.benchmarks.labels import case_text
+from trainrig.benchmarks.spec import case_text
 from trainrig.record import Record, Status
 from trainrig.units import format_quantity, format_share
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge import judge, resume_command
+from trainrig.benchmarks.spec import SMALL_BUDGET, Role
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
@@ -28,11 +29,10 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of, limit_of_point
 from trainrig.runner.history import corrections_of
 from trainrig.runner.interrupt import interrupted_once
-from trainrig.runner.plan import SMALL_BUDGET, Block, Task, qualify_plan
+from trainrig.runner.plan import Block, Task, qualify_plan
 from trainrig.runner.predict import predict_training
 from trainrig.runner.progress import Progress, Watcher, describe, nobody
-from trainrig.runner.storage import storage_target, with_storage
-from trainrig.runner.targets import HOST, Target, find_targets
+from trainrig.runner.targets import HOST, Target, disk_target, find_targets
 from trainrig.runner.training import TextShelf, with_training
 from trainrig.runner.view import published_baselines, view_of
 from trainrig.store import RunWriter, create_run, read_run, resume_run
@@ -93,8 +93,8 @@ def qualify(
 
         def plan(scene: Scene) -> Sequence[Block]:
             native = _native_bf16(scene.snapshot)
-            blocks = qualify_plan(scene.targets, budget, native)
-            blocks = with_storage(blocks, storage_target(scene.snapshot, scene.run.path), budget)
+            disk = disk_target(scene.snapshot, scene.run.path)
+            blocks = qualify_plan((*scene.targets, disk), budget, native)
             return with_training(blocks, scene.targets, budget, native, shelf.text(budget, watch))
 
         return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
@@ -156,7 +156,10 @@ def close_run(
 def check_budget(budget: float) -> None:
     """Raises UsageError for a budget that no run can keep."""
     if not MIN_BUDGET <= budget <= MAX_BUDGET:
-        raise UsageError(f"budget of {budget:g} s", "from 5s to 7d; 4m is a good one")
+        which = "small" if budget < MIN_BUDGET else "large"
+        raise UsageError(
+            f"a budget of {budget:g} s is too {which}", "from 5s to 7d; 4m is a good one"
+        )
 
 
 class _Session:
@@ -270,7 +273,7 @@ class _Session:
     def _foretell(self, block: Block) -> None:
         """What a block's training steps should take, by the rates measured so far."""
         for task in block.tasks:
-            if task.family == "step" and not task.skip:
+            if task.spec.role is Role.STEP and not task.skip:
                 self._foretell_step(task)
 
     def _foretell_step(self, task: Task) -> None:
@@ -291,7 +294,7 @@ class _Session:
 
 def _is_of(record: Record, task: Task) -> bool:
     return (
-        record.benchmark == task.family
+        record.benchmark == task.benchmark
         and record.case == task.case
         and record.device == task.target.name
         and record.device_index == task.target.index

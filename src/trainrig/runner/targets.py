@@ -1,15 +1,21 @@
-"""What on this machine is measured: the host, and each GPU that torch may see."""
+"""What is measured: the host, each GPU that torch may see, and the disk under a folder."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
-from trainrig.errors import UsageError
+from trainrig.errors import TrainrigError, UsageError
+from trainrig.machine.disks import name_of, place_of
 from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+from trainrig.measure import fio
+from trainrig.measure.disk_activity import PREFIX, is_disk
+from trainrig.measure.scratch_file import free_bytes, probe
+from trainrig.record import Case
 
 HOST = "cpu"
 
@@ -28,6 +34,18 @@ class Target:
     """What is free on it for operands."""
     chip: Chip | None
     """Its entry in the catalog, where one fits exactly."""
+    notes: Case = field(default_factory=dict, hash=False)
+    """What the conditions of its points say besides."""
+    unusable: str | None = None
+    """Why it cannot be measured."""
+    tool: str = "fio"
+    """What measures a disk: Python where fio cannot be used, another case and indicative only."""
+    tool_note: str = ""
+
+    @property
+    def is_disk(self) -> bool:
+        """Whether it is the disk under a folder."""
+        return is_disk(self.torch_device)
 
     @property
     def is_gpu(self) -> bool:
@@ -48,6 +66,40 @@ def find_targets(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) ->
         visible = []
     found = [_gpu_target(gpu, number) for number, gpu in enumerate(visible)]
     return (*found, _host_target(snapshot))
+
+
+def disk_target(snapshot: Snapshot, folder: Path) -> Target:
+    """The disk under an existing folder."""
+    path = os.path.realpath(folder)
+    place = place_of(path)
+    name, notes = "unknown disk", {}
+    if not isinstance(place, Missing):
+        name = name_of(place, value_or(snapshot.disks, ()))
+        notes = {"mount": place.mount, "filesystem": place.filesystem}
+    free, unusable = 0, None
+    try:
+        free = free_bytes(path)
+        probe(path)
+    except TrainrigError as error:
+        unusable = error.message
+    tool, tool_note = disk_tool()
+    return Target(
+        torch_device=PREFIX + path,
+        name=name,
+        index=None,
+        memory_bytes=free,
+        chip=None,
+        notes=notes,
+        unusable=unusable,
+        tool=tool,
+        tool_note=tool_note,
+    )
+
+
+def disk_tool() -> tuple[str, str]:
+    """What disks are measured with here, and why its numbers are only indicative."""
+    reason = fio.unusable()
+    return ("python", f"one request at a time, by Python: {reason}") if reason else ("fio", "")
 
 
 def choose(targets: Sequence[Target], device: str | None) -> tuple[Target, ...]:

@@ -30,6 +30,7 @@ from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.judge_training import findings_of, verdict_of
 from trainrig.analysis.trained import Trained, counted
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.published.training import baselines, published_for
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
@@ -366,7 +367,7 @@ class TrainRun:
         data_hash = self.texts[outcome.experiment.data]
         target = self._target(outcome.experiment)
         claims = of_device(self.claims, target.name, target.index)
-        outcome.peak = ceiling(claims, "step", {"dtype": outcome.experiment.precision})
+        outcome.peak = ceiling(claims, TRAINING.name, {"dtype": outcome.experiment.precision})
         environment = environment_of(outcome.experiment, self.snapshot)
         records = records_of(outcome, target, data_hash, environment)
         written = [self.run.append(record) for record in records]

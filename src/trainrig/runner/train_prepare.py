@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
+from trainrig.benchmarks.matmul import matmul_case
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import read_manifest
 from trainrig.data.open_batches import open_batches
@@ -24,7 +26,7 @@ from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
 from trainrig.record import Record, Status
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import limit_of_point
-from trainrig.runner.plan import Block, Task, matmul_case
+from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.runner.targets import Target
 from trainrig.store import RunWriter, read_run
@@ -179,8 +181,8 @@ def measure_ceiling(
     size = _MATMUL_SIZE[target.is_gpu]
     task = Task(
         target=target,
-        family="matmul",
-        case=matmul_case(dtype, size, size, size),
+        benchmark=MATMUL.name,
+        case=matmul_case(dtype, size),
         step=f"{dtype} matmul",
     )
     executor = Executor(

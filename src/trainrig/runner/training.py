@@ -15,11 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainrig.benchmarks.spec import SMALL_BUDGET
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.chip import peak
 from trainrig.data.manifest import Manifest
 from trainrig.errors import TrainrigError
-from trainrig.measure import step
-from trainrig.runner.plan import MEMORY_SHARE, SMALL_BUDGET, Block, Task
+from trainrig.runner.plan import MEMORY_SHARE, Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
 from trainrig.train.config import Experiment, case_of, to_dict
@@ -63,7 +64,7 @@ def step_task(target: Target, experiment: Experiment, corpus_sha256: str) -> Tas
     """One step of a training as a task."""
     return Task(
         target=target,
-        family="step",
+        benchmark=TRAINING.name,
         case=case_of(experiment, corpus_sha256),
         step=f"{experiment.precision} training step",
     )
@@ -136,7 +137,7 @@ def _block(
         replace(
             step_task(target, experiment, text.corpus_sha256),
             required=required and number == 0 and not text.left_out,
-            sustained=seconds,
+            seconds=seconds,
             skip=text.reason,
             extra={
                 "experiment": to_dict(experiment.replace(data=folder)),
@@ -193,7 +194,7 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
         for model, batch, seq in sizes
     ]
     room = MEMORY_SHARE * target.memory_bytes
-    fitting = (e for e in found if step.memory(case_of(e, _UNPREPARED)) <= room)
+    fitting = (e for e in found if TRAINING.memory(case_of(e, _UNPREPARED)) <= room)
     return next(fitting, found[-1])
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from trainrig.analysis.judge import judge
 from trainrig.analysis.prediction_error import by_part, calibrate, entries_of, summarise_errors
+from trainrig.benchmarks.training import flops
 from trainrig.errors import DataError
-from trainrig.measure import step
 from trainrig.record import Kind, Limit, Record, Status
 from trainrig.report.prediction_report import ledger_headline
 from trainrig.runner.history import (
@@ -210,7 +210,7 @@ def test_a_damaged_file_corrects_nothing(tmp_path: Path, content: str) -> None:
 
 
 TARGET = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 33, chip=None)
-TASK = Task(target=TARGET, family="step", case=CASE, step="bf16 training step", required=True)
+TASK = Task(target=TARGET, benchmark="step", case=CASE, step="bf16 training step", required=True)
 EXPECTED = record(
     Kind.PREDICTED, None, metric="flop_rate", unit="FLOP/s", status=Status.MISSING,
     reason="no target known", conditions={"step": "bf16 training step", "required": True},
@@ -255,7 +255,7 @@ def test_a_step_of_an_encoder_decoder_is_foretold_with_the_work_that_is_counted(
     told = {one.metric: one for one in predict_training(task, EXPECTED, rates())}
     rate, took = told["flop_rate"].value, told["time"].value
     assert rate and took
-    assert rate * took == pytest.approx(step.flops(case))
+    assert rate * took == pytest.approx(flops(case))
 
 
 def test_another_dtypes_product_foretells_nothing() -> None:

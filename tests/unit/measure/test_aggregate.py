@@ -24,8 +24,8 @@ def reply(seconds: float = 1e-3, **changes: Any) -> Reply:
     return Reply(**{**given, **changes})
 
 
-def attempts(*replies: Reply, family: str = "matmul") -> list[Record]:
-    request = Request(family=family, case=CASES[family], settings={"max_time": 1.0}, timeout=9.0)
+def attempts(*replies: Reply, name: str = "matmul") -> list[Record]:
+    request = Request(benchmark=name, case=CASES[name], settings={"max_time": 1.0}, timeout=9.0)
     return [attempt_record(request, r, SUBJECT, i) for i, r in enumerate(replies, start=1)]
 
 
@@ -64,11 +64,11 @@ def test_two_quiet_workers_that_agree_settle_a_point() -> None:
 
 
 def test_every_metric_of_a_family_becomes_a_point() -> None:
-    rates = point_records(attempts(reply(), reply(), family="vector"))
+    rates = point_records(attempts(reply(), reply(), name="vector"))
     assert [(p.metric, p.unit) for p in rates] == [("byte_rate", "B/s"), ("flop_rate", "FLOP/s")]
     assert rates[0].value == pytest.approx(8000 / 1e-3)
     assert rates[1].value == pytest.approx(1000 / 1e-3)
-    (rate,) = point_records(attempts(reply(), reply(), family="copy"))
+    (rate,) = point_records(attempts(reply(), reply(), name="copy"))
     assert rate.value == pytest.approx(24_000 / 1e-3)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from trainrig.benchmarks.copy import BENCHMARK
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Missing
 from trainrig.measure import buffers, copy
-from trainrig.measure.family import Unsupported
+from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
 
 
@@ -39,9 +40,9 @@ def case(direction: str = "copy", size: int = 80_000, memory: str = "host") -> C
 def test_right_answers_raise_no_alarm(direction: str, size: int) -> None:
     if size == 8:
         with pytest.raises(Unsupported, match="headers"):
-            copy.FAMILY.prepare(case(direction, size), "cpu")
+            copy.prepare(case(direction, size), "cpu")
         return
-    prepared = copy.FAMILY.prepare(case(direction, size), "cpu")
+    prepared = copy.prepare(case(direction, size), "cpu")
     for _ in range(3):
         assert prepared.wrong() is None
         for _ in range(5):
@@ -76,7 +77,7 @@ def test_one_wrong_element_while_timing_is_seen(
     monkeypatch: pytest.MonkeyPatch, direction: str
 ) -> None:
     fault = Fault(monkeypatch, direction)
-    prepared = copy.FAMILY.prepare(case(direction), "cpu")
+    prepared = copy.prepare(case(direction), "cpu")
     assert prepared.wrong() is None
     fault.on = True
     prepared.call()
@@ -94,7 +95,7 @@ def test_one_wrong_element_while_timing_is_seen(
 def test_an_operation_that_does_nothing_is_seen(
     monkeypatch: pytest.MonkeyPatch, direction: str
 ) -> None:
-    prepared = copy.FAMILY.prepare(case(direction), "cpu")
+    prepared = copy.prepare(case(direction), "cpu")
     assert prepared.wrong() is None
     owner, name = {
         "read": (torch, "sum"),
@@ -106,7 +107,7 @@ def test_an_operation_that_does_nothing_is_seen(
 
 
 def test_a_write_of_the_value_before_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = copy.FAMILY.prepare(case("write"), "cpu")
+    prepared = copy.prepare(case("write"), "cpu")
     assert prepared.wrong() is None
     fill = torch.Tensor.fill_
     monkeypatch.setattr(torch.Tensor, "fill_", lambda array, value: fill(array, value - 1.0))
@@ -143,22 +144,22 @@ def test_a_large_copy_is_checked_to_its_last_element(monkeypatch: pytest.MonkeyP
 )
 def test_bytes_are_counted_as_stream_does(direction: str, memory: str, arrays: int) -> None:
     whole = case(direction, 8000, memory)
-    copy.FAMILY.check(whole)
-    (metric,) = copy.FAMILY.metrics(whole)
+    BENCHMARK.check(whole)
+    (metric,) = BENCHMARK.metrics(whole)
     assert (metric.name, metric.unit, metric.amount) == ("byte_rate", "B/s", arrays * 8000)
-    assert copy.FAMILY.memory(whole) >= arrays * 8000
+    assert BENCHMARK.memory(whole) >= arrays * 8000
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "d2d"])
 def test_links_need_a_gpu(direction: str) -> None:
     memory = "device" if direction == "d2d" else "pinned"
     with pytest.raises(Unsupported, match="is for a GPU, not for cpu"):
-        copy.FAMILY.prepare(case(direction, memory=memory), "cpu")
+        copy.prepare(case(direction, memory=memory), "cpu")
 
 
 def test_host_loops_are_not_a_gpus() -> None:
     with pytest.raises(Unsupported, match="is for the host, not for cuda:0"):
-        copy.FAMILY.prepare(case("triad"), "cuda:0")
+        copy.prepare(case("triad"), "cuda:0")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +177,9 @@ def test_host_loops_are_not_a_gpus() -> None:
     ],
 )
 def test_cases_that_are_none(wrong: dict[str, Any]) -> None:
-    copy.FAMILY.check(case())
+    BENCHMARK.check(case())
     with pytest.raises(UsageError):
-        copy.FAMILY.check({**case(), **wrong})
+        BENCHMARK.check({**case(), **wrong})
 
 
 @pytest.mark.gpu
@@ -187,7 +188,7 @@ def test_cases_that_are_none(wrong: dict[str, Any]) -> None:
     ("d2d", "device"),
 ])  # fmt: skip
 def test_links_arrive_whole(direction: str, memory: str) -> None:
-    prepared = copy.FAMILY.prepare(case(direction, 1 << 20, memory), "cuda:0")
+    prepared = copy.prepare(case(direction, 1 << 20, memory), "cuda:0")
     assert prepared.wrong() is None
     for _ in range(5):
         prepared.call()

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainrig.benchmarks.spec import Selection
+from trainrig.benchmarks.storage import BENCHMARK, BLOCK, PAGE, storage_case
 from trainrig.errors import UnavailableError
 from trainrig.machine.snapshot import Missing
 from trainrig.measure import fio, storage
-from trainrig.measure.scratch_file import BLOCK, PAGE
 from trainrig.measure.timing import Settings
-from trainrig.runner.storage import storage_block, storage_cases, storage_target
+from trainrig.runner.plan import tasks_of
+from trainrig.runner.targets import disk_target
 
 SIZE = 4 * BLOCK
 
@@ -80,7 +82,7 @@ def test_the_warm_up_is_left_out_and_latencies_come_from_the_whole_run():
     statuses = [status(read=direction(step * BLOCK * 10, step * 100)) for step in range(1, 11)]
     statuses[-1]["jobs"][0]["read"]["clat_ns"] = {"mean": 1.0, "N": 1, "percentile": percentile}
     samples = storage.samples_of(
-        storage.case_of("read", "fio"), fio.parse(printed(*statuses)), Settings(max_time=3.0)
+        storage_case("read", "fio"), fio.parse(printed(*statuses)), Settings(max_time=3.0)
     )
     assert len(samples.times) == 7
     assert samples.median == pytest.approx(0.01)
@@ -91,7 +93,7 @@ def test_the_warm_up_is_left_out_and_latencies_come_from_the_whole_run():
 def test_a_run_without_a_whole_window_is_refused():
     with pytest.raises(UnavailableError, match="before anything"):
         storage.samples_of(
-            storage.case_of("read", "fio"), fio.parse(printed(status())), Settings(max_time=1.0)
+            storage_case("read", "fio"), fio.parse(printed(status())), Settings(max_time=1.0)
         )
 
 
@@ -152,7 +154,7 @@ def test_counters_of_any_kind_yield_times_or_a_reason(rows):
     for op in ("read", "randread", "fsync"):
         try:
             found = fio.parse(printed(*statuses))
-            samples = storage.samples_of(storage.case_of(op, "fio"), found, Settings(max_time=1.0))
+            samples = storage.samples_of(storage_case(op, "fio"), found, Settings(max_time=1.0))
         except UnavailableError:
             continue
         assert all(0.0 < each < math.inf for each in samples.times)
@@ -196,10 +198,10 @@ def test_an_absent_fio_is_said_and_the_fallback_is_marked(tmp_path, monkeypatch)
     assert fio.unusable() == "fio is not installed"
     with pytest.raises(UnavailableError, match="not installed"):
         fio.run([], 0, 1.0)
-    cases = storage_cases(["read"], SIZE)
-    assert [(case["tool"], case["depth"]) for case in cases] == [("python", 1)]
-    target = storage_target(SimpleNamespace(disks=Missing("")), tmp_path)
-    (task,) = storage_block(target, cases, 1.0, 1.0).tasks
+    target = disk_target(SimpleNamespace(disks=Missing("")), tmp_path)
+    chosen = Selection(ops=["read"], tool=target.tool, tool_note=target.tool_note)
+    (task,) = tasks_of(BENCHMARK, target, BENCHMARK.select(chosen))
+    assert (task.case["tool"], task.case["depth"]) == ("python", 1)
     assert "fio is not installed" in str(task.notes["indicative"])
     assert task.required
 

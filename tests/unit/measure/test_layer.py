@@ -13,12 +13,23 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from trainrig.benchmarks.layer import (
+    BENCHMARK,
+    CODES,
+    LAYERS,
+    PARTS,
+    PASSES,
+    layer_case,
+    layer_shape,
+    layer_tokens,
+    layer_work,
+    part_case,
+)
 from trainrig.errors import UsageError
-from trainrig.measure import layer, layer_check
-from trainrig.measure.family import Unsupported
-from trainrig.measure.layer_blocks import CODES, Runnable, _Names, fresh_state
+from trainrig.measure import layer
+from trainrig.measure.layer_blocks import Runnable, _Names, fresh_state
+from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
-from trainrig.workload.layers import LAYERS, PARTS, PASSES, layer_shape, layer_tokens, layer_work
 
 BOTH = "forward+backward"
 HAVE_THEIRS = importlib.util.find_spec("transformers") is not None
@@ -42,7 +53,7 @@ def case(name: str = "BERT-large layer", **changes: Any) -> Case:
 
 
 def part(name: str, code: str = "trainrig", **changes: Any) -> Case:
-    full = layer.part_case(name, "fp32", 64, code)
+    full = part_case(name, "fp32", 64, code)
     small = {"k": 64, "n": 256, "seq_len": 16, "heads": 4}
     return full | {key: value for key, value in small.items() if key in full} | changes
 
@@ -54,8 +65,8 @@ def needs(code: str) -> None:
 
 def found_by(checked: Case) -> str | None:
     """What is said of an answer before and after two more calls."""
-    layer.FAMILY.check(checked)
-    prepared = layer.FAMILY.prepare(checked, "cpu")
+    BENCHMARK.check(checked)
+    prepared = layer.prepare(checked, "cpu")
     before = prepared.wrong()
     prepared.call()
     prepared.call()
@@ -143,14 +154,14 @@ FAULTS: dict[str, Fault] = {
 def test_planted_faults_are_seen(fault: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In what is measured alone: the reference is built first, and stays right."""
     built: list[Runnable] = []
-    right = layer_check.build
+    right = layer.build
 
     def build(*arguments: Any) -> Runnable:
         runnable = right(*arguments)
         built.append(FAULTS[fault](runnable) if built else runnable)
         return built[-1]
 
-    monkeypatch.setattr(layer_check, "build", build)
+    monkeypatch.setattr(layer, "build", build)
     found = found_by(case(batch_size=4, dtype=dtype))
     assert found is not None
     assert "rounding explains" in found
@@ -159,7 +170,7 @@ def test_planted_faults_are_seen(fault: str, dtype: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["GPT-2 medium block", "T5-large encoder block", "Llama-7B block"])
 def test_a_missing_head_is_seen_in_every_family(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = layer_check.build
+    right = layer.build
     built: list[Runnable] = []
 
     def build(*arguments: Any) -> Runnable:
@@ -169,12 +180,12 @@ def test_a_missing_head_is_seen_in_every_family(name: str, monkeypatch: pytest.M
         built.append(runnable)
         return runnable
 
-    monkeypatch.setattr(layer_check, "build", build)
+    monkeypatch.setattr(layer, "build", build)
     assert "the output is off" in (found_by(case(name, dtype="bf16")) or "")
 
 
 def test_a_call_that_writes_nothing_is_seen() -> None:
-    prepared = layer.FAMILY.prepare(case(), "cpu")
+    prepared = layer.prepare(case(), "cpu")
     assert prepared.wrong() is None
     assert prepared.wrong() is not None
 
@@ -183,7 +194,7 @@ def test_a_call_that_writes_nothing_is_seen() -> None:
 def test_calls_leave_no_garbage(code: str) -> None:
     """A worker does not collect while it measures."""
     needs(code)
-    prepared = layer.FAMILY.prepare(case(code=code), "cpu")
+    prepared = layer.prepare(case(code=code), "cpu")
 
     def tensors() -> int:
         return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
@@ -217,7 +228,7 @@ def counted(chosen: Case) -> int:
 
 def _counted(chosen: Case) -> int:
     with FlopCounterMode(display=False) as counter:
-        layer.FAMILY.prepare(chosen, "cpu").call()
+        layer.prepare(chosen, "cpu").call()
     return int(counter.get_total_flops())
 
 
@@ -244,22 +255,22 @@ def test_the_published_tables_formulas() -> None:
     b, s, h = 64, 128, 1024
     ffn, attention = 16 * b * s * h * h, 8 * b * s * h * h + 4 * b * s * s * h
     for name in ("BERT-large layer", "GPT-2 medium block", "T5-large encoder block"):
-        assert layer_work(layer.layer_case(name, "fp16", "forward", b, s)).flops == ffn + attention
-        both = layer_work(layer.layer_case(name, "fp16", BOTH, b, s)).flops
+        assert layer_work(layer_case(name, "fp16", "forward", b, s)).flops == ffn + attention
+        both = layer_work(layer_case(name, "fp16", BOTH, b, s)).flops
         assert both == 3 * (ffn + attention)
-    decoder = layer.layer_case("T5-large decoder block", "fp16", BOTH, b, s)
+    decoder = layer_case("T5-large decoder block", "fp16", BOTH, b, s)
     assert layer_work(decoder).flops == 3 * (ffn + 2 * attention)
     sizes = {"dense h->4h": ffn / 2, "dense+GELU": ffn / 2, "FFN": ffn}
     for name, flops in (sizes | {"attention block": attention}).items():
-        assert layer_work(layer.part_case(name, "fp16", b * s)).flops == flops
-    activation = layer_work(layer.part_case("dense+GELU", "fp16", b * s)).num_bytes
-    dense = layer_work(layer.part_case("dense h->4h", "fp16", b * s)).num_bytes
+        assert layer_work(part_case(name, "fp16", b * s)).flops == flops
+    activation = layer_work(part_case("dense+GELU", "fp16", b * s)).num_bytes
+    dense = layer_work(part_case("dense h->4h", "fp16", b * s)).num_bytes
     assert activation - dense == 2 * 2 * b * s * 4 * h
 
 
 def test_memory_grows_with_what_is_kept() -> None:
     def memory(**changes: Any) -> int:
-        return layer.FAMILY.memory(case(**{"batch_size": 64, "seq_len": 512, **changes}))
+        return BENCHMARK.memory(case(**{"batch_size": 64, "seq_len": 512, **changes}))
 
     weights = 4 * (4 * 64 * 64 + 2 * 64 * 256)
     activations = 4 * 64 * 512 * (9 * 64 + 2 * 256)
@@ -289,7 +300,7 @@ def test_memory_grows_with_what_is_kept() -> None:
 )
 def test_nonsense_is_refused(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        layer.FAMILY.check({**case(), **changes})
+        BENCHMARK.check({**case(), **changes})
 
 
 def test_a_case_states_all_its_fields_and_no_others() -> None:
@@ -298,18 +309,18 @@ def test_a_case_states_all_its_fields_and_no_others() -> None:
             if field in ("layer", "seq_len", "heads") and "m" in chosen:
                 continue  # without them it is another case
             with pytest.raises(UsageError):
-                layer.FAMILY.check({key: value for key, value in chosen.items() if key != field})
+                BENCHMARK.check({key: value for key, value in chosen.items() if key != field})
     for changes in ({"pass": BOTH}, {"cache": "cold"}, {"m": 65, "seq_len": 16}):
         with pytest.raises(UsageError):
-            layer.FAMILY.check({**part("attention block"), **changes})
+            BENCHMARK.check({**part("attention block"), **changes})
 
 
 def test_what_is_not_there_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(Unsupported, match="transformers is not installed"):
-        layer.FAMILY.prepare(case(code="huggingface"), "cpu")
+        layer.prepare(case(code="huggingface"), "cpu")
     with pytest.raises(Unsupported, match="tf32"):
-        layer.FAMILY.prepare(case(dtype="tf32"), "cpu")
+        layer.prepare(case(dtype="tf32"), "cpu")
 
 
 @pytest.mark.parametrize("name", LAYERS)

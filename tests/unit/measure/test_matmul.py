@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from trainrig.benchmarks.matmul import BENCHMARK
+from trainrig.benchmarks.spec import benchmark
 from trainrig.errors import UsageError
 from trainrig.measure import matmul
-from trainrig.measure.family import Unsupported, family
+from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
 
 SHAPES = [(1, 1, 1), (1, 1, 7), (1, 257, 1), (257, 1, 257), (2, 2, 2), (33, 65, 129), (127, 3, 63)]
@@ -104,7 +106,7 @@ def test_the_words_name_the_row() -> None:
 
 
 def test_a_case_prepares_checks_and_runs() -> None:
-    prepared = matmul.FAMILY.prepare(case(), "cpu")
+    prepared = matmul.prepare(case(), "cpu")
     assert prepared.wrong() is None
     prepared.call()
     assert prepared.wrong() is None
@@ -120,12 +122,12 @@ def test_a_multiplication_that_goes_wrong_is_seen(monkeypatch: pytest.MonkeyPatc
         return out
 
     monkeypatch.setattr(torch, "matmul", faulty)
-    assert "wrong" in str(matmul.FAMILY.prepare(case(), "cpu").wrong())
+    assert "wrong" in str(matmul.prepare(case(), "cpu").wrong())
 
 
 def test_tf32_is_not_for_a_cpu() -> None:
     with pytest.raises(Unsupported, match="tensor cores"):
-        matmul.FAMILY.prepare(case("tf32"), "cpu")
+        matmul.prepare(case("tf32"), "cpu")
 
 
 def test_an_operation_that_torch_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +136,7 @@ def test_an_operation_that_torch_lacks_is_unsupported(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch, "matmul", refuse)
     with pytest.raises(Unsupported, match=r"'addmm' not implemented for this$"):
-        matmul.FAMILY.prepare(case(), "cpu")
+        matmul.prepare(case(), "cpu")
 
 
 def test_no_memory_is_not_taken_for_no_support(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,16 +145,16 @@ def test_no_memory_is_not_taken_for_no_support(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch, "matmul", refuse)
     with pytest.raises(RuntimeError, match="allocate"):
-        matmul.FAMILY.prepare(case(), "cpu")
+        matmul.prepare(case(), "cpu")
 
 
 def test_counts() -> None:
-    assert matmul.FAMILY.work(case("bf16", 2, 3, 5)).flops == 60
-    assert matmul.FAMILY.work(case("bf16", 2, 3, 5)).num_bytes == 2 * (6 + 15 + 10)
-    assert matmul.FAMILY.work(case("int8", 2, 3, 5)).num_bytes == 6 + 15 + 4 * 10
-    assert [m.unit for m in matmul.FAMILY.metrics(case("int8"))] == ["OP/s"]
-    assert [m.name for m in matmul.FAMILY.metrics(case())] == ["flop_rate"]
-    assert matmul.FAMILY.memory(case("fp16", 8, 8, 8)) == 3 * 64 * 2 + 64 * 8
+    assert BENCHMARK.work(case("bf16", 2, 3, 5)).flops == 60
+    assert BENCHMARK.work(case("bf16", 2, 3, 5)).num_bytes == 2 * (6 + 15 + 10)
+    assert BENCHMARK.work(case("int8", 2, 3, 5)).num_bytes == 6 + 15 + 4 * 10
+    assert [m.unit for m in BENCHMARK.metrics(case("int8"))] == ["OP/s"]
+    assert [m.name for m in BENCHMARK.metrics(case())] == ["flop_rate"]
+    assert BENCHMARK.memory(case("fp16", 8, 8, 8)) == 3 * 64 * 2 + 64 * 8
 
 
 @pytest.mark.parametrize(
@@ -169,27 +171,27 @@ def test_counts() -> None:
     ],
 )
 def test_cases_that_are_none(wrong: dict[str, Any]) -> None:
-    matmul.FAMILY.check(case(sustained=True))
+    BENCHMARK.check(case(sustained=True))
     with pytest.raises(UsageError):
-        matmul.FAMILY.check({**case(), **wrong})
+        BENCHMARK.check({**case(), **wrong})
 
 
 def test_families_are_found_by_name() -> None:
-    assert family("matmul") is matmul.FAMILY
-    assert {family(name).name for name in ("matmul", "vector", "copy")} == {
+    assert benchmark("matmul") is BENCHMARK
+    assert {benchmark(name).name for name in ("matmul", "vector", "copy")} == {
         "matmul",
         "vector",
         "copy",
     }
-    with pytest.raises(UsageError, match="unknown family 'matmull'"):
-        family("matmull")
+    with pytest.raises(UsageError, match="unknown benchmark 'matmull'"):
+        benchmark("matmull")
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_timed_calls_that_write_nothing_are_seen(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = matmul.FAMILY.prepare(case(dtype), "cpu")
+    prepared = matmul.prepare(case(dtype), "cpu")
     assert prepared.wrong() is None
     monkeypatch.setattr(torch, "matmul", lambda left, right, out: out)
     prepared.call()
@@ -197,7 +199,7 @@ def test_timed_calls_that_write_nothing_are_seen(
 
 
 def test_garbage_that_the_last_timed_call_left_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = matmul.FAMILY.prepare(case("fp32"), "cpu")
+    prepared = matmul.prepare(case("fp32"), "cpu")
     assert prepared.wrong() is None
     monkeypatch.setattr(torch, "matmul", lambda left, right, out: out.fill_(1.0))
     prepared.call()
@@ -207,7 +209,7 @@ def test_garbage_that_the_last_timed_call_left_is_seen(monkeypatch: pytest.Monke
 def test_an_integer_product_that_is_not_written_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = torch._int_mm(torch.ones(32, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8))
     monkeypatch.setattr(torch, "_int_mm", lambda left, right: kept)
-    prepared = matmul.FAMILY.prepare(case("int8", 32, 64, 32), "cpu")
+    prepared = matmul.prepare(case("int8", 32, 64, 32), "cpu")
     prepared.wrong()
     prepared.call()
     assert prepared.wrong() is not None

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from runner_fakes import HOST, FakeWorker, gpu, quiet
+from trainrig.benchmarks.matmul import shape
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import inspect
-from trainrig.measure.matmul import shape
 from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
@@ -186,8 +186,12 @@ def searched(
         matmul_search, "Worker", lambda device, log: FakeWorker(device, log, answer, [])
     )
     with create_run(tmp_path, "bench", {}) as run:
-        blocks = matmul_search.peak_blocks(scene(run), (HOST,), ("fp32",), (256, 512, 1024))
+        blocks = matmul_search.plan_search(scene(run), (HOST,), wanted("256", "512", "1024"))
     return list(blocks), list(read_run(run.path).records)
+
+
+def wanted(*sizes: str) -> BenchRequest:
+    return BenchRequest(benchmark="matmul", dtypes=("fp32",), sizes=sizes, peak=True)
 
 
 def answer_by(rate: Rate) -> Callable[[str, Request], Reply]:
@@ -234,7 +238,7 @@ def test_a_worker_that_does_not_come_up_costs_the_search_only(
         matmul_search, "Worker", lambda device, log: Dead(device, log, answer_by(waves()), [])
     )
     with create_run(tmp_path, "bench", {}) as run:
-        (block,) = matmul_search.peak_blocks(scene(run), (HOST,), ("fp32",), (256, 512))
+        (block,) = matmul_search.plan_search(scene(run), (HOST,), wanted("256", "512"))
     assert [shape(task.case) for task in block.tasks] == [(256, 256, 256)]
 
 
@@ -264,11 +268,11 @@ def test_a_gpu_has_its_own_grid_within_its_memory() -> None:
 @pytest.mark.parametrize(
     ("request_", "budget", "words"),
     [
-        (BenchRequest(family="vector", peak=True), 60.0, "vector has no --peak"),
-        (BenchRequest(family="matmul", peak=True, ops=("add",)), 60.0, "no --op"),
-        (BenchRequest(family="matmul", peak=True, dtypes=("fp12",)), 60.0, "unknown dtype"),
-        (BenchRequest(family="matmul", peak=True, sizes=("-4",)), 60.0, "not a size"),
-        (BenchRequest(family="matmul", peak=True), 6.0, "does not fit"),
+        (BenchRequest(benchmark="vector", peak=True), 60.0, "vector has no --peak"),
+        (BenchRequest(benchmark="matmul", peak=True, ops=("add",)), 60.0, "no --op"),
+        (BenchRequest(benchmark="matmul", peak=True, dtypes=("fp12",)), 60.0, "unknown --dtype"),
+        (BenchRequest(benchmark="matmul", peak=True, sizes=("-4",)), 60.0, "not a size"),
+        (BenchRequest(benchmark="matmul", peak=True), 6.0, "does not fit"),
     ],
 )
 def test_what_cannot_be_searched_is_said_before_a_run_is_made(

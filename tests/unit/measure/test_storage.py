@@ -22,15 +22,16 @@ import pytest
 
 from machine_fakes import FakeHost
 from runner_fakes import quiet
+from trainrig.benchmarks import storage as storage_spec
+from trainrig.benchmarks.storage import BENCHMARK, BLOCK, PAGE, storage_case
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine.counters import HostConditions
 from trainrig.machine.snapshot import Missing
 from trainrig.measure import disk_activity, fio, scratch_file, storage
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.measure.disk_activity import Moved
-from trainrig.measure.family import SelfTimed, Unsupported
-from trainrig.measure.scratch_file import BLOCK, PAGE, Scratch
-from trainrig.measure.timing import Settings
+from trainrig.measure.scratch_file import Scratch
+from trainrig.measure.timing import SelfTimed, Settings, Unsupported
 from trainrig.measure.worker_main import run_case
 from trainrig.process.worker import Request, Worker
 from trainrig.record import Status
@@ -97,7 +98,13 @@ def test_where_no_nameless_file_can_be_made_the_name_goes_at_once(folder, monkey
 
 
 def ask(case: Any, folder: Path) -> dict[str, Any]:
-    request = {"id": 1, "family": "storage", "case": dict(case), "settings": SHORT}
+    request = {
+        "id": 1,
+        "benchmark": "storage",
+        "module": BENCHMARK.module,
+        "case": dict(case),
+        "settings": SHORT,
+    }
     return run_case(request, f"disk:{folder}")
 
 
@@ -106,7 +113,7 @@ def test_a_full_disk_is_a_reason(folder, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    reply = ask(storage.case_of("read", "python", SIZE), folder)
+    reply = ask(storage_case("read", "python", SIZE), folder)
     assert reply["status"] is Status.FAILED
     assert "no space left on device" in reply["reason"]
 
@@ -114,7 +121,7 @@ def test_a_full_disk_is_a_reason(folder, monkeypatch):
 def test_a_disk_that_is_nearly_full_is_left_alone(folder, monkeypatch):
     free = SimpleNamespace(f_bavail=30 * SIZE // PAGE, f_frsize=PAGE)
     monkeypatch.setattr(os, "statvfs", lambda _: free)
-    reply = ask(storage.case_of("read", "python", SIZE), folder)
+    reply = ask(storage_case("read", "python", SIZE), folder)
     assert reply["status"] is Status.SKIPPED
     assert "more than a fortieth" in reply["reason"]
 
@@ -128,7 +135,7 @@ def test_a_disk_without_direct_io_is_said(folder, monkeypatch):
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", buffered_only)
-    reply = ask(storage.case_of("read", "python", SIZE), folder)
+    reply = ask(storage_case("read", "python", SIZE), folder)
     assert reply["status"] is Status.SKIPPED
     assert "no direct I/O (invalid argument)" in reply["reason"]
 
@@ -138,26 +145,26 @@ def test_a_folder_that_cannot_be_written_is_a_reason(folder, monkeypatch):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "open", read_only)
-    reply = ask(storage.case_of("read", "python", SIZE), folder)
+    reply = ask(storage_case("read", "python", SIZE), folder)
     assert reply["status"] is Status.FAILED
     assert "read-only file system" in reply["reason"]
-    gone = ask(storage.case_of("read", "python", SIZE), folder / "gone")
+    gone = ask(storage_case("read", "python", SIZE), folder / "gone")
     assert "no such file or directory" in gone["reason"]
 
 
 def test_a_slow_disk_is_told_to_take_a_smaller_file(folder, monkeypatch):
     monkeypatch.setattr(scratch_file, "_MAX_LAYOUT_S", 0.0)
-    reply = ask(storage.case_of("read", "python", SIZE), folder)
+    reply = ask(storage_case("read", "python", SIZE), folder)
     assert "only 1.0 MiB written" in reply["reason"]
 
 
 # ---- the fallback and the loader
 
 
-@pytest.mark.parametrize("op", storage.OPS)
+@pytest.mark.parametrize("op", storage_spec.OPS)
 def test_each_operation_is_measured_without_fio(folder, op, monkeypatch):
     monkeypatch.setenv("PATH", str(folder))
-    reply = ask(storage.case_of(op, "python", SIZE), folder)
+    reply = ask(storage_case(op, "python", SIZE), folder)
     assert reply["status"] is Status.OK, reply["reason"]
     assert min(reply["samples"]) > 0.0
     assert reply["conditions"]["clock"] == "host perf_counter"
@@ -171,7 +178,7 @@ def test_writes_that_were_left_out_are_seen(folder, op, monkeypatch):
         return len(data) if lying[0] else real(descriptor, data, place)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    made = storage.FAMILY.prepare(storage.case_of(op, "python", SIZE), f"disk:{folder}")
+    made = storage.prepare(storage_case(op, "python", SIZE), f"disk:{folder}")
     assert made.wrong() is None
     lying[0] = True
     made.call()
@@ -193,8 +200,8 @@ def test_each_operation_does_what_its_name_says(folder, monkeypatch):
     synced, places = [], []
     fsync, read = os.fsync, os.preadv
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
-    case = storage.case_of("fsync", "python", SIZE)
-    prepared = storage.FAMILY.prepare(case, f"disk:{folder}")
+    case = storage_case("fsync", "python", SIZE)
+    prepared = storage.prepare(case, f"disk:{folder}")
     for _ in range(3):
         prepared.call()
     assert len(synced) == 3
@@ -203,21 +210,21 @@ def test_each_operation_does_what_its_name_says(folder, monkeypatch):
         places.append(place)
         return read(file, buffers, place)
 
-    prepared = storage.FAMILY.prepare(storage.case_of("randread", "python", SIZE), f"disk:{folder}")
+    prepared = storage.prepare(storage_case("randread", "python", SIZE), f"disk:{folder}")
     monkeypatch.setattr(os, "preadv", reading)
     for _ in range(SIZE // PAGE):
         prepared.call()
     assert sorted(places) == list(range(0, SIZE, PAGE))
     assert sum(b - a == PAGE for a, b in pairwise(places)) < 20
-    for op, depth in storage.DEPTHS.items():
-        options = storage.fio_options(storage.case_of(op, "fio"))
+    for op, depth in storage_spec.DEPTHS.items():
+        options = storage.fio_options(storage_case(op, "fio"))
         assert (f"--iodepth={depth}" in options) is (op != "fsync")
         assert ("--direct=1" in options) is (op != "fsync")
         assert ("--fsync=1" in options) is (op == "fsync")
 
 
 def test_a_read_that_ends_early_fails_the_case(folder, monkeypatch):
-    made = storage.FAMILY.prepare(storage.case_of("read", "python", SIZE), f"disk:{folder}")
+    made = storage.prepare(storage_case("read", "python", SIZE), f"disk:{folder}")
     monkeypatch.setattr(os, "preadv", lambda *_: 7)
     with pytest.raises(UnavailableError, match="in part"):
         made.call()
@@ -226,7 +233,7 @@ def test_a_read_that_ends_early_fails_the_case(folder, monkeypatch):
 def test_a_loader_that_feeds_other_tokens_is_seen(folder, monkeypatch):
     from trainrig.data.batches import CausalBatches
 
-    made = storage.FAMILY.prepare(storage.case_of("tokens", "loader", SIZE), f"disk:{folder}")
+    made = storage.prepare(storage_case("tokens", "loader", SIZE), f"disk:{folder}")
     assert made.wrong() is None
     real = CausalBatches.__call__
     monkeypatch.setattr(CausalBatches, "__call__", lambda self, step: real(self, step + 1))
@@ -256,21 +263,21 @@ def test_cases_of_one_size_share_a_file_and_another_size_replaces_it(folder):
 )
 def test_cases_that_are_not_storages_are_refused(change):
     with pytest.raises(UsageError):
-        storage.FAMILY.check({**storage.case_of("read", "fio"), **change})
+        BENCHMARK.check({**storage_case("read", "fio"), **change})
 
 
 def test_a_gpu_is_no_disk():
     with pytest.raises(Unsupported, match="a folder on a disk"):
-        storage.FAMILY.prepare(storage.case_of("read", "fio"), "cuda:0")
+        storage.prepare(storage_case("read", "fio"), "cuda:0")
 
 
 # ---- the real fio
 
 
 @pytest.mark.needs("fio")
-@pytest.mark.parametrize("op", storage.IO_OPS)
+@pytest.mark.parametrize("op", storage_spec.IO_OPS)
 def test_each_operation_is_measured_with_fio(folder, op):
-    made = storage.FAMILY.prepare(storage.case_of(op, "fio", SIZE), f"disk:{folder}")
+    made = storage.prepare(storage_case(op, "fio", SIZE), f"disk:{folder}")
     assert isinstance(made, SelfTimed)
     assert made.wrong() is None
     samples = made.sample(Settings(max_time=0.5))
@@ -288,9 +295,10 @@ def test_fio_says_why_it_failed(file):
 
 LONG = """
 import sys
+from trainrig.benchmarks.storage import storage_case
 from trainrig.measure import storage
 from trainrig.measure.timing import Settings
-made = storage.FAMILY.prepare(storage.case_of("read", "fio", 1 << 22), "disk:" + sys.argv[1])
+made = storage.prepare(storage_case("read", "fio", 1 << 22), "disk:" + sys.argv[1])
 print("ready", flush=True)
 made.sample(Settings(max_time=600.0))
 """
@@ -334,8 +342,9 @@ def test_a_disks_worker_measures_and_never_loads_torch(folder, tmp_path):
         "trainrig.measure.worker_main",
     )
     request = Request(
-        family="storage",
-        case=storage.case_of("randread", "fio", SIZE),
+        benchmark="storage",
+        module=BENCHMARK.module,
+        case=storage_case("randread", "fio", SIZE),
         settings={"max_time": 0.3},
         timeout=60.0,
     )
@@ -350,8 +359,14 @@ def test_a_disks_worker_measures_and_never_loads_torch(folder, tmp_path):
 
 
 def points(op: str, *medians: float):
-    case = storage.case_of(op, "fio")
-    request = Request(family="storage", case=case, settings={"max_time": 1.0}, timeout=9.0)
+    case = storage_case(op, "fio")
+    request = Request(
+        benchmark="storage",
+        module=BENCHMARK.module,
+        case=case,
+        settings={"max_time": 1.0},
+        timeout=9.0,
+    )
     subject = Subject(device="virtual disk, ext4", index=None, count=1, environment="e")
     return point_records(
         [

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from trainrig.benchmarks.vector import BENCHMARK, DTYPES, OPS
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Missing
 from trainrig.measure import buffers, vector
-from trainrig.measure.family import Unsupported
+from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
 
 SIZES = (1, 2, 63, 1000, 65537)
@@ -37,20 +38,20 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "last_level_cache_bytes", lambda device: 65536)
 
 
-@pytest.mark.parametrize("dtype", vector.DTYPES)
-@pytest.mark.parametrize("op", vector.OPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 @pytest.mark.usefixtures("small_cache")
 def test_right_answers_raise_no_alarm(op: str, dtype: str, cache: str) -> None:
     for size in SIZES if cache == "hot" else SIZES[3:]:
-        prepared = vector.FAMILY.prepare(case(op, size, cache, dtype), "cpu")
+        prepared = vector.prepare(case(op, size, cache, dtype), "cpu")
         assert prepared.wrong() is None, size
         for _ in range(5):
             prepared.call()
         assert prepared.wrong() is None, size
 
 
-@pytest.mark.parametrize("op", vector.OPS)
+@pytest.mark.parametrize("op", OPS)
 def test_right_answers_of_thirty_seeds(op: str) -> None:
     for seed in range(30):
         torch.manual_seed(seed)
@@ -72,8 +73,8 @@ def test_the_reference_is_the_definition() -> None:
     assert vector.reference("gelu", [x]).tolist() == pytest.approx(gelu)
 
 
-@pytest.mark.parametrize("dtype", vector.DTYPES)
-@pytest.mark.parametrize("op", vector.OPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("place", [0, 17, -1])
 def test_one_wrong_element_is_seen(op: str, dtype: str, place: int) -> None:
     """By two units of its last place, for the exact ones; gelu by what its rounding exceeds."""
@@ -118,7 +119,7 @@ def test_a_fault_while_timing_is_seen(monkeypatch: pytest.MonkeyPatch, cache: st
             out[-1] = 7.0
 
     monkeypatch.setattr(torch, "mul", faulty)
-    prepared = vector.FAMILY.prepare(case(cache=cache), "cpu")
+    prepared = vector.prepare(case(cache=cache), "cpu")
     assert prepared.wrong() is None
     spoil[0] = True
     prepared.call()
@@ -127,7 +128,7 @@ def test_a_fault_while_timing_is_seen(monkeypatch: pytest.MonkeyPatch, cache: st
 
 
 def test_an_operation_that_writes_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = vector.FAMILY.prepare(case(), "cpu")
+    prepared = vector.prepare(case(), "cpu")
     monkeypatch.setattr(torch, "mul", lambda x, factor, out: out)
     assert "1000 wrong elements" in str(prepared.wrong())
 
@@ -138,7 +139,7 @@ def test_cold_calls_rotate_and_hot_ones_stay(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch, "mul", lambda x, factor, out: seen.append(out.data_ptr()))
     for cache, wanted in (("hot", 1), ("cold", -(-4 * 65536 // 8000))):
         seen.clear()
-        prepared = vector.FAMILY.prepare(case(cache=cache), "cpu")
+        prepared = vector.prepare(case(cache=cache), "cpu")
         for _ in range(3 * wanted):
             prepared.call()
         assert len(set(seen)) == wanted
@@ -149,14 +150,14 @@ def test_what_cannot_be_made_cold_says_why(monkeypatch: pytest.MonkeyPatch) -> N
     llc: list[int | Missing] = [Missing("sysfs lists no CPU caches")]
     monkeypatch.setattr(buffers, "last_level_cache_bytes", lambda device: llc[0])
     with pytest.raises(Unsupported, match="no data is sure to be cold: sysfs lists"):
-        vector.FAMILY.prepare(case(cache="cold"), "cpu")
+        vector.prepare(case(cache="cold"), "cpu")
     llc[0] = 1 << 50
     with pytest.raises(Unsupported, match="half of the free memory"):
-        vector.FAMILY.prepare(case(cache="cold"), "cpu")
+        vector.prepare(case(cache="cold"), "cpu")
     llc[0] = 1 << 25
     with pytest.raises(Unsupported, match="their headers would cost more"):
-        vector.FAMILY.prepare(case(size=100, cache="cold"), "cpu")
-    assert vector.FAMILY.prepare(case(size=100), "cpu").wrong() is None
+        vector.prepare(case(size=100, cache="cold"), "cpu")
+    assert vector.prepare(case(size=100), "cpu").wrong() is None
 
 
 def test_a_set_larger_than_the_caches_is_cold_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +167,11 @@ def test_a_set_larger_than_the_caches_is_cold_by_itself(monkeypatch: pytest.Monk
 
 
 def test_counts() -> None:
-    bytes_of = [m.amount for m in vector.FAMILY.metrics(case("add", 1000, dtype="bf16"))]
+    bytes_of = [m.amount for m in BENCHMARK.metrics(case("add", 1000, dtype="bf16"))]
     assert bytes_of == [3 * 1000 * 2, 1000]
-    assert [m.name for m in vector.FAMILY.metrics(case())] == ["byte_rate", "flop_rate"]
-    assert vector.FAMILY.work(case("gelu", 10)).flops == 80
-    assert vector.FAMILY.memory(case(size=10)) == 80 + 320
+    assert [m.name for m in BENCHMARK.metrics(case())] == ["byte_rate", "flop_rate"]
+    assert BENCHMARK.work(case("gelu", 10)).flops == 80
+    assert BENCHMARK.memory(case(size=10)) == 80 + 320
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,6 @@ def test_counts() -> None:
     ],
 )
 def test_cases_that_are_none(wrong: dict[str, Any]) -> None:
-    vector.FAMILY.check(case())
+    BENCHMARK.check(case())
     with pytest.raises(UsageError):
-        vector.FAMILY.check({**case(), **wrong})
+        BENCHMARK.check({**case(), **wrong})

@@ -27,8 +27,16 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
             yield started
 
 
-def run(worker: Worker, family: str, **case: Any) -> Reply:
-    return worker.run(Request(family=family, case=case, settings=QUICK, timeout=60.0))
+def run(worker: Worker, name: str, **case: Any) -> Reply:
+    return worker.run(
+        Request(
+            benchmark=name,
+            module=f"trainrig.measure.{name}",
+            case=case,
+            settings=QUICK,
+            timeout=60.0,
+        )
+    )
 
 
 def test_it_says_what_it_runs_on(worker: Worker) -> None:
@@ -76,7 +84,7 @@ def test_what_does_not_run_here_is_skipped(
 def test_a_family_that_there_is_not_fails_with_its_reason(worker: Worker) -> None:
     reply = run(worker, "matmull")
     assert reply.status is Status.FAILED
-    assert "unknown family 'matmull'" in str(reply.reason)
+    assert "No module named 'trainrig.measure.matmull'" in str(reply.reason)
 
 
 def test_process_one_is_a_parent_like_any_other() -> None:

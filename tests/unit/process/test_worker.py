@@ -30,7 +30,7 @@ QUICK = {"max_time": 0.02}
 
 
 def ask(family: str, timeout: float = 20.0, *, hold: bool = False) -> Request:
-    return Request(family=family, case={}, settings=QUICK, timeout=timeout, hold=hold)
+    return Request(benchmark=family, case={}, settings=QUICK, timeout=timeout, hold=hold)
 
 
 @pytest.fixture(autouse=True)
@@ -247,7 +247,7 @@ from trainrig.process.worker import Request, Worker
 worker = Worker("cpu", Path(sys.argv[1]), command=sys.argv[2:])
 worker.wait_ready()
 print(worker._process.pid, flush=True)
-worker.run(Request(family="hang", case={}, settings={"max_time": 1.0}, timeout=600.0))
+worker.run(Request(benchmark="hang", case={}, settings={"max_time": 1.0}, timeout=600.0))
 """
 
 

@@ -18,7 +18,7 @@ from trainrig.analysis.match import join
 from trainrig.analysis.run_summary import device_names, missing, summarise, verdict_of
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls, largest_gap
-from trainrig.benchmarks.labels import case_text
+from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
 from trainrig.report import document as doc
 from trainrig.report.run_report import MAX_ROWS, metric_text, run_document

@@ -27,7 +27,7 @@ def trainrig(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["tensor"], "family"),
+        (["tensor"], "benchmark"),
         (["step"], "step"),
         (["matmul", "--dtype", "fp12"], "fp12"),
         (["matmul", "--size", "0"], "size"),
@@ -44,7 +44,7 @@ def trainrig(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["matmul", "--device", "cuda:99", "--size", "128"], "cuda:99"),
         (["matmul", "--budget", "1s"], "budget"),
         (["vector", "--peak"], "peak"),
-        ([], "FAMILY"),
+        ([], "BENCHMARK"),
     ],
     ids=" ".join,
 )
@@ -76,4 +76,4 @@ def test_what_is_asked_for_is_measured(tmp_path: Path):
 
 def test_a_device_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match="no such device"):
-        bench(BenchRequest(family="matmul", device="cuda:7"), budget=5.0, out=tmp_path)
+        bench(BenchRequest(benchmark="matmul", device="cuda:7"), budget=5.0, out=tmp_path)

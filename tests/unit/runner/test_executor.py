@@ -8,16 +8,22 @@ from dataclasses import replace
 import pytest
 
 from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
-from trainrig.measure.family import family
+from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
+from trainrig.benchmarks.matmul import matmul_case
+from trainrig.benchmarks.spec import PlannedCase, benchmark
 from trainrig.process.worker import Reply
 from trainrig.record import Status
 from trainrig.runner.executor import Executor
-from trainrig.runner.plan import Block, Task, matmul_case, qualify_plan, together
+from trainrig.runner.plan import Block, Task, at_once, qualify_plan
 from trainrig.store import create_run, read_run
+
+PRODUCT = PlannedCase(case=matmul_case("fp16", 512), step="fp16 matmul")
 
 
 def task(size=256, target=HOST, **changes):
-    made = Task(target=target, family="matmul", case=matmul_case("fp32", size), step="fp32 matmul")
+    made = Task(
+        target=target, benchmark="matmul", case=matmul_case("fp32", size), step="fp32 matmul"
+    )
     return replace(made, **changes)
 
 
@@ -56,7 +62,7 @@ class Bench:
 
 
 def by_flops(device, request):
-    flops = family(request.family).work(request.case).flops
+    flops = benchmark(request.benchmark).work(request.case).flops
     return quiet(flops / 1e12)
 
 
@@ -214,7 +220,7 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
     monkeypatch.setattr("trainrig.runner.executor.time", clock)
 
     def run(device, request):
-        work = family(request.family).work(request.case)
+        work = benchmark(request.benchmark).work(request.case)
         call = max(work.flops, work.num_bytes) / speed
         clock.now += min(max(request.settings["max_time"], 4.0 * call), request.timeout)
         if 4.0 * call > request.timeout:
@@ -233,7 +239,7 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
 def test_several_devices_start_together_and_are_marked_so(tmp_path):
     cards = (gpu(0), gpu(1))
     bench = Bench(tmp_path, by_flops)
-    bench.executor.run_block(together(cards, [matmul_case("fp16", 512)]), 30.0)
+    bench.executor.run_block(at_once(MATMUL, cards, [PRODUCT]), 30.0)
     assert all(request.hold for _, request in bench.asked)
     assert [(record.device_index, record.device_count) for record in bench.points()] == [
         (0, 2),
@@ -248,7 +254,7 @@ def test_one_dead_device_does_not_hold_up_the_others(tmp_path):
         return by_flops(device, request)
 
     bench = Bench(tmp_path, answer)
-    bench.executor.run_block(together((gpu(0), gpu(1)), [matmul_case("fp16", 512)]), 30.0)
+    bench.executor.run_block(at_once(MATMUL, (gpu(0), gpu(1)), [PRODUCT]), 30.0)
     assert [record.status for record in bench.points()] == [Status.OK, Status.FAILED]
 
 
@@ -264,7 +270,7 @@ def test_a_small_budget_spends_itself_on_required_steps_first():
     (only,) = qualify_plan([HOST], 5.0)
     required = [task.required for task in only.tasks]
     assert required == sorted(required, reverse=True)
-    assert {task.family for task in only.tasks if task.required} == {"matmul", "vector", "copy"}
+    assert {task.benchmark for task in only.tasks if task.required} == {"matmul", "vector", "copy"}
 
 
 def test_shares_of_a_plan_add_up_to_the_whole():
@@ -275,12 +281,12 @@ def test_shares_of_a_plan_add_up_to_the_whole():
 
 def test_a_machine_with_gpus_measures_the_hosts_memory_and_not_its_arithmetic():
     host = [t for b in qualify_plan([gpu(0), HOST], 240.0) for t in b.tasks if t.target == HOST]
-    assert {task.family for task in host} == {"copy"}
+    assert {task.benchmark for task in host} == {"copy"}
 
 
 def test_every_planned_case_is_one_of_its_familys():
     for planned in (b for b in qualify_plan([gpu(0), HOST], 240.0)):
         for one in planned.tasks:
-            family(one.family).check(one.case)
+            benchmark(one.benchmark).check(one.case)
     for one in qualify_plan([HOST], 240.0)[0].tasks:
-        family(one.family).check(one.case)
+        benchmark(one.benchmark).check(one.case)

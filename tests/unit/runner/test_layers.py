@@ -14,18 +14,23 @@ from report_views import claimed, point
 from runner_fakes import HOST, gpu, quiet
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import build_waterfalls
-from trainrig.benchmarks.labels import case_text
+from trainrig.benchmarks.layer import (
+    OPS,
+    PARTS,
+    gpu_cases,
+    host_cases,
+    layer_case,
+    layer_work,
+    part_case,
+)
+from trainrig.benchmarks.spec import Selection, benchmark, case_text
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
-from trainrig.measure.family import family
-from trainrig.measure.layer import layer_case, part_case
 from trainrig.predict import Published, expect
 from trainrig.record import Case, Kind, Record, Status
 from trainrig.runner.executor import Pace
-from trainrig.runner.layers import OPS, asked_cases, gpu_cases, host_cases
 from trainrig.runner.plan import Task, qualify_plan
 from trainrig.stats import launch_bound
-from trainrig.workload.layers import PARTS, layer_work
 
 BOTH = "forward+backward"
 CARD = "RTX 4090"
@@ -40,7 +45,7 @@ def published_rate(wanted: Case, device: str = CARD) -> list[float]:
 def test_every_published_layer_of_theirs_can_be_measured() -> None:
     assert len(THEIRS) > 250
     for record in THEIRS:
-        family("layer").check(record.case)
+        benchmark("layer").check(record.case)
         assert record.case["code"] == "huggingface"
     others = {r.case["layer"] for r in published_for("layer") if "code" not in r.case}
     assert all(
@@ -90,7 +95,7 @@ def test_the_published_rows_of_equal_times_are_launch_bound() -> None:
 
 
 def layers_of(blocks: Any) -> list[Task]:
-    return [task for block in blocks for task in block.tasks if task.family == "layer"]
+    return [task for block in blocks for task in block.tasks if task.benchmark == "layer"]
 
 
 def test_one_telling_case_is_required() -> None:
@@ -110,7 +115,7 @@ def test_one_telling_case_is_required() -> None:
     cases = [json.dumps(task.case, sort_keys=True) for task in on_gpu]
     assert len(cases) == len(set(cases))
     for task in on_gpu + host:
-        family("layer").check(task.case)
+        benchmark("layer").check(task.case)
 
 
 def test_small_budgets_and_hosts_of_gpus_go_without() -> None:
@@ -121,7 +126,7 @@ def test_small_budgets_and_hosts_of_gpus_go_without() -> None:
 def test_what_does_not_fit_is_refused_before_it_starts() -> None:
     def fits(batch: int, memory: int) -> bool:
         case = layer_case("BERT-large layer", "fp16", BOTH, batch, 512, "huggingface")
-        return Task(target=gpu(0, memory), family="layer", case=case, step="x").fits_memory
+        return Task(target=gpu(0, memory), benchmark="layer", case=case, step="x").fits_memory
 
     assert fits(32, 24 << 30)
     assert not fits(128, 24 << 30)
@@ -130,10 +135,10 @@ def test_what_does_not_fit_is_refused_before_it_starts() -> None:
 
 def test_the_pace_of_a_layer_is_learned_by_code() -> None:
     pace = Pace()
-    ours = Task(target=HOST, family="layer", case=host_cases(["fp32"])[0], step="x")
+    ours = Task(target=HOST, benchmark="layer", case=host_cases(["fp32"])[0], step="x")
     theirs = Task(
         target=HOST,
-        family="layer",
+        benchmark="layer",
         case={**ours.case, "code": "huggingface", "attention": "plain"},
         step="x",
     )
@@ -183,8 +188,13 @@ def test_published_layers_are_a_target_for_the_same_case_and_card_alone() -> Non
 # ---------------------------------------------------------------- bench
 
 
+def selected(ops: list[str], sizes: list[str], dtypes: list[str]) -> list[Case]:
+    selection = Selection(ops=ops, sizes=sizes, dtypes=dtypes)
+    return [planned.case for planned in benchmark("layer").select(selection)]
+
+
 def test_what_is_asked_for_is_planned() -> None:
-    cases = asked_cases(["gpt2-medium", "ffn"], ["4x64", "2×32"], ["bf16"])
+    cases = selected(["gpt2-medium", "ffn"], ["4x64", "2×32"], ["bf16"])
     assert len(cases) == 2 * (2 * 2 + 2)
     assert {(c["batch_size"], c["seq_len"]) for c in cases if "batch_size" in c} == {
         (4, 64),
@@ -193,14 +203,14 @@ def test_what_is_asked_for_is_planned() -> None:
     assert {c["m"] for c in cases if "m" in c} == {256, 64}
     assert {c["code"] for c in cases} == {"trainrig", "huggingface"}
     for op in OPS:
-        for case in asked_cases([op], ["3x40"], ["fp32"]):
-            family("layer").check(case)
+        for case in selected([op], ["3x40"], ["fp32"]):
+            benchmark("layer").check(case)
 
 
 @pytest.mark.parametrize("size", ["64", "x", "64x", "0x5", "2x2x2", "1x99999999", "axb", "-1x5"])
 def test_sizes_that_are_none_are_refused(size: str) -> None:
     with pytest.raises(UsageError):
-        asked_cases([], [size], [])
+        selected([], [size], [])
 
 
 def test_bench_measures_a_layer(tmp_path: Path) -> None:

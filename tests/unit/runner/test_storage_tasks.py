@@ -13,17 +13,15 @@ import pytest
 
 from machine_fakes import FakeHost
 from runner_fakes import HOST, FakeWorker, quiet
+from trainrig.benchmarks.storage import BENCHMARK, BLOCK, OPS
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine.disks import MountPoint, name_of, place_of
 from trainrig.machine.snapshot import Disk, Missing, Mount
-from trainrig.measure.scratch_file import BLOCK
-from trainrig.measure.storage import OPS
 from trainrig.record import Kind, Record, Status
-from trainrig.runner import storage
+from trainrig.runner import targets
 from trainrig.runner.bench import BenchRequest, bench
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import qualify_plan
-from trainrig.runner.storage import storage_target, with_storage
 from trainrig.store import create_run, find_runs, read_run
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -92,16 +90,16 @@ def test_the_device_is_the_disks_model_and_the_file_system(disks, name):
 
 
 def target(folder: Path):
-    return storage_target(SimpleNamespace(disks=Missing("")), folder)  # type: ignore[arg-type]
+    return targets.disk_target(SimpleNamespace(disks=Missing("")), folder)  # type: ignore[arg-type]
 
 
 def plan(folder: Path, budget: float):
-    return with_storage(qualify_plan([HOST], budget), target(folder), budget)
+    return qualify_plan([HOST, target(folder)], budget)
 
 
 @pytest.fixture
 def direct(monkeypatch) -> None:
-    monkeypatch.setattr(storage, "probe", lambda folder: None)
+    monkeypatch.setattr(targets, "probe", lambda folder: None)
 
 
 @pytest.mark.usefixtures("direct")
@@ -111,8 +109,8 @@ def test_storage_takes_its_share_and_no_more(tmp_path, budget):
     assert sum(block.share for block in (*others, last)) == pytest.approx(1.0)
     assert [task.case["op"] for task in last.tasks] == list(OPS)
     assert [task.required for task in last.tasks] == [True, True, False, False, False]
-    assert last.share <= storage.SHARE
-    assert all(0.5 <= task.sustained <= 3.0 for task in last.tasks)
+    assert last.share <= BENCHMARK.max_share
+    assert all(0.5 <= task.seconds <= 3.0 for task in last.tasks)
     assert not any("sustained" in task.case for task in last.tasks)
 
 
@@ -125,10 +123,10 @@ def test_small_budgets_leave_it_out_with_one_record(tmp_path):
 
 @pytest.mark.usefixtures("direct")
 def test_the_file_shrinks_with_the_free_space(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "free_bytes", lambda _: 40 * 64 * BLOCK)
+    monkeypatch.setattr(targets, "free_bytes", lambda _: 40 * 64 * BLOCK)
     *_, last = plan(tmp_path, 240.0)
     assert {task.case["bytes"] for task in last.tasks} == {64 * BLOCK}
-    monkeypatch.setattr(storage, "free_bytes", lambda _: 40 * 10 * BLOCK)
+    monkeypatch.setattr(targets, "free_bytes", lambda _: 40 * 10 * BLOCK)
     *_, last = plan(tmp_path, 240.0)
     assert [task.skip for task in last.tasks] == ["too little space is free to measure with"]
 
@@ -137,7 +135,7 @@ def test_a_disk_without_direct_io_is_left_out_and_not_required(tmp_path, monkeyp
     def refuse(folder):
         raise UnavailableError("it has no direct I/O")
 
-    monkeypatch.setattr(storage, "probe", refuse)
+    monkeypatch.setattr(targets, "probe", refuse)
     (task,) = plan(tmp_path, 240.0)[-1].tasks
     assert (task.skip, task.required) == ("it has no direct I/O", False)
 
@@ -187,14 +185,14 @@ def test_points_say_where_the_file_lay(tmp_path):
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (BenchRequest(family="storage", ops=("trim",)), "unknown --op 'trim'"),
-        (BenchRequest(family="storage", sizes=("4GiB",)), "not a size"),
-        (BenchRequest(family="storage", sizes=("1000",)), "storage size 1000"),
-        (BenchRequest(family="storage", dtypes=("fp32",)), "no --dtype"),
-        (BenchRequest(family="storage", device="cpu"), "no --device"),
-        (BenchRequest(family="storage", path=Path("/nowhere/at/all")), "no such folder"),
-        (BenchRequest(family="storage", peak=True), "no --peak"),
-        (BenchRequest(family="matmul", path=Path("/tmp")), "matmul has no --path"),
+        (BenchRequest(benchmark="storage", ops=("trim",)), "unknown --op 'trim'"),
+        (BenchRequest(benchmark="storage", sizes=("4GiB",)), "not a size"),
+        (BenchRequest(benchmark="storage", sizes=("1000",)), "storage size 1000"),
+        (BenchRequest(benchmark="storage", dtypes=("fp32",)), "no --dtype"),
+        (BenchRequest(benchmark="storage", device="cpu"), "no --device"),
+        (BenchRequest(benchmark="storage", path=Path("/nowhere/at/all")), "no such folder"),
+        (BenchRequest(benchmark="storage", peak=True), "no --peak"),
+        (BenchRequest(benchmark="matmul", path=Path("/tmp")), "matmul has no --path"),
     ],
 )
 def test_nonsense_is_refused_before_anything_is_written(tmp_path, request_, words):

@@ -16,18 +16,19 @@ from runner_fakes import HOST, FakeWorker, gpu, quiet
 from trainrig.analysis.judge import judge
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import build_waterfalls
+from trainrig.benchmarks import training as step
+from trainrig.benchmarks.layer import host_cases
+from trainrig.benchmarks.matmul import matmul_case
+from trainrig.benchmarks.spec import benchmark
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
-from trainrig.measure import step
 from trainrig.measure import worker_main as measure_serve
-from trainrig.measure.family import family
 from trainrig.process.worker import Reply, Request, parse_reply
 from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
 from trainrig.runner import training
 from trainrig.runner.executor import Executor, Pace
 from trainrig.runner.expectations import expectations
-from trainrig.runner.layers import host_cases
-from trainrig.runner.plan import MEMORY_SHARE, Block, Task, matmul_case, qualify_plan
+from trainrig.runner.plan import MEMORY_SHARE, Block, Task, qualify_plan
 from trainrig.runner.progress import nobody
 from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
 from trainrig.store import create_run, read_run
@@ -41,7 +42,7 @@ READY = Text(folder=Path("/somewhere"), corpus_sha256="0123456789")
 
 
 def steps_of(blocks: Any) -> list[Task]:
-    return [task for block in blocks for task in block.tasks if task.family == "step"]
+    return [task for block in blocks for task in block.tasks if task.benchmark == "step"]
 
 
 def planned(budget: float, *targets: Any, native: bool = True, text: Text = READY) -> Any:
@@ -55,16 +56,16 @@ def planned(budget: float, *targets: Any, native: bool = True, text: Text = READ
 @pytest.mark.parametrize("budget", [60.0, 120.0, 240.0, 3600.0])
 def test_training_comes_last_and_takes_its_share(budget: float) -> None:
     blocks = planned(budget)
-    assert [task.family for task in blocks[-1].tasks] == ["step"] * len(blocks[-1].tasks)
+    assert [task.benchmark for task in blocks[-1].tasks] == ["step"] * len(blocks[-1].tasks)
     assert steps_of(blocks[:-1]) == []
     assert sum(block.share for block in blocks) == pytest.approx(1.0)
     assert 0.0 < blocks[-1].share <= SHARE + 1e-9
     first, *others = blocks[-1].tasks
     assert first.required and not any(task.required for task in others)
     assert first.case["precision"] == "bf16"
-    assert 2.0 <= first.sustained <= 8.0
+    assert 2.0 <= first.seconds <= 8.0
     for task in blocks[-1].tasks:
-        family("step").check(task.case)
+        benchmark("step").check(task.case)
         shape = check(from_dict(task.extra["experiment"]))
         assert shape.vocab >= 8192  # of the tokenizer that the text is prepared with
 
@@ -109,8 +110,8 @@ def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
     assert "1 of 3 GPUs" in (found[1].skip or "")
     blocks = planned(600.0, gpu(0), gpu(1), other, HOST)
     assert [t.target.index for t in steps_of(blocks) if t.required] == [0, 2, 1]
-    assert sum(b.share for b in blocks if b.tasks[0].family == "step") <= SHARE + 1e-9
-    assert all(b.share * 600.0 > 2 * b.tasks[0].sustained for b in blocks[-3:])
+    assert sum(b.share for b in blocks if b.tasks[0].benchmark == "step") <= SHARE + 1e-9
+    assert all(b.share * 600.0 > 2 * b.tasks[0].seconds for b in blocks[-3:])
 
 
 def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
@@ -121,14 +122,14 @@ def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
 
 def test_a_layer_and_a_step_are_guessed_from_the_products_of_their_dtype() -> None:
     pace = Pace()
-    layer = Task(target=HOST, family="layer", case=host_cases(["bf16"])[0], step="x")
+    layer = Task(target=HOST, benchmark="layer", case=host_cases(["bf16"])[0], step="x")
     slow = pace.call_time(layer)
     (task, *_) = steps_of(planned(240.0))
-    product = Task(target=HOST, family="matmul", case=matmul_case("bf16", 1024), step="x")
+    product = Task(target=HOST, benchmark="matmul", case=matmul_case("bf16", 1024), step="x")
     pace.learn(product, quiet(2 * 1024**3 / 300e9))
     assert pace.call_time(task) == pytest.approx(step.flops(task.case) / 150e9, rel=0.01)
     assert pace.call_time(layer) < slow / 2
-    other = Task(target=HOST, family="layer", case=host_cases(["fp32"])[0], step="x")
+    other = Task(target=HOST, benchmark="layer", case=host_cases(["fp32"])[0], step="x")
     assert pace.call_time(other) == pytest.approx(slow)
     pace.learn(task, quiet(5.0))
     assert pace.call_time(task) == pytest.approx(5.0, rel=0.01)
@@ -255,13 +256,13 @@ def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
     return replace(
         step_task(HOST, experiment, "0123456789"),
         required=True,
-        sustained=seconds,
+        seconds=seconds,
         extra={**planned_one.extra, "experiment": training.to_dict(experiment)},
     )
 
 
 def in_process(device: str, log: Path, server: str) -> FakeWorker:
-    assert server == step.SERVER
+    assert server == step.PROGRAM
     return InProcess(device, log, lambda *_: quiet(1.0), [])
 
 
@@ -276,7 +277,7 @@ def test_a_training_step_becomes_a_level_below_the_matmul(
     headline = points["flop_rate"]
     assert headline.status is Status.OK, headline.reason
     assert headline.value and headline.value > 0
-    assert {f"time.{part}" for part in step.PARTS} <= points.keys()
+    assert {f"time.{part}" for part in (*step.PARTS, step.OTHER)} <= points.keys()
     attempts = [record for record in records if record.attempt is not None]
     assert [record.attempt for record in attempts] == [1, 2]
     # Two processes train the first steps alike, and both learn.
@@ -385,7 +386,7 @@ def test_nan_in_the_loss_is_a_wrong_answer_and_fails_the_machine(
 def test_a_worker_stops_when_its_time_is_over(data: Path) -> None:
     task = tiny(data)
     request = Request(
-        family="step",
+        benchmark="step",
         case=task.case,
         settings={"max_time": 0.05},
         timeout=60.0,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from trainrig.benchmarks.spec import benchmark
+from trainrig.benchmarks.training import FIELDS, memory
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.measure import step
-from trainrig.measure.family import Unsupported, family
 from trainrig.train.config import (
     Cosine,
     Experiment,
@@ -21,7 +21,7 @@ from trainrig.train.config import (
 )
 from trainrig.workload import find, model_flops, parameters
 
-FAMILY = family("step")
+STEP = benchmark("step")
 
 
 def test_an_experiment_is_stored_and_read_back() -> None:
@@ -108,9 +108,9 @@ def case(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_case_has_the_family_fields_and_the_hash() -> None:
-    assert set(case()) == step.FIELDS
+    assert set(case()) == FIELDS
     assert case()["data"] == "01234567"
-    FAMILY.check(case())
+    STEP.check(case())
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_the_case_has_the_family_fields_and_the_hash() -> None:
 )
 def test_odd_cases_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        FAMILY.check(case(**change))
+        STEP.check(case(**change))
 
 
 def test_flops_are_the_workloads_and_grow_with_accumulation() -> None:
     flops = model_flops(find("gpt2-small-cpu"), 8, 256)
-    assert FAMILY.work(case()).flops == flops
-    assert FAMILY.work(case(grad_accum=3)).flops == 3 * flops
-    assert FAMILY.work(case(recompute="full")).flops == flops
+    assert STEP.work(case()).flops == flops
+    assert STEP.work(case(grad_accum=3)).flops == 3 * flops
+    assert STEP.work(case(recompute="full")).flops == flops
 
 
 def test_a_t5_step_counts_what_its_decoder_writes() -> None:
@@ -151,7 +151,7 @@ def test_a_t5_step_counts_what_its_decoder_writes() -> None:
         model.loss(read, labels).backward()
     asked = case(model=t5, batch_size=2, seq_len=96)
     assert labels.shape == (2, 22)
-    assert FAMILY.work(asked).flops == counter.get_total_flops()
+    assert STEP.work(asked).flops == counter.get_total_flops()
     record = Record(
         kind=Kind.MEASURED, benchmark="step", case=asked, metric="flop_rate", unit="FLOP/s"
     )
@@ -161,7 +161,7 @@ def test_a_t5_step_counts_what_its_decoder_writes() -> None:
 
 
 def test_rates_follow_from_the_time() -> None:
-    metrics = {metric.name: metric for metric in FAMILY.metrics(case(grad_accum=2))}
+    metrics = {metric.name: metric for metric in STEP.metrics(case(grad_accum=2))}
     assert metrics["sample_rate"].of(2.0) == 8.0
     assert metrics["token_rate"].of(2.0) == 8.0 * 256
     assert metrics["time"].of(2.0) == 2.0
@@ -170,18 +170,11 @@ def test_rates_follow_from_the_time() -> None:
 
 def test_memory_grows_with_the_batch_and_shrinks_with_recomputation() -> None:
     weights = 16 * parameters(find("gpt2-small-cpu")).total
-    none, selective, full = (
-        step.memory(case(recompute=how)) for how in ("none", "selective", "full")
-    )
+    none, selective, full = (memory(case(recompute=how)) for how in ("none", "selective", "full"))
     assert weights < full < selective < none
-    twice = step.memory(case(batch_size=16))
-    assert twice - none == step.memory(case(batch_size=24)) - twice > 0
-    assert 1.0 < step.memory(case(batch_size=16, grad_accum=4)) / twice < 1.05
-
-
-def test_a_step_is_not_timed_by_the_loop() -> None:
-    with pytest.raises(Unsupported, match=r"trainrig\.train\.serve"):
-        FAMILY.prepare(case(), "cpu")
+    twice = memory(case(batch_size=16))
+    assert twice - none == memory(case(batch_size=24)) - twice > 0
+    assert 1.0 < memory(case(batch_size=16, grad_accum=4)) / twice < 1.05
 
 
 def test_compile_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trainrig.benchmarks.spec import Role, role_of
 from trainrig.catalog.chip import Chip
 from trainrig.errors import UnavailableError
 from trainrig.predict.rates import Attention, Direction, Rates, Stream
@@ -47,7 +48,7 @@ def rates_of_records(records: Iterable[Record], chip: Chip | None = None, **plac
     points = [r for r in records if r.is_point and r.status is Status.OK and r.value]
     if chip is None:
         return _without_chip(points)
-    near = [r for r in points if r.device in (chip.name, None) or r.benchmark == "storage"]
+    near = [r for r in points if r.device in (chip.name, None) or role_of(r.benchmark) is Role.DISK]
     rule = rates_of_chip(chip, **places)
     return _with_links(_with_streams(_with_products(rule, _quietest(near)), near), near)
 
@@ -59,18 +60,18 @@ def _quietest(points: Iterable[Record]) -> list[Record]:
     return quiet or points
 
 
-def _of(points: Iterable[Record], benchmark: str, metric: str, **case: Any) -> list[Record]:
+def _of(points: Iterable[Record], role: Role, metric: str, **case: Any) -> list[Record]:
     """Points of one kind on one device, the undisturbed ones where there are any."""
     return _quietest(
         r
         for r in points
-        if (r.benchmark, r.metric, r.device_count) == (benchmark, metric, 1)
+        if (role_of(r.benchmark), r.metric, r.device_count) == (role, metric, 1)
         and all(r.case.get(key) == value for key, value in case.items())
     )
 
 
 def _products(points: Iterable[Record], dtype: str) -> list[Record]:
-    found = _of(points, "matmul", "flop_rate", dtype=dtype)
+    found = _of(points, Role.PRODUCT, "flop_rate", dtype=dtype)
     return [r for r in found if all(r.case.get(axis) for axis in ("m", "k", "n"))]
 
 
@@ -169,16 +170,16 @@ def _streamed(points: list[Record]) -> list[Record]:
 
     Their harmonic mean counts, since a step does all of them.
     """
-    found = _of(points, "vector", "byte_rate", cache="cold")
+    found = _of(points, Role.STREAM, "byte_rate", cache="cold")
     if found:
         return found
-    return [r for way in _COPIES for r in _of(points, "copy", "byte_rate", direction=way)]
+    return [r for way in _COPIES for r in _of(points, Role.TRANSFER, "byte_rate", direction=way)]
 
 
 def _with_links(rates: Rates, points: list[Record]) -> Rates:
     found = {
-        "host_link": _of(points, "copy", "byte_rate", direction="h2d"),
-        "disk": _of(points, "storage", "byte_rate", op="read"),
+        "host_link": _of(points, Role.TRANSFER, "byte_rate", direction="h2d"),
+        "disk": _of(points, Role.DISK, "byte_rate", op="read"),
     }
     for name, some in found.items():
         if some:
@@ -193,7 +194,7 @@ def _without_chip(points: list[Record]) -> Rates:
     if not products:
         raise UnavailableError("no measured product of matrices to take rates from", _HINT)
     device = max((r.device for r in products), key=[r.device for r in products].count)
-    near = [r for r in points if r.device == device or r.benchmark == "storage"]
+    near = [r for r in points if r.device == device or role_of(r.benchmark) is Role.DISK]
     streams = _streamed(near)
     if not streams:
         raise UnavailableError("no measured stream of bytes to take rates from", _HINT)

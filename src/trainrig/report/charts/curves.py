@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from trainrig.analysis.evidence import square_size
-from trainrig.analysis.match import Row, claim_for
+from trainrig.analysis.match import Device, Row, claim_for, is_burst, name_devices
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import devices, dtype_order, is_burst
-from trainrig.benchmarks.labels import Device, case_text, name_devices
+from trainrig.analysis.waterfall import devices, dtype_order
+from trainrig.benchmarks.matmul import square_size
+from trainrig.benchmarks.spec import Role, case_text
 from trainrig.record import Record, Scalar, Status
 from trainrig.report.charts.svg import Axis, Chart, Point, Series
 from trainrig.report.document import Figure
@@ -115,7 +115,7 @@ def _plain(value: float) -> str:
 def _vector_figures(
     view: RunView, usable: Sequence[Row], names: Mapping[Device, str]
 ) -> Iterable[Figure]:
-    vector = [row for row in usable if row.benchmark == "vector" and row.metric == "byte_rate"]
+    vector = [row for row in usable if row.role is Role.STREAM and row.metric == "byte_rate"]
     for dtype, chosen in by_dtype(one_device(vector)).items():
         own = _by_case(chosen, ("op", "cache"), "num_elements")
         others = _others(view, chosen, {"dtype": dtype, "op": "scale"}, "num_elements")
@@ -125,7 +125,7 @@ def _vector_figures(
 
 
 def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterable[Figure]:
-    copies = one_device([row for row in usable if row.benchmark == "copy"])
+    copies = one_device([row for row in usable if row.role is Role.TRANSFER])
     own = _by_case(copies, ("direction", "memory"), "bytes")
     if own and max(len(s.points) for s in own) > 1:
         title = f"Copies over size, {names[copies[0].device, copies[0].index]}"
@@ -183,7 +183,7 @@ def _points(chosen: Iterable[Row], field: str) -> tuple[Point, ...]:
         title = f"{case_text(row.benchmark, row.case)}: {format_quantity(value, row.unit)}"
         if disturbed:
             title += f" (disturbed: {disturbed})"
-        hot = row.benchmark == "vector" and row.case.get("cache") == "hot"
+        hot = row.role is Role.STREAM and row.case.get("cache") == "hot"
         hollow = disturbed is not None or hot
         found.append(Point(x=float(place), y=value, title=title, hollow=hollow))
     found.sort(key=lambda p: p.x)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.match import Row
+from trainrig.analysis.match import Device, Row, is_burst, name_devices
 from trainrig.analysis.patterns import Pattern
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import devices, is_burst
-from trainrig.benchmarks.labels import Device, case_text, name_devices
+from trainrig.analysis.waterfall import devices
+from trainrig.benchmarks.spec import Role, case_text, role_of
 from trainrig.record import Record, Status
 from trainrig.report.document import Beside, Block, Card, Cell, Column, Fold, Section, Table
 from trainrig.units import capital, counted, format_quantity, format_share, si_scale
@@ -82,7 +82,7 @@ def heat_maps(
 def _is_cell(row: Row) -> bool:
     sizes = (row.case.get("batch_size"), row.case.get("seq_len"))
     return (
-        row.benchmark == "layer"
+        row.role is Role.BLOCK
         and row.metric == "flop_rate"
         and row.case.get("pass") in PASSES
         and all(isinstance(size, int) for size in sizes)
@@ -206,7 +206,7 @@ def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]
 
 def _is_alike(record: Record, first: Row) -> bool:
     if (
-        record.benchmark != "layer"
+        role_of(record.benchmark) is not Role.BLOCK
         or record.metric != "flop_rate"
         or "batch_size" not in record.case
     ):
@@ -231,7 +231,7 @@ def _their_peak(view: RunView, record: Record) -> float | None:
     found = [
         other.value or 0.0
         for other in view.baselines
-        if other.benchmark == "matmul"
+        if role_of(other.benchmark) is Role.PRODUCT
         and other.device == record.device
         and other.case.get("dtype") == record.case.get("dtype")
         and str(other.source).startswith(who)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainrig.analysis.evidence import intensity_of
-from trainrig.analysis.match import Row
+from trainrig.analysis.match import Row, is_cold_stream, name_devices
 from trainrig.analysis.run_view import RunView, is_published
-from trainrig.analysis.waterfall import devices, is_cold_stream
-from trainrig.benchmarks.labels import case_text, name_devices
+from trainrig.analysis.waterfall import devices
+from trainrig.benchmarks.spec import Role, case_text
 from trainrig.record import Kind
 from trainrig.report.charts.curves import (
     COLOURS,
@@ -45,7 +45,8 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     usable = [
         row
         for row in everything
-        if value_of(row.measured) is not None and row.benchmark in ("matmul", "vector", "copy")
+        if value_of(row.measured) is not None
+        and row.role in (Role.PRODUCT, Role.STREAM, Role.TRANSFER)
     ]
     chosen = one_device(usable)
     placed = [(row, x) for row in chosen if (x := _intensity(row)) is not None]
@@ -55,10 +56,10 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     span = (min(x for _, x in placed) / 1.5, max(x for _, x in placed) * 1.5)
     # Integer operations have an axis of their own, which this chart has not.
     products = [
-        pair for pair in placed if pair[0].benchmark == "matmul" and pair[0].unit == "FLOP/s"
+        pair for pair in placed if pair[0].role is Role.PRODUCT and pair[0].unit == "FLOP/s"
     ]
     matmuls = by_dtype(row for row, _ in products)
-    vectors = _telling([pair for pair in placed if pair[0].benchmark == "vector"])
+    vectors = _telling([pair for pair in placed if pair[0].role is Role.STREAM])
     lines = [_marks(vectors, "cv", 1)] if vectors else []
     flats = [claim_of(view, members) or 0.0 for members in matmuls.values()]
     roof = max([0.0, *flats, *(value_of(row.measured) or 0.0 for row, _ in products)])
@@ -87,7 +88,7 @@ def _slope_text(slopes: dict[str, float]) -> str:
 
 
 def _intensity(row: Row) -> float | None:
-    if row.measured is None or (row.benchmark == "vector" and row.metric != "byte_rate"):
+    if row.measured is None or (row.role is Role.STREAM and row.metric != "byte_rate"):
         return None
     return intensity_of(row.measured)
 
@@ -173,7 +174,7 @@ def _marks(own: Sequence[Placed], colour: str, marker: int) -> Series:
     for row, intensity in own[: MAX_POINTS * 2]:
         value = value_of(row.measured) or 0.0
         rate = value if row.metric == "flop_rate" else value * intensity
-        hot = row.benchmark == "vector" and row.case.get("cache") == "hot"
+        hot = row.role is Role.STREAM and row.case.get("cache") == "hot"
         disturbed = row.measured is not None and row.measured.disturbed is not None
         title = f"{case_text(row.benchmark, row.case)}: {format_quantity(rate, 'FLOP/s')}"
         points.append(Point(x=intensity, y=rate, title=title, hollow=hot or disturbed))

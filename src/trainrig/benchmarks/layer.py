@@ -1,0 +1,462 @@
+"""layer: how fast one block of a transformer goes, forward, or forward and backward.
+
+Definition: one call is one pass of a block (BERT-large, GPT-2 medium, T5-large encoder or
+decoder, Llama 7B) or of a part of a BERT layer, on (batch_size, seq_len, hidden) random hidden
+states, the same buffers in every call: ours, or Hugging Face's class built from a configuration.
+Forward is as in training: autograd notes what backward needs.  Backward computes new gradients of
+the inputs and of all weights.  No dropout, no optimizer.  flop_rate: model FLOPs of the block
+(`workload`) over the median time of a call.  Per device.
+
+The names and numbers of a case are those of the published tables, whose layers are Hugging
+Face's with plain attention: ``code`` and ``attention`` say whose code ran, and how attention was
+computed.
+
+A whole layer states batch_size, seq_len, hidden, heads and ffn; the named shape gives the rest
+(activation, biases, positions).  A part of a BERT layer states its product as the tables do: m
+tokens, width k, and n where it is one product.  Operations and FLOPs are those of
+`workload.blocks`: nothing is counted a second time here.
+
+One case is required of a qualification: our BERT-large layer, forward and backward.  After it come
+Hugging Face's, the row of growing batches that shows where launches end and arithmetic begins, the
+parts of a layer, and the other models' blocks, as far as the time goes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from trainrig.benchmarks.spec import (
+    COMPUTE,
+    Benchmark,
+    CaseCost,
+    LevelRule,
+    Metric,
+    PlannedCase,
+    Role,
+    Scope,
+    Selection,
+    check_choice,
+    check_options,
+    count_of,
+    number_in,
+    peak_claim,
+)
+from trainrig.errors import UsageError
+from trainrig.record import Case, Scalar
+from trainrig.workload import (
+    ModelShape,
+    Op,
+    Step,
+    Work,
+    block_ops,
+    block_parameters,
+    dtype_bytes,
+    named,
+)
+
+LAYERS = {
+    "BERT-large layer": ("bert-large", False),
+    "GPT-2 medium block": ("gpt2-medium", False),
+    "T5-large encoder block": ("t5-large", False),
+    "T5-large decoder block": ("t5-large", True),
+    "Llama-7B block": ("llama-7B", False),
+}
+"""Name: the model, and whether it is a block with cross-attention."""
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "dense h->4h": ("ffn.up",),
+    "dense+GELU": ("ffn.up", "ffn.activation"),
+    "FFN": ("ffn.",),
+    "attention block": ("attention.",),
+}
+"""Name: the operations of a BERT layer that it is, by the beginning of their names."""
+
+PASSES = {"forward": "forward", "forward+backward": "training"}
+"""Pass of a case: mode of a `Step`."""
+
+DTYPES = ("fp32", "tf32", "bf16", "fp16")
+CODES = ("trainrig", "huggingface")
+ATTENTIONS = ("fused", "plain")
+WHOLE = frozenset(
+    [
+        "layer",
+        "dtype",
+        "pass",
+        "batch_size",
+        "seq_len",
+        "hidden",
+        "heads",
+        "ffn",
+        "code",
+        "attention",
+    ]
+)
+_PART = frozenset(["layer", "dtype", "pass", "m", "k", "cache", "code"])
+PART = {
+    "dense h->4h": _PART | {"n"},
+    "dense+GELU": _PART | {"n"},
+    "FFN": _PART,
+    "attention block": _PART | {"seq_len", "heads", "attention"},
+}
+"""Fields of the parts of a layer, as the published tables state them."""
+
+MAX_SIZE = 1 << 20
+LARGE = 8192
+"""Tokens: below it a layer waits for its launches, on the GPUs and software of the tables."""
+
+_TOKENS = 128
+"""Tokens of a sequence where a part does not depend on it."""
+_SEQUENCES_CHECKED = 2
+_IMPORT = 2.0
+"""Seconds that the first of Hugging Face's waits for its import."""
+
+
+# ---- cases
+
+
+def layer_case(
+    layer: str, dtype: str, passes: str, batch: int, seq: int, code: str = "trainrig"
+) -> Case:
+    """A whole layer in its model's own size; theirs with the published tables' attention."""
+    return {
+        "layer": layer,
+        "dtype": dtype,
+        "pass": passes,
+        "batch_size": batch,
+        "seq_len": seq,
+        **layer_numbers(layer),
+        "code": code,
+        "attention": _usual_attention(code),
+    }
+
+
+def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") -> Case:
+    """A part of a BERT-large layer on so many tokens, in sequences of 128."""
+    numbers = layer_numbers("BERT-large layer")
+    case: dict[str, Scalar] = {"layer": part, "dtype": dtype, "pass": "forward", "cache": "hot"}
+    case |= {"code": code, "m": num_tokens, "k": numbers["hidden"]}
+    if part.startswith("dense"):
+        case["n"] = numbers["ffn"]
+    elif part == "attention block":
+        case |= {"seq_len": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
+    return case
+
+
+def _usual_attention(code: str) -> str:
+    """Fused in ours; theirs as it was in the published tables."""
+    return "plain" if code == "huggingface" else "fused"
+
+
+def _check(case: Case) -> None:
+    check_choice("layer", case, "dtype", DTYPES)
+    check_choice("layer", case, "pass", tuple(PASSES))
+    check_choice("layer", case, "code", CODES)
+    layer_shape(case)
+    layer_tokens(case)
+    layer = str(case["layer"])
+    fields = PART.get(layer, WHOLE)
+    if layer in PARTS and case["pass"] != "forward":
+        raise UsageError(f"{layer} is measured forward", "whole layers have a backward")
+    if "attention" in fields:
+        check_choice("layer", case, "attention", ATTENTIONS)
+    if "cache" in fields:
+        check_choice("layer", case, "cache", ("hot",))
+    for name in sorted(fields ^ set(case)):
+        lacks = "needs the" if name in fields else "has no"
+        raise UsageError(f"layer {layer!r} {lacks} case field {name!r}")
+
+
+def layer_numbers(layer: str) -> dict[str, int]:
+    """hidden, heads and ffn of a layer as its model has them.  UsageError for an unknown one."""
+    if layer not in LAYERS:
+        raise UsageError(f"unknown layer {layer!r}", "one of: " + ", ".join(LAYERS))
+    shape = named(LAYERS[layer][0])
+    return {"hidden": shape.hidden, "heads": shape.num_heads, "ffn": shape.ffn}
+
+
+def layer_shape(case: Case) -> tuple[ModelShape, bool]:
+    """The shape that a case means, and whether its decoder block.  UsageError if none fits."""
+    layer = str(case.get("layer"))
+    if layer in PARTS:
+        width = size_of(case, "k")
+        heads = size_of(case, "heads") if "heads" in case else 1
+        ffn = size_of(case, "n") if "n" in case else 4 * width
+        return _with_numbers(named("bert-large"), width, heads, ffn), False
+    if layer not in LAYERS:
+        known = ", ".join([*LAYERS, *PARTS])
+        raise UsageError(f"unknown layer {case.get('layer')!r}", f"one of: {known}")
+    name, decoder = LAYERS[layer]
+    numbers = (size_of(case, axis) for axis in ("hidden", "heads", "ffn"))
+    return _with_numbers(named(name), *numbers), decoder
+
+
+def layer_tokens(case: Case) -> tuple[int, int]:
+    """(batch, seq) of a case.  UsageError where m is no whole number of sequences."""
+    if str(case.get("layer")) not in PARTS:
+        return size_of(case, "batch_size"), size_of(case, "seq_len")
+    tokens = size_of(case, "m")
+    seq = size_of(case, "seq_len") if "seq_len" in case else _TOKENS
+    if tokens % seq:
+        if "seq_len" in case:
+            raise UsageError(f"m = {tokens} tokens are no whole number of sequences of {seq}")
+        return 1, tokens
+    return tokens // seq, seq
+
+
+def layer_ops(case: Case, attention: str = "fused") -> tuple[Op, ...]:
+    """The operations of one call, as model FLOPs count them; ``attention``: fused or plain."""
+    shape, decoder = layer_shape(case)
+    batch, seq = layer_tokens(case)
+    how = str(case.get("pass"))
+    if how not in PASSES:
+        raise UsageError(f"unknown pass {how!r}", "one of: " + ", ".join(PASSES))
+    step = Step(
+        batch_size=batch,
+        seq_len=seq,
+        dtype=str(case["dtype"]),
+        mode=PASSES[how],
+        attention=attention,
+    )
+    ops = [op for op in block_ops(shape, step, decoder=decoder) if op.phase != "recompute"]
+    wanted = PARTS.get(str(case["layer"]))
+    if wanted is None:
+        return tuple(ops)
+    starts = tuple(f"block.{start}" for start in wanted)
+    return tuple(op for op in ops if op.name.startswith(starts))
+
+
+def layer_work(case: Case) -> Work:
+    """FLOPs and counted bytes of one call."""
+    ops = layer_ops(case)
+    return Work(flops=sum(op.flops for op in ops), num_bytes=sum(op.num_bytes for op in ops))
+
+
+def size_of(case: Case, axis: str) -> int:
+    """A size of a case.  UsageError unless it is a whole number in range."""
+    return count_of("layer", case, axis, MAX_SIZE)
+
+
+def _with_numbers(shape: ModelShape, hidden: int, heads: int, ffn: int) -> ModelShape:
+    if hidden % heads:
+        raise UsageError(f"{heads} heads do not divide a width of {hidden}")
+    return dataclasses.replace(
+        shape,
+        hidden=hidden,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=ffn,
+    )
+
+
+# ---- what is counted
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    return (
+        Metric(
+            name="flop_rate",
+            unit="FLOP/s",
+            amount=layer_work(case).flops,
+            formula="model FLOPs of the layer / time",
+            is_claimed=True,
+        ),
+    )
+
+
+def _memory(case: Case) -> int:
+    """Weights and gradients, every result of the pass, and the check's wide copies."""
+    batch, _ = layer_tokens(case)
+    shape, decoder = layer_shape(case)
+    size = dtype_bytes(str(case["dtype"]))
+    wide = 4 if size == 2 else 8
+    num_weights = block_parameters(shape, decoder=decoder)
+    share = min(1.0, _SEQUENCES_CHECKED / batch)
+    results = _result_bytes(case)
+    checked = round(results * share * wide / size)
+    return num_weights * (4 + 2 * size + 3 * wide) + results + checked
+
+
+def _result_bytes(case: Case) -> int:
+    """What one pass writes; attention with a bias that is learned keeps its scores (T5)."""
+    shape, _ = layer_shape(case)
+    keeps = case.get("attention") == "plain" or shape.family == "t5"
+    ops = layer_ops({**case, "pass": "forward"}, "plain" if keeps else "fused")
+    written = sum(op.write_bytes for op in ops)
+    # Scores are turned to fp32 and back; backward holds some gradients beside what it needs.
+    return written * (2 if keeps else 1) + (written if case["pass"] != "forward" else 0)
+
+
+# ---- what is run
+
+
+OPS = {
+    "bert-large": "BERT-large layer",
+    "gpt2-medium": "GPT-2 medium block",
+    "t5-large-encoder": "T5-large encoder block",
+    "t5-large-decoder": "T5-large decoder block",
+    "llama-7b": "Llama-7B block",
+    "dense": "dense h->4h",
+    "dense-gelu": "dense+GELU",
+    "ffn": "FFN",
+    "attention": "attention block",
+}
+"""What ``bench layer --op`` calls them."""
+
+_BOTH = "forward+backward"
+_BERT = "BERT-large layer"
+_BATCHES = (2, 4, 8, 16, 32, 64, 128)
+_PART_TOKENS = 64 * 128
+
+
+def _qualify(scope: Scope) -> list[PlannedCase]:
+    if scope.is_small or scope.beside_gpus:
+        return []
+    native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
+    cases = gpu_cases() if scope.is_gpu else host_cases(native)
+    required = cases[: 1 if scope.is_gpu else len(native)]
+    return [_planned(case, required=case in required) for case in cases]
+
+
+def _planned(case: Case, *, required: bool) -> PlannedCase:
+    """Hugging Face's by its own name: it may not be installed."""
+    whose = " of Hugging Face" if case["code"] == "huggingface" else ""
+    step = f"{case['dtype']} {case['layer']}{whose}"
+    return PlannedCase(case=case, step=step, required=required)
+
+
+def gpu_cases() -> list[Case]:
+    """A GPU's, the required one first: fp16 as published, bf16 as trained today."""
+    cases = [layer_case(_BERT, dtype, _BOTH, 64, 128) for dtype in ("fp16", "bf16")]
+    cases += [layer_case(_BERT, "fp16", how, 64, 128, "huggingface") for how in (_BOTH, "forward")]
+    cases += [layer_case(_BERT, "fp16", "forward", 64, 128)]
+    cases += [
+        layer_case(_BERT, "fp16", _BOTH, batch, 128, code) for code in CODES for batch in _BATCHES
+    ]
+    cases += [part_case(part, "fp16", _PART_TOKENS, code) for code in CODES for part in PARTS]
+    for code in CODES:
+        cases += [
+            layer_case("GPT-2 medium block", "fp16", _BOTH, 32, 512, code),
+            layer_case("T5-large encoder block", "fp16", _BOTH, 32, 512, code),
+            layer_case("T5-large decoder block", "fp16", _BOTH, 32, 512, code),
+            layer_case("Llama-7B block", "bf16", _BOTH, 4, 2048, code),
+            layer_case(_BERT, "fp16", _BOTH, 32, 512, code),
+        ]
+    return _once(cases)
+
+
+def host_cases(dtypes: Sequence[str]) -> list[Case]:
+    """A processor's, one required in each dtype first: few tokens, for a call takes 0.1 s."""
+    best = dtypes[-1]
+    cases = [layer_case(_BERT, dtype, _BOTH, 2, 128) for dtype in dtypes]
+    cases += [part_case(part, best, 2 * 128) for part in PARTS]
+    cases += [layer_case(_BERT, best, _BOTH, 2, 128, "huggingface")]
+    cases += [layer_case(_BERT, best, _BOTH, batch, 128) for batch in (4, 8)]
+    cases += [
+        layer_case(layer, best, _BOTH, 2, 128)
+        for layer in ("GPT-2 medium block", "T5-large encoder block", "T5-large decoder block")
+    ]
+    return cases
+
+
+def _select(selection: Selection) -> list[PlannedCase]:
+    """Of both codes, forward and with backward."""
+    if not (selection.dtypes or selection.sizes or selection.ops):
+        return []
+    check_options("layer", "--op", selection.ops, tuple(OPS))
+    check_options("layer", "--dtype", selection.dtypes, DTYPES)
+    cases: list[Case] = []
+    for layer in (OPS[op] for op in selection.ops or ("bert-large",)):
+        for batch_size, seq_len in map(_batch_and_seq, selection.sizes or ("2x128",)):
+            for dtype in selection.dtypes or ("fp32", "bf16"):
+                cases += _of_layer(layer, dtype, batch_size, seq_len)
+    return [_planned(case, required=case["code"] == "trainrig") for case in cases]
+
+
+def _of_layer(layer: str, dtype: str, batch: int, seq: int) -> list[Case]:
+    if layer not in PARTS:
+        return [layer_case(layer, dtype, how, batch, seq, code) for code in CODES for how in PASSES]
+    cases = [part_case(layer, dtype, batch * seq, code) for code in CODES]
+    return [{**case, "seq_len": seq} if "seq_len" in case else case for case in cases]
+
+
+def _batch_and_seq(text: str) -> tuple[int, int]:
+    batch, x, seq = text.lower().replace("×", "x").partition("x")
+    if not (x and batch.isdecimal() and seq.isdecimal()):
+        raise UsageError(f"not a layer's size: {text!r}", "batch x sequence, as 64x128")
+    for number in (batch, seq):
+        if not 1 <= int(number) <= MAX_SIZE:
+            raise UsageError(f"not a layer's size: {text!r}", f"from 1 to {MAX_SIZE} each")
+    return int(batch), int(seq)
+
+
+def _once(cases: Iterable[Case]) -> list[Case]:
+    """Each case where it stands first."""
+    return list({tuple(sorted(case.items())): case for case in cases}.values())
+
+
+# ---- what is shown
+
+
+def _label(case: Case) -> str:
+    words = [f"{case.get('dtype')} {case.get('layer')}"]
+    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len") if case.get(name)]
+    if "m" in case:
+        words.append(f"{case['m']} tokens")
+    if case.get("code") == "huggingface":
+        words.append("Hugging Face's")
+    return ", ".join([*words, str(case.get("pass", "")).replace("+", " + ")])
+
+
+def _nature(case: Case) -> tuple[Scalar, ...]:
+    """Shape and code decide how near a layer comes to the peak: the very case."""
+    rest = sorted(name for name in case if name != "dtype")
+    return tuple(item for name in rest for item in (name, case[name]))
+
+
+def _is_large(case: Case) -> bool:
+    tokens = number_in(case, "batch_size") * number_in(case, "seq_len")
+    return max(tokens, number_in(case, "m")) >= LARGE
+
+
+BENCHMARK = Benchmark(
+    name="layer",
+    version=2,
+    title="blocks of transformers and their parts",
+    order=40,
+    module="trainrig.measure.layer",
+    role=Role.BLOCK,
+    example=layer_case("BERT-large layer", "bf16", "forward+backward", 2, 128),
+    check=_check,
+    work=layer_work,
+    metrics=_metrics,
+    memory=_memory,
+    # A reference is computed in a wider type, which takes a few calls' time more.
+    cost=CaseCost(
+        once=lambda case: _IMPORT if case.get("code") == "huggingface" else 0.0, calls=8.0
+    ),
+    qualify=_qualify,
+    weight=3.0,
+    options={
+        "dtype": " ".join(DTYPES),
+        "size": "batch x sequence: 64x128",
+        "op": ", ".join(OPS),
+        "device": "",
+    },
+    select=_select,
+    label=_label,
+    sizes=frozenset(["batch_size", "seq_len", "m", "k", "n"]),
+    levels=(
+        LevelRule(
+            quantity=COMPUTE,
+            name="Best layer",
+            order=40,
+            fits=lambda case, _: case.get("pass") == "forward+backward",
+        ),
+    ),
+    claim=peak_claim,
+    is_large=_is_large,
+    nature=_nature,
+    same_device=True,
+)

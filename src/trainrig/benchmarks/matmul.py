@@ -1,0 +1,242 @@
+"""matmul: how fast (m,k)·(k,n) goes, by dtype and shape.
+
+Definition: `torch.matmul` of two dense random matrices into a fresh or reused
+output, both operands row-major in the dtype of the case, the same operands in
+every call (``cache: hot``); 2mkn FLOPs over the median time of a call.  Per
+device.  tf32 is fp32 storage with the tensor cores' 10-bit mantissa allowed;
+fp32 forbids it.  int8 accumulates in int32 (`torch._int_mm`), fp8 is e4m3 with
+unit scales into bf16 (`torch._scaled_mm`).  ``sustained``: a long run, what
+remains when the chip is warm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainrig import workload
+from trainrig.benchmarks.spec import (
+    COMPUTE,
+    Benchmark,
+    CaseCost,
+    LevelRule,
+    Metric,
+    PlannedCase,
+    Role,
+    Scope,
+    Selection,
+    check_choice,
+    check_fields,
+    check_options,
+    count_of,
+    number_in,
+    peak_claim,
+)
+from trainrig.errors import UsageError
+from trainrig.record import Case
+from trainrig.units import parse_count
+
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
+MAX_SIZE = 65536
+FIELDS = frozenset(["dtype", "m", "k", "n", "cache", "sustained"])
+LARGE = 8192
+"""From this size on a product is judged."""
+FILLING = 2048
+"""From this size on what others published counts: it filled the chip of its time."""
+UNVERIFIED = "unverified on hardware"
+"""Said of what no machine of several GPUs has shown to work yet."""
+
+_CPU_SIZES = (2048, 512, 1024, 256, 128, 4096)
+_SMALL_CPU_SIZES = (512, 1024, 2048)
+_GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
+_GPU_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
+# Sizes that load a device: what runs there speaks for the device, smaller ones for launches.
+_LOADING = {False: frozenset([512, 1024, 2048, 4096]), True: frozenset([8192, 16384])}
+SUSTAINED_BUDGET = 60.0
+"""From this budget on, a sustained run is part of a qualification."""
+
+
+def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:
+    """A matmul case; square unless all three sizes are given."""
+    return {"dtype": dtype, "m": m, "k": k or m, "n": n or m, "cache": "hot"}
+
+
+def shape(case: Case) -> tuple[int, int, int]:
+    """(m, k, n) of a checked case."""
+    m, k, n = (int(str(case[axis])) for axis in ("m", "k", "n"))
+    return m, k, n
+
+
+def square_size(case: Case) -> int | None:
+    """n of an n×n×n matmul; None for other shapes."""
+    m, k, n = case.get("m"), case.get("k"), case.get("n")
+    return m if isinstance(m, int) and m == k == n else None
+
+
+def _check(case: Case) -> None:
+    check_choice("matmul", case, "dtype", DTYPES)
+    for axis in ("m", "k", "n"):
+        count_of("matmul", case, axis, MAX_SIZE)
+    check_fields("matmul", case, FIELDS)
+
+
+def _work(case: Case) -> workload.Work:
+    return workload.matmul(*shape(case), str(case["dtype"]))
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    return (
+        Metric(
+            name="flop_rate",
+            unit="OP/s" if case["dtype"] == "int8" else "FLOP/s",
+            amount=_work(case).flops,
+            formula="2·m·k·n / time",
+            is_claimed=True,
+        ),
+    )
+
+
+def _memory(case: Case) -> int:
+    """Operands, result, and the fp64 copies that the check makes one at a time."""
+    m, k, n = shape(case)
+    return _work(case).num_bytes + 8 * max(m * k, k * n, m * n)
+
+
+# ---- what is run
+
+
+def _qualify(scope: Scope) -> list[PlannedCase]:
+    if scope.beside_gpus:
+        return []
+    if scope.is_gpu:
+        cases = _at_sizes(scope, _GPU_DTYPES, _GPU_SIZES, {"fp16", "fp32"})
+    else:
+        native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
+        others = [d for d in ("int8", "fp64", "bf16", "fp16") if d not in native]
+        sizes = _SMALL_CPU_SIZES if scope.is_small else _CPU_SIZES
+        # How fast a CPU is at the others is anyone's guess (fp16 can be 200 times slower than
+        # fp32), so that the small sizes come first and tell what the large ones would cost.
+        cases = _at_sizes(scope, native, sizes, set(native))
+        cases += _at_sizes(scope, others, sorted(sizes), set())
+    if scope.budget < SUSTAINED_BUDGET:
+        return cases
+    first = next(planned for planned in cases if planned.required)
+    sustained = PlannedCase(
+        case={**first.case, "sustained": True},
+        step="sustained matmul",
+        seconds=min(60.0, scope.budget / 12.0),
+    )
+    return [*cases, sustained]
+
+
+def _at_sizes(
+    scope: Scope, dtypes: Sequence[str], sizes: Sequence[int], required: set[str]
+) -> list[PlannedCase]:
+    """All dtypes at the first size, then at the second, and so on.
+
+    Of a required dtype the sizes that load the device are required.
+    """
+    return [
+        PlannedCase(
+            case=matmul_case(dtype, size),
+            step=f"{dtype} matmul",
+            required=dtype in required and size in _LOADING[scope.is_gpu],
+        )
+        for size in sizes
+        for dtype in dtypes
+    ]
+
+
+def _together() -> list[PlannedCase]:
+    """The largest product on all GPUs at once: they share power, air and PCIe."""
+    case = matmul_case("fp16", _GPU_SIZES[0])
+    return [PlannedCase(case=case, step="fp16 matmul", required=True, notes={"caveat": UNVERIFIED})]
+
+
+def _select(selection: Selection) -> list[PlannedCase]:
+    if not (selection.dtypes or selection.sizes):
+        return []
+    check_options("matmul", "--dtype", selection.dtypes, DTYPES)
+    shapes = [_shape(size) for size in selection.sizes or ("1024", "2048", "4096")]
+    return [
+        PlannedCase(case=matmul_case(dtype, *sizes), step=f"{dtype} matmul", required=True)
+        for sizes in shapes
+        for dtype in selection.dtypes or ("fp32", "bf16")
+    ]
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """``4096`` or ``4096x1024x8192`` as (m,) or (m, k, n)."""
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) not in (1, 3):
+        raise UsageError(f"not a matmul size: {text!r}", "4096, or m,k,n as 4096x1024x8192")
+    return tuple(parse_count(part, MAX_SIZE) for part in parts)
+
+
+# ---- what is shown
+
+
+def _label(case: Case) -> str:
+    if not {"m", "k", "n"} <= case.keys():
+        words = [str(case["dtype"])] if "dtype" in case else []
+        words += [f"{case['accumulate']} accumulation"] if "accumulate" in case else []
+        return ", ".join(words)
+    sizes = " × ".join(str(case[axis]) for axis in ("m", "k", "n"))
+    return f"{case.get('dtype')} {sizes}{', sustained' if case.get('sustained') else ''}"
+
+
+def _is_of_size(least: int, case: Case) -> bool:
+    return all(number_in(case, axis) >= least for axis in ("m", "k", "n"))
+
+
+BENCHMARK = Benchmark(
+    name="matmul",
+    version=1,
+    title="products of two matrices, by dtype and shape",
+    order=10,
+    module="trainrig.measure.matmul",
+    role=Role.PRODUCT,
+    example={**matmul_case("fp32", 8), "sustained": True},
+    check=_check,
+    work=_work,
+    metrics=_metrics,
+    memory=_memory,
+    cost=CaseCost(fill=(3e8, 3e10)),  # normal values are drawn, and the check computes in fp64
+    qualify=_qualify,
+    together=_together,
+    weight=5.0,
+    options={
+        "dtype": " ".join(DTYPES),
+        "size": "4096, or 4096x1024x8192 (m,k,n)",
+        "peak": "search for the shape with the highest rate",
+        "device": "",
+    },
+    select=_select,
+    search="trainrig.runner.matmul_search",
+    again=lambda case: f"--dtype {case['dtype']}" if case.get("dtype") in DTYPES else "",
+    label=_label,
+    sizes=frozenset(["m", "k", "n"]),
+    levels=(
+        LevelRule(
+            quantity=COMPUTE,
+            name="Best matmul",
+            order=10,
+            fits=lambda case, count: count == 1 and not case.get("sustained"),
+        ),
+        LevelRule(
+            quantity=COMPUTE,
+            name="Sustained matmul",
+            order=20,
+            fits=lambda case, _: bool(case.get("sustained")),
+        ),
+        LevelRule(
+            quantity=COMPUTE,
+            name="Matmul, all GPUs at once",
+            order=30,
+            fits=lambda _, count: count > 1,
+        ),
+    ),
+    claim=peak_claim,
+    follows_clock=True,
+    is_large=lambda case: _is_of_size(LARGE, case),
+    fills_chip=lambda case: _is_of_size(FILLING, case),
+)

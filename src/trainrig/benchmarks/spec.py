@@ -1,0 +1,399 @@
+"""What a benchmark is, stated once: its cases, what it counts, how it is planned, shown and judged.
+
+Every benchmark is one file in this folder that defines ``BENCHMARK``; the file is found by itself.
+Its measuring half (``Benchmark.module``) prepares the call that is timed and checks the answer.
+Plan, executor, labels, waterfall, charts, report, `bench` and compare ask the spec and know no
+benchmark by name: where they need to know what a benchmark stands for they ask for its `Role`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+
+from trainrig.catalog.chip import DEFAULT_ACCUMULATE
+from trainrig.errors import UsageError
+from trainrig.record import Case, Scalar, case_label, dtype_of
+from trainrig.stats import AGREEMENT
+from trainrig.workload import Work
+
+WORKER = "trainrig.measure.worker_main"
+SMALL_BUDGET = 60.0
+"""Below this, one pair of workers serves all benchmarks of a device: importing torch takes seconds
+that such a budget does not have."""
+SMALL_REASON = "left out of budgets below one minute"
+CHECK_ELEMENTS = 1 << 22
+"""Elements that one pass of a check looks at: 32 MiB as fp64."""
+MARGIN = 0.08
+"""Boards of one model differ by a few percent (cooling, silicon, clocks)."""
+
+
+class Role(StrEnum):
+    """What a benchmark stands for in a training step."""
+
+    PRODUCT = "product"
+    """One product of matrices."""
+    STREAM = "stream"
+    """One elementwise kernel."""
+    TRANSFER = "transfer"
+    """Moving bytes, across a link or within a memory."""
+    BLOCK = "block"
+    """One layer of a model, or a part of one."""
+    STEP = "step"
+    """A whole training step."""
+    DISK = "disk"
+    """Reading and writing files."""
+
+
+class RunsOn(StrEnum):
+    """Where a benchmark's cases run."""
+
+    DEVICE = "device"
+    """On each GPU and on the host."""
+    DISK = "disk"
+    """On the disk under a folder."""
+
+
+# ---- what is counted and claimed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What is derived from the time of a call: a rate, or the time itself."""
+
+    name: str
+    unit: str
+    amount: float | None
+    """Per call; its rate is this over the seconds of a call.  None: those seconds."""
+    formula: str
+    is_claimed: bool = False
+    """Whether the claim of `Benchmark.claim` bounds it."""
+
+    def of(self, seconds: float) -> float:
+        """Its value where a call takes ``seconds``."""
+        return seconds if self.amount is None else self.amount / seconds
+
+
+Claim = tuple[str, Case]
+"""Benchmark and case of a claimed record."""
+PEAK, MEMORY_CLAIM, LINK_CLAIM = "matmul", "memory", "link"
+"""Benchmarks of claimed records: a chip's arithmetic, its memory's bandwidth, a link's."""
+
+
+def peak_claim(case: Case) -> Claim:
+    """The peak of a case's dtype and of the type that torch sums in.
+
+    fp32; int32 for integers, fp64 for fp64: fp16's peak with fp16 accumulation bounds nothing that
+    is run here.
+    """
+    dtype = dtype_of(case)
+    return PEAK, {"dtype": dtype, "accumulate": DEFAULT_ACCUMULATE.get(str(dtype))}
+
+
+# ---- what is planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a qualification knows of a device when it asks a benchmark for cases."""
+
+    is_gpu: bool
+    budget: float
+    """Seconds of the whole qualification."""
+    beside_gpus: bool = False
+    """The host of a machine with GPUs: its memory matters, its arithmetic does not."""
+    native_bf16: bool = True
+    """Whether the processor has bf16 instructions; without them bf16 is emulated and slow."""
+    free_bytes: int = 0
+    tool: str = "fio"
+    """What measures a disk."""
+    tool_note: str = ""
+    """Why the numbers of that tool are only indicative; empty where they are not."""
+    unusable: str | None = None
+    """Why the device cannot be measured."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the budget is too small for more than the essentials."""
+        return self.budget < SMALL_BUDGET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The cases that a person asks `bench` for; empty fields mean the usual."""
+
+    dtypes: Sequence[str] = ()
+    sizes: Sequence[str] = ()
+    ops: Sequence[str] = ()
+    budget: float = SMALL_BUDGET
+    tool: str = "fio"
+    tool_note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCase:
+    """One case to measure."""
+
+    case: Case
+    step: str
+    """``bf16 matmul``: what progress and verdict call it; cases of one name are one step."""
+    required: bool = False
+    """Whether the verdict needs it."""
+    seconds: float = 0.0
+    """Of sampling in each worker, for sustained load and disks; 0: as the time allows."""
+    notes: Case = field(default_factory=dict)
+    """What the conditions of its point say besides."""
+    skip: str | None = None
+    """Why it is recorded and not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseCost:
+    """What a case takes beside its sampling, for plans and the time that is left."""
+
+    fixed: float = 0.03
+    """Seconds."""
+    once: Callable[[Case], float] = lambda _: 0.0
+    """Seconds that only some cases take: an import."""
+    fill: tuple[float, float] = (1.5e9, 1e11)
+    """Bytes of `Benchmark.memory` a second, on a host and on a GPU: operands and their check."""
+    calls: float = 4.0
+    """It is prepared, checked, warmed, sampled and checked again: so many calls at the least."""
+
+
+# ---- what is shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What a waterfall is of: one quantity of a device, from the claim down."""
+
+    name: str
+    metric: str
+    order: int
+    by_dtype: bool = False
+    """One a dtype, which its name begins with."""
+
+
+COMPUTE = Quantity(name="compute", metric="flop_rate", order=10, by_dtype=True)
+MEMORY = Quantity(name="memory bandwidth", metric="byte_rate", order=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRule:
+    """What makes a level of a waterfall: the best point among the cases that it fits."""
+
+    quantity: Quantity
+    name: str
+    order: int
+    """Its place; the level before it is its ceiling."""
+    fits: Callable[[Case, int], bool] = lambda _, count: count == 1
+    """(case, number of devices at once) → whether it belongs here."""
+
+
+# ---- the benchmark
+
+
+def no_claim(_: Case) -> Claim | None:
+    """For what nothing is claimed."""
+    return None
+
+
+def same_nature(case: Case) -> tuple[Scalar, ...]:
+    """What comparable cases have in common where a benchmark does not say it otherwise."""
+    return tuple(case.get(name) for name in ("op", "direction", "memory", "cache"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One benchmark: the only place that knows it by name."""
+
+    name: str
+    version: int
+    """Raised whenever what is timed or counted changes: versions are never compared."""
+    title: str
+    """``matrix products, by dtype and shape``."""
+    order: int
+    """Its place in plans, help and charts."""
+    module: str
+    """The measuring half: ``prepare(case, device)`` gives the call to time and its check."""
+    program: str = WORKER
+    """The program whose workers run the cases."""
+    role: Role | None = None
+    runs_on: RunsOn = RunsOn.DEVICE
+
+    example: Case
+    """A case with every field that its cases have: docs/definitions.md defines each."""
+    check: Callable[[Case], None]
+    """Raises UsageError when the case is not one of this benchmark's."""
+    work: Callable[[Case], Work]
+    """FLOPs and counted bytes of one call."""
+    metrics: Callable[[Case], tuple[Metric, ...]]
+    """The numbers of a case; the first one is the case's headline."""
+    results: tuple[tuple[str, str], ...] = ()
+    """Conditions of an attempt that are results of their own, as (name, unit): each becomes a
+    point beside the metrics, the median of the attempts'."""
+    memory: Callable[[Case], int]
+    """Bytes the case needs on its device, the answer's check included."""
+    workers: int = 2
+    """Fresh workers whose medians make a point."""
+    agreement: float = AGREEMENT
+    """How far apart the medians of two workers on a quiet machine may lie, as a share."""
+    cost: CaseCost = CaseCost()
+
+    qualify: Callable[[Scope], Sequence[PlannedCase]] = lambda _: ()
+    """What a qualification runs on a device."""
+    together: Callable[[], Sequence[PlannedCase]] = lambda: ()
+    """What a qualification runs on all GPUs at once."""
+    weight: float = 1.0
+    """Parts of the time that the benchmarks of a device divide among them."""
+    max_share: float | None = None
+    """Of a qualification's time at most, for cases with seconds of their own; then no weight."""
+    around: float = 0.0
+    """Seconds that such a case takes around those, in each worker."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The options of `bench` that choose cases, with their help; none: `bench` does not run it."""
+    select: Callable[[Selection], Sequence[PlannedCase]] = lambda _: ()
+    """The cases of a selection; none where nothing was chosen and the usual ones are meant."""
+    search: str = ""
+    """Behind ``--peak``: the module whose `plan_search` finds the fastest case."""
+    verb: str = ""
+    """What runs it, where `bench` does not."""
+    again: Callable[[Case], str] = lambda _: ""
+    """Options that measure such a case again: known words only, for people paste them and the
+    record may be a stranger's."""
+
+    label: Callable[[Case], str] = case_label
+    """A case for people: ``fp16 8192 × 8192 × 8192``."""
+    sizes: frozenset[str] = frozenset()
+    """Fields of a case that only say how large it is."""
+    levels: tuple[LevelRule, ...] = ()
+
+    claim: Callable[[Case], Claim | None] = no_claim
+    """The claim that bounds a case."""
+    follows_clock: bool = False
+    """Whether a chip that boosts above its data sheet's clock beats the claim by as much."""
+    is_large: Callable[[Case], bool] = lambda _: True
+    """Whether the device, not launches or caches, decides how fast a case goes: it is judged."""
+    fills_chip: Callable[[Case], bool] | None = None
+    """Whether a published case counts as large; `is_large` where not given."""
+    nature: Callable[[Case], tuple[Scalar, ...]] = same_nature
+    """What two cases of one dtype must have in common to be compared."""
+    same_device: bool = False
+    """Compared with what was published for the same device alone."""
+    history_margin: float = MARGIN
+    """How far a machine's own runs wander, as a share."""
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return self.verb or f"trainrig bench {self.name}"
+
+    def metric(self, case: Case, name: str) -> Metric | None:
+        """The metric of a case that is called ``name``."""
+        return next((metric for metric in self.metrics(case) if metric.name == name), None)
+
+
+_registered: dict[str, Benchmark] = {}
+
+
+def register(one: Benchmark) -> None:
+    """Make a benchmark known that lives outside this folder."""
+    _registered[one.name] = one
+
+
+def benchmarks() -> tuple[Benchmark, ...]:
+    """Every benchmark, in order."""
+    return tuple(sorted((_own() | _registered).values(), key=lambda one: (one.order, one.name)))
+
+
+def find(name: str) -> Benchmark | None:
+    """The benchmark called ``name``; None where a record names one that is not run here."""
+    return _registered.get(name) or _own().get(name)
+
+
+def benchmark(name: str) -> Benchmark:
+    """The benchmark called ``name``.  Raises UsageError if there is none."""
+    if (found := find(name)) is None:
+        raise UsageError(
+            f"unknown benchmark {name!r}", "one of: " + ", ".join(one.name for one in benchmarks())
+        )
+    return found
+
+
+@cache
+def _own() -> dict[str, Benchmark]:
+    package = __name__.rpartition(".")[0]
+    names = [
+        found.name for found in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]
+    modules = [importlib.import_module(f"{package}.{name}") for name in names if name != "spec"]
+    found = [module.BENCHMARK for module in modules if hasattr(module, "BENCHMARK")]
+    return {one.name: one for one in found}
+
+
+def role_of(name: str) -> Role | None:
+    """What the benchmark of a record stands for."""
+    found = find(name)
+    return found.role if found else None
+
+
+def case_text(name: str, case: Case) -> str:
+    """``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
+    found = find(name)
+    if found is None and "model" in case:  # an experiment: a training step by another name
+        found = next((one for one in benchmarks() if one.role is Role.STEP), None)
+    return (found.label(case) if found else "") or case_label(case)
+
+
+def kind_text(name: str, case: Case) -> str:
+    """What cases of one kind and several sizes have in common."""
+    found = find(name)
+    sizes = found.sizes if found else frozenset()
+    return f"{name} {case_label({k: v for k, v in case.items() if k not in sizes})}"
+
+
+# ---- checks that benchmarks share
+
+
+def check_choice(name: str, case: Case, key: str, known: Sequence[str]) -> None:
+    """Raise UsageError unless a field of a case is one of the known words."""
+    if case.get(key) not in known:
+        raise UsageError(f"unknown {key} {case.get(key)!r} for {name}", one_of(known))
+
+
+def check_fields(name: str, case: Case, known: frozenset[str]) -> None:
+    """Raise UsageError for a field that the benchmark's cases do not have."""
+    if extra := sorted(set(case) - known):
+        raise UsageError(f"{name} has no case field {extra[0]!r}")
+
+
+def check_options(name: str, option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UsageError for a value of a `bench` option that is not one of the known words."""
+    for word in given:
+        if word not in known:
+            raise UsageError(f"unknown {option} {word!r} for {name}", one_of(known))
+
+
+def one_of(known: Sequence[str]) -> str:
+    """The hint that lists what may be written."""
+    return "one of: " + ", ".join(known)
+
+
+def count_of(name: str, case: Case, key: str, most: int) -> int:
+    """A size of a case.  Raises UsageError unless it is a whole number from 1 to ``most``."""
+    size = case.get(key)
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
+        raise UsageError(f"{name} size {key} = {size!r}", f"a whole number from 1 to {most}")
+    return size
+
+
+def number_in(case: Case, key: str) -> float:
+    """A size of a case that a stranger wrote; 0 where it is no number."""
+    value = case.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0

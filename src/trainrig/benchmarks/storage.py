@@ -1,0 +1,259 @@
+"""storage: a folder's disk: sequential and random reads, writes, fsync, and feeding tokens.
+
+Definition.  One call is one block: of 1 MiB, at the next place in the file (read,
+write); of 4 KiB at a random place (randread); or a 4 KiB write through the page
+cache and the fsync after it (fsync).  read, write and randread go past the page
+cache (O_DIRECT).  All of it in one file of ``bytes`` that exists already and has
+no name (`measure.scratch_file`), so that writing overwrites.  What the disk, its
+controller or a hypervisor caches is part of the number.
+
+``tool`` fio: libaio, ``depth`` blocks in flight; a sample is a window's time over its
+blocks.  ``tool`` python: one block at a time, under the timing loop; indicative,
+since one request in flight is not what a disk can do.  The tool is part of the
+case, so that the two never meet.
+
+tokens: one call is the next batch of the training loader (``batch_size`` × ``seq_len``
+tokens of two bytes, causal, samples in shuffled order, prefetching), from a file that
+lies in the page cache: what the loader can feed, not what the disk can.
+
+A qualification measures the disk that its own folder lies on; `bench` any folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainrig.benchmarks.spec import (
+    SMALL_REASON,
+    Benchmark,
+    CaseCost,
+    LevelRule,
+    Metric,
+    PlannedCase,
+    Quantity,
+    Role,
+    RunsOn,
+    Scope,
+    Selection,
+    check_choice,
+    check_options,
+)
+from trainrig.errors import UsageError
+from trainrig.record import Case
+from trainrig.units import binary, parse_count
+from trainrig.workload import Work
+
+IO_OPS = ("read", "write", "randread", "fsync")
+OPS = (*IO_OPS, "tokens")
+TOOLS = ("fio", "python")
+BLOCK = 1 << 20
+PAGE = 4096
+MAX_BYTES = 1 << 29
+MAX_SHARE_OF_FREE = 0.025
+"""Of the free space, for one file; two workers have one each."""
+BLOCKS = {"read": BLOCK, "write": BLOCK, "randread": PAGE, "fsync": PAGE}
+MODES = {"read": "direct", "write": "direct", "randread": "direct", "fsync": "fsync"}
+DEPTHS = {"read": 8, "write": 8, "randread": 32, "fsync": 1}
+"""Blocks in flight under fio; python has one."""
+USUAL_BYTES = 1 << 28
+BATCH, SEQ = 8, 1024
+TOKEN_BYTES = 2
+
+_SHARE = 0.15
+_SHARE_OF_BENCH = 0.85
+"""The rest is for looking, starting and judging."""
+_SECONDS = (0.5, 3.0)
+# Laying the file down, checks and fio's start, for each case in each worker.
+_AROUND = 1.0
+_WORKERS = 2
+_SMALLEST = 16 * BLOCK
+_REQUIRED = ("read", "write")
+_STEPS = {
+    "read": "storage read",
+    "write": "storage write",
+    "randread": "storage random read",
+    "fsync": "storage fsync",
+    "tokens": "training loader",
+}
+_LABELS = {
+    "read": "sequential read",
+    "write": "sequential write",
+    "randread": "random read",
+    "fsync": "write and fsync",
+    "tokens": "training loader",
+}
+
+
+def storage_case(op: str, tool: str, num_bytes: int = USUAL_BYTES) -> Case:
+    """The case of an operation with a tool; tokens have one tool, the loader."""
+    if op == "tokens":
+        return {
+            "op": op,
+            "bytes": num_bytes,
+            "batch_size": BATCH,
+            "seq_len": SEQ,
+            "io": "mapped",
+            "cache": "hot",
+            "tool": "loader",
+        }
+    return {
+        "op": op,
+        "bytes": num_bytes,
+        "block": BLOCKS[op],
+        "depth": DEPTHS[op] if tool == "fio" else 1,
+        "io": MODES[op],
+        "tool": tool,
+    }
+
+
+def _check(case: Case) -> None:
+    op, tool, size = case.get("op"), case.get("tool"), case.get("bytes")
+    check_choice("storage", case, "op", OPS)
+    if not isinstance(size, int) or isinstance(size, bool) or not _is_size(size):
+        raise UsageError(f"storage size {size!r}", "whole MiB, from 1MiB to 512MiB")
+    if op != "tokens":
+        check_choice("storage", case, "tool", TOOLS)
+    expected = storage_case(str(op), str(tool), size)
+    for name in expected.keys() | case.keys():
+        if case.get(name) != expected.get(name) or (name in case) != (name in expected):
+            raise UsageError(f"storage {op} with {name} {case.get(name)!r}", f"case: {expected}")
+
+
+def _is_size(size: int) -> bool:
+    return 0 < size <= MAX_BYTES and size % BLOCK == 0
+
+
+def number(case: Case, name: str) -> int:
+    """A whole number of a checked case."""
+    return int(str(case[name]))
+
+
+def call_bytes(case: Case) -> int:
+    """Bytes of one call."""
+    if case["op"] == "tokens":
+        return number(case, "batch_size") * number(case, "seq_len") * TOKEN_BYTES
+    return number(case, "block")
+
+
+def _metrics(case: Case) -> tuple[Metric, ...]:
+    amount = float(call_bytes(case))
+    bytes_ = Metric(name="byte_rate", unit="B/s", amount=amount, formula="bytes / time")
+    operations = Metric(name="op_rate", unit="IO/s", amount=1.0, formula="1 / time")
+    match case["op"]:
+        case "randread":
+            return operations, bytes_
+        case "fsync":
+            return operations, Metric(name="time", unit="s", amount=None, formula="time")
+        case "tokens":
+            tokens = amount / TOKEN_BYTES
+            rate = Metric(name="token_rate", unit="token/s", amount=tokens, formula="tokens / time")
+            return rate, bytes_
+        case _:
+            return (bytes_,)
+
+
+# ---- what is run
+
+
+def allowed_bytes(free: int) -> int:
+    """The largest file that may be written where ``free`` bytes are free, in whole blocks."""
+    return min(MAX_BYTES, int(free * MAX_SHARE_OF_FREE)) // BLOCK * BLOCK
+
+
+def _qualify(scope: Scope) -> Sequence[PlannedCase]:
+    """Every operation, in a file and for a time that the disk and the budget allow."""
+    size = USUAL_BYTES
+    while size > allowed_bytes(scope.free_bytes) and size >= _SMALLEST:
+        size //= 2
+    reason = scope.unusable
+    if scope.is_small:
+        reason = SMALL_REASON
+    elif size < _SMALLEST:
+        reason = "too little space is free to measure with"
+    if reason is not None:
+        case = storage_case(OPS[0], scope.tool)
+        return [PlannedCase(case=case, step=_STEPS[OPS[0]], skip=reason)]
+    cases = [storage_case(op, scope.tool, size) for op in OPS]
+    return _planned(cases, _SHARE * scope.budget, scope.tool_note, _REQUIRED)
+
+
+def _planned(
+    cases: Sequence[Case], seconds: float, tool_note: str, required: Sequence[str]
+) -> list[PlannedCase]:
+    """Cases that take about ``seconds`` together, each sampled as long as the others."""
+    least, most = _SECONDS
+    each = min(max(seconds / len(cases) / _WORKERS - _AROUND, least), most)
+    return [
+        PlannedCase(
+            case=case,
+            step=_STEPS[str(case["op"])],
+            required=case["op"] in required,
+            seconds=each,
+            notes={"indicative": tool_note} if case["tool"] == "python" else {},
+        )
+        for case in cases
+    ]
+
+
+def _select(selection: Selection) -> list[PlannedCase]:
+    check_options("storage", "--op", selection.ops, OPS)
+    sizes = [parse_count(size, MAX_BYTES) for size in selection.sizes] or [USUAL_BYTES]
+    cases = [
+        storage_case(op, selection.tool, size) for size in sizes for op in selection.ops or OPS
+    ]
+    return _planned(cases, _SHARE_OF_BENCH * selection.budget, selection.tool_note, OPS)
+
+
+# ---- what is shown
+
+
+def _label(case: Case) -> str:
+    words = [_LABELS.get(str(case.get("op")), str(case.get("op")))]
+    if isinstance(block := case.get("block"), int):
+        words.append(f"{binary(block)}B blocks")
+    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len", "depth") if name in case]
+    return ", ".join([*words, str(case.get("tool"))])
+
+
+def _sequential(op: str) -> LevelRule:
+    """A disk bounds the loading of data and checkpoints, no arithmetic: a waterfall of its own."""
+    order = 40 + _REQUIRED.index(op)
+    return LevelRule(
+        quantity=Quantity(name=f"storage {op}", metric="byte_rate", order=order),
+        name=f"Sequential {op}",
+        order=10,
+        fits=lambda case, _: case.get("op") == op,
+    )
+
+
+BENCHMARK = Benchmark(
+    name="storage",
+    version=1,
+    title="the disk under a folder",
+    order=50,
+    module="trainrig.measure.storage",
+    role=Role.DISK,
+    runs_on=RunsOn.DISK,
+    example=storage_case("fsync", "fio", BLOCK),
+    check=_check,
+    work=lambda case: Work(flops=0, num_bytes=call_bytes(case)),
+    metrics=_metrics,
+    memory=lambda case: number(case, "bytes"),
+    # Disks wander: other guests, the flash's own housekeeping, the heads of a turning one.
+    agreement=0.25,
+    history_margin=0.3,
+    # The file is laid down, read back, and after writing once more; fio starts and ends.
+    cost=CaseCost(fixed=0.3, fill=(5e8, 5e8), calls=0.0),
+    qualify=_qualify,
+    max_share=_SHARE,
+    around=_AROUND,
+    options={
+        "size": "bytes of the file: 256MiB",
+        "op": ", ".join(OPS),
+        "path": "a folder on the disk to measure",
+    },
+    select=_select,
+    label=_label,
+    sizes=frozenset(["bytes", "batch_size", "seq_len"]),
+    levels=tuple(_sequential(op) for op in _REQUIRED),
+)

@@ -1,0 +1,253 @@
+"""A benchmark is known by its spec: a new one shows up everywhere, no file knows one by name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runner_fakes import HOST, gpu
+from trainrig.analysis.compare import compare_runs
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.waterfall import build_waterfalls
+from trainrig.benchmarks import spec as registry
+from trainrig.benchmarks.spec import (
+    Benchmark,
+    LevelRule,
+    Metric,
+    PlannedCase,
+    Quantity,
+    Scope,
+    Selection,
+    benchmarks,
+    case_text,
+    register,
+)
+from trainrig.cli import bench as bench_verb
+from trainrig.record import Case, Kind, Record
+from trainrig.runner.plan import qualify_plan
+from trainrig.units import parse_count
+from trainrig.workload import Work
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
+
+MEASURING_HALF = """
+from trainrig.measure.timing import Prepared
+
+
+def prepare(case, device):
+    numbers = list(range(case["turns"]))
+    return Prepared(call=lambda: sum(numbers), wrong=lambda: None)
+"""
+
+
+def planned(turns: int) -> PlannedCase:
+    return PlannedCase(case={"turns": turns}, step="spin", required=True)
+
+
+def qualify(scope: Scope) -> list[PlannedCase]:
+    return [] if scope.beside_gpus else [planned(1000)]
+
+
+def select(selection: Selection) -> list[PlannedCase]:
+    return [planned(parse_count(size, 10**6)) for size in selection.sizes]
+
+
+def turns(case: Case) -> int:
+    return int(str(case["turns"]))
+
+
+SPIN = Benchmark(
+    name="spin",
+    version=1,
+    title="additions of Python's own",
+    order=99,
+    module="spin_half",
+    example={"turns": 8},
+    check=lambda case: None,
+    work=lambda case: Work(flops=turns(case), num_bytes=0),
+    metrics=lambda case: (
+        Metric(name="turn_rate", unit="turn/s", amount=float(turns(case)), formula="turns / time"),
+    ),
+    memory=lambda case: 8 * turns(case),
+    qualify=qualify,
+    options={"size": "turns of the wheel", "device": ""},
+    select=select,
+    label=lambda case: f"{case['turns']} turns of the wheel",
+    sizes=frozenset(["turns"]),
+    levels=(
+        LevelRule(
+            quantity=Quantity(name="spinning", metric="turn_rate", order=90),
+            name="Best spin",
+            order=10,
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def spin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Benchmark]:
+    """A benchmark of which nothing is known but its spec and its measuring half."""
+    (tmp_path / "spin_half.py").write_text(MEASURING_HALF)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{SRC.parent}")
+    register(SPIN)
+    importlib.reload(bench_verb)  # its help is made from the specs
+    yield SPIN
+    del registry._registered["spin"]
+    importlib.reload(bench_verb)
+
+
+def point(value: float, run: str = "", attempt: int | None = None) -> Record:
+    return Record(
+        kind=Kind.MEASURED,
+        benchmark="spin",
+        case={"turns": 1000},
+        metric="turn_rate",
+        unit="turn/s",
+        value=value,
+        interval=(value * 0.99, value * 1.01),
+        device="Test CPU",
+        run=run,
+        attempt=attempt,
+    )
+
+
+def test_nothing_is_known_of_it_before() -> None:
+    assert "spin" not in {spec.name for spec in benchmarks()}
+
+
+@pytest.mark.usefixtures("spin")
+@pytest.mark.parametrize("budget", [30.0, 240.0])
+def test_a_qualification_runs_it(budget: float) -> None:
+    for targets, where in (([HOST], HOST), ([gpu(0), HOST], gpu(0))):
+        tasks = [task for block in qualify_plan(targets, budget) for task in block.tasks]
+        (task,) = [task for task in tasks if task.benchmark == "spin"]
+        assert (task.target, task.step, task.required) == (where, "spin", True)
+
+
+@pytest.mark.usefixtures("spin")
+def test_it_has_a_label_and_a_level_on_the_page() -> None:
+    from reports import markdown
+
+    view = RunView(name="run", records=(point(2e9),))
+    assert case_text("spin", {"turns": 1000}) == "1000 turns of the wheel"
+    (waterfall,) = build_waterfalls(view)
+    assert (waterfall.quantity, waterfall.levels[-1].name) == ("spinning", "Best spin")
+    page = markdown(view)
+    assert "1000 turns of the wheel" in page
+    assert "Best spin" in page
+
+
+@pytest.mark.usefixtures("spin")
+def test_bench_measures_it_and_lists_it(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    shown = " ".join(run(bench_verb.command, ["--help"]).output.split())
+    assert "additions of Python's own" in shown
+    assert "spin: turns of the wheel" in shown
+    words = ["spin", "--size", "2000", "--budget", "20s", "--json", "--out", str(tmp_path / "runs")]
+    done = run(bench_verb.command, words, standalone_mode=False)
+    assert done.exception is None, done.exception
+    *_, found = json.loads(done.stdout.splitlines()[-1])["points"]
+    assert (found["benchmark"], found["case"], found["metric"]) == (
+        "spin",
+        {"turns": 2000},
+        "turn_rate",
+    )
+    assert found["value"] > 0.0
+    refused = run(bench_verb.command, ["spin", "--dtype", "fp32"])
+    assert "spin has no --dtype" in str(refused.exception)
+    unknown = run(bench_verb.command, ["nope"]).exception
+    assert "spin" in str(getattr(unknown, "hint", ""))
+    assert "step" not in str(getattr(unknown, "hint", ""))
+
+
+@pytest.mark.usefixtures("spin")
+def test_compare_judges_it() -> None:
+    runs = [RunView(name=name, records=(point(value),)) for name, value in (("a", 1e9), ("b", 2e9))]
+    assert "spin" in repr(compare_runs(*runs))
+
+
+# ---- no file knows a benchmark by name
+
+NAMES = {spec.name for spec in benchmarks()} | {"step", "training"}
+LOOK_UPS = {"find", "benchmark", "case_text", "kind_text", "role_of", "ceiling", "skipped_record"}
+
+
+def is_own(path: Path) -> bool:
+    """What a benchmark is, how it is measured, and published figures as its records."""
+    room, *rest = path.relative_to(SRC).parts
+    if room in ("benchmarks", "measure"):
+        return path.stem.startswith(tuple(NAMES))
+    return [room, *rest[:1]] == ["catalog", "published"]
+
+
+def named_in(node: ast.AST) -> bool:
+    """Whether a literal name of a benchmark stands in an expression, but as a field of a case."""
+    if isinstance(node, ast.Subscript):
+        return False
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get":
+        return False
+    if isinstance(node, ast.Constant):
+        return node.value in NAMES if isinstance(node.value, str) else False
+    return any(named_in(child) for child in ast.iter_child_nodes(node))
+
+
+def asks_for_benchmark(node: ast.AST) -> bool:
+    words = {getattr(n, "attr", None) or getattr(n, "id", None) for n in ast.walk(node)}
+    return bool(words & {"benchmark", "family"})
+
+
+def known_by_name(tree: ast.AST) -> Iterator[int]:
+    """Lines that compare with, look up or key by the literal name of a benchmark."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(map(asks_for_benchmark, sides)) and any(map(named_in, sides)):
+                yield node.lineno
+        elif isinstance(node, ast.Dict):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            if len(NAMES.intersection(keys)) > 1:
+                yield node.lineno
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            given = [word.value for word in node.keywords if word.arg in ("benchmark", "family")]
+            if any(map(named_in, given)) or (called in LOOK_UPS and any(map(named_in, node.args))):
+                yield node.lineno
+
+
+def test_no_file_knows_a_benchmark_by_name() -> None:
+    found = [
+        f"{path.relative_to(SRC)}:{line}"
+        for path in SRC.rglob("*.py")
+        if not is_own(path)
+        for line in known_by_name(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if row.benchmark == "layer": pass',
+        'if record.benchmark not in ("matmul", "vector"): pass',
+        'weights = {"matmul": 5.0, "vector": 3.0}',
+        'spec = benchmark("storage")',
+        'Task(benchmark="matmul")',
+        'if (r.benchmark, r.metric) == ("copy", "byte_rate"): pass',
+    ],
+)
+def test_the_rule_sees_a_name(line: str) -> None:
+    assert list(known_by_name(ast.parse(line))) == [1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['if op.kind == "matmul": pass', 'name = case.get("layer")', 'rate = rates["matmul"]'],
+)
+def test_the_rule_lets_other_words_pass(line: str) -> None:
+    assert list(known_by_name(ast.parse(line))) == []
