@@ -50,8 +50,8 @@ def test_the_tiny_table_of_an_experiment(tmp_path: Path) -> None:
 
 def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> None:
     small = read_file(FILE, {"scale": "tiny"})
-    moot = [own.name for own in small if isinstance(lacks(own, TWO_CORES), NeedsGpuError)]
-    assert moot == [
+    needs_gpu = [own.name for own in small if isinstance(lacks(own, TWO_CORES), NeedsGpuError)]
+    assert needs_gpu == [
         "GPT-2, without P2P",
         "GPT-2, accumulation without P2P",
         "GPT-2, torch.nn.DataParallel",
@@ -68,7 +68,7 @@ def trained(name: str, **more: Any) -> Trained:
 
 def test_a_run_is_complete_without_what_only_gpus_have() -> None:
     skipped = {"status": Status.SKIPPED, "reason": "a matter of GPUs"}
-    found = verdict_of([trained("a"), trained("b", moot=True, **skipped)], (), None)
+    found = verdict_of([trained("a"), trained("b", needs_gpu=True, **skipped)], (), None)
     assert found.outcome is Outcome.PASS
     assert found.reason.startswith("1 experiment:") and "1 of GPUs alone" in found.reason
     assert found.reason.endswith("b")

@@ -487,7 +487,7 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module)
-    foreign = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
+    external = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
     allowed = (
         "torch",
         "transformers",
@@ -495,7 +495,7 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
         "trainrig.process",
         "trainrig.train.drivers",
     )
-    assert all(name.startswith(allowed) for name in foreign), foreign
+    assert all(name.startswith(allowed) for name in external), external
 
 
 def test_a_stored_run_shows_its_experiments_on_every_page() -> None:

@@ -122,15 +122,15 @@ def _uncertain_claim(drop: Drop) -> Cause | None:
 
 
 def _attributed(drop: Drop) -> Cause | None:
-    """Several causes with their sizes, and the rest; below a hundredth of the drop none is said."""
+    """Several causes with their sizes, and the rest; below a hundredth of the drop: none."""
     shares = shares_of(drop)
     if not shares:
         return None
-    said = [share for share in shares if abs(share.part) >= TINY]
+    named = [share for share in shares if abs(share.part) >= TINY]
     unit, known = drop.record.unit, shares[-1].part < _MOSTLY
-    tried = next((share.next for share in said if share.next), "")
+    tried = next((share.next for share in named if share.next), "")
     return Cause(
-        text="; ".join(f"{share.name}: {format_quantity(share.amount, unit)}" for share in said),
+        text="; ".join(f"{share.name}: {format_quantity(share.amount, unit)}" for share in named),
         next=tried if known else "profile one step and read where its time goes",
         known=known,
         shares=shares,

@@ -41,14 +41,14 @@ class PeerGroup:
 
 
 def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ...]:
-    """The telling case of each family that several GPUs have, device by device."""
+    """The largest case of each family that several GPUs have, device by device."""
     shared: dict[Key, list[Row]] = {}
     for row in everything:
         if row.index is not None and row.count == 1 and row.measured and row.measured.value:
             shared.setdefault(row.key, []).append(row)
-    telling: dict[str, list[Row]] = {}
+    largest: dict[str, list[Row]] = {}
     for members in shared.values():
-        best = telling.setdefault(kind_text(members[0].benchmark, members[0].case), [])
+        best = largest.setdefault(kind_text(members[0].benchmark, members[0].case), [])
         if len(members) > 1 and _rank(members) > _rank(best):
             best[:] = members
     names, named = name_devices(devices(everything)), _named_outliers(view)
@@ -58,7 +58,7 @@ def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ..
             unit=found[0].unit,
             peers=_peers(found, names, named),
         )
-        for found in telling.values()
+        for found in largest.values()
         if found
     ]
     # Those with an outlier are never the ones to leave out.
@@ -83,7 +83,7 @@ def _peers(
     members: Sequence[Row], names: Mapping[Device, str], named: set[int | None] | None
 ) -> tuple[Peer, ...]:
     values = {row.index: row.measured.value or 0.0 for row in members if row.measured is not None}
-    alike = len({row.device for row in members}) == 1
+    same_model = len({row.device for row in members}) == 1
     found = []
     for row in sorted(members, key=lambda r: r.index or 0):
         usual = median([other for index, other in values.items() if index != row.index])
@@ -91,7 +91,7 @@ def _peers(
         behind = deviation < -SIBLING_MARGIN
         found.append(
             Peer(
-                label=f"GPU {row.index}" if alike else names[row.device, row.index],
+                label=f"GPU {row.index}" if same_model else names[row.device, row.index],
                 value=values[row.index],
                 deviation=deviation,
                 is_outlier=behind and (named is None or row.index in named),
@@ -101,7 +101,7 @@ def _peers(
 
 
 def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
-    """The telling case of each family that several runs have, the best device of each run."""
+    """The largest case of each family that several runs have, the best device of each run."""
     shared: dict[tuple[object, ...], dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):
@@ -110,15 +110,15 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
                 best = shared.setdefault(same, {})
                 if number not in best or _value(row) > _value(best[number]):
                     best[number] = row
-    telling: dict[str, dict[int, Row]] = {}
+    largest: dict[str, dict[int, Row]] = {}
     for members in shared.values():
         first = next(iter(members.values()))
         name = kind_text(first.benchmark, first.case)
         if len(members) > 1 and _rank(list(members.values())) > _rank(
-            list(telling.get(name, {}).values())
+            list(largest.get(name, {}).values())
         ):
-            telling[name] = members
-    return tuple(_run_group(members) for members in list(telling.values())[:MAX_PEERS])
+            largest[name] = members
+    return tuple(_run_group(members) for members in list(largest.values())[:MAX_PEERS])
 
 
 def _run_group(members: Mapping[int, Row]) -> PeerGroup:

@@ -327,19 +327,19 @@ def _step(group: Sequence[Row]) -> Requirement:
     assert first.predicted is not None
     name = f"{first.predicted.conditions['step']} on {first.device}"
     label = name if first.index is None else f"{name} #{first.index}"
-    telling = [
+    required = [
         row.measured
         for row in group
         if row.measured is not None
         and row.predicted is not None
         and row.predicted.conditions.get("required")
     ]
-    broken = [r for r in telling if r.status in (Status.FAILED, Status.TIMEOUT)]
+    broken = [r for r in required if r.status in (Status.FAILED, Status.TIMEOUT)]
     if broken:
         return Requirement(name=label, done=False, reason=_why(broken))
-    if any(_usable(record) for record in telling):
+    if any(_usable(record) for record in required):
         return Requirement(name=label, done=True, reason="")
-    return Requirement(name=label, done=False, reason=_why(telling))
+    return Requirement(name=label, done=False, reason=_why(required))
 
 
 def _why(records: Sequence[Record]) -> str:

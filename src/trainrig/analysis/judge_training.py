@@ -166,8 +166,8 @@ def verdict_of(
     """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS."""
     findings = tuple(found)
     faults = [finding for finding in findings if finding.severity == "error"]
-    moot = [each.experiment.name for each in trained if each.moot]
-    trained = [each for each in trained if not each.moot]
+    needs_gpu = [each.experiment.name for each in trained if each.needs_gpu]
+    trained = [each for each in trained if not each.needs_gpu]
     skipped = [each for each in trained if each.status is Status.SKIPPED]
     alone = [each for each in trained if not each.compared]
     if faults:
@@ -187,10 +187,14 @@ def verdict_of(
     what = "1 experiment" if count == 1 else f"{count} experiments"
     return Verdict(
         outcome=Outcome.PASS,
-        reason=f"{what}: layouts as asked, losses as in one process{_left_out(moot)}",
+        reason=f"{what}: layouts as asked, losses as in one process{_left_out(needs_gpu)}",
         findings=findings,
     )
 
 
-def _left_out(moot: Sequence[str]) -> str:
-    return f"; {len(moot)} of GPUs alone not trained here: {'; '.join(moot)}" if moot else ""
+def _left_out(needs_gpu: Sequence[str]) -> str:
+    return (
+        f"; {len(needs_gpu)} of GPUs alone not trained here: {'; '.join(needs_gpu)}"
+        if needs_gpu
+        else ""
+    )

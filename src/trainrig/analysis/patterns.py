@@ -30,7 +30,7 @@ SAME_LINK = 0.10
 """Two rates of a link that differ by less are one."""
 NEAR_ROOFLINE = 0.35
 """A loss this close to the counted bytes' time is theirs."""
-MAX_ROWS_SAID = 6
+MAX_ROWS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Pattern:
     id: str
     """Stable: launch-bound, lives-in-cache, boost-clock, memory-bound or no-p2p."""
     subject: str
-    """What it is about, without its numbers: two runs agree when both say it of one subject."""
+    """Subject without its numbers: two runs agree when both have the pattern of one subject."""
     text: str
     next: str = ""
     records: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
     found = sorted(_flat_rows(own), key=lambda row: row.first / row.last)
     if not found:
         return
-    top, more = found[0], found[1:MAX_ROWS_SAID]
+    top, more = found[0], found[1:MAX_ROWS_SHOWN]
     why = (
         "The framework's overhead takes the time, not arithmetic"
         if top.on_host

@@ -49,7 +49,7 @@ class Trained:
     """Its batch size was looked for: one that does not fit is not the end."""
     status: Status = Status.OK
     reason: str | None = None
-    moot: bool = False
+    needs_gpu: bool = False
     """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
     result: Result = field(default_factory=Result)
     apart: str | None = None
@@ -68,7 +68,7 @@ class Trained:
     devices: tuple[Device, ...] = ()
     """That its ranks found to be theirs."""
     again: list[Round] = field(default_factory=list)
-    """What it was trained once more for: its speed alone."""
+    """Why it was trained once more: for its speed alone."""
     must_agree: bool = False
     """Its rounds are fresh processes that must be alike fast, else its speed is not judged."""
     ceiling: Record | None = None
@@ -79,7 +79,7 @@ class Trained:
     """It was trained by an earlier process, with all its rounds."""
 
     @property
-    def asked(self) -> Layout:
+    def requested(self) -> Layout:
         """The layout that was asked for."""
         return asked_of(self.experiment)
 
@@ -99,7 +99,7 @@ class Trained:
         if self.found is None:
             return []
         return [
-            *wrong_on_ranks(self.asked, self.result),
+            *wrong_on_ranks(self.requested, self.result),
             *device_differences(self.experiment, self.devices),
         ]
 
@@ -137,21 +137,21 @@ class Trained:
         return combine_attempts(attempts, required) if attempts else None
 
     @property
-    def quiet(self) -> list[Round]:
+    def clean(self) -> list[Round]:
         """The rounds that were not disturbed; all where none was quiet."""
         return [each for each in self.rounds if not each.disturbed] or self.rounds
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
         """The steps that count, of the quiet rounds."""
-        return [row for each in self.quiet for row in each.rows]
+        return [row for each in self.clean for row in each.rows]
 
     @property
     def energy(self) -> tuple[Energy | Missing, int]:
         """Of the steps that count of the quiet rounds, and how many steps these are."""
         known = [
             (each.used, len(each.rows) if each.used_steps is None else each.used_steps)
-            for each in self.quiet
+            for each in self.clean
             if not isinstance(each.used, Missing)
         ]
         if not known or self.status is not Status.OK:
@@ -223,13 +223,13 @@ def shares_of(trained: Trained) -> dict[str, float]:
     return shares
 
 
-def wrong_on_ranks(asked: Layout, result: Result) -> list[str]:
+def wrong_on_ranks(requested: Layout, result: Result) -> list[str]:
     """What was asked for and not found, by each rank; what all of them lack is said once."""
     everywhere: dict[str, list[int]] = {}
     facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
     known = [(rank, found_of(each)) for rank, each in facts if each is not None]
     for rank, found in known:
-        for words in differences(asked, found):
+        for words in differences(requested, found):
             everywhere.setdefault(words, []).append(rank)
     return [
         words if len(ranks) == len(known) else f"{words} on rank {', '.join(map(str, ranks))}"
@@ -242,8 +242,8 @@ def device_differences(experiment: Experiment, devices: Sequence[Device]) -> lis
     wrong: list[str] = []
     numbers = [device.get("index") for device in devices]
     if experiment.device_numbers and None not in numbers and len(devices) == experiment.nproc:
-        asked = list(experiment.device_numbers)
-        wrong += [f"devices: asked {asked}, found {numbers}"] if asked != numbers else []
+        requested = list(experiment.device_numbers)
+        wrong += [f"devices: asked {requested}, found {numbers}"] if requested != numbers else []
     uuids = [str(device["uuid"]) for device in devices if device.get("uuid")]
     shared = next((uuid for uuid in uuids if uuids.count(uuid) > 1), None)
     wrong += [f"devices: asked one for each rank, found {shared} more than once"] if shared else []

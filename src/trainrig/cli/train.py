@@ -164,19 +164,19 @@ def command(
 
     if resume is not None and file is not None:
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
-    asked = {name: value for name, value in keys.items() if value is not None}
-    asked |= _batch_size(asked.pop("batch_size", None)) | _known(device=device)
-    asked |= {"compile": True} if asked.pop("compiled") else {}
-    asked |= {name: str(asked[name]) for name in ("data", "python") if name in asked}
+    given = {name: value for name, value in keys.items() if value is not None}
+    given |= _batch_size(given.pop("batch_size", None)) | _known(device=device)
+    given |= {"compile": True} if given.pop("compiled") else {}
+    given |= {name: str(given[name]) for name in ("data", "python") if name in given}
     outcomes = train.train(
-        train_resume.experiments_of(resume, asked)
+        train_resume.experiments_of(resume, given)
         if resume
-        else train_prepare.asked_for(file, asked),
+        else train_prepare.asked_for(file, given),
         out=out,
         watch=progress.on_stderr(),
         stall_timeout=train_prepare.stall_timeout_of(timeout),
         resume=resume,
-        full_scale=train_prepare.at_full_scale(file, asked),
+        full_scale=train_prepare.at_full_scale(file, given),
     )
     if as_json:
         progress.print_json(train.summary(outcomes))
@@ -191,13 +191,13 @@ def command(
     return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)
 
 
-def _batch_size(said: str | None) -> dict[str, Any]:
-    if said is None or said == "auto":
-        return _known(batch_size=said)
+def _batch_size(text: str | None) -> dict[str, Any]:
+    if text is None or text == "auto":
+        return _known(batch_size=text)
     try:
-        return {"batch_size": int(said)}
+        return {"batch_size": int(text)}
     except ValueError:
-        raise click.BadParameter(f"{said!r} is no whole number, nor auto") from None
+        raise click.BadParameter(f"{text!r} is no whole number, nor auto") from None
 
 
 def _known(**named: Any) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def parse(output: str) -> tuple[Status, ...]:
             found.append(_adapter().validate_json(output[place:end]))
             place = output.find("{", end)
     except ValidationError as error:
-        raise UnavailableError(f"fio's answer makes no sense: {first_problem(error)}") from None
+        raise UnavailableError(f"fio printed what it should not: {first_problem(error)}") from None
     except (ValueError, RecursionError):
         raise UnavailableError("fio's answer is not JSON") from None
     if not found:

@@ -56,11 +56,11 @@ class Site:
         return rates_of_chip(self.chip, **places)
 
     def replace(self, **changes: Any) -> Site:
-        """The same with some things changed."""
+        """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def with_chip(self, **changes: Any) -> Site:
-        """The same with another memory, power or slot of the chip."""
+        """A copy with another memory, power or slot of the chip."""
         assert self.chip is not None
         return self.replace(chip=dataclasses.replace(self.chip, **changes))
 

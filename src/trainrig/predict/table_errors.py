@@ -17,7 +17,7 @@ from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_words import Row, cell
 
 GRADES = ("A", "B", "")
-"""Those that count; a table without grades counts whole."""
+"""Rows that count; a table without grades counts whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

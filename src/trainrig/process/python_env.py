@@ -58,7 +58,7 @@ class Interpreter:
     folders: tuple[str, ...] = ()
     """Where it looks for packages."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Those that were asked for and are there: name → version, empty for one that says none."""
+    """Installed packages, of those requested: name → version, empty where none is stated."""
     broken: str | None = None
     """Why it said nothing, in one line."""
 
@@ -77,7 +77,7 @@ def variable_of(framework: str) -> str:
     return f"TRAINRIG_{framework.upper()}_PYTHON"
 
 
-def is_foreign(path: str) -> bool:
+def is_external(path: str) -> bool:
     """Whether an interpreter has packages of its own.  Two environments may link to one program."""
     return os.path.abspath(path) != os.path.abspath(sys.executable)
 
@@ -103,7 +103,7 @@ def missing_requirement(path: str, needs: Mapping[str, str]) -> str | None:
     ``needs``: its packages, each with the oldest version that will do, empty for any.
     """
     python = inspect_python(path, tuple(needs))
-    where = f" in {path}" if is_foreign(path) else ""
+    where = f" in {path}" if is_external(path) else ""
     if python.broken is not None:
         return f"{path} {python.broken}"
     if python.version < LEAST:
@@ -128,7 +128,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def inspect_python(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
     """What an interpreter says of itself."""
     try:
-        env = without_ours(os.environ) if is_foreign(path) else None
+        env = without_python_paths(os.environ) if is_external(path) else None
         done = run_program([path, "-c", _QUESTION, *packages], _TIMEOUT, env=env)
     except OSError as error:
         return Interpreter(path=path, broken=f"cannot be started: {error.strerror}")
@@ -148,7 +148,7 @@ def inspect_python(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
         return Interpreter(path=path, broken=f"answers as no Python does: {words}")
 
 
-def without_ours(inherited: Mapping[str, str]) -> dict[str, str]:
+def without_python_paths(inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables for a Python with packages of its own: none that leads it to ours."""
-    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    return {name: value for name, value in inherited.items() if name not in ours}
+    python_paths = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in inherited.items() if name not in python_paths}

@@ -31,7 +31,7 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.process.child import PARENT
 from trainrig.process.events import Position, position_of, read_events
 from trainrig.process.programs import last_line
-from trainrig.process.python_env import without_ours
+from trainrig.process.python_env import without_python_paths
 from trainrig.record import Status
 
 STALL_TIMEOUT = 600.0
@@ -104,7 +104,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     prepare: tuple[str, ...] = ()
     """A program of ours that runs first, alone."""
-    foreign: bool = False
+    external: bool = False
     """The ranks' Python has packages of its own: no path of ours is handed on."""
 
 
@@ -390,8 +390,8 @@ _PLACES = re.compile(
 def _environment(command: Command) -> dict[str, str]:
     """Ranks in our Python import the package that this process runs; the working folder is none."""
     outside = {name: value for name, value in os.environ.items() if not _PLACES.match(name)}
-    if command.foreign:
-        return without_ours(outside)
+    if command.external:
+        return without_python_paths(outside)
     own = str(Path(__file__).resolve().parent.parent.parent)
     path = os.pathsep.join(filter(None, [own, outside.get("PYTHONPATH")]))
     return outside | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

@@ -36,7 +36,7 @@ from trainrig.units import format_memory, format_quantity, format_share, format_
 Row = tuple[str, str]
 
 # Instruction sets that decide how fast a CPU computes, of the hundred flags it reports.
-_TELLING_FLAGS = (
+_VECTOR_FLAGS = (
     "avx2",
     "fma",
     "avx512f",
@@ -122,8 +122,8 @@ def _cpu_rows(snapshot: Snapshot) -> list[Row]:
         each = ", ".join(f"{cache.name} {format_memory(cache.total_bytes)}" for cache in cpu.caches)
         rows.append(("caches", each))
     if isinstance(cpu.flags, tuple):
-        telling = [flag for flag in _TELLING_FLAGS if flag in cpu.flags]
-        rows.append(("vectors", " ".join(telling) or "none known"))
+        vectors = [flag for flag in _VECTOR_FLAGS if flag in cpu.flags]
+        rows.append(("vectors", " ".join(vectors) or "none known"))
     return rows
 
 

@@ -365,12 +365,12 @@ def _devices(groups: Sequence[PeerGroup]) -> Iterator[doc.Block]:
         if peer.is_outlier
     ]
     labels = [peer.label for peer in groups[0].peers]
-    alike = [group for group in groups if [peer.label for peer in group.peers] == labels]
+    comparable = [group for group in groups if [peer.label for peer in group.peers] == labels]
     yield doc.Section(
         "GPU to GPU",
         (
             doc.Only("text", tuple(outliers) or (doc.Paragraph("  None is an outlier."),)),
-            doc.Only("page", (doc.Card((_peer_table(alike, labels),)),)),
+            doc.Only("page", (doc.Card((_peer_table(comparable, labels),)),)),
         ),
         "Equal cards should give equal numbers. The deviation is from the other cards' median.",
     )

@@ -27,12 +27,12 @@ Meters = tuple[Meter, ...] | Missing
 
 
 def host_meters() -> Meters:
-    """Those of the processors."""
+    """Energy meters of the processors."""
     return package_meters(ThisMachine())
 
 
 def gpu_meters(gpus: Sequence[tuple[int, str | None]]) -> Meters:
-    """Those of GPUs, each by the driver's number and its UUID; Missing if one cannot be read."""
+    """Meters of GPUs, each by the driver's number and UUID; Missing if one cannot be read."""
     found = []
     for index, uuid in gpus:
         meter = gpu_meter(index, uuid)

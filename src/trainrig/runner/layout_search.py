@@ -116,7 +116,7 @@ def _check_budget(asked: Mapping[str, Any], tokens: float | None, days: float | 
     if days is None:
         if "gpus" not in asked:
             raise UsageError(
-                "on how many GPUs?", "--gpus 8; or --tokens 140e9 --days 60 to be told"
+                "on how many GPUs?", "--gpus 8; or --tokens 140e9 --days 60 to compute it"
             )
         return
     positive("days", days)
@@ -125,7 +125,7 @@ def _check_budget(asked: Mapping[str, Any], tokens: float | None, days: float | 
     if "gpus" in asked:
         raise UsageError(
             "--days asks how many GPUs are needed, and --gpus says it",
-            "leave one of them out; --gpus with --tokens tells the days",
+            "leave one of them out; --gpus with --tokens gives the days",
         )
 
 

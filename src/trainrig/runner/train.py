@@ -223,7 +223,7 @@ class TrainRun:
     _staying: list[Finding] = field(default_factory=list)
     """Findings that a later round does not change."""
     _latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
-    """Those of each experiment, as it stands."""
+    """Outcome of each experiment so far."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
     _last_tick: float = 0.0
 
@@ -258,7 +258,7 @@ class TrainRun:
         outcome = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
         if lacking is not None:
             outcome.status, outcome.reason = Status.SKIPPED, lacking.message
-            outcome.moot = isinstance(lacking, NeedsGpuError)
+            outcome.needs_gpu = isinstance(lacking, NeedsGpuError)
             return self._finish(outcome)
         try:
             self._prepare(outcome)

@@ -21,7 +21,7 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import Snapshot, environment_digest
 from trainrig.machine.software import software
 from trainrig.machine.system_access import ThisMachine
-from trainrig.process.python_env import inspect_python, is_foreign
+from trainrig.process.python_env import inspect_python, is_external
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
 from trainrig.record import Record, Status
 from trainrig.runner.executor import Executor
@@ -97,7 +97,7 @@ def lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
 def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
     """The digest of what it ran under: its engine's own packages where it has some."""
     path = python_of(experiment)
-    if not is_foreign(path):
+    if not is_external(path):
         return environment_digest(snapshot)
     theirs = inspect_python(path)
     found = software(ThisMachine(), list(theirs.folders))
@@ -141,7 +141,7 @@ def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, .
 
 
 def _named(experiments: Sequence[Experiment], words: str | None) -> tuple[Experiment, ...]:
-    """Those whose name holds ``words``; all without any."""
+    """The experiments whose name holds ``words``; all without any."""
     chosen = tuple(e for e in experiments if words is None or words.lower() in e.name.lower())
     if not chosen:
         names = ", ".join(experiment.name for experiment in experiments)

@@ -129,7 +129,7 @@ def _tokens(own: Experiment) -> int:
 
 
 def _conditions(trained: Trained) -> Case:
-    """What it ran under: versions and devices as its ranks told them, the load when it began."""
+    """Versions and devices as the ranks reported them, and the load when the training began."""
     known = {
         "devices": device_words(trained.devices),
         "cuda_visible_devices": trained.result.visible,
@@ -175,7 +175,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "batch_size": own.batch_size,
         "batch_size_asked": "auto" if trained.auto_batch else own.batch_size,
         "settings": settings_of(own),
-        "layout_asked": trained.asked,
+        "layout_asked": trained.requested,
         "layout_found": trained.found,
         "software_found": trained.software,
         "losses": [row["loss"] for row in rows],

@@ -30,7 +30,7 @@ from trainrig.errors import NeedsGpuError, UnavailableError
 from trainrig.process.events import read_events
 from trainrig.process.python_env import (
     interpreter_for,
-    is_foreign,
+    is_external,
     missing_requirement,
     variable_of,
 )
@@ -44,7 +44,7 @@ class Site:
     """What an experiment finds on this machine."""
 
     gpus: int
-    """Those that CUDA_VISIBLE_DEVICES leaves."""
+    """GPUs that CUDA_VISIBLE_DEVICES leaves."""
     cores: int
     numbers: tuple[int, ...] = ()
     """The driver's numbers of these GPUs, in the order in which torch sees them."""
@@ -72,7 +72,7 @@ class Result:
     facts: Mapping[str, Any] | None = None
     """Of the layout, of rank 0."""
     peers: tuple[Peer, ...] = ()
-    """The other ranks."""
+    """Ranks beside the first."""
     memory: float | None = None
     """The peak of the rank that held most, in bytes."""
     reserved: float | None = None
@@ -172,7 +172,7 @@ class _Python:
             argv=(python, *self.program, str(run)),
             ranks=1 if self.one_process else experiment.nproc,
             env=env,
-            foreign=is_foreign(python),
+            external=is_external(python),
             prepare=(sys.executable, *self.prepare, str(run)) if self.prepare else (),
         )
 

@@ -118,7 +118,7 @@ class Layout:
         return math.prod(np.broadcast_shapes(*(np.shape(size) for size in sizes)))
 
     def replace(self, **changes: Any) -> Layout:
-        """The same with other numbers or words."""
+        """A copy with other numbers or words."""
         return dataclasses.replace(self, **changes)
 
     def at(self, index: int) -> Layout:

@@ -205,7 +205,7 @@ def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
 
 
 def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
-    """The same in three operations, whose scores are written and read back."""
+    """Attention in three operations, whose scores are written and read back."""
     size = dtype_bytes(dtype)
     tokens = heads.batch * heads.head_dim
     q = tokens * heads.queries * heads.num_heads

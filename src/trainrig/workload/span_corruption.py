@@ -21,7 +21,7 @@ class SpanSizes:
     num_tokens: int
     """Tokens of text in a sample."""
     num_noise: int
-    """Of these, the ones that are replaced."""
+    """Tokens of the text that are replaced."""
     num_spans: int
 
     @property

@@ -114,7 +114,7 @@ def empty(raw: bytes) -> bytes:
     return b""
 
 
-def foreign(raw: bytes) -> bytes:
+def external(raw: bytes) -> bytes:
     return b"\x89PNG" + raw[4:]
 
 
@@ -147,7 +147,7 @@ def unordered(raw: bytes) -> bytes:
         (".idx", cut, "truncated: 121 bytes, and its header says 122"),
         (".idx", longer, "longer than it should be"),
         (".idx", empty, "truncated: 0 bytes are no index"),
-        (".idx", foreign, "is no Megatron index"),
+        (".idx", external, "is no Megatron index"),
         (".idx", newer, "version 2 and data type 8"),
         (".idx", floats, "version 1 and data type 7"),
         (".idx", overlapping, "its sequences overlap or leave gaps"),

@@ -29,7 +29,7 @@ from trainrig.process import python_env
 from trainrig.process.python_env import (
     inspect_python,
     interpreter_for,
-    is_foreign,
+    is_external,
     missing_requirement,
 )
 from trainrig.process.supervisor import launch
@@ -87,7 +87,7 @@ def test_the_key_comes_before_the_variable_before_this_python(
     monkeypatch.setenv(VARIABLE, variable)
     assert interpreter_for("", "huggingface") == variable
     assert interpreter_for(key, "huggingface") == key
-    assert not is_foreign(sys.executable) and is_foreign(key)
+    assert not is_external(sys.executable) and is_external(key)
 
 
 def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     link.symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     assert interpreter_for("bin/python", "huggingface") == str(link)
-    assert is_foreign(str(link))
+    assert is_external(str(link))
     monkeypatch.setenv("PATH", str(link.parent))
     assert interpreter_for("python", "huggingface") == str(link)
 
@@ -235,9 +235,9 @@ def test_the_first_weights_are_written_by_our_own_python(tmp_path: Path) -> None
     own = Experiment(backend="huggingface", python=path, device="cpu")
     command = ALL["huggingface"].command(own, tmp_path / "run", Job())
     assert (command.argv[0], command.prepare[0]) == (path, sys.executable)
-    assert command.foreign
-    assert not ALL["huggingface"].command(own.replace(python=""), tmp_path / "run", Job()).foreign
-    assert not ALL["native"].command(Experiment(device="cpu"), tmp_path / "run", Job()).foreign
+    assert command.external
+    assert not ALL["huggingface"].command(own.replace(python=""), tmp_path / "run", Job()).external
+    assert not ALL["native"].command(Experiment(device="cpu"), tmp_path / "run", Job()).external
 
 
 def imports_of(path: Path) -> set[str]:

@@ -299,9 +299,9 @@ def test_what_is_inside_is_checked_as_a_folder_is(tmp_path: Path) -> None:
     newer = forge(tmp_path / "x.bundle", [("run/run.toml", b"schema = 2\n")])
     with pytest.raises(DataError, match="newer trainrig"):
         read_run(newer)
-    foreign = forge(tmp_path / "y.bundle", [("run/readme", b"")])
+    external = forge(tmp_path / "y.bundle", [("run/readme", b"")])
     with pytest.raises(DataError, match=r"no run\.toml"):
-        read_run(foreign)
+        read_run(external)
 
 
 def test_a_full_disk_leaves_no_half_bundle(

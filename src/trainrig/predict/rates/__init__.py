@@ -247,7 +247,7 @@ class Rates:
         return self.peaks.get(dtype)
 
     def replace(self, **changes: Any) -> Rates:
-        """The same with other fields."""
+        """A copy with other fields."""
         return dataclasses.replace(self, **changes)
 
     def _check(self, dtype: str) -> None:

@@ -59,7 +59,7 @@ class Class(NamedTuple):
     """Rate of a fused attention's forward against large products'."""
     flash_backward: float
     own: float = 0.0
-    """The same of kernels that were written for this generation; 0: no others are known."""
+    """`flash` of kernels that were written for this generation; 0: no others are known."""
     own_backward: float = 0.0
     flash_rows: int = 128
     """Queries that one processor works on at a time in the forward."""

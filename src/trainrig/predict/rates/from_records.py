@@ -93,7 +93,7 @@ def _flops(record: Record) -> float:
 
 
 def _noted(rates: Rates, name: str, points: list[Record], words: str = "") -> Rates:
-    """The same with an operation's provenance and spread."""
+    """A rate with an operation's provenance and spread."""
     return rates.replace(
         provenance={**rates.provenance, name: _words(points) + words},
         spread={**rates.spread, name: _spread(points)},

@@ -66,7 +66,7 @@ class _Priced:
     fits: NDArray[np.bool_]
     """Which of the group were timed."""
     time: NDArray[np.float64]
-    """Of those."""
+    """Step time of those that were timed, s."""
     parts: Mapping[str, NDArray[np.float64]]
 
     def candidate(self, place: int) -> Candidate:
@@ -136,7 +136,7 @@ def _price(space: Space, group: Layout, rates: Rates) -> _Priced:
 
 
 def _some(group: Layout, chosen: NDArray[np.bool_]) -> Layout:
-    """Those of a group that are chosen."""
+    """Layouts of a group that are chosen."""
     import numpy as np
 
     sizes = {name: np.asarray(getattr(group, name)) for name in SIZES}

@@ -129,7 +129,7 @@ def _split(shape: ModelShape, layout: Layout, name: str, size: int, accum: int) 
 
 
 def _with_engine(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
-    """The same engine if it runs such a layout, else the one that usually does."""
+    """The layout's engine if it runs such a layout, else the one that usually does."""
     if is_legal(shape, after):
         return MemoryOption(name=name, change=change, layout=after)
     usual = engine_for(int(after.tp), int(after.pp), int(after.zero), int(after.gpus))
@@ -187,7 +187,7 @@ class Fit:
     largest_batch_size: int
     """0: not even one sample fits."""
     options: tuple[OptionEffect, ...]
-    """Those that need less, in the order in which to try them."""
+    """Options that need less memory, in the order in which to try them."""
     sequence: tuple[OptionEffect, ...]
     """One after the other until it fits; empty if it does, or if all are not enough."""
     tried: tuple[str, ...]
@@ -228,7 +228,7 @@ def fit(question: Question) -> Fit:
 
 
 def order(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
-    """Those that make it fit, the fastest first; then those that save most."""
+    """Options that make it fit, the fastest first; then those that save most."""
     return tuple(sorted((effect for effect in effects if effect.saved > 0), key=_rank))
 
 

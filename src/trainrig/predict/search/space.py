@@ -48,7 +48,7 @@ class Space:
     schedules: Sequence[str] = SCHEDULES
 
     def replace(self, **changes: Any) -> Space:
-        """The same with some things changed."""
+        """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 

@@ -189,7 +189,7 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
         return scattered + (over_copies(num_bytes / mesh.shards) if repeats else 0.0)
 
     def gathered(num: Array, where: Array) -> Array:
-        """Of those layouts; no other is asked for."""
+        """All-gather of weights, if any layout of ``where`` does one."""
         return over_shards("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
 
     is_many = mesh.dp > 1

@@ -203,7 +203,7 @@ def _others(
         if (
             isinstance(place, int)
             and record.id not in own
-            and _is_alike(record, first, case)
+            and _is_comparable(record, first, case)
             and (field != "m" or square_size(record.case))
         ):
             best = found.setdefault(record.device or "unknown", {})
@@ -232,7 +232,7 @@ def _fame(device: str) -> int:
     return next((n for n, name in enumerate(_KNOWN) if device.startswith(name)), len(_KNOWN))
 
 
-def _is_alike(record: Record, first: Row, case: Mapping[str, Scalar]) -> bool:
+def _is_comparable(record: Record, first: Row, case: Mapping[str, Scalar]) -> bool:
     return (
         record.benchmark == first.benchmark
         and record.metric == first.metric
@@ -252,7 +252,7 @@ def _published_line(device: str, best: Mapping[float, Record], first: Row) -> Se
         points.append(Point(x=x, y=record.value or 0.0, title=title))
     own = device == first.device
     label, short = (f"{device}, published", "published") if own else (device, "")
-    return Series(label=label, short=short, points=tuple(points), colour="cq", quiet=True)
+    return Series(label=label, short=short, points=tuple(points), colour="cq", faint=True)
 
 
 def _curve(

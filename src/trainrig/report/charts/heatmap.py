@@ -195,7 +195,7 @@ def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]
     own = {record.id for record in view.records}
     found: dict[tuple[str, str], list[Record]] = {}
     for record in view.baselines:
-        if record.device in BESIDE and record.id not in own and _is_alike(record, first):
+        if record.device in BESIDE and record.id not in own and _is_comparable(record, first):
             found.setdefault((str(record.device), str(record.source)), []).append(record)
     best: dict[str, tuple[str, str]] = {}
     for key, records in found.items():
@@ -204,7 +204,7 @@ def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]
     return {best[device]: found[best[device]] for device in BESIDE if device in best}
 
 
-def _is_alike(record: Record, first: Row) -> bool:
+def _is_comparable(record: Record, first: Row) -> bool:
     if (
         role_of(record.benchmark) is not Role.BLOCK
         or record.metric != "flop_rate"

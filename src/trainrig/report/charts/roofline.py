@@ -59,7 +59,7 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         pair for pair in placed if pair[0].role is Role.PRODUCT and pair[0].unit == "FLOP/s"
     ]
     matmuls = by_dtype(row for row, _ in products)
-    vectors = _telling([pair for pair in placed if pair[0].role is Role.STREAM])
+    vectors = _best_points([pair for pair in placed if pair[0].role is Role.STREAM])
     lines = [_marks(vectors, "cv", 1)] if vectors else []
     flats = [claim_of(view, members) or 0.0 for members in matmuls.values()]
     roof = max([0.0, *flats, *(value_of(row.measured) or 0.0 for row, _ in products)])
@@ -181,7 +181,7 @@ def _marks(own: Sequence[Placed], colour: str, marker: int) -> Series:
     return Series(label="", points=tuple(points), colour=colour, marker=marker, line=False)
 
 
-def _telling(vectors: Sequence[Placed]) -> list[Placed]:
+def _best_points(vectors: Sequence[Placed]) -> list[Placed]:
     """Of each operation the best cold and the best hot point: small ones only show launches."""
     best: dict[tuple[object, ...], Placed] = {}
     for pair in vectors:

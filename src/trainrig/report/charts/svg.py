@@ -50,7 +50,7 @@ class Series:
     """0 circle, 1 square, 2 diamond, 3 triangle (colour alone tells too little); -1 none."""
     line: bool = True
     dashed: bool = False
-    quiet: bool = False
+    faint: bool = False
     """Drawn behind, thin; its label goes first when there are too many."""
 
 
@@ -121,7 +121,7 @@ def draw(chart: Chart, width: float, height: float) -> str:
     body = [
         *_y_axis(chart.y, ys, left, width - right),
         *_x_axis(chart.x, xs, height, bottom, width),
-        *(mark for s in sorted(series, key=lambda s: not s.quiet) for mark in _marks(s, xs, ys)),
+        *(mark for s in sorted(series, key=lambda s: not s.faint) for mark in _marks(s, xs, ys)),
         *_notes(chart.notes, xs, ys, left),
         *_labels(series, xs, ys, width, right, (top, height - bottom)),
     ]
@@ -220,12 +220,12 @@ def _x_axis(axis: Axis, scale: _Scale, height: float, bottom: float, width: floa
 
 def _marks(series: Series, xs: _Scale, ys: _Scale) -> list[str]:
     places = [(xs(p.x), ys(p.y)) for p in series.points]
-    parts = [f'<g class="{series.colour}{" quiet" if series.quiet else ""}">']
+    parts = [f'<g class="{series.colour}{" faint" if series.faint else ""}">']
     if series.line and len(places) > 1:
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         parts.append(f'<path class="line{" dash" if series.dashed else ""}" d="{path}"/>')
     if not series.dashed and series.marker >= 0:
-        size = 2.2 if series.quiet else 4.0
+        size = 2.2 if series.faint else 4.0
         for point, (x, y) in zip(series.points, places, strict=True):
             hollow = " hollow" if point.hollow else ""
             title = f"<title>{escape(point.title)}</title>" if point.title else ""
@@ -272,19 +272,19 @@ def _labels(
     """Each series' name right of its last point, moved apart so that none covers another."""
     named = [s for s in series if s.label]
     room = int((span[1] - span[0]) / _LINE) + 1
-    kept = sorted(named, key=lambda s: s.quiet)[:room]
-    kept.sort(key=lambda s: ys(_last(s).y))
-    wanted = [ys(_last(s).y) for s in kept]
+    shown = sorted(named, key=lambda s: s.faint)[:room]
+    shown.sort(key=lambda s: ys(_last(s).y))
+    wanted = [ys(_last(s).y) for s in shown]
     parts = []
-    for one, y in zip(kept, _apart(wanted, *span), strict=True):
+    for one, y in zip(shown, _apart(wanted, *span), strict=True):
         x, edge = xs(_last(one).x), width - margin + 14.0
-        quiet = " quiet" if one.quiet else ""
+        faint = " quiet" if one.faint else ""
         text = _fit(one.label, margin - 18.0)
         parts.append(
-            f'<path class="lead {one.colour}{quiet}" d="M{x + 6.0:.1f} {ys(_last(one).y):.1f}'
+            f'<path class="lead {one.colour}{faint}" d="M{x + 6.0:.1f} {ys(_last(one).y):.1f}'
             f'L{max(edge - 4.0, x + 6.0):.1f} {y:.1f}"/>'
         )
-        parts.append(_text(edge, y + 4.0, text, f"label {one.colour}{quiet}", title=one.label))
+        parts.append(_text(edge, y + 4.0, text, f"label {one.colour}{faint}", title=one.label))
     return parts
 
 

@@ -113,7 +113,7 @@ class Replicated(_Group):
         return self._kept.norm()
 
     def gradients(self) -> list[Tensor]:
-        """Those that are held before an update."""
+        """Gradients that this rank holds before an update."""
         return self._kept.gradients()
 
     def publish(self) -> None:
@@ -205,7 +205,7 @@ class SplitStates(_Group):
         return torch.nn.utils.get_total_norm(self.gradients())
 
     def gradients(self) -> list[Tensor]:
-        """Those that are held before an update: all."""
+        """Gradients that this rank holds before an update: all."""
         return [sums for _, sums in self._flat.values()]
 
     def publish(self) -> None:
@@ -299,7 +299,7 @@ class Sharded(_Group):
         return squared.sqrt()
 
     def gradients(self) -> list[Tensor]:
-        """Those that are held before an update: shares."""
+        """Gradients that this rank holds before an update: its shares."""
         return [master.grad for master in self.master.values() if master.grad is not None]
 
     def publish(self) -> None:

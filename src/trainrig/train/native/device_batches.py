@@ -33,7 +33,7 @@ class Micro:
     """Tokens with a label."""
 
     def to(self, device: str) -> Micro:
-        """The same on ``device``; the copy runs beside the device's work."""
+        """The batch on ``device``; the copy runs beside the device's work."""
         return Micro(
             inputs=self.inputs.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),

@@ -53,7 +53,7 @@ class Weights:
         return torch.nn.utils.get_total_norm(self.gradients())
 
     def gradients(self) -> list[Tensor]:
-        """Those that are held before an update."""
+        """Gradients that are held before an update."""
         return [master.grad for master in self.master.values() if master.grad is not None]
 
     def mean(self, loss: Tensor) -> Tensor:

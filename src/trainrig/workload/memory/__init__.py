@@ -130,7 +130,7 @@ def _parts(
 
 
 def _weights(stage: Stage) -> Bytes:
-    """Those of FSDP are sharded as soon as gradients are; gathered ones are buffers.
+    """Weights of a rank: FSDP's are sharded as soon as gradients are; gathered ones are buffers.
 
     Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`), on one
     GPU as on many.

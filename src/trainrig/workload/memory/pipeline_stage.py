@@ -139,12 +139,12 @@ class Stage:
 
     @cached_property
     def buffers(self) -> Bytes:
-        """Those that stay allocated."""
+        """Buffers that stay allocated."""
         return overheads.buffers(self)
 
     @cached_property
     def buckets(self) -> Bytes:
-        """Those that exist during backward."""
+        """Buffers that exist during backward."""
         return overheads.buckets(self.layout, self.states)
 
     # --- activations -----------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Stage:
 
     @cached_property
     def in_last_block(self) -> Bytes:
-        """The same, of the block that backward begins with."""
+        """Bytes in the block that backward begins with."""
         return self._in_block(decoder=True) if self._lists[1] else self.in_plain_block
 
     def _in_block(self, *, decoder: bool) -> Bytes:
@@ -254,7 +254,7 @@ class Stage:
 
     @cached_property
     def in_first_block(self) -> Bytes:
-        """The same of the block that backward ends with, and what it kept."""
+        """Bytes in the block that backward ends with, and what it saved."""
         return self._bytes(self._lists[0], NONE) + self._gradients(self._seqs[0])
 
     def _gradients(self, seq: int) -> Bytes:

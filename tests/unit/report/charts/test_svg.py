@@ -44,9 +44,9 @@ def test_labels_of_lines_that_end_together_are_moved_apart() -> None:
 
 
 def test_quiet_labels_give_way() -> None:
-    quiet = [series((1, n), (10, n), label=f"other {n}", quiet=True) for n in range(1, 40)]
+    faint = [series((1, n), (10, n), label=f"other {n}", faint=True) for n in range(1, 40)]
     own = series((1, 3), (10, 4), label="mine")
-    found = [text for _, text in labels(draw(chart(*quiet, own), 520, 200))]
+    found = [text for _, text in labels(draw(chart(*faint, own), 520, 200))]
     assert "mine" in found
     assert len(found) < 40
 
@@ -104,8 +104,8 @@ def test_number_of_charts_and_lines_is_bounded() -> None:
 def test_published_curves_lie_behind() -> None:
     view = made.gpu_view()
     figure = next(f for f in curves(view, rows(view)) if f.chart.title == "fp16 matmul over size")
-    quiet = {s.label for s in figure.chart.series if s.quiet}
-    assert quiet == {"RTX 4090, published", "RTX 3090 Ti", "A100 SXM4 80GB", "V100 32GB"}
+    faint = {s.label for s in figure.chart.series if s.faint}
+    assert faint == {"RTX 4090, published", "RTX 3090 Ti", "A100 SXM4 80GB", "V100 32GB"}
     svg = draw(figure.chart, 520, 320)
     assert svg.index("cq quiet") < svg.index('<g class="c0">')
 
@@ -141,7 +141,7 @@ def test_one_of_each_make_before_a_second() -> None:
     view = made.gpu_view()
     twins = [view.baselines[-1].replace(device=f"V100 SXM2 {n}GB") for n in (16, 32, 64, 96)]
     view = dataclasses.replace(view, baselines=(*twins, *view.baselines))
-    drawn = [s.label for f in curves(view, rows(view)) for s in f.chart.series if s.quiet]
+    drawn = [s.label for f in curves(view, rows(view)) for s in f.chart.series if s.faint]
     assert sum("V100" in label for label in drawn) == 2
     assert "A100 SXM4 80GB" in drawn
 
