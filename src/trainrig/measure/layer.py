@@ -155,7 +155,7 @@ def _by_our_names(
 def _reference(
     case: Case, state: dict[str, Any], few: tuple[torch.Tensor, ...], wide: Any, times: int
 ) -> dict[str, torch.Tensor]:
-    """The same by our block in plain operations; gradients where ``times`` is not 0."""
+    """Reference by our block in plain operations; gradients where ``times`` is not 0."""
 
     dtype, _ = torch_dtypes(str(case["dtype"]))
     # What the narrow type can hold, so that rounding the operands is not counted as an error.

@@ -220,7 +220,7 @@ def _x_axis(axis: Axis, scale: _Scale, height: float, bottom: float, width: floa
 
 def _marks(series: Series, xs: _Scale, ys: _Scale) -> list[str]:
     places = [(xs(p.x), ys(p.y)) for p in series.points]
-    parts = [f'<g class="{series.colour}{" faint" if series.faint else ""}">']
+    parts = [f'<g class="{series.colour}{" quiet" if series.faint else ""}">']
     if series.line and len(places) > 1:
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         parts.append(f'<path class="line{" dash" if series.dashed else ""}" d="{path}"/>')
