@@ -25,7 +25,7 @@ from trainrig.data.prepare import prepare
 from trainrig.process.supervisor import launch
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
-from trainrig.train.engines import ALL, Job
+from trainrig.train.engines import ENGINES, Job
 from trainrig.train.parity import disagreement, reference_of
 
 TARGET = 1.2
@@ -70,16 +70,16 @@ def text_in(folder: Path) -> Path:
 def train(own: Experiment, folder: Path) -> Trained:
     """One training in fresh processes."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    backend = ALL[own.backend]
-    ended = launch(backend.command(own, place, Job()), place)
+    engine = ENGINES[own.framework]
+    ended = launch(engine.command(own, place, Job()), place)
     if ended.reason is not None:
-        raise SystemExit(f"{own.backend}: {ended.reason}")
-    return Trained(experiment=own, result=backend.collect(place))
+        raise SystemExit(f"{own.framework}: {ended.reason}")
+    return Trained(experiment=own, result=engine.collect(place))
 
 
 def race(keys: dict[str, Any], folder: Path, rounds: int) -> None:
     """In turns; the losses must be those of one process."""
-    ours, theirs = experiment_of(keys), experiment_of({**keys, "backend": "huggingface"})
+    ours, theirs = experiment_of(keys), experiment_of({**keys, "framework": "huggingface"})
     found = in_turns(
         rounds, {"ours": lambda: train(ours, folder), "theirs": lambda: train(theirs, folder)}
     )

@@ -41,13 +41,17 @@ def main() -> None:
     say_load()
     if arguments.quick:
         small = custom("gpt2", num_layers=1, hidden=64, vocab=512, max_positions=64)
-        by_events(Experiment(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, steps=3)
-        in_pairs(Experiment(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, pairs=5)
+        by_events(
+            Experiment.of(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, steps=3
+        )
+        in_pairs(
+            Experiment.of(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, pairs=5
+        )
         return
-    by_events(Experiment(precision="bf16", warmup=0), named("gpt2-small-cpu"), steps=12)
+    by_events(Experiment.of(precision="bf16", warmup=0), named("gpt2-small-cpu"), steps=12)
     light = custom("gpt2", num_layers=4, hidden=256, vocab=2048, max_positions=128)
     in_pairs(
-        Experiment(precision="fp32", batch_size=4, seq_len=128, warmup=0),
+        Experiment.of(precision="fp32", batch_size=4, seq_len=128, warmup=0),
         light,
         pairs=arguments.pairs,
     )

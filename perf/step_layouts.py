@@ -45,7 +45,7 @@ def layouts(num: int) -> Layout:
         seq_len=2048,
         recompute="full",
         kernels="fused",
-        engine="megatron",
+        framework="megatron",
     )
 
 

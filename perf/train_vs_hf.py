@@ -100,7 +100,7 @@ def small() -> ModelShape:
 
 def race(dtype: str, *, rounds: int, steps: int, shape: ModelShape, threads: int = THREADS) -> None:
     """Train in turns and print what came out."""
-    experiment = Experiment(precision=dtype, steps=steps, warmup=0)
+    experiment = Experiment.of(precision=dtype, steps=steps, warmup=0)
     with Side(train_ours, threads, keep=True) as us, Side(train_theirs, threads) as them:
         found = in_turns(
             rounds,

@@ -19,7 +19,7 @@ WIDTH = 80
 
 PREDICT = (
     *("predict", "--model", "gpt2-medium", "--on", "RTX 3090 Ti", "--gpus", "2", "--link", "pcie"),
-    *("--batch-size", "5", "--engine", "megatron", "--kernels", "fused", "--tokens", "10e9"),
+    *("--batch-size", "5", "--framework", "megatron", "--kernels", "fused", "--tokens", "10e9"),
     *("--what-if", "nvlink,+1gpu,power=300W"),
 )
 PLAN = (

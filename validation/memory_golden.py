@@ -149,7 +149,7 @@ def _cases() -> Iterator[tuple[str, Layout]]:
 
 
 def _layout(batch_size: int, seq: int, **words: Any) -> Layout:
-    return Layout(batch_size=batch_size, seq_len=seq, engine="plain", **words)
+    return Layout(batch_size=batch_size, seq_len=seq, **words)
 
 
 COLUMNS = ("model", "layout", "peak_bytes")
@@ -157,7 +157,7 @@ COLUMNS = ("model", "layout", "peak_bytes")
 
 def describe(layout: Layout) -> str:
     """What differs from a plain layout, as `name=value` words."""
-    usual = Layout(engine="plain")
+    usual = Layout()
     fields = [f.name for f in dataclasses.fields(layout)]
     return " ".join(
         f"{name}={getattr(layout, name)}"

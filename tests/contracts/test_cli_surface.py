@@ -59,22 +59,26 @@ def test_the_surface_is_as_promised() -> None:
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
-            "--precision --optimizer --lr --seed --recompute --attention --compile --backend "
+            "--precision --optimizer --lr --seed --recompute --attention --compile "
+            "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --offload --p2p --only "
-            "--rounds --scale --timeout --out --resume --json",
+            "--rounds --scale --timeout --dry-run --out --resume --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--engine --batch-size --grad-accum --tp --pp --interleave --schedule --zero "
+            "--framework --parallel --batch-size --grad-accum --tp --pp --interleave --schedule "
+            "--zero "
             "--shard-size --sequence-parallel --expert-parallel/--ep --context-parallel/--cp "
             "--tokens --what-if --cases --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--engine --batch-size --grad-accum --tp --pp --interleave --schedule --zero "
+            "--framework --parallel --batch-size --grad-accum --tp --pp --interleave --schedule "
+            "--zero "
             "--shard-size --sequence-parallel --expert-parallel/--ep --context-parallel/--cp "
             "--json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--engine --expert-parallel/--ep --context-parallel/--cp --global-batch --tokens "
+            "--framework --parallel --expert-parallel/--ep --context-parallel/--cp --global-batch "
+            "--tokens "
             "--days --top --what-if --write --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",

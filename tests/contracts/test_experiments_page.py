@@ -24,7 +24,7 @@ def test_every_key_has_its_row() -> None:
 
 
 def test_defaults_are_those_of_the_program() -> None:
-    usual = Experiment(name="x")
+    usual = Experiment.of(name="x")
     said = {key: default for key, default in rows().items() if default and "," not in default}
     said |= {"steps": "20", "tokens": ""}
     for key, default in said.items():

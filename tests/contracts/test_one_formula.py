@@ -18,11 +18,11 @@ from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
 from trainrig.predict.step.communication import Mesh
 from trainrig.runner import experiment_forecast
-from trainrig.runner.batch_size import guess, layout_of
+from trainrig.runner.batch_size import guess
 from trainrig.runner.targets import Target
 from trainrig.train.config import Experiment, case_of
 from trainrig.workload import NAMED, ModelShape, named, parameters
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import FRAMEWORKS, Layout
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.model import lora_parameters
@@ -32,23 +32,21 @@ CHIP = require_chip("A100 SXM4 80GB")
 
 
 def layouts(shape: ModelShape) -> list[Layout]:
-    """A grid of what can be run: every engine, split, stage of ZeRO, with and without adapters."""
-    grid = itertools.product(
-        ("plain", "ddp", "fsdp", "megatron", "deepspeed"), (1, 2), (1, 2), (0, 1, 2, 3), (0, 8)
-    )
+    """A grid of what can be run: frameworks, splits, stages of ZeRO, with and without adapters."""
+    grid = itertools.product(FRAMEWORKS, (1, 2), (1, 2), (0, 1, 2, 3), (0, 8))
     every = [
         Layout(
-            gpus=1 if engine == "plain" else 8,
+            gpus=8,
             tp=tp,
             pp=pp,
             zero=zero,
             lora_rank=rank,
-            engine=engine,
+            framework=framework,
             grad_accum=4,
             seq_len=128,
-            offload="host" if engine == "deepspeed" and zero == 2 else "none",
+            offload="host" if framework == "deepspeed" and zero == 2 else "none",
         )
-        for engine, tp, pp, zero, rank in grid
+        for framework, tp, pp, zero, rank in grid
     ]
     return [layout for layout in every if is_legal(shape, layout)]
 
@@ -92,7 +90,7 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
     shape = named(model)
-    layout = Layout(engine="plain", seq_len=1, kernels="flash")
+    layout = Layout(seq_len=1, kernels="flash")
     assert stage_of(shape, layout, last=True).num_parameters == parameters(shape).total
     adapted = stage_of(shape, layout.replace(lora_rank=8), last=True)
     assert adapted.num_trained == lora_parameters(shape, 8)
@@ -126,7 +124,7 @@ TRAININGS: list[dict[str, Any]] = [
     {"recompute": "selective", "grad_accum": 2, "compile": True},
     {"nproc": 2, "zero": 1},
     {"nproc": 4, "zero": 3},
-    {"nproc": 2, "backend": "huggingface"},
+    {"nproc": 2, "framework": "huggingface"},
 ]
 
 
@@ -134,8 +132,8 @@ TRAININGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", TRAININGS, ids=str)
 def test_train_asks_with_the_layout_that_is_predicted(model: str, changes: dict[str, Any]) -> None:
     """The batch search, what is predicted before training, and the step that qualifies."""
-    experiment = Experiment(model=model, batch_size=2, seq_len=128, device="cuda", **changes)
-    shape, layout = named(model), layout_of(experiment)
+    experiment = Experiment.of(model=model, batch_size=2, seq_len=128, device="cuda", **changes)
+    shape, layout = named(model), experiment.predicted_layout
     needed = memory(shape, layout)
     batch = guess(experiment, 80 * 2**30)
     if batch > 1:

@@ -27,7 +27,7 @@ def test_the_small_scale_keeps_what_each_step_changes() -> None:
     assert [own.batch_size for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
     full = {own.name: own for own in read_file(FILE, {})}
     assert [own.batch_size for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]
-    assert small["BERT, fp32"].optimizer == "adamw-plain" and full["BERT, fp32"].precision == "fp32"
+    assert small["BERT, fp32"].optimizer == "adamw" and full["BERT, fp32"].precision == "fp32"
 
 
 def test_the_tiny_table_of_an_experiment(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> Non
 
 
 def trained(name: str, **more: Any) -> Trained:
-    return Trained(experiment=Experiment(name=name), compared=True, **more)
+    return Trained(experiment=Experiment.of(name=name), compared=True, **more)
 
 
 def test_a_run_is_complete_without_what_only_gpus_have() -> None:

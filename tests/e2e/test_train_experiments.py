@@ -24,7 +24,7 @@ from trainrig.runner.train_prepare import asked_for, stall_timeout_of
 from trainrig.runner.train_records import slug_of, summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import KEYS, LATER, experiment_of, read_file, tiny
-from trainrig.train.engines import ALL, Result, Site, check_site
+from trainrig.train.engines import ENGINES, Result, Site, check_site
 from trainrig.train.layout_check import asked_of, check_layout, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
 from trainrig.workload import find, model_flops, parameters
@@ -63,7 +63,7 @@ precision = ["fp32", "bf16"]
 grad_accum = [1, 2]
 """
     found = read_file(write(tmp_path, text), {})
-    assert [(e.name, e.dtype, e.grad_accum) for e in found[:4]] == [
+    assert [(e.name, e.precision, e.grad_accum) for e in found[:4]] == [
         ("alone, precision fp32, grad_accum 1", "fp32", 1),
         ("alone, precision fp32, grad_accum 2", "fp32", 2),
         ("alone, precision bf16, grad_accum 1", "bf16", 1),
@@ -71,7 +71,7 @@ grad_accum = [1, 2]
     ]
     assert len(found) == 8
     assert [e.steps for e in found[:2]] == [16, 8]  # 4096 tokens by 256 and 512
-    assert {e.optimizer for e in found} == {"adamw"}
+    assert {e.optimizer for e in found} == {"adamw-fused"}
     assert found[-1].global_samples == 16
 
 
@@ -113,7 +113,7 @@ def test_every_family_has_a_tiny_shape(model: str) -> None:
         ("seed = 1\nsweep.zero = 3\n", 2, "swept over a list"),
         ('seed = 1\nname = "a\\u001b[2J"\n', 2, "name = "),
         ("steps = 1\n[sweep]\n" + "".join(f"{k} = [{'1, ' * 999}]\n" for k in SWEPT), 2, "at most"),
-        ('[[experiment]]\nbackend = "megatrain"\n', 2, "unknown backend"),
+        ('[[experiment]]\nframework = "megatrain"\n', 2, "unknown framework"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(
@@ -231,12 +231,12 @@ def test_there_are_files() -> None:
         ({"nproc": 4, "zero": 3, "shard_size": 3}, "no multiple"),
         ({"nproc": 2, "zero": 1, "offload": "host"}, "offload host"),
         ({"nproc": 2, "zero": 1, "precision": "fp16"}, "fp16"),
-        ({"backend": "dataparallel", "nproc": 2, "zero": 3, "device": "cuda"}, "every weight"),
+        ({"parallel": "dataparallel", "nproc": 2, "zero": 3, "device": "cuda"}, "every weight"),
         # accelerate takes the request, trains with DDP and says nothing: see the next test.
-        ({"backend": "huggingface", "nproc": 2, "zero": 3}, "accelerate would run DDP"),
-        ({"backend": "huggingface", "nproc": 2, "zero": 1, "device": "cuda"}, "no such stage"),
-        ({"backend": "huggingface", "recompute": "selective"}, "no selective"),
-        ({"backend": "huggingface", "steps": 2**31 - 1}, "learning rate of each"),
+        ({"framework": "huggingface", "nproc": 2, "zero": 3}, "accelerate would run DDP"),
+        ({"framework": "huggingface", "nproc": 2, "zero": 1, "device": "cuda"}, "no such stage"),
+        ({"framework": "huggingface", "recompute": "selective"}, "no selective"),
+        ({"framework": "huggingface", "steps": 2**31 - 1}, "learning rate of each"),
     ],
 )
 def test_what_contradicts_itself_is_a_sentence(keys: dict[str, Any], words: str) -> None:
@@ -252,8 +252,8 @@ def test_what_contradicts_itself_is_a_sentence(keys: dict[str, Any], words: str)
         ({"nproc": 4, "device": "cuda"}, Site(gpus=1, cores=8), "4 ranks, and 1 GPU:"),
         ({"device": "cuda"}, Site(gpus=0, cores=8), "^1 rank, and 0 GPUs:"),
         ({"p2p": False}, Site(gpus=0, cores=2), "p2p"),
-        ({"backend": "dataparallel", "device": "cuda"}, Site(gpus=0, cores=2), "there is none"),
-        ({"backend": "dataparallel", "nproc": 2}, Site(gpus=2, cores=2), "a matter of GPUs"),
+        ({"parallel": "dataparallel", "device": "cuda"}, Site(gpus=0, cores=2), "0 GPUs"),
+        ({"parallel": "dataparallel", "nproc": 2}, Site(gpus=2, cores=2), "a matter of GPUs"),
     ],
 )
 def test_what_the_machine_lacks_is_a_sentence(keys: dict[str, Any], site: Site, words: str) -> None:
@@ -263,7 +263,7 @@ def test_what_the_machine_lacks_is_a_sentence(keys: dict[str, Any], site: Site, 
 
 def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainrig.train.engines.find_spec", lambda _: None)
-    assert ALL["huggingface"].missing(Site(gpus=0, cores=2)) == "torch is not installed"
+    assert ENGINES["huggingface"].missing(Site(gpus=0, cores=2)) == "torch is not installed"
 
 
 # ---- layouts as found
@@ -272,7 +272,7 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 def test_sharding_that_was_silently_left_out_is_seen() -> None:
     """Seen with transformers 5.23 and accelerate 1.15 on the CPU: FSDP was asked for, DDP ran."""
     asked = asked_of(
-        Experiment(backend="huggingface", nproc=2, zero=3, batch_size=4, precision="fp32")
+        Experiment.of(framework="huggingface", nproc=2, zero=3, batch_size=4, precision="fp32")
     )
     assert differences(asked, found_of(WHOLE)) == [
         "zero: asked 3, found 0 (DistributedDataParallel)",
@@ -314,7 +314,7 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
     ],
 )
 def test_a_difference_is_told_with_both_values(facts: dict[str, Any], word: str) -> None:
-    asked = asked_of(Experiment(nproc=2, batch_size=4, precision="fp32"))
+    asked = asked_of(Experiment.of(nproc=2, batch_size=4, precision="fp32"))
     assert differences(asked, found_of(WHOLE)) == []
     (said,) = differences(asked, found_of({**WHOLE, **facts}))
     assert said.startswith(word)
@@ -374,12 +374,12 @@ def test_fewer_steps_are_no_comparison() -> None:
 
 
 def test_a_reference_trains_on_the_same_samples_in_one_process() -> None:
-    own = Experiment(
-        nproc=4, batch_size=2, grad_accum=3, zero=3, backend="huggingface", precision="bf16"
+    own = Experiment.of(
+        nproc=4, batch_size=2, grad_accum=3, zero=3, framework="huggingface", precision="bf16"
     )
     reference = reference_of(own)
     assert reference.global_samples == own.global_samples == 24
-    assert (reference.nproc, reference.batch_size, reference.backend) == (1, 2, "native")
+    assert (reference.nproc, reference.batch_size, reference.framework) == (1, 2, "native")
     assert is_reference(reference, own)
     assert not is_reference(reference.replace(precision="fp32"), own)
     assert not is_reference(reference.replace(batch_size=1), own)
@@ -399,7 +399,7 @@ def row(step: int, seconds: float = 0.5, **parts: Any) -> dict[str, Any]:
 
 
 def trained(**changes: Any) -> Trained:
-    own = Experiment(
+    own = Experiment.of(
         model="gpt2-small-cpu",
         name="two",
         nproc=2,

@@ -30,7 +30,7 @@ from trainrig.runner.train_records import BREAKDOWN
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, from_dict
 from trainrig.train.config_file import experiment_of, tiny
-from trainrig.train.engines import ALL, Job, Result
+from trainrig.train.engines import ENGINES, Job, Result
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import disagreement, reference_of
 
@@ -52,9 +52,9 @@ def experiment(data: str, **changes: Any) -> Experiment:
 
 def train(own: Experiment, folder: Path, **how: Any) -> tuple[Ended, Result]:
     """One training by its backend, nothing around it."""
-    backend = ALL[own.backend]
-    ended = launch(backend.command(own, folder, Job()), folder, **how)
-    return ended, backend.collect(folder)
+    engine = ENGINES[own.framework]
+    ended = launch(engine.command(own, folder, Job()), folder, **how)
+    return ended, engine.collect(folder)
 
 
 def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def small_files() -> None:
 
 def test_a_full_disk_is_one_line_and_what_was_trained_stays(data: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainrig", "train", "--backend", "native", "--model", MODEL]
+        [sys.executable, "-m", "trainrig", "train", "--framework", "native", "--model", MODEL]
         + ["--data", data, "--batch-size", "2", "--seq-len", "16", "--steps", "5"]
         + ["--device", "cpu", "--precision", "fp32", "--out", str(tmp_path), "--json"],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
@@ -205,7 +205,9 @@ def test_hugging_face_trains_what_one_process_of_ours_does(
 ) -> None:
     pytest.importorskip("transformers", reason="needs transformers")
     pytest.importorskip("accelerate", reason="needs accelerate")
-    own = experiment(data, model=tiny(model), backend="huggingface", grad_accum=2, recompute="full")
+    own = experiment(
+        data, model=tiny(model), framework="huggingface", grad_accum=2, recompute="full"
+    )
     ended, theirs = train(own, tmp_path / "theirs")
     assert ended.status is Status.OK, ended.reason
     assert theirs.facts is not None and theirs.probe is not None
@@ -219,14 +221,14 @@ def test_hugging_face_trains_what_one_process_of_ours_does(
 def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path: Path) -> None:
     """Left to itself, Trainer trains BERT on a loss times ranks and micro-batches."""
     pytest.importorskip("transformers", reason="needs transformers")
-    own = experiment(data, model=tiny("bert-base"), backend="huggingface", grad_accum=2)
+    own = experiment(data, model=tiny("bert-base"), framework="huggingface", grad_accum=2)
     folder = tmp_path / "theirs"
-    backend = ALL["huggingface"]
-    command = backend.command(own, folder, Job())
+    engine = ENGINES["huggingface"]
+    command = engine.command(own, folder, Job())
     request = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps(request | {"plain_loss": True}))
     assert launch(command, folder).status is Status.OK
-    theirs = backend.collect(folder)
+    theirs = engine.collect(folder)
     _, ours = train(reference_of(own).replace(steps=1), tmp_path / "ours")
     assert theirs.probe is not None and ours.probe is not None
     said = disagreement(theirs.probe, ours.probe, "fp32")
@@ -239,7 +241,7 @@ def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path:
 def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path: Path) -> None:
     """It is refused before it starts; here the refusal is gone round."""
     pytest.importorskip("transformers", reason="needs transformers")
-    own = experiment(data, backend="huggingface").replace(zero=3)
+    own = experiment(data, framework="huggingface").replace(zero=3)
     ended, theirs = train(own, tmp_path)
     if ended.status is Status.OK:
         assert theirs.facts is not None
@@ -286,13 +288,13 @@ def test_a_slow_link_is_communication_and_nothing_else(
 ) -> None:
     own = experiment(data, steps=7)
     quick = Trained(experiment=own, result=train(own, tmp_path / "quick")[1])
-    command = ALL["native"].command(own, tmp_path / "slow", Job())
+    command = ENGINES["native"].command(own, tmp_path / "slow", Job())
     slowed = dataclasses.replace(
         command, argv=(*slow_link, *command.argv), env={**command.env, "GLOO_SOCKET_IFNAME": "lo"}
     )
     ended = launch(slowed, tmp_path / "slow")
     assert ended.status is Status.OK, ended.reason
-    slow = Trained(experiment=own, result=ALL["native"].collect(tmp_path / "slow"))
+    slow = Trained(experiment=own, result=ENGINES["native"].collect(tmp_path / "slow"))
     rise = {part: (slow.mean(part) or 0.0) - (quick.mean(part) or 0.0) for part in BREAKDOWN}
     whole = (slow.mean("time") or 0.0) - (quick.mean("time") or 0.0)
     assert whole > 0.0

@@ -59,7 +59,7 @@ class Shuffled(Engine):
 def test_200_steps_beat_the_unigram_entropy_and_shuffled_labels_do_not(
     data: Path, kind: type[Engine], expected: bool
 ) -> None:
-    experiment = Experiment(
+    experiment = Experiment.of(
         model=f"gpt2:num_layers=2,hidden=128,vocab={VOCAB},max_positions=128",
         data=str(data),
         batch_size=8,

@@ -74,7 +74,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def experiment(folder: Path, **changes: Any) -> Experiment:
-    base = Experiment(
+    base = Experiment.of(
         model=MODEL,
         data=str(folder),
         batch_size=4,
@@ -110,7 +110,7 @@ def test_a_training_becomes_a_run(
     assert summary["step_time_s"] > 0
     assert summary["samples_per_s"] == pytest.approx(4 / summary["step_time_s"])
     assert summary["tokens_per_s"] == pytest.approx(64 / summary["step_time_s"])
-    assert summary["backend"] == "native"
+    assert summary["framework"] == "native"
     parts = {"data_wait", "forward", "backward", "optimizer", "communication", "other"}
     assert set(summary["breakdown"]) == parts
     assert summary["peak_memory_bytes"] > 0

@@ -21,7 +21,7 @@ from trainrig.data.open_batches import OBJECTIVES
 from trainrig.runner.train_records import summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
-from trainrig.train.engines import ALL, Peer, Result
+from trainrig.train.engines import ENGINES, Peer, Result
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.native import loop
 from trainrig.train.native.device_batches import split
@@ -67,7 +67,7 @@ def test_model_flops_are_those_of_one_devices_samples(
 ) -> None:
     """Accumulation multiplies them; other ranks and what is computed again do not."""
     for accum, ranks, recompute in ((1, 1, "none"), (3, 1, "none"), (3, 2, "full")):
-        own = Experiment(
+        own = Experiment.of(
             model=model,
             batch_size=batch,
             seq_len=seq,
@@ -92,7 +92,7 @@ def test_model_flops_are_those_of_one_devices_samples(
     ],
 )
 def test_hardware_flops_add_what_is_computed_again(recompute: str, again: int) -> None:
-    own = Experiment(
+    own = Experiment.of(
         model=f"gpt2:{_SMALL}", batch_size=4, seq_len=16, grad_accum=3, recompute=recompute
     )
     rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
@@ -138,22 +138,22 @@ def test_a_step_is_the_mean_of_the_middle_half_of_what_counts() -> None:
         row | {"time": time, "forward": time}
         for row, time in zip(rows(len(times)), times, strict=True)
     )
-    found = Trained(experiment=Experiment(), result=Result(rows=steps))
+    found = Trained(experiment=Experiment.of(), result=Result(rows=steps))
     assert found.mean("time") == found.mean("forward") == 4.5
 
 
 def test_what_is_unknown_in_one_step_is_unknown() -> None:
     steps = tuple(row | {"overlapped": None} for row in rows(forward=1.0))
-    assert Trained(experiment=Experiment(), result=Result(rows=steps)).mean("overlapped") is None
+    assert Trained(experiment=Experiment.of(), result=Result(rows=steps)).mean("overlapped") is None
     mixed = tuple(row | {"overlapped": 1.0 if row["step"] % 2 else None} for row in steps)
-    assert Trained(experiment=Experiment(), result=Result(rows=mixed)).mean("overlapped") is None
+    assert Trained(experiment=Experiment.of(), result=Result(rows=mixed)).mean("overlapped") is None
 
 
 @pytest.mark.parametrize(("other", "ids"), [(0.04, []), (0.06, ["time-in-no-part"])])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_time_in_no_part_or_in_two_is_a_finding(other: float, ids: list[str], sign: int) -> None:
     steps = rows(forward=1.0 - sign * other, other=sign * other)
-    found = Trained(experiment=Experiment(), result=Result(rows=steps))
+    found = Trained(experiment=Experiment.of(), result=Result(rows=steps))
     said = list(findings_of(found, []))
     assert [finding.id for finding in said] == ids
     where = "none of its parts" if sign > 0 else "two of its parts at once"
@@ -191,7 +191,7 @@ def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
 def test_a_rank_that_is_waited_for_is_a_warning() -> None:
     quick = rows(forward=0.1, communication=0.1)
     peer = Peer(rank=1, rows=rows(forward=0.19, communication=0.01))
-    own = Experiment(name="two", nproc=2)
+    own = Experiment.of(name="two", nproc=2)
     found = Trained(experiment=own, result=Result(rows=quick, peers=(peer,)))
     (finding,) = findings_of(found, [])
     assert (finding.id, finding.severity) == ("rank-waited-for", "warning")
@@ -202,7 +202,7 @@ FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
-    own = asked_of(Experiment(nproc=2))
+    own = asked_of(Experiment.of(nproc=2))
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(Peer(rank=1, facts=FACTS),))) == []
     other = Peer(rank=1, facts=FACTS | {"micro_tokens": 1024})
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(other,))) == [
@@ -212,7 +212,7 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
     assert wrong_on_ranks(own, everywhere) == [
         "micro_tokens: asked 2048, found 1024 (DistributedDataParallel)"
     ]
-    wrong = Trained(experiment=Experiment(nproc=2), result=Result(facts=FACTS, peers=(other,)))
+    wrong = Trained(experiment=Experiment.of(nproc=2), result=Result(facts=FACTS, peers=(other,)))
     assert wrong.word == "FAIL" == summary_of(wrong)["row_verdict"]
 
 
@@ -252,7 +252,7 @@ def found_in(own: Experiment, **lie: Any) -> list[str]:
     return [said.rpartition(" (")[0] for said in differences(asked_of(own), found_of(facts))]
 
 
-OWN = Experiment(model="gpt2", batch_size=2, grad_accum=2, seq_len=16, warmup=0, device="cpu")
+OWN = Experiment.of(model="gpt2", batch_size=2, grad_accum=2, seq_len=16, warmup=0, device="cpu")
 LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"recompute": "full"},
@@ -266,7 +266,7 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {},
-        {"built": OWN.replace(optimizer="adamw-plain")},
+        {"built": OWN.replace(optimizer="adamw")},
         "fused_optimizer: asked True, found False",
     ),
     ({}, {"fed": OWN.replace(batch_size=1)}, "micro_tokens: asked 32, found 16"),
@@ -342,7 +342,7 @@ def test_what_every_rank_told_is_collected(tmp_path: Path) -> None:
         ]
         path = tmp_path / f"events-{rank}.jsonl"
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    found = ALL["native"].collect(tmp_path)
+    found = ENGINES["native"].collect(tmp_path)
     assert found.memory == 3.0
     assert [row["rank"] for row in found.rows] == [0, 0]
     assert [(p.rank, len(p.rows), (p.facts or {})["wrapped"]) for p in found.peers] == [

@@ -23,7 +23,7 @@ from trainrig.runner import train as runner
 from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.config_file import experiment_of
-from trainrig.train.engines import ALL, Job, Result
+from trainrig.train.engines import ENGINES, Job, Result
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, reference_of
 
@@ -45,10 +45,10 @@ def experiment(data: str, **changes: Any) -> Experiment:
 
 def train(own: Experiment, folder: Path) -> Result:
     """One training that ends well, by its backend."""
-    backend = ALL[own.backend]
-    ended = launch(backend.command(own, folder, Job()), folder)
+    engine = ENGINES[own.framework]
+    ended = launch(engine.command(own, folder, Job()), folder)
     assert ended.status is Status.OK, ended.reason
-    return backend.collect(folder)
+    return engine.collect(folder)
 
 
 def probe_of(result: Result) -> Probe:
@@ -118,7 +118,7 @@ def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
         [elsewhere, "-c", look.format(absent)], env=bare, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-    own = experiment(data, backend="huggingface", python=str(elsewhere), name="theirs")
+    own = experiment(data, framework="huggingface", python=str(elsewhere), name="theirs")
     outcomes = runner.train((own,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.PASS, outcomes.verdict.reason
     found = runner.summary(outcomes)
@@ -160,7 +160,7 @@ def test_torchrun_starts_the_same_ranks(data: str, tmp_path: Path) -> None:
     for _ in range(2):  # the second time its events begin anew
         done = torchrun(folder, 2)
         assert done.returncode == 0, done.stderr
-    theirs, ours = ALL["native"].collect(folder), train(own, tmp_path / "launch")
+    theirs, ours = ENGINES["native"].collect(folder), train(own, tmp_path / "launch")
     assert len(theirs.rows) == own.steps
     assert [row["loss"] for row in theirs.rows] == [row["loss"] for row in ours.rows]
     assert probe_of(theirs) == probe_of(ours)

@@ -18,7 +18,7 @@ def summary(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
     found |= {"compile": True, "offload": True, "wrapped": "FSDPDistributedDataParallel"}
     return {
         "name": name,
-        "backend": "native",
+        "framework": "native",
         "model": "gpt2-medium",
         "batch_size": 4,
         "settings": {"batch_size": 4, "nproc": 2, "precision": "bf16", "data": "text"},
@@ -60,7 +60,7 @@ def experiments_view(
         summary(
             "Hugging Face <b>&amp;`|",
             1.4,
-            backend="huggingface",
+            framework="huggingface",
             row_verdict="NOT COMPARABLE",
             parity={"not_comparable": "loss of step 0: 13.856, the one-process reference 9.0"},
         ),

@@ -19,7 +19,7 @@ def summary(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
     """As ``train --json`` prints one: 8 samples a step."""
     return {
         "name": name,
-        "backend": "native",
+        "framework": "native",
         "model": "gpt2",
         "batch_size": 4,
         "layout_asked": {"ranks": 2, "zero": 0},

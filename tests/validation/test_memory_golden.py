@@ -33,7 +33,7 @@ def layout_of(words: str) -> Layout:
     kinds = {f.name: f.default for f in dataclasses.fields(Layout)}
     pairs = dict(word.split("=") for word in words.split())
     values = {n: int(v) if isinstance(kinds[n], int) else v for n, v in pairs.items()}
-    return Layout(engine="plain", **values)
+    return Layout(**values)
 
 
 def test_there_are_thirty_configurations_of_all_families_and_policies() -> None:

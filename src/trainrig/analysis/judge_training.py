@@ -61,7 +61,7 @@ def findings_of(
             id="layout-not-as-asked",
             severity="error",
             evidence=f"{name}: {words}",
-            fix="nothing of this row is what its name says; another backend or another layout",
+            fix="nothing of this row is what its name says; another framework or another layout",
             records=ids,
         )
     if trained.apart is not None:

@@ -28,7 +28,6 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory as needed
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
-from trainrig.workload.training_layout import training_layout
 
 PROGRAM = "trainrig.train.serve"
 PARTS = ("data_wait", "forward", "backward", "optimizer")
@@ -49,7 +48,7 @@ _TEXTS = {
     "precision": PRECISIONS,
     "recompute": ("none", "selective", "full"),
     "attention": ATTENTIONS,
-    "optimizer": ("adamw",),
+    "optimizer": ("adamw-fused",),
 }
 _COUNTS = ("batch_size", "seq_len", "grad_accum")
 FIELDS = {*_TEXTS, *_COUNTS, "model", "compile", "data"}
@@ -130,14 +129,17 @@ def _metrics(case: Case) -> tuple[Metric, ...]:
 def layout_of(case: Case) -> Layout:
     """The layout of one process that trains a case."""
     batch, seq, accum = _numbers(case)
-    return training_layout(
-        find(str(case["model"])),
+    return Layout(
+        gpus_per_node=1,
         batch_size=batch,
         seq_len=seq,
+        target_seq_len=written_tokens(find(str(case["model"])), seq),
         precision=str(case["precision"]),
         grad_accum=accum,
         recompute=str(case["recompute"]),
-        compiled=bool(case["compile"]),
+        kernels="compiled" if case["compile"] else "flash",
+        optimizer=str(case["optimizer"]),
+        dropout="no",
     )
 
 
@@ -169,7 +171,7 @@ BENCHMARK = Benchmark(
         "batch_size": 8,
         "seq_len": 256,
         "grad_accum": 1,
-        "optimizer": "adamw",
+        "optimizer": "adamw-fused",
         "recompute": "none",
         "attention": "auto",
         "compile": False,

@@ -65,6 +65,7 @@ def command(
             found.answer,
             tokens=found.tokens,
             upgrades=found.upgrades,
+            notes=found.notes(),
             written=found.written,
         )
         print_document(document, console())

@@ -105,10 +105,16 @@ WHERE = (
 )
 FRAMEWORK = (
     _layout(
-        "--engine",
-        shell_complete=completes_layout("ENGINES"),
+        "--framework",
+        shell_complete=completes_layout("FRAMEWORKS"),
         default_text="by the layout",
-        help="plain, ddp, fsdp, megatron or deepspeed.",
+        help="native, huggingface, deepspeed, megatron or torchtitan.",
+    ),
+    _layout(
+        "--parallel",
+        shell_complete=completes_layout("PARALLEL"),
+        default_text="as --zero says",
+        help="Wrapper of data-parallel ranks: ddp or fsdp.",
     ),
 )
 HOW = (
@@ -126,7 +132,7 @@ HOW = (
     _layout(
         "--zero",
         type=int,
-        default_text="0; 3 with fsdp",
+        default_text="0; 3 with --parallel fsdp",
         help="Shard over data parallel: 1 optimizer, 2 and gradients, 3 and weights.",
     ),
     _layout(

@@ -52,8 +52,8 @@ _file = partial(option, group="A file of experiments")
 @_what("--precision", default_text="bf16", help="bf16, fp32 or fp16.")
 @_what(
     "--optimizer",
-    default_text="adamw",
-    help="adamw (fused), adamw-plain, adamw-8bit or sgd.",
+    default_text="adamw-fused",
+    help="adamw-fused, adamw, adamw-8bit or sgd.",
 )
 @_what("--lr", type=float, default_text="0.001", help="The highest learning rate.")
 @_what("--seed", type=int, default_text="0", help="Random seed: first weights, order of the data.")
@@ -68,10 +68,11 @@ _file = partial(option, group="A file of experiments")
     help="sdpa (torch's), tiles (ours, short sequences on a CPU), plain, or auto: the fastest.",
 )
 @_what("--compile", "compiled", is_flag=True, help="Compile each block with torch.compile.")
+@_layout("--framework", default_text="native", help="native or huggingface.")
 @_layout(
-    "--backend",
-    default_text="native",
-    help="native, huggingface or dataparallel.",
+    "--parallel",
+    default_text="as --zero says",
+    help="Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
 )
 @_layout(
     "--python",
@@ -125,6 +126,11 @@ _file = partial(option, group="A file of experiments")
     default_text="10m",
     help="Give up when no rank has moved for this long.",
 )
+@_file(
+    "--dry-run",
+    is_flag=True,
+    help="Check everything, show the resolved experiments, and start and write nothing.",
+)
 @OUT
 @option(
     "--resume",
@@ -140,6 +146,7 @@ def command(
     timeout: str | None,
     out: Path,
     resume: Path | None,
+    dry_run: bool,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -151,6 +158,7 @@ def command(
     trainrig train --resume runs/20270101T000000Z-host-train-1a2b3c --steps 400
     trainrig train --scale tiny --model gpt2 --nproc 2 --zero 3
     trainrig train experiments/parity.toml --scale tiny --rounds 3
+    trainrig train plans/01-native-ddp-b4.toml --dry-run
 
     A batch that does not fit is recorded, and half of it tried.  With a FILE, another framework or
     a layout, each experiment is trained by processes of its own and compared with one process on
@@ -168,6 +176,8 @@ def command(
     given |= _batch_size(given.pop("batch_size", None)) | _known(device=device)
     given |= {"compile": True} if given.pop("compiled") else {}
     given |= {name: str(given[name]) for name in ("data", "python") if name in given}
+    if dry_run:
+        return _dry_run(file, given, resume, as_json)
     outcomes = train.train(
         train_resume.experiments_of(resume, given)
         if resume
@@ -202,3 +212,24 @@ def _batch_size(text: str | None) -> dict[str, Any]:
 
 def _known(**named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _dry_run(file: Path | None, keys: dict[str, Any], resume: Path | None, as_json: bool) -> int:
+    """The experiments as they are resolved, once nothing speaks against them."""
+    import json
+
+    from trainrig.cli import output
+    from trainrig.errors import EXIT_OK, UsageError
+    from trainrig.report.render.terminal import print_document
+    from trainrig.runner.train_prepare import asked_for, resolved, resolved_document
+
+    if resume is not None:
+        hint = "leave --dry-run or --resume out"
+        raise UsageError("a run that is resumed has been checked already", hint)
+    found = resolved(asked_for(file, keys))
+    if as_json:
+        click.echo(json.dumps({"experiments": found}, ensure_ascii=False))
+        return EXIT_OK
+    with output.best_effort():
+        print_document(resolved_document(found), output.console())
+    return EXIT_OK

@@ -14,7 +14,14 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from trainrig.errors import UsageError
+
 PATH = click.Path(path_type=Path)
+RETIRED = {
+    "--backend": "--framework (DataParallel: --parallel dataparallel)",
+    "--engine": "--framework (DDP and FSDP: --parallel)",
+}
+"""Options of earlier versions, refused, with what they are called now."""
 Decorator = Callable[[Any], Any]
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -23,9 +30,15 @@ class Verb(click.Command):
     """A command whose help has one section for each group of options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse a value that is given twice: click would silently take the last one."""
+        """Refuse what click would not: a value that is given twice, and an option's old name."""
         if not ctx.resilient_parsing:
-            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            try:
+                _, _, given = self.make_parser(ctx).parse_args(list(args))
+            except click.NoSuchOption as error:
+                if (name := RETIRED.get(error.option_name)) is None:
+                    raise
+                hint = f"it is called {name} now"
+                raise UsageError(f"there is no {error.option_name}", hint) from None
             for parameter in given:
                 if (
                     isinstance(parameter, click.Option)

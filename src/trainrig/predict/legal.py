@@ -4,9 +4,9 @@ Answers what is impossible, not what is slow or does not fit in memory.  A rule 
 break it (`Layout`'s sizes may be arrays) and, for a single one, what to tell and what to do
 instead; `check` raises the first that is broken, `mask` is all of them over a search's arrays.
 
-The rules are those of the engines that run such layouts (Megatron-LM, DeepSpeed, FSDP): heads are
-divided over tensor parallel, layers over pipeline stages, micro-batches over interleaved stages,
-and gradients or weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).
+The rules are those of the frameworks that run such layouts (Megatron-LM, DeepSpeed, FSDP): heads
+are divided over tensor parallel, layers over pipeline stages, micro-batches over interleaved
+stages, and gradients or weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).
 """
 
 from __future__ import annotations
@@ -119,13 +119,14 @@ def nearest_multiple(number: int, of: int) -> int:
     return max(of, (number + of // 2) // of * of)
 
 
-def engine_for(tp: int, pp: int, zero: int, gpus: int = 2) -> str:
-    """The engine that usually runs such a layout, where none is asked for."""
-    if zero >= 2:
-        return "fsdp"
-    if tp * pp > 1:
+def framework_for(layout: Layout) -> str:
+    """The framework that usually runs such a layout, where none is asked for."""
+    split = layout.tp * layout.pp > 1
+    if layout.zero >= 2 or layout.parallel == "fsdp":
+        return "torchtitan" if split else "huggingface"
+    if split:
         return "megatron"
-    return "ddp" if gpus > 1 else "plain"
+    return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else "native"
 
 
 def _range(name: str, least: int, most: int) -> Rule:
@@ -245,24 +246,32 @@ RULES = (
         lambda c: "--shard-size " + _divisors(int(c.x.dp)),
     ),
     Rule(
-        lambda c: (c.x.engine == "plain") & (c.x.gpus > 1),
-        lambda c: f"the plain engine runs one process, not {c.x.gpus}",
-        "--engine ddp, fsdp, megatron or deepspeed",
+        lambda c: (c.x.scheme == "own") & (c.x.parallel != "auto"),
+        lambda c: f"{c.x.framework} has its own data parallelism, and no {c.x.parallel}",
+        "--framework native or huggingface, or leave --parallel out",
     ),
     Rule(
-        lambda c: (c.x.engine == "ddp") & (c.x.tp * c.x.pp > 1),
+        lambda c: (
+            (c.x.parallel == "dataparallel")
+            & ((c.x.framework != "native") | (c.x.zero > 0) | (c.x.tp * c.x.pp > 1))
+        ),
+        lambda _: "torch.nn.DataParallel has every weight on every GPU, in our own framework alone",
+        "--framework native --zero 0, or leave --parallel out",
+    ),
+    Rule(
+        lambda c: (c.x.scheme == "ddp") & (c.x.tp * c.x.pp > 1),
         lambda _: "DDP splits neither matrices nor layers",
-        "--engine megatron, fsdp or deepspeed, or --tp 1 --pp 1",
+        "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
     ),
     Rule(
-        lambda c: (c.x.engine in ("ddp", "megatron")) & (c.x.zero >= 2),
-        lambda c: f"{c.x.engine} shards the optimizer at most, not what ZeRO {c.x.zero} does",
-        "--engine fsdp or deepspeed, or --zero 1",
+        lambda c: ((c.x.scheme == "ddp") | (c.x.framework == "megatron")) & (c.x.zero >= 2),
+        lambda c: f"{_who(c.x)} shards the optimizer at most, not what ZeRO {c.x.zero} does",
+        "--parallel fsdp, --framework deepspeed, or --zero 1",
     ),
     Rule(
-        lambda c: (c.x.engine == "fsdp") & (c.x.zero < 2),
+        lambda c: (c.x.scheme == "fsdp") & (c.x.zero < 2),
         lambda c: f"FSDP shards gradients and weights, and ZeRO {c.x.zero} neither",
-        "--zero 3 (or 2), or --engine ddp",
+        "--zero 3 (or 2), or --parallel ddp",
     ),
     Rule(
         lambda c: (
@@ -273,6 +282,10 @@ RULES = (
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""
+
+
+def _who(layout: Any) -> str:
+    return "megatron" if layout.framework == "megatron" else "DDP"
 
 
 def _stages(layout: Any) -> str:

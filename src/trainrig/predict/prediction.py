@@ -206,14 +206,14 @@ _SHOWN = (
         "schedule",
         "kernels",
     ),
-    *("engine", "optimizer", "offload", "lora_rank"),
+    *("framework", "optimizer", "offload", "lora_rank"),
 )
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
     found = {name: getattr(layout, name) for name in _SHOWN}
-    found |= {"states": scheme_of(layout)}
+    found |= {"parallel": layout.scheme, "states": scheme_of(layout)}
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 

@@ -1,9 +1,9 @@
 """What is to be predicted: a model, a layout of it, and the machines that it runs on.
 
 Answers what stands for whatever was not given: sequences as long as the model was made for (4096 at
-most), the half precision that the chip has, flash attention from the year 2020 on, the engine that
-usually runs such a layout; and which rates hold on the machines, of which none need exist.  What is
-given and cannot be is refused, by the rules of layouts where they say so.
+most), the half precision that the chip has, flash attention from the year 2020 on, the framework
+that usually runs such a layout; and which rates hold on the machines, of which none need exist.
+What is given and cannot be is refused, by the rules of layouts where they say so.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.lookup import find_chip, require_chip
 from trainrig.errors import UsageError, unknown
-from trainrig.predict.legal import MOST_COUNT, MOST_GPUS, check, engine_for, refuse_later
+from trainrig.predict.legal import MOST_COUNT, MOST_GPUS, check, framework_for, refuse_later
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.search.space import Space
 from trainrig.record import Record
-from trainrig.workload.layout import ENGINES, RECOMPUTE, Layout
+from trainrig.workload.layout import FRAMEWORKS, RECOMPUTE, Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 
@@ -103,12 +103,10 @@ def question(asked: Asked, measured: Measured = NOTHING) -> Question:
     sizes = {
         name: said[name] for name in _SIZES if name in said
     }  # micro-batch, tp, pp, zero and the like
-    tp, pp = said.get("tp", 1), said.get("pp", 1)
-    engine = said.get("engine")
-    zero = said.get("zero", 3 if engine == "fsdp" else 0)
+    zero = said.get("zero", 3 if layout.parallel == "fsdp" else 0)
     _whole("gpus", site.gpus, MOST_GPUS)
     layout = layout.replace(**sizes, zero=zero, gpus=site.gpus, gpus_per_node=site.gpus_per_node)
-    layout = layout.replace(engine=engine or engine_for(tp, pp, zero, site.gpus))
+    layout = layout.replace(framework=said.get("framework") or framework_for(layout))
     check(shape, layout)
     return Question(shape=shape, layout=layout, site=site)
 
@@ -122,17 +120,19 @@ def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
     base = _with_words(said, site, shape)
     base = base.replace(gpus=site.gpus, gpus_per_node=site.gpus_per_node)
-    for name in ("recompute", "engine"):
+    for name in ("recompute", "framework"):
         if name in said and said[name] not in _WORDS[name]:
             raise unknown(name, said[name], _WORDS[name])
     batch = _whole("global-batch", said["global_batch"], MOST_COUNT)
-    check(shape, base.replace(engine="deepspeed"))  # what all of the space have in common
+    check(
+        shape, base.replace(framework="deepspeed", parallel="auto")
+    )  # what all of the space have in common
     return (
         Space(
             shape=shape,
             base=base,
             global_batch=batch,
-            engine=said.get("engine"),
+            framework=said.get("framework"),
             recompute=(said["recompute"],) if "recompute" in said else RECOMPUTE,
         ),
         site,
@@ -140,7 +140,7 @@ def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
 
 
 _SIZES = ("tp", "pp", "interleave", "batch_size", "grad_accum", "shard_size", "sequence_parallel")
-_WORDS = {"recompute": RECOMPUTE, "engine": ENGINES}
+_WORDS = {"recompute": RECOMPUTE, "framework": FRAMEWORKS}
 
 
 def _model(asked: Asked) -> tuple[ModelShape, dict[str, Any]]:
@@ -204,12 +204,14 @@ _SAID = (
     "target_seq_len",
     "precision",
     "kernels",
+    "parallel",
     "optimizer",
     "offload",
     "lora_rank",
 ) + (
     "schedule",
     "recompute",
+    "parallel",
 )
 
 

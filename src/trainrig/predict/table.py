@@ -33,8 +33,8 @@ from trainrig.predict.table_words import (
     Unstated,
     cell,
     chip_of,
-    engine_of,
     fabric_of,
+    framework_of,
     is_fsdp,
     kernels_of,
     link_of,
@@ -90,7 +90,7 @@ def case_of(row: Row) -> Case:
         if not cell(row, name):
             missing.add(name)
     sizes = sizes_of(row, missing)
-    engine = engine_of(row, sizes)
+    framework, parallel = framework_of(row, sizes)
     precision = precision_of(row, chip, missing)
     rates = _rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing))
     layout = Layout(
@@ -99,11 +99,12 @@ def case_of(row: Row) -> Case:
         precision=precision,
         recompute=recompute_of(row, sizes["zero"], missing),
         kernels=kernels_of(row, chip, precision, missing),
-        engine=engine,
+        framework=framework,
+        parallel=parallel,
         optimizer="adamw-fused",
         states=states_of(row, shape),
         software=software_of(row),
-        offload=offload_of(row, engine, sizes["zero"], missing),
+        offload=offload_of(row, framework, sizes["zero"], missing),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
     check(*_evened(row, shape, layout))

@@ -128,7 +128,7 @@ def _usual(name: str, missing: Unstated) -> Chip | None:
     return max(modules or fitting[:1], key=lambda chip: chip.memory or 0.0)
 
 
-_ENGINES = (
+_FRAMEWORKS = (
     # The first that the framework's name contains, so the most particular first.
     ("megatron", "megatron"),
     ("fsdp", "fsdp"),
@@ -140,23 +140,23 @@ _ENGINES = (
 )
 
 
-def engine_of(row: Row, sizes: Mapping[str, int]) -> str:
-    """From the framework's name; where it says nothing, from how the model is split."""
+def framework_of(row: Row, sizes: Mapping[str, int]) -> tuple[str, str]:
+    """Framework and parallel scheme, by the framework's name, else by how the model is split.
+
+    What torch alone spreads computes as Hugging Face's models do.
+    """
     framework = _word(row, "framework")
-    named = next((engine for word, engine in _ENGINES if word in framework), None)
-    if named == "deepspeed" and (sizes["tp"] > 1 or sizes["pp"] > 1):
-        return "megatron"
-    if named == "fsdp" and sizes["zero"] == 0:
-        named = "ddp"
+    is_split = sizes["tp"] > 1 or sizes["pp"] > 1
+    named = next((name for word, name in _FRAMEWORKS if word in framework), None)
+    if named == "fsdp":
+        return "huggingface", "fsdp" if sizes["zero"] else "ddp"
+    if named == "deepspeed" and is_split:
+        return "megatron", "auto"
     if named:
-        return named
-    if sizes["tp"] > 1 or sizes["pp"] > 1:
-        return "megatron"
-    if sizes["zero"] == 3:
-        return "fsdp"
-    if sizes["zero"] > 0:
-        return "deepspeed"
-    return "ddp"
+        return named, "auto"
+    if is_split:
+        return "megatron", "auto"
+    return "deepspeed" if sizes["zero"] in (1, 2) else "huggingface", "auto"
 
 
 def states_of(row: Row, shape: ModelShape) -> str:
@@ -242,13 +242,13 @@ def software_of(row: Row) -> str:
     return "torch1" if re.search(r"torch 1\.", _word(row, "framework")) else "current"
 
 
-def offload_of(row: Row, engine: str, zero: int, missing: Unstated) -> str:
+def offload_of(row: Row, framework: str, zero: int, missing: Unstated) -> str:
     """One of OFFLOAD; not stated: none.
 
     DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which takes
     less memory: there it is not known, and the interval begins with it.
     """
-    is_unsure = engine == "deepspeed" and zero >= 2
+    is_unsure = framework == "deepspeed" and zero >= 2
     return _choice(row, "offload", OFFLOAD, "none", missing if is_unsure else None)
 
 

@@ -84,7 +84,8 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
 
     ``fixed``: with precision and kernels, which a search does not vary.
     """
-    words = [f"{layout.engine}"]
+    words = [layout.framework]
+    words += [layout.scheme] if layout.scheme not in ("none", "own") else []
     for name, value in (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp)):
         words += [f"{name} {value}"] if value > 1 else []
     words += [f"interleave {layout.interleave}"] if layout.interleave > 1 else []
@@ -275,11 +276,12 @@ def plan_document(
     *,
     tokens: float | None = None,
     upgrades: Sequence[Ranked] = (),
+    notes: Sequence[str] = (),
     written: Sequence[Path] = (),
 ) -> Document:
     """The best layouts of a search, those that need less memory, and why the first is the first.
 
-    ``best`` is the prediction of the first layout.
+    ``best`` is the prediction of the first layout; ``notes`` say which layouts can be trained.
     """
     limit, place = best.rates.memory_bytes, place_text(best.layout, best.rates.device)
     title = f"{space.shape.name} on {place}, {space.global_batch} samples a step"
@@ -309,6 +311,7 @@ def plan_document(
         words = f"{duration_text(best, tokens)} of GPUs"
         blocks.append(Paragraph(f"{format_count(tokens)} tokens: {words}"))
     blocks += _upgrade_table(upgrades)
+    blocks += [Paragraph(note) for note in notes]
     blocks += [Paragraph(f"wrote {path}") for path in written]
     return Document(title=title, blocks=tuple(blocks))
 

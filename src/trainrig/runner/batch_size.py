@@ -14,9 +14,7 @@ from trainrig.predict.search.memory_options import largest_batch_size
 from trainrig.train.config import Experiment
 from trainrig.units import format_memory
 from trainrig.workload import ModelShape, find, parameters
-from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
-from trainrig.workload.training_layout import training_layout
 
 MOST = {"cpu": 16, "cuda": 4096}
 """Samples at once beyond which ``auto`` does not look."""
@@ -41,7 +39,7 @@ def bound_of(own: Experiment) -> int:
 def guess(own: Experiment, free: float) -> int:
     """The largest size that fits in ``free`` bytes of a device by the formula, 1 at the least."""
     room = free / own.nproc if own.device == "cpu" else free  # ranks share the host's memory
-    found = largest_batch_size(find(own.model), layout_of(own), room)
+    found = largest_batch_size(find(own.model), own.predicted_layout, room)
     return max(1, min(found, bound_of(own)))
 
 
@@ -53,44 +51,17 @@ def by_doubling(own: Experiment, fits: Callable[[Experiment], bool]) -> int:
     return max(1, batch // 2)
 
 
-def layout_of(own: Experiment) -> Layout:
-    """The layout of an experiment."""
-    return training_layout(
-        find(own.model),
-        batch_size=own.batch_size,
-        seq_len=own.seq_len,
-        precision=own.precision,
-        grad_accum=own.grad_accum,
-        recompute=own.recompute,
-        compiled=own.compile,
-        optimizer=_OPTIMIZERS[own.optimizer],
-        native=own.backend == "native",
-        nproc=own.nproc,
-        zero=own.zero,
-        shard_size=own.shard_size,
-        offload=own.offload,
-    )
-
-
-_OPTIMIZERS = {
-    "adamw": "adamw-fused",
-    "adamw-plain": "adamw",
-    "adamw-8bit": "adamw-8bit",
-    "sgd": "sgd",
-}
-
-
 def state_bytes(own: Experiment) -> int:
     """Bytes of a rank that no batch size changes: the least that it needs."""
     shape: ModelShape = find(own.model)
-    found = memory(shape, layout_of(own))
+    found = memory(shape, own.predicted_layout)
     states = found.weights + found.gradients + found.master + found.optimizer
     return max(int(states), 4 * parameters(shape).total)  # a rank begins with all weights in fp32
 
 
 def host_bytes(own: Experiment) -> float:
     """Bytes that all ranks on the host need, about: a step's, and the samples read ahead."""
-    step = float(memory(find(own.model), layout_of(own)).allocated)
+    step = float(memory(find(own.model), own.predicted_layout).allocated)
     return own.nproc * (step + _AHEAD * 16.0 * own.samples * own.seq_len)
 
 

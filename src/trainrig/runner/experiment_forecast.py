@@ -26,7 +26,6 @@ from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.calibration import fitted
 from trainrig.record import Case, Kind, Record, Status
-from trainrig.runner.batch_size import layout_of
 from trainrig.runner.history import corrections_of, host_of
 from trainrig.runner.predict import corrected
 from trainrig.runner.targets import Target
@@ -111,13 +110,8 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
     shape, constants = find(own.model), fitted()
     if not target.is_gpu:
         constants = dataclasses.replace(constants, hidden=0.0)
-    spread = layout_of(own)
-    step = predict_step(shape, spread, rates, constants=constants)
+    step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds = step.total
-    if own.backend == "native" and own.nproc > 1:
-        one = own.replace(nproc=1, zero=0, offload="none")
-        alone = predict_step(shape, layout_of(one), rates)
-        seconds = alone.total - alone.optimizer + step.optimizer + step.offload + step.data_comm
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
     return Foretold(
         metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
@@ -126,7 +120,7 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
 
 def _memory(own: Experiment, target: Target) -> Foretold:
     """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
-    found = memory(find(own.model), layout_of(own))
+    found = memory(find(own.model), own.predicted_layout)
     low, high = (float(end) for end in found.interval("allocated"))
     value = float(found.allocated)
     if not target.is_gpu:
@@ -136,7 +130,7 @@ def _memory(own: Experiment, target: Target) -> Foretold:
 
 def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
     """Of one rank's device.  UnavailableError where nothing is known of it."""
-    if own.backend == "dataparallel":
+    if own.parallel == "dataparallel":
         raise UnavailableError("DataParallel's scattering and gathering is not modelled")
     newest: dict[object, Record] = {}
     for point in grounds.points:

@@ -1,13 +1,15 @@
 """plan: search the layouts, ask what upgrades bring or how many GPUs are needed, write the winners.
 
-A winner is written as an experiment file: the keys of `train.files`, and for what only Megatron
-and DeepSpeed run their own words (tp, pp, interleave, …).  Its prediction is in its comment, so
-that what is measured later can be held against it.
+A winner that can be trained here is written as an experiment file that `trainrig train` takes; its
+prediction is in its comment, so that what is measured later can be held against it.  One that no
+framework trains yet is marked ``predict only``, with the reason; then the best that can be trained
+is searched for, and written too, with how much longer it takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,20 @@ from typing import Any
 import tomli_w
 
 from trainrig.errors import StoreError, UsageError
-from trainrig.predict.prediction import Answer, answer, answer_dict, plan_dict
+from trainrig.predict.prediction import Answer, answer, answer_dict, layout_dict, plan_dict
+from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, Site, positive, space
 from trainrig.predict.search import Candidate, Found, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
+from trainrig.report.prediction_report import layout_text
 from trainrig.runner.predict import measured
 from trainrig.store import write_atomic
+from trainrig.train.config import KEYS_OF_LAYOUT
+from trainrig.train.engines import ENGINES, engine_of
 from trainrig.units import format_memory, format_time
+from trainrig.workload.layout import Layout
 
 MOST_SHOWN = 10_000
 STEPS = 50
@@ -42,6 +49,8 @@ class Planned:
     tokens: float | None
     budget: Budget | None
     upgrades: tuple[Ranked, ...]
+    trains: Candidate | None
+    """The best layout that fits and can be trained here; None where none can."""
     written: tuple[Path, ...]
 
     @property
@@ -54,9 +63,43 @@ class Planned:
         """Whose rates were taken."""
         return self.answer.rates.device
 
+    @property
+    def slower(self) -> float | None:
+        """How many times as long the best that can be trained takes, where it is not the best."""
+        best = self.search.best[0]
+        return None if self.trains in (None, best) else self.trains.time / best.time
+
+    def notes(self) -> tuple[str, ...]:
+        """Which of the best are predicted only, and which can be trained."""
+        if not self.fits:
+            return ()
+        reasons: dict[str, list[str]] = {}
+        for number, one in enumerate(self.search.best, 1):
+            if (reason := predict_only(one.layout)) is not None:
+                reasons.setdefault(reason, []).append(str(number))
+        found = [f"predict only: {', '.join(n)}: {reason}" for reason, n in reasons.items()]
+        if not reasons:
+            return ()
+        if self.trains is None:
+            return (*found, "none of them can be trained here yet")
+        if self.slower is not None:
+            layout = layout_text(self.trains.layout, fixed=False)
+            found.append(f"the best that can be trained: {layout}: {self.slower:.2f} × the time")
+        return tuple(found)
+
     def to_dict(self) -> dict[str, Any]:
         """As others script against it."""
         told = plan_dict(self.space, self.site, self.search, self.device)
+        for shown, one in zip(told["best"], self.search.best, strict=True):
+            shown["predict_only"] = predict_only(one.layout)
+        told["best_that_trains"] = None
+        if self.trains is not None:
+            told["best_that_trains"] = {
+                "step_time_s": self.trains.time,
+                "memory_bytes_per_gpu": self.trains.memory,
+                "slower": self.slower,
+                "layout": layout_dict(self.trains.layout),
+            }
         told["prediction"] = answer_dict(self.answer, self.tokens)
         if self.budget is not None:
             told["budget"] = {
@@ -98,6 +141,9 @@ def plan(
     before = best.time if best.fits else None
     ranked = () if what_if is None else upgrades_of_search(every, site, before, what_if)
     chosen = found.best if best.fits else ()
+    trains = next((one for one in chosen if predict_only(one.layout) is None), None)
+    if best.fits and trains is not best:
+        trains = best_that_trains(every, site.rates()) or trains
     return Planned(
         space=every,
         site=site,
@@ -106,7 +152,10 @@ def plan(
         tokens=tokens,
         budget=budget,
         upgrades=ranked,
-        written=() if write is None else write_winners(chosen, str(asked["model"]), write),
+        trains=trains,
+        written=()
+        if write is None or not chosen
+        else write_experiments(chosen, trains, str(asked["model"]), write),
     )
 
 
@@ -137,20 +186,56 @@ def _with_gpus(asked: Mapping[str, Any], days: float | None) -> Mapping[str, Any
     return {**asked, "gpus": per_node, "gpus_per_node": per_node}
 
 
-def write_winners(best: tuple[Candidate, ...], model: str, folder: Path) -> tuple[Path, ...]:
-    """One experiment file for each layout, in their order.  Raises StoreError."""
+def predict_only(layout: Layout) -> str | None:
+    """Why no framework trains this layout here yet, or None."""
+    try:
+        refusal = engine_of(layout.framework).supports(layout)
+    except UsageError as error:
+        refusal = error
+    return None if refusal is None else refusal.message
+
+
+def best_that_trains(space: Space, rates: Rates) -> Candidate | None:
+    """The fastest layout that fits and that can be trained here; None where there is none.
+
+    It is looked for among the layouts that were searched, then among those of each framework.
+    """
+    if space.base.gpus > space.base.gpus_per_node:
+        return None
+    for framework in (space.framework, *ENGINES):
+        with suppress(UsageError):  # it has no layout of this global batch
+            ranked = search(space.replace(framework=framework), rates, top=MOST_SHOWN).best
+            for one in ranked:
+                if one.fits and predict_only(one.layout) is None:
+                    return one
+    return None
+
+
+def write_experiments(
+    best: Sequence[Candidate], trains: Candidate | None, model: str, folder: Path
+) -> tuple[Path, ...]:
+    """An experiment file for each layout that can be trained, in their order.  Raises StoreError.
+
+    ``trains``: the best one that can, where it is none of them.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot write {folder}: {error.strerror}", "name another folder"
         ) from None
-    written = []
-    for number, one in enumerate(best, 1):
-        path = folder / f"{number:02d}-{_slug(one)}.toml"
-        write_atomic(path, experiment_text(one, model))
-        written.append(path)
-    return tuple(written)
+    files = {
+        f"{number:02d}-{_slug(one)}.toml": experiment_text(one, model)
+        for number, one in enumerate(best, 1)
+        if predict_only(one.layout) is None
+    }
+    if trains is not None and trains not in best:
+        slower = f"# {trains.time / best[0].time:.2f} times as long as the best, predict only: "
+        note = f"{slower}{_slug(best[0])}.\n"
+        files[f"trains-{_slug(trains)}.toml"] = note + experiment_text(trains, model)
+    for name, text in files.items():
+        write_atomic(folder / name, text)
+    return tuple(folder / name for name in files)
 
 
 def experiment_text(one: Candidate, model: str) -> str:
@@ -162,46 +247,27 @@ def experiment_text(one: Candidate, model: str) -> str:
     return said + tomli_w.dumps(experiment_keys(one, model))
 
 
-_BACKENDS = {"plain": "native", "ddp": "native", "fsdp": "native"}
-_OPTIMIZERS = {"adamw-fused": "adamw", "adamw": "adamw-plain"}
-
-
 def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
     """The keys of an experiment file; what is usual is left out."""
     layout = one.layout
-    keys: dict[str, Any] = {
+    keys = {name: getattr(layout, name) for name in KEYS_OF_LAYOUT}
+    usual = {"parallel": "auto", "zero": 0, "shard_size": 0, "offload": "none"}
+    return {
         "name": _slug(one),
-        "backend": _BACKENDS.get(layout.engine, layout.engine),
         "model": model,
         "device": "cuda",
         "nproc": layout.gpus,
-        "batch_size": layout.batch_size,
-        "grad_accum": layout.grad_accum,
-        "seq_len": layout.seq_len,
-        "precision": layout.precision,
-        "optimizer": _OPTIMIZERS.get(layout.optimizer, layout.optimizer),
-        "recompute": layout.recompute,
         "steps": STEPS,
+        **{name: value for name, value in keys.items() if usual.get(name) != value},
+        **({"compile": True} if layout.kernels == "compiled" else {}),
     }
-    for name in ("zero", "shard_size", "sequence_parallel"):
-        if getattr(layout, name):
-            keys[name] = getattr(layout, name)
-    for name in ("tp", "pp", "interleave"):
-        if getattr(layout, name) > 1:
-            keys[name] = getattr(layout, name)
-    if layout.pp > 1:
-        keys["schedule"] = layout.schedule
-    if layout.offload != "none":
-        keys["offload"] = layout.offload
-    if layout.kernels == "compiled":
-        keys["compile"] = True
-    return keys
 
 
 def _slug(one: Candidate) -> str:
     """``megatron-tp8-pp4-b2``: what tells one winner from another."""
     layout = one.layout
-    words = [layout.engine]
+    words = [layout.framework]
+    words += [layout.scheme] if layout.scheme not in ("none", "own") else []
     for name, value in (("tp", layout.tp), ("pp", layout.pp), ("v", layout.interleave)):
         words += [f"{name}{value}"] if value > 1 else []
     words += [f"zero{layout.zero}"] if layout.zero else []

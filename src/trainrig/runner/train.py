@@ -62,7 +62,7 @@ from trainrig.store import RunWriter, create_run, read_run, resume_run, store_er
 from trainrig.train.config import Experiment, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
-from trainrig.train.engines import ALL, WARM_UP, Job, Result, is_driven
+from trainrig.train.engines import ENGINES, WARM_UP, Job, Result, is_driven
 from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
 from trainrig.workload import find
@@ -236,7 +236,7 @@ class TrainRun:
         """Write down what others published of the same cases, before anything is measured."""
         known = tuple(baselines())
         for experiment in experiments:
-            for record in published_for(case_for(experiment, ""), experiment.backend, known):
+            for record in published_for(case_for(experiment, ""), experiment.framework, known):
                 conditions = {**record.conditions, "experiment": experiment.name}
                 self.run.append(record.replace(id=new_id(), conditions=conditions))
 
@@ -445,10 +445,10 @@ class TrainRun:
         job: Job,
         on_event: OnEvent = lambda _rank, _event: None,
     ) -> None:
-        backend = ALL[outcome.experiment.backend]
+        engine = ENGINES[outcome.experiment.framework]
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
         with store_errors(folder):
-            command = backend.command(outcome.experiment, folder, job)
+            command = engine.command(outcome.experiment, folder, job)
         outcome.load = os.getloadavg()[0]
         meters = meters_of(outcome.experiment, self.snapshot)
         with noise.watch_neighbours() as watched, energy.watch(meters):
@@ -456,7 +456,7 @@ class TrainRun:
         outcome.busy = watched.disturbed
         outcome.status, outcome.reason = ended.status, ended.reason
         outcome.duration += ended.duration
-        outcome.result = result = backend.collect(folder)
+        outcome.result = result = engine.collect(folder)
         outcome.devices = devices_of(result, self.snapshot)
         uuids = [str(device["uuid"]) for device in outcome.devices if device.get("uuid")]
         counters = energy.of_devices(meters, uuids)

@@ -24,13 +24,14 @@ from trainrig.machine.system_access import ThisMachine
 from trainrig.process.python_env import inspect_python, is_external
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
 from trainrig.record import Record, Status
+from trainrig.report.document import Column, Document, Facts, Table
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.runner.targets import Target
 from trainrig.store import RunWriter, read_run
-from trainrig.train.config import Experiment, check_compiler, objective_of
+from trainrig.train.config import Experiment, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.engines import Site, check_site, is_driven, python_of
 from trainrig.train.layout_check import check_layout
@@ -126,11 +127,11 @@ def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, .
             raise UsageError("--only chooses among a file's experiments", "name a file")
         if str(named.get("device", "")).startswith("cuda:") and "devices" not in named:
             named["device"], _, named["devices"] = named["device"].partition(":")
-        usual = Experiment()
+        usual = Experiment.of()
         experiment = experiment_of(named).replace(
             heldout_batches=usual.heldout_batches, checkpoint_every=usual.checkpoint_every
         )
-        return (experiment.replace(name=experiment.name or experiment.backend),)
+        return (experiment.replace(name=experiment.name or experiment.framework),)
     for key in named:
         if key not in _BESIDE_FILE:
             raise UsageError(
@@ -202,3 +203,34 @@ def measure_ceiling(
         if record.is_point and record.status is Status.OK and record.case == task.case
     ]
     return next((record for record in reversed(rates) if record.unit == "FLOP/s"), None)
+
+
+def resolved(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """Each experiment's keys with every default filled in, once its data and words are checked.
+
+    What only the machine decides (its GPUs, its interpreters) is not asked: a plan is for another.
+    """
+    for experiment in experiments:
+        if experiment.data:
+            read_manifest(Path(experiment.data))
+    return [
+        {**to_dict(own), "warmup": own.warmup_steps, "parallel": own.layout.scheme}
+        for own in experiments
+    ]
+
+
+def resolved_document(rows: Sequence[dict[str, Any]]) -> Document:
+    """What the experiments share as facts, what differs as a table."""
+    first = rows[0]
+    shared = [key for key in first if all(row.get(key) == first[key] for row in rows)]
+    shared = [key for key in shared if key != "name"]
+    differ = [key for key in first if key not in shared]
+    columns = [Column(key, "words" if key == "name" else "number") for key in differ]
+    table = Table(
+        columns=tuple(columns),
+        rows=tuple(tuple(str(row.get(key, "")) for key in differ) for row in rows),
+        title="Experiments",
+        notes=("nothing was started, nothing was written",),
+    )
+    pairs = tuple((key, str(first[key])) for key in shared if first[key] != "")
+    return Document(title="", blocks=(Facts(pairs=pairs, title="All experiments"), table))

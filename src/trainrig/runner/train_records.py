@@ -19,7 +19,7 @@ from trainrig.train.config import Experiment, case_of, settings_of
 
 BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
 _PARTS = (*PARTS, COMMUNICATION, OTHER)
-_CASE = ("backend", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
+_CASE = ("framework", "parallel", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 
 
 def case_for(experiment: Experiment, data_hash: str) -> Case:
@@ -170,7 +170,7 @@ def summary_of(trained: Trained) -> dict[str, Any]:
     probe, shares = trained.result.probe, shares_of(trained)
     return {
         "name": own.name,
-        "backend": own.backend,
+        "framework": own.framework,
         "model": own.model,
         "batch_size": own.batch_size,
         "batch_size_asked": "auto" if trained.auto_batch else own.batch_size,

@@ -19,7 +19,7 @@ from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, Status
 from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, from_dict, from_run, to_dict
-from trainrig.train.engines import ALL
+from trainrig.train.engines import ENGINES
 
 CHECKPOINT = ".checkpoint.pt"
 """In the folder of a run of one process; hidden files are left out of bundles."""
@@ -90,7 +90,7 @@ def recalled(experiment: Experiment, summary: Summary, logs: Sequence[Path]) -> 
         recalled=True,
     )
     if folder is not None:
-        found.result = ALL[own.backend].collect(folder)
+        found.result = ENGINES[own.framework].collect(folder)
     return found
 
 

@@ -180,7 +180,7 @@ def _gpu_dtype(target: Target) -> str:
 def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) -> Experiment:
     """The largest that fits in the memory that a case may take; the smallest if none does."""
     found = [
-        Experiment(
+        Experiment.of(
             model=model,
             batch_size=batch,
             seq_len=seq,

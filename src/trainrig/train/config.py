@@ -1,9 +1,9 @@
 """What is trained, and how: the description that a whole training follows from.
 
-An Experiment is frozen and flat, so that it can be stored in a run and read back.  `from_dict`
-checks types and names where a description enters; `check` refuses what contradicts itself or the
-model, in one line, before anything is started.  Where the tokens lie is in it, which tokens they
-are is their hash, in the case.
+An Experiment contains the layout that a prediction reads; in files, options and stored runs its
+keys are flat, each the name of its field.  `from_dict` checks types and names where a description
+enters; `check` refuses what contradicts itself or the model, in one line, before anything is
+started.  Where the tokens lie is in it, which tokens they are is their hash, in the case.
 
 The learning rate of a step: a linear warm-up, then half a cosine down to a tenth.
 
@@ -26,15 +26,17 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
+from trainrig.workload.layout import Layout
 from trainrig.workload.model import ATTENTIONS
+from trainrig.workload.span_corruption import written_tokens
 
 FLOOR = 0.1
 """The lowest rate as a share of the highest."""
@@ -57,54 +59,41 @@ class Cosine:
         return floor + (self.peak - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
 
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-RECOMPUTE = ("none", "selective", "full")
-OPTIMIZERS = ("adamw", "adamw-plain", "adamw-8bit", "sgd")
-BACKENDS = ("native", "huggingface", "dataparallel")
-DRIVEN = ("huggingface",)
-"""Backends of another project, each in a Python that may be its own."""
-OFFLOAD = ("none", "host")
+KEYS_OF_LAYOUT = (
+    "framework",
+    "parallel",
+    "batch_size",
+    "seq_len",
+    "grad_accum",
+    "precision",
+    "recompute",
+    "optimizer",
+    "zero",
+    "shard_size",
+    "offload",
+)
+"""Keys of the layout; besides, ``nproc`` are its GPUs, and ``compile`` says its kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One training, in one process or in several."""
+    """One training, in one process or in several; made of flat keys by `of`."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = {
-        "strict": True,
-        "extra": "forbid",
-        "allow_inf_nan": False,
-    }
-
+    layout: Layout
+    """How the step is spread and what it is run with: the layout that is predicted, too."""
     name: str = ""
     """What a table calls it."""
-    backend: str = "native"
-    """Whose engine trains."""
     python: str = ""
     """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
     model: str = "gpt2-small-cpu"
     """A name, numbers, or a path to a config.json: see `workload.find`."""
     data: str = ""
     """The prepared folder."""
-    batch_size: int = 8
-    """Samples that go through the model at once."""
     auto_batch: bool = False
-    """``batch`` is not known yet: the largest that fits is looked for."""
-    seq_len: int = 256
-    """Tokens of a sample."""
-    grad_accum: int = 1
-    """Micro-batches of a step: it trains on ``batch · grad_accum`` samples."""
+    """``batch_size`` is not known yet: the largest that fits is looked for."""
     steps: int = 20
-    precision: str = "bf16"
-    """What is computed in; weights are updated in fp32 (`train.precision`)."""
-    recompute: str = "none"
-    """What backward computes a second time: nothing, all but matrix products, or all."""
     attention: str = "auto"
     """How attention is computed: see `workload.model.ATTENTIONS`."""
-    compile: bool = False
-    """torch.compile for each block."""
-    optimizer: str = "adamw"
-    """adamw: by torch's fused kernel; adamw-plain: kernel by kernel; see `optimizers`."""
     lr: float = 1e-3
     """The highest of the schedule."""
     warmup: int | None = None
@@ -125,20 +114,91 @@ class Experiment:
     """cpu or cuda; empty: a GPU where there is one."""
     devices: str = ""
     """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
-    nproc: int = 1
-    """Ranks that share the data, each with a device of its own; each trains on ``samples``."""
     threads: int = 0
     """Of each process on a CPU; 0: as many as there are cores."""
-    zero: int = 0
-    """What is spread over them: 1 optimizer states, 2 gradients too, 3 weights too."""
-    shard_size: int = 0
-    """Ranks that share one copy when zero is 2 or 3 (hybrid sharding); 0: all."""
-    offload: str = "none"
-    """Where sharded weights and optimizer states live: none (on the device) or host."""
     p2p: bool = True
     """Whether GPUs copy to each other directly."""
     rounds: int = 1
     """How often it is trained, by fresh processes, in turns with the others of its run."""
+
+    @classmethod
+    def of(cls, **keys: Any) -> Experiment:
+        """The experiment of flat keys; what is not given is as usual."""
+        own = {name: keys.pop(name) for name in tuple(keys) if name in _OWN}
+        return cls(layout=_layout_of_keys(_USUAL, keys), **own)
+
+    def replace(self, **changes: Any) -> Experiment:
+        """A copy with some keys changed."""
+        own = {name: changes.pop(name) for name in tuple(changes) if name in _OWN}
+        layout = _layout_of_keys(self.layout, changes) if changes else self.layout
+        return dataclasses.replace(self, layout=layout, **own)
+
+    # A layout's sizes may be arrays; a training's are numbers.
+
+    @property
+    def framework(self) -> str:
+        """Whose program trains."""
+        return self.layout.framework
+
+    @property
+    def parallel(self) -> str:
+        """The wrapper that was asked for; auto: as the sizes say."""
+        return self.layout.parallel
+
+    @property
+    def nproc(self) -> int:
+        """Ranks that share the data, each with a device of its own."""
+        return int(self.layout.gpus)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a rank that go through the model at once."""
+        return int(self.layout.batch_size)
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a sample."""
+        return self.layout.seq_len
+
+    @property
+    def grad_accum(self) -> int:
+        """Micro-batches of a step."""
+        return int(self.layout.grad_accum)
+
+    @property
+    def precision(self) -> str:
+        """What is computed in; weights are updated in fp32 (`train.native.precision`)."""
+        return self.layout.precision
+
+    @property
+    def recompute(self) -> str:
+        """What backward computes a second time: nothing, all but matrix products, or all."""
+        return self.layout.recompute
+
+    @property
+    def compile(self) -> bool:
+        """torch.compile for each block."""
+        return self.layout.kernels == "compiled"
+
+    @property
+    def optimizer(self) -> str:
+        """adamw: kernel by kernel; adamw-fused: torch's fused kernel; see `native.optimizers`."""
+        return self.layout.optimizer
+
+    @property
+    def zero(self) -> int:
+        """What is spread over ranks: 1 optimizer states, 2 gradients too, 3 weights too."""
+        return int(self.layout.zero)
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks that share one copy when zero is 2 or 3 (hybrid sharding); 0: all."""
+        return int(self.layout.shard_size)
+
+    @property
+    def offload(self) -> str:
+        """Where sharded weights and optimizer states live: none (on the device) or host."""
+        return self.layout.offload
 
     @property
     def warmup_steps(self) -> int:
@@ -168,14 +228,34 @@ class Experiment:
         """Samples of a step on all ranks."""
         return self.samples * self.nproc
 
-    def replace(self, **changes: Any) -> Experiment:
-        """A copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
+    @property
+    def predicted_layout(self) -> Layout:
+        """The layout with the tokens that the model's decoder writes, where it has one."""
+        return self.layout.replace(target_seq_len=written_tokens(find(self.model), self.seq_len))
+
+
+_USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, dropout="no")
+_OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
+
+
+def _layout_of_keys(layout: Layout, keys: Mapping[str, Any]) -> Layout:
+    """``layout`` with the flat keys of an experiment that speak of it.  Raises UsageError."""
+    for (name, word), other in RETIRED_WORDS.items():
+        if keys.get(name) == word:
+            raise UsageError(f"{name} {word}: it is called {other} now", f"{name} = {other!r}")
+    changes = {name: keys[name] for name in KEYS_OF_LAYOUT if name in keys}
+    if "nproc" in keys:
+        changes |= {"gpus": keys["nproc"], "gpus_per_node": max(1, keys["nproc"])}
+    if "compile" in keys:
+        changes["kernels"] = "compiled" if keys["compile"] else "flash"
+    for name in keys.keys() - {*KEYS_OF_LAYOUT, "nproc", "compile"}:
+        raise no_key(name, KEYS)
+    return layout.replace(**changes)
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
-    """As it is stored; what is None is left out."""
-    found = dataclasses.asdict(experiment)
+    """The flat keys, as they are stored; what is None is left out."""
+    found = {name: getattr(experiment, name) for name in KEYS}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -192,25 +272,51 @@ _NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}
 
 
 def from_dict(content: Mapping[str, Any]) -> Experiment:
-    """The experiment in a mapping.  UsageError names the first key that is wrong."""
+    """The experiment in a mapping of flat keys.  UsageError names the first key that is wrong."""
+    for name in content:
+        if name not in _KINDS:
+            raise no_key(name, KEYS)
     try:
-        # What JSON has no word for, a date, becomes a list: no field takes one.
-        return _adapter().validate_json(json.dumps(dict(content), default=lambda odd: [str(odd)]))
+        # What JSON has no word for, a date, becomes a list: no key takes one.
+        text = json.dumps(dict(content), default=lambda odd: [str(odd)])
+        keys = _keys().model_validate_json(text).model_dump(exclude_unset=True)
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        if name not in _KINDS:
-            raise no_key(name, tuple(_KINDS)) from None
         raise UsageError(said(name, content[name]), _WORDS[_KINDS[name]]) from None
+    return Experiment.of(**keys)
 
+
+KEYS = (
+    *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
+    *(
+        "seq_len",
+        "grad_accum",
+        "steps",
+        "precision",
+        "recompute",
+        "attention",
+        "compile",
+        "optimizer",
+    ),
+    *("lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "seed", "heldout_batches"),
+    *("checkpoint_every", "device", "devices", "nproc", "zero", "shard_size", "offload", "p2p"),
+    *("threads", "rounds"),
+)
+"""Every flat key, in the order in which a file has them."""
 
 RETIRED = {
+    "backend": "framework",
+    "engine": "framework",
     "batch": "batch_size",
+    "micro_batch": "batch_size",
     "seq": "seq_len",
     "dtype": "precision",
     "learning_rate": "lr",
-    "micro_batch": "batch_size",
+    "ranks": "nproc",
 }
 """Keys of earlier versions, refused, with what they are called now."""
+RETIRED_WORDS = {("optimizer", "adamw-plain"): "adamw"}
+"""Likewise of values."""
 
 
 def no_key(key: str, known: Sequence[str]) -> UsageError:
@@ -231,8 +337,17 @@ def from_run(content: Mapping[str, Any], run: str) -> Experiment:
     return from_dict(content)
 
 
-_KINDS = {f.name: str(f.type).removesuffix(" | None") for f in dataclasses.fields(Experiment)}
+def _kinds() -> dict[str, str]:
+    """The type of each key, as a word."""
+    own = {f.name: str(f.type).removesuffix(" | None") for f in dataclasses.fields(Experiment)}
+    kinds = {name: "int" if name == "nproc" else own.get(name, "") for name in KEYS}
+    kinds |= {name: type(getattr(_USUAL, name)).__name__ for name in KEYS_OF_LAYOUT}
+    return {**kinds, "compile": "bool"}
+
+
+_KINDS = _kinds()
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _MOST_SHOWN = 60
 
 
@@ -244,8 +359,14 @@ def said(name: str, value: Any) -> str:
 
 
 @cache
-def _adapter() -> TypeAdapter[Experiment]:
-    return TypeAdapter(Experiment)
+def _keys() -> type[BaseModel]:
+    """The flat keys as a model; none of them has to be there."""
+    fields: dict[str, Any] = {
+        name: (_TYPES[kind] | None if name == "warmup" else _TYPES[kind], None)
+        for name, kind in _KINDS.items()
+    }
+    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    return create_model("Keys", __config__=config, **fields)
 
 
 def case_of(experiment: Experiment, data_hash: str) -> Case:
@@ -278,14 +399,8 @@ def check(experiment: Experiment) -> ModelShape:
         _check_range(experiment, name, 0, 2**63)
     if experiment.warmup is not None:
         _check_range(experiment, "warmup", 0, 2**63)
-    for name, known in (
-        ("precision", PRECISIONS),
-        ("recompute", RECOMPUTE),
-        ("attention", ATTENTIONS),
-        ("optimizer", OPTIMIZERS),
-    ):
-        if getattr(experiment, name) not in known:
-            raise unknown(name, getattr(experiment, name), known)
+    if experiment.attention not in ATTENTIONS:
+        raise unknown("attention", experiment.attention, ATTENTIONS)
     _check_optimizer(experiment)
     shape = find(experiment.model)
     if experiment.seq_len > shape.max_positions and shape.positions == "learned":

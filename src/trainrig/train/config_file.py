@@ -30,7 +30,6 @@ A run keeps it as experiments.toml: ``trainrig train RUN/experiments.toml`` trai
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import re
@@ -42,6 +41,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.errors import DataError, TrainrigError, UsageError, unknown
+from trainrig.train.config import KEYS as EXPERIMENT_KEYS
 from trainrig.train.config import Experiment, check, from_dict, no_key, said
 from trainrig.train.layout_check import check_layout
 from trainrig.workload import find
@@ -114,7 +114,7 @@ class _Blame:
 
 _NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
 """What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
-FIELDS = tuple(field.name for field in dataclasses.fields(Experiment) if field.name not in _NO_KEYS)
+FIELDS = tuple(name for name in EXPERIMENT_KEYS if name not in _NO_KEYS)
 KEYS = (*FIELDS, "tokens", "scale")
 LATER = {
     "tp": "tensor parallelism",
@@ -228,8 +228,6 @@ def experiment_of(keys: Keys) -> Experiment:
         raise unknown("scale", str(scale), SCALES)
     if tokens is not None and "steps" in keys:
         raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
-    if keys.get("optimizer") == "adamw-fused":
-        keys["optimizer"] = "adamw"
     if keys.get("batch_size") == AUTO:
         if tokens is not None:
             raise UsageError(

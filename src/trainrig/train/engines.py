@@ -1,16 +1,17 @@
-"""Whose engine trains: three functions each, and always a process of its own.
+"""The frameworks that train here: five functions each, and always a process of its own.
 
+    supports(layout)           what it cannot train of a layout: an error with its hint, or None
+    accepts(experiment)        likewise of an experiment, besides its layout
     missing(site)              why it cannot run here, in one line, or None
     command(experiment, run)   how it is started, with what it needs written to the folder ``run``
     collect(run)               what came of it, read from the events that its ranks told
 
-    native        ours: `rank`
+    native        ours: one process a rank, or one for all GPUs (parallel = "dataparallel")
     huggingface   transformers.Trainer, by a driver that knows nothing of this package but its data
-    dataparallel  ours in one process on several GPUs, by torch.nn.DataParallel
 
-A backend that drives another project's engine runs in the Python that `interpreters` finds for it,
-with that project's torch; its driver needs nothing of ours but the data.  The first weights are
-written before, by our own Python.
+What `supports` refuses can be predicted.  A framework that drives another project's engine runs in
+the Python that `interpreters` finds for it, with that project's torch; its
+driver needs nothing of ours but the data.  The first weights are written before, by our own Python.
 
 Imports no torch: which of them can run is a question of what is installed.
 """
@@ -26,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainrig.errors import NeedsGpuError, UnavailableError
+from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.process.events import read_events
 from trainrig.process.python_env import (
     interpreter_for,
@@ -35,8 +36,9 @@ from trainrig.process.python_env import (
     variable_of,
 )
 from trainrig.process.supervisor import Command
-from trainrig.train.config import DRIVEN, Experiment, to_dict
+from trainrig.train.config import Experiment, to_dict
 from trainrig.train.parity import Probe
+from trainrig.workload.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class Site:
     present: tuple[int, ...] = ()
     """Of all GPUs there are."""
     python: str = ""
-    """The interpreter that an experiment names for its backend; empty: the usual one."""
+    """The interpreter that an experiment names for its framework; empty: the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +119,24 @@ class Job:
     """The held-out loss is taken at the end, by one process of our engine."""
 
 
-class Backend(Protocol):
-    """An engine that can be started."""
+Refusal = tuple[str, str] | None
+"""What is refused and what to do instead."""
+Limit = Callable[[Layout], Refusal]
+Demand = Callable[[Experiment], Refusal]
+
+
+class Engine(Protocol):
+    """A framework that trains here."""
+
+    @property
+    def driver(self) -> str:
+        """Its name if it is another project's, which may have a Python of its own; else empty."""
+
+    def supports(self, layout: Layout) -> UsageError | None:
+        """What it cannot train of a layout, or None."""
+
+    def accepts(self, experiment: Experiment) -> UsageError | None:
+        """What it refuses of an experiment besides its layout, or None."""
 
     def missing(self, site: Site) -> str | None:
         """Why it cannot run here, or None."""
@@ -136,20 +154,30 @@ class _Python:
 
     program: tuple[str, ...]
     driver: str = ""
-    """The backend whose interpreter it runs in; empty: ours, which has all that we have."""
+    """The framework whose interpreter it runs in; empty: ours, which has all that we have."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Packages of a driver's interpreter, each with the oldest version that will do."""
     prepare: tuple[str, ...] = ()
-    gpus_only: bool = False
-    one_process: bool = False
+    limits: tuple[Limit, ...] = ()
+    """What it does not train of a layout."""
+    demands: tuple[Demand, ...] = ()
+    """What it refuses of an experiment besides."""
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def supports(self, layout: Layout) -> UsageError | None:
+        """What it cannot train of a layout, or None."""
+        refused = (limit(layout) for limit in (*_LIMITS, *self.limits))
+        return next((UsageError(*words) for words in refused if words), None)
+
+    def accepts(self, experiment: Experiment) -> UsageError | None:
+        """What it refuses of an experiment besides its layout, or None."""
+        refused = (demand(experiment) for demand in self.demands)
+        return next((UsageError(*words) for words in refused if words), None)
 
     def missing(self, site: Site) -> str | None:
         """Why it cannot run here, or None."""
         if find_spec("torch") is None:
             return "torch is not installed"
-        if self.gpus_only and not site.gpus:
-            return "it runs on GPUs, and there is none"
         if not self.driver:
             return None
         return missing_requirement(interpreter_for(site.python, self.driver), self.needs)
@@ -170,7 +198,7 @@ class _Python:
         python = python_of(experiment)
         return Command(
             argv=(python, *self.program, str(run)),
-            ranks=1 if self.one_process else experiment.nproc,
+            ranks=1 if experiment.parallel == "dataparallel" else experiment.nproc,
             env=env,
             external=is_external(python),
             prepare=(sys.executable, *self.prepare, str(run)) if self.prepare else (),
@@ -255,27 +283,117 @@ def _each(
 
 _START = str(Path(__file__).resolve().parent / "drivers" / "start.py")
 
-ALL: Mapping[str, Backend] = {
-    "native": _Python(("-m", "trainrig.train.native.rank_main")),
+
+def _nodes(layout: Layout) -> Refusal:
+    hint = "one node: as many GPUs as --gpus-per-node"
+    is_far = layout.gpus > layout.gpus_per_node
+    return ("training over several machines comes in a later version", hint) if is_far else None
+
+
+def _split(layout: Layout) -> Refusal:
+    split = layout.tp * layout.pp > 1 or layout.interleave > 1 or layout.sequence_parallel > 0
+    hint = "nproc and zero spread a training over ranks"
+    return ("tensor and pipeline parallelism come in a later version", hint) if split else None
+
+
+def _adapters(layout: Layout) -> Refusal:
+    return ("adapters (LoRA) are not trained yet", "lora_rank 0") if layout.lora_rank else None
+
+
+def _words(layout: Layout) -> Refusal:
+    for name, known in _TRAINED.items():
+        if getattr(layout, name) not in known:
+            word = getattr(layout, name)
+            return f"{name} {word} is not trained yet", "one of: " + ", ".join(known)
+    return None
+
+
+def _shards(layout: Layout) -> Refusal:
+    if layout.shard_size > 0 and layout.zero < 2:
+        return "shards of a part of the ranks (shard_size) are for zero 2 and 3", "--zero 3"
+    if layout.offload == "host" and layout.zero < 2:
+        words = "offload host moves shards of weights, and there are none"
+        return words, "zero 2 or 3, or offload none"
+    if layout.precision == "fp16" and layout.zero > 0:
+        words = "fp16 scales its loss, and a shard cannot see where another one overflows"
+        return words, "bf16, or zero 0"
+    return None
+
+
+_TRAINED = {
+    "precision": ("fp32", "bf16", "fp16"),
+    "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd"),
+    "offload": ("none", "host"),
+}
+_LIMITS: tuple[Limit, ...] = (_nodes, _split, _adapters, _words, _shards)
+"""Of every framework so far."""
+
+
+def _python_is_ours(own: Experiment) -> Refusal:
+    if not own.python:
+        return None
+    words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
+    drivers = " or ".join(name for name, engine in ENGINES.items() if engine.driver)
+    return words, f"leave it out, or name it in the experiments of {drivers}"
+
+
+def _trainer_shards(layout: Layout) -> Refusal:
+    if layout.zero == 1:
+        words = f"huggingface with zero {layout.zero}: Trainer shards through FSDP, which has no"
+        return f"{words} such stage", "zero 2 or 3, or --framework native"
+    if layout.offload != "none" or layout.shard_size > 0:
+        return "offload and shard_size are the native framework's", "--framework native"
+    if layout.recompute == "selective":
+        return "Trainer knows no selective recomputation", "recompute full or none"
+    if layout.parallel == "dataparallel":
+        return "torch.nn.DataParallel is the native framework's", "--framework native"
+    return None
+
+
+def _trainer_demands(own: Experiment) -> Refusal:
+    if own.zero > 0 and not own.device.startswith("cuda"):
+        words = f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say"
+        return f"{words} so", "zero 0, or --framework native"
+    if own.attention == "tiles":
+        words = "attention = tiles: only the native framework has it, on a CPU"
+        return words, "attention sdpa, plain or auto"
+    if own.steps > MOST_STEPS:
+        words = f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at"
+        return f"{words} most", "fewer steps, or --framework native"
+    return None
+
+
+MOST_STEPS = 1_000_000
+"""Of another project's engine: their learning rates are a list."""
+
+ENGINES: Mapping[str, Engine] = {
+    "native": _Python(("-m", "trainrig.train.native.rank_main"), demands=(_python_is_ours,)),
     "huggingface": _Python(
         (_START, "huggingface"),
         driver="huggingface",
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
         prepare=("-m", "trainrig.train.huggingface_init"),
+        limits=(_trainer_shards,),
+        demands=(_trainer_demands,),
         settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
     ),
-    "dataparallel": _Python(
-        ("-m", "trainrig.train.native.rank_main"), gpus_only=True, one_process=True
-    ),
 }
+
+
+def engine_of(framework: str) -> Engine:
+    """The framework of that name.  UsageError where it does not train here."""
+    if framework in ENGINES:
+        return ENGINES[framework]
+    trained = " or ".join(ENGINES)
+    raise UsageError(f"framework {framework} is predicted, and not trained yet", trained)
 
 
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
     _check_moot(experiment)
-    lacking = ALL[experiment.backend].missing(replace(site, python=experiment.python))
+    lacking = ENGINES[experiment.framework].missing(replace(site, python=experiment.python))
     if lacking is not None:
-        raise UnavailableError(f"{experiment.backend}: {lacking}", _elsewhere(experiment))
+        raise UnavailableError(f"{experiment.framework}: {lacking}", _elsewhere(experiment))
     on_gpu = experiment.device.startswith("cuda")
     have, what = (site.gpus, "GPU") if on_gpu else (site.cores, "core")
     if experiment.nproc > have:
@@ -298,8 +416,9 @@ def _check_moot(experiment: Experiment) -> None:
         return
     if not experiment.p2p:
         raise NeedsGpuError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
-    if experiment.backend == "dataparallel":
-        raise NeedsGpuError("torch.nn.DataParallel is a matter of GPUs", "--backend native")
+    if experiment.parallel == "dataparallel":
+        hint = "leave parallel out: DDP"
+        raise NeedsGpuError("torch.nn.DataParallel is a matter of GPUs", hint)
 
 
 def _check_devices(experiment: Experiment, site: Site) -> None:
@@ -323,7 +442,7 @@ def _check_devices(experiment: Experiment, site: Site) -> None:
 def python_of(experiment: Experiment) -> str:
     """The interpreter that its ranks run in.  UsageError for a name that is none."""
     return (
-        interpreter_for(experiment.python, experiment.backend)
+        interpreter_for(experiment.python, experiment.framework)
         if is_driven(experiment)
         else sys.executable
     )
@@ -331,12 +450,12 @@ def python_of(experiment: Experiment) -> str:
 
 def is_driven(experiment: Experiment) -> bool:
     """Whether it is trained by another project's engine, which may have a Python of its own."""
-    return experiment.backend in DRIVEN
+    return bool(ENGINES[experiment.framework].driver)
 
 
 def _elsewhere(experiment: Experiment) -> str:
-    """What to do about a backend that cannot run."""
+    """What to do about a framework that cannot run."""
     if not is_driven(experiment):
-        return "another --backend"
-    variable = variable_of(experiment.backend)
-    return f"another --backend, or name a Python that has it: --python PATH or {variable}"
+        return "another --framework"
+    variable = variable_of(experiment.framework)
+    return f"another --framework, or name a Python that has it: --python PATH or {variable}"

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainrig.errors import UsageError, unknown
-from trainrig.train.config import BACKENDS, DRIVEN, OFFLOAD, Experiment
+from trainrig.errors import UsageError
+from trainrig.train.config import Experiment
+from trainrig.train.engines import engine_of
 
 Layout = dict[str, Any]
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-MOST_STEPS = 1_000_000
-"""Of another project's engine: their learning rates are a list."""
 _SHARE = 0.75
 """A rank that holds less than this share of something does not hold it all."""
 _OPTIMIZERS = {
-    "adamw": ("AdamW", True),
-    "adamw-plain": ("AdamW", False),
+    "adamw": ("AdamW", False),
+    "adamw-fused": ("AdamW", True),
     "adamw-8bit": ("AdamW8bit", False),
     "sgd": ("SGD", False),
 }
@@ -115,22 +114,20 @@ def differences(asked: Layout, found: Layout) -> list[str]:
 
 
 def check_layout(experiment: Experiment) -> None:
-    """Refuse what contradicts itself, in one line.  Raises UsageError."""
-    for name, known in (("backend", BACKENDS), ("offload", OFFLOAD)):
-        if getattr(experiment, name) not in known:
-            raise unknown(name, getattr(experiment, name), known)
+    """Refuse what contradicts itself or its framework does not train.  Raises UsageError."""
     if not 1 <= experiment.nproc <= 4096:
         raise UsageError(f"nproc = {experiment.nproc}", "a whole number from 1 to 4096")
     if experiment.zero not in (0, 1, 2, 3):
         raise UsageError(f"zero = {experiment.zero}", "0, 1, 2 or 3")
     for words, hint in _contradictions(experiment):
         raise UsageError(words, hint)
+    engine = engine_of(experiment.framework)
+    if (refusal := engine.supports(experiment.layout) or engine.accepts(experiment)) is not None:
+        raise refusal
 
 
 def _contradictions(own: Experiment) -> list[tuple[str, str]]:
     """What cannot be had together: a sentence and what to do."""
-    on_cpu, sharded = not own.device.startswith("cuda"), own.zero >= 2
-    names = f"{own.backend} with zero {own.zero}"
     given = own.device_numbers
     rules = [
         (
@@ -154,7 +151,7 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             "--nproc 2 or more, or --zero 0",
         ),
         (
-            own.shard_size > 0 and not sharded,
+            own.shard_size > 0 and own.zero < 2,
             "shard_size is for zero 2 and 3",
             "leave it out, or --zero 3",
         ),
@@ -164,52 +161,22 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             "a divisor of nproc",
         ),
         (
-            own.offload == "host" and not sharded,
-            "offload host moves shards of weights, and there are none",
-            "zero 2 or 3, or offload none",
-        ),
-        (
-            own.precision == "fp16" and own.zero > 0,
-            "fp16 scales its loss, and a shard cannot see where another one overflows",
-            "bf16, or zero 0",
-        ),
-        (
-            own.backend == "dataparallel" and own.zero > 0,
+            own.parallel == "dataparallel" and own.zero > 0,
             "torch.nn.DataParallel has every weight on every GPU",
-            "--backend native",
+            "--zero 0, or leave --parallel out",
         ),
         (
-            own.backend == "huggingface" and own.zero > 0 and on_cpu,
-            f"{names} on a CPU: accelerate would run DDP and not say so",
-            "zero 0, or --backend native",
+            own.parallel == "ddp" and own.zero >= 2,
+            f"DDP has every weight on every rank, and zero {own.zero} shards them",
+            "--zero 0 or 1, or leave --parallel out",
         ),
         (
-            own.python != "" and own.backend not in DRIVEN,
-            f"python names the interpreter of another project's engine, and {own.backend} is ours",
-            "leave it out, or name it in the experiments of " + " or ".join(DRIVEN),
+            own.parallel == "fsdp" and own.zero < 2,
+            f"FSDP shards gradients and weights, and zero {own.zero} neither",
+            "--zero 3 or 2, or leave --parallel out",
         ),
         (
-            own.backend == "huggingface" and own.zero == 1,
-            f"{names}: Trainer shards through FSDP, which has no such stage",
-            "zero 2 or 3, or --backend native",
-        ),
-        (
-            own.backend == "huggingface" and (own.offload != "none" or own.shard_size > 0),
-            "offload and shard_size are the native engine's",
-            "--backend native",
-        ),
-        (
-            own.backend == "huggingface" and own.steps > MOST_STEPS,
-            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
-            "fewer steps, or --backend native",
-        ),
-        (
-            own.backend == "huggingface" and own.recompute == "selective",
-            "Trainer knows no selective recomputation",
-            "recompute full or none",
-        ),
-        (
-            own.attention == "tiles" and (own.backend == "huggingface" or not on_cpu),
+            own.attention == "tiles" and own.device.startswith("cuda"),
             "attention = tiles: only the native engine has it, on a CPU",
             "attention sdpa, plain or auto",
         ),

@@ -48,7 +48,8 @@ def reference_of(experiment: Experiment) -> Experiment:
     """One process that trains on the same samples: micro-batches instead of ranks."""
     return experiment.replace(
         name="one-process reference",
-        backend="native",
+        framework="native",
+        parallel="auto",
         python="",
         nproc=1,
         devices=experiment.devices.split(",")[0],
@@ -58,13 +59,13 @@ def reference_of(experiment: Experiment) -> Experiment:
         compile=False,
         recompute="none",
         grad_accum=experiment.grad_accum * experiment.nproc,
-        optimizer="adamw",
+        optimizer="adamw-fused",
     )
 
 
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    if own.backend != "native" or own.nproc != 1 or own.recompute != "none" or own.compile:
+    if own.framework != "native" or own.nproc != 1 or own.recompute != "none" or own.compile:
         return False
     return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
         own.global_samples == other.global_samples
@@ -76,7 +77,7 @@ _SAME = ("model", "data", "seq_len", "precision", "seed", "device")
 
 def hint_of(own: Experiment) -> str:
     """What to look at where ``own`` is not comparable."""
-    if own.backend == "huggingface" and own.precision != "fp32":
+    if own.framework == "huggingface" and own.precision != "fp32":
         return (
             "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
             "that alone; fp32, or an N that is a power of two, shows whether it is more"

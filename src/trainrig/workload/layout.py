@@ -5,6 +5,18 @@ and the predictor's step).  The sizes may be whole numbers, for one layout, or a
 shape, for a search over many: every formula that takes a `Layout` takes both.  Choices of words
 (precision, recompute, …) are the same for all layouts of one object.
 
+Two words say who spreads a training and how, and they are two axes:
+
+    framework   whose program trains: native (ours), huggingface (Trainer, by torch's autocast),
+                torchtitan, megatron, deepspeed
+    parallel    torch's wrapper around the data-parallel ranks: ddp, fsdp or dataparallel; auto,
+                the usual word, follows from the sizes: none for one process, ddp where weights are
+                whole on each rank (zero 0 and 1), fsdp where they are sharded (zero 2 and 3).
+                Megatron and DeepSpeed have ways of their own, and no choice.
+
+`Layout.scheme` is what `parallel` comes to.  DataParallel differs from DDP in nothing that sizes
+say, so it is had by its name alone.
+
 Devices are a mesh of data × pipeline × tensor parallel; neighbours in a tensor-parallel group are
 nearest (ranks of one node), then data, then pipeline (the order of ranks in Megatron-LM, too).
 """
@@ -29,7 +41,8 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe")
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
-ENGINES = ("plain", "ddp", "fsdp", "megatron", "deepspeed")
+FRAMEWORKS = ("native", "huggingface", "deepspeed", "megatron", "torchtitan")
+PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
@@ -70,19 +83,22 @@ class Layout:
     recompute: str = "none"
     schedule: str = "1f1b"
     kernels: str = "flash"
-    engine: str = "ddp"
+    framework: str = "native"
+    """Whose program trains."""
+    parallel: str = "auto"
+    """torch's wrapper around data-parallel ranks; auto: as the sizes say (`scheme`)."""
     optimizer: str = "adamw-fused"
     offload: str = "none"
     """Where the optimizer and its states live."""
     lora_rank: int = 0
     """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
     reduce_bytes: int = 0
-    """Bytes of a gradient while it is accumulated and reduced; 0 = as the engine does."""
+    """Bytes of a gradient while it is accumulated and reduced; 0 = as the framework does."""
     states: str = "auto"
     """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
-    it: everything in the narrow type.  auto = as the engine does (`style`)."""
+    it: everything in the narrow type.  auto = as the framework does (`numerics`)."""
     dropout: str = "auto"
-    """auto: where it was usual (`style`)."""
+    """auto: where it was usual (`numerics`)."""
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
@@ -94,6 +110,25 @@ class Layout:
     def dp(self) -> Whole:
         """Data-parallel ranks."""
         return self.gpus // (self.tp * self.pp)
+
+    @property
+    def scheme(self) -> str:
+        """none, ddp, fsdp or dataparallel; own: Megatron's and DeepSpeed's way.
+
+        Many layouts of one object share it.
+        """
+        if self.framework in ("megatron", "deepspeed"):
+            return "own"
+        if self.parallel != "auto":
+            return self.parallel
+        if _any(self.zero, 2):
+            return "fsdp"
+        return "ddp" if _any(self.gpus, 2) else "none"
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether torch's autocast narrows whole fp32 weights, as around a model of others."""
+        return self.framework in ("huggingface", "torchtitan") and self.scheme != "fsdp"
 
     @property
     def global_batch(self) -> Whole:
@@ -148,13 +183,18 @@ _WORDS = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
     "kernels": KERNELS,
-    "engine": ENGINES,
+    "framework": FRAMEWORKS,
+    "parallel": PARALLEL,
     "optimizer": OPTIMIZERS,
     "offload": OFFLOAD,
     "states": STATES,
     "dropout": DROPOUT,
     "software": SOFTWARE,
 }
+
+
+def _any(sizes: Whole, least: int) -> bool:
+    return sizes >= least if isinstance(sizes, int) else bool((sizes >= least).any())
 
 
 def _check_words(layout: Layout) -> None:

@@ -1,10 +1,10 @@
-"""How an engine and its kernels hold numbers: bytes of each, and what is written out or fused.
+"""How a framework and its kernels hold numbers: bytes of each, and what is written out or fused.
 
-`Layout` says precision, engine, kernel stack and optimizer in words; this says what follows from
+`Layout` says precision, framework, kernel stack and optimizer in words; this says what follows from
 the words for memory.  Three schemes of mixed precision:
 
     masters    weights in the narrow type, fp32 copies of them for the optimizer
-               (Megatron, DeepSpeed, our own engine)
+               (Megatron, DeepSpeed, our own)
     autocast   weights in fp32, narrowed when they are used (torch's amp); norms, softmax and the
                residual stream stay in fp32; each product narrows its inputs anew
     pure       all in the narrow type, the optimizer's moments too
@@ -14,8 +14,8 @@ section 3.1 (16 bytes a parameter); Megatron-Core's table for its distributed op
 
 What each trained parameter holds: weight, gradient, master copy, optimizer's moments, in bytes.
 
-One table for all engines.  A number is bytes for a parameter; beside it stands the ZeRO stage from
-which it is sharded over data parallel (Rajbhandari et al. 2020): 1 optimizer and masters, 2
+One table for all frameworks.  A number is bytes for a parameter; beside it stands the ZeRO stage
+from which it is sharded over data parallel (Rajbhandari et al. 2020): 1 optimizer and masters, 2
 gradients, 3 weights.  The sum for AdamW in mixed precision without sharding is 16 (fp16 gradients)
 to 18 bytes (fp32 gradients).
 
@@ -76,9 +76,9 @@ class Style:
 def style_of(shape: ModelShape, layout: Layout) -> Style:
     """What the layout's words mean for a model."""
     compute, scheme = _WIDTH[layout.precision], scheme_of(layout)
-    autocast = scheme == "autocast" and compute < 4 and layout.engine != "fsdp"
-    ours, compiled = layout.engine == "plain", layout.kernels == "compiled"
-    kernels = "fused" in layout.kernels or layout.engine == "megatron"
+    autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
+    ours, compiled = layout.framework == "native", layout.kernels == "compiled"
+    kernels = "fused" in layout.kernels or layout.framework == "megatron"
     fused, flash = kernels or compiled, compiled or "flash" in layout.kernels
     grouped = shape.num_kv_heads != shape.num_heads
     return Style(
@@ -95,7 +95,7 @@ def style_of(shape: ModelShape, layout: Layout) -> Style:
         gelu_written_out=not (ours or fused),
         repeats_keys=grouped and not kernels and not (ours and flash),
         dropout=has_dropout(shape, layout),
-        chunked_loss=ours or (kernels and flash and layout.engine != "megatron"),
+        chunked_loss=ours or (kernels and flash and layout.framework != "megatron"),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
     )
 
@@ -106,19 +106,19 @@ def _softmax(shape: ModelShape, compute: int, *, wide: bool) -> int:
 
 
 def scheme_of(layout: Layout) -> str:
-    """masters, autocast or pure: as the layout says, or as its engine does."""
+    """masters, autocast or pure: as the layout says, or as its framework does."""
     if layout.states != "auto":
         return layout.states
-    return "autocast" if layout.engine in ("ddp", "fsdp") else "masters"
+    return "autocast" if layout.scheme == "fsdp" or layout.autocasts else "masters"
 
 
 def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
     if layout.dropout != "auto":
         return layout.dropout == "yes"
-    if layout.kernels not in ("eager", "fused") or layout.engine == "plain":
+    if layout.kernels not in ("eager", "fused") or layout.framework == "native":
         return False
-    families = (*_WITH_DROPOUT, "gpt-neo") if layout.engine == "megatron" else _WITH_DROPOUT
+    families = (*_WITH_DROPOUT, "gpt-neo") if layout.framework == "megatron" else _WITH_DROPOUT
     return shape.family in families
 
 
@@ -167,18 +167,18 @@ def states_of(layout: Layout, style: Style) -> States:
         master=4.0 if masters else 0.0,
         moments=_moments(layout.optimizer, kept_wide),
         update=_update(layout, masters, lasting, kept_wide),
-        grads_add_up=not (layout.engine == "plain" and masters),
+        grads_add_up=not (layout.framework == "native" and masters),
     )
 
 
 def _gradients(layout: Layout, style: Style, own: float) -> tuple[float, float]:
-    """(lasting, passing): one of them is 0 but in our engine with masters, which has both."""
+    """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.reduce_bytes)
-    if layout.engine == "megatron":  # one flat buffer, as long as the model lives
+    if layout.framework == "megatron":  # one flat buffer, as long as the model lives
         return wide or (2.0 if layout.precision == "fp16" else 4.0), 0.0
-    if layout.engine == "deepspeed":
+    if layout.framework == "deepspeed":
         return wide or own, 0.0
-    if layout.engine == "plain" and style.scheme == "masters" and style.compute < 4:
+    if layout.framework == "native" and style.scheme == "masters" and style.compute < 4:
         return 4.0, own
     return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
 
@@ -189,6 +189,8 @@ def _moments(optimizer: str, width: float) -> float:
 
 def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:
     """Gradients widened for the masters; torch's unfused AdamW holds √v of all parameters."""
-    widened = 4.0 if masters and layout.engine in ("megatron", "deepspeed") and lasting < 4 else 0.0
-    unfused = width if layout.optimizer == "adamw" and layout.engine != "megatron" else 0.0
+    widened = (
+        4.0 if masters and layout.framework in ("megatron", "deepspeed") and lasting < 4 else 0.0
+    )
+    unfused = width if layout.optimizer == "adamw" and layout.framework != "megatron" else 0.0
     return widened + unfused

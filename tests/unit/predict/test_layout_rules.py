@@ -21,7 +21,9 @@ LLAMA = named("llama-70B")
 GPT = named("gpt2-medium")
 T5 = named("t5-base")
 NARROW = custom("llama", num_layers=2, hidden=64, num_heads=4, head_dim=16, ffn=101)
-MANY = {"gpus": 64, "engine": "deepspeed"}
+MANY = {"gpus": 64, "framework": "deepspeed"}
+DDP = {"framework": "huggingface", "parallel": "ddp"}
+FSDP = {"framework": "huggingface", "parallel": "fsdp"}
 
 REFUSED = [
     (
@@ -60,11 +62,12 @@ REFUSED = [
     (GPT, {"shard_size": 8}, "nothing is sharded", "--zero"),
     (GPT, {"zero": 3, "shard_size": 5}, "cannot be cut into groups of 5", "1, 2, 4, 8"),
     (T5, {"pp": 2}, "encoder-decoder .* come later", "--pp 1"),
-    (GPT, {"engine": "plain"}, "one process, not 64", "ddp"),
-    (GPT, {"engine": "ddp", "tp": 2}, "DDP splits neither", "--tp 1"),
-    (GPT, {"engine": "ddp", "zero": 2}, "ddp shards the optimizer at most", "--engine fsdp"),
-    (GPT, {"engine": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),
-    (GPT, {"engine": "fsdp", "zero": 1}, "ZeRO 1 neither", "--zero 3"),
+    (GPT, {"parallel": "ddp"}, "deepspeed has its own data parallelism", "--parallel"),
+    (GPT, {"framework": "huggingface", "parallel": "dataparallel"}, "DataParallel", "native"),
+    (GPT, {"framework": "huggingface", "tp": 2}, "DDP splits neither", "--tp 1"),
+    (GPT, {**DDP, "zero": 2}, "DDP shards the optimizer at most", "--parallel fsdp"),
+    (GPT, {"framework": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),
+    (GPT, {**FSDP, "zero": 1}, "ZeRO 1 neither", "--zero 3"),
     (GPT, {"seq_len": 2048}, "gpt2-medium knows 1024 positions, not 2048", "--seq-len 1024"),
     (NARROW, {"tp": 2}, "widths of 64 and 101 cannot be split over 2", "one of: 1, 2, 4"),
     (GPT, {"tp": 0}, "tp = 0", "from 1"),
@@ -89,11 +92,11 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint)
     ("shape", "numbers"),
     [
         (GPT, {}),
-        (GPT, {"gpus": 1, "engine": "plain"}),
-        (GPT, {"gpus": 3, "engine": "ddp"}),
+        (GPT, {"gpus": 1, "framework": "native"}),
+        (GPT, {"gpus": 3, "framework": "huggingface"}),
         (GPT, {"tp": 16, "sequence_parallel": 1}),
-        (GPT, {"pp": 4, "interleave": 3, "grad_accum": 8, "engine": "megatron"}),
-        (GPT, {"zero": 3, "shard_size": 8, "engine": "fsdp"}),
+        (GPT, {"pp": 4, "interleave": 3, "grad_accum": 8, "framework": "megatron"}),
+        (GPT, {"zero": 3, "shard_size": 8, "framework": "huggingface"}),
         (named("llama-8B"), {"seq_len": 2**20}),
         (T5, {"tp": 4}),
     ],
@@ -140,14 +143,14 @@ SMALL = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
     rows=st.lists(st.tuples(SMALL, SMALL, SMALL, SMALL, SMALL), min_size=1, max_size=20),
     zero=st.integers(0, 3),
     sequence=st.integers(0, 1),
-    engine=st.sampled_from(["ddp", "fsdp", "megatron", "deepspeed"]),
+    framework=st.sampled_from(["native", "huggingface", "megatron", "deepspeed"]),
     shape=st.sampled_from([GPT, LLAMA, T5]),
 )
 @settings(max_examples=100, deadline=None)
-def test_the_mask_refuses_what_the_sentences_refuse(rows, zero, sequence, engine, shape) -> None:
+def test_the_mask_refuses_what_the_sentences_refuse(rows, zero, sequence, framework, shape) -> None:
     tp, pp, interleave, accum, shard = np.array(rows).T
     many = Layout(
-        gpus=64, tp=tp, pp=pp, interleave=interleave, grad_accum=accum, engine=engine,
+        gpus=64, tp=tp, pp=pp, interleave=interleave, grad_accum=accum, framework=framework,
         zero=np.full(len(tp), zero), shard_size=shard * (zero > 0), sequence_parallel=sequence,
         seq_len=512,
     )  # fmt: skip
@@ -179,8 +182,9 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
         layout = Layout(
             gpus=gpus, tp=tp, pp=pp, interleave=vpp, batch_size=micro, zero=zero,
             grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
-            engine=legal.engine_for(tp, pp, zero, gpus), seq_len=64,
+            seq_len=64,
         )  # fmt: skip
+        layout = layout.replace(framework=legal.framework_for(layout))
         try:
             legal.check(shape, layout)
         except UsageError:

@@ -35,7 +35,7 @@ def test_a_prediction_as_json(trainrig) -> None:
     assert told["days"] == pytest.approx(1e9 / told["tokens_per_day"])
     assert told["kwh"] == pytest.approx(told["days"] * 24 * 2 * 0.45)  # 450 W each
     assert 0.2 < told["mfu"] < 0.9 and told["hfu"] >= told["mfu"]
-    assert told["layout"]["engine"] == "ddp" and told["layout"]["dp"] == 2
+    assert told["layout"]["parallel"] == "ddp" and told["layout"]["dp"] == 2
     assert set(told["provenance"]) >= {"matmul", "stream", "collective"}
 
 
@@ -77,7 +77,7 @@ REFUSED = [
     (TWO | {"precision": "bf61"}, "unknown precision 'bf61'", "bf16"),
     (TWO | {"recompute": "selectiv"}, "unknown recompute 'selectiv'", "selective"),
     (TWO | {"kernels": "flush"}, "unknown kernels 'flush'", "flash"),
-    (TWO | {"engine": "megatrn"}, "unknown engine 'megatrn'", "megatron"),
+    (TWO | {"framework": "megatrn"}, "unknown framework 'megatrn'", "megatron"),
     (TWO | {"optimizer": "adam"}, "unknown optimizer 'adam'", "adamw"),
     (TWO | {"schedule": "zigzag", "pp": 2}, "unknown schedule 'zigzag'", "1f1b"),
     (TWO | {"offload": "cloud"}, "unknown offload 'cloud'", "host"),
@@ -119,11 +119,11 @@ def test_bad_input_is_one_line_and_a_hint(trainrig, asked, says, hint) -> None:
 def test_what_is_not_said_is_presumed() -> None:
     asked = question({"model": "gpt3-175B", "on": "A100 SXM4 80GB", "tp": 8, "pp": 4})
     layout = asked.layout
-    assert (layout.gpus, layout.dp, layout.engine) == (32, 1, "megatron")
+    assert (layout.gpus, layout.dp, layout.framework) == (32, 1, "megatron")
     assert (layout.seq_len, layout.precision, layout.kernels) == (2048, "bf16", "flash")
     old = question({"model": "gpt2", "on": "V100 SXM2 16GB"}).layout
-    assert (old.precision, old.kernels, old.engine) == ("fp16", "eager", "plain")
-    sharded = question({"model": "gpt2", "on": "RTX 4090", "gpus": 4, "engine": "fsdp"}).layout
+    assert (old.precision, old.kernels, old.framework) == ("fp16", "eager", "native")
+    sharded = question({"model": "gpt2", "on": "RTX 4090", "gpus": 4, "parallel": "fsdp"}).layout
     assert sharded.zero == 3
     assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq_len == 4096
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_had_is_last_with_its_reason(chip, word, why) -> None:
 
 def test_upgrades_are_ranked_by_what_they_bring(trainrig) -> None:
     asked = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
-    words = [*words_of(asked), "--engine", "megatron", "--kernels", "fused", "--link", "pcie"]
+    words = [*words_of(asked), "--framework", "megatron", "--kernels", "fused", "--link", "pcie"]
     _, out, _ = trainrig(*words, "--what-if", "power=300W,nvlink,+24GB", "--json")
     upgrades = json.loads(out)["upgrades"]
     assert [one["name"] for one in upgrades] == ["nvlink", "+24GB", "power=300W"]

@@ -53,7 +53,7 @@ def test_a_row_is_read_as_it_stands() -> None:
     assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)
     one = case.layout
     assert (one.gpus, one.batch_size, one.grad_accum, one.zero) == (8, 8, 2, 3)
-    assert (one.engine, one.kernels, one.recompute, one.precision) == (
+    assert (one.scheme, one.kernels, one.recompute, one.precision) == (
         *("fsdp", "flash", "none", "bf16"),
     )
     assert case.unstated == ()
@@ -200,21 +200,21 @@ def test_no_cell_makes_it_crash(cells: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "changes", "engine"),
+    ("framework", "changes", "known"),
     [
         ("Megatron-DeepSpeed", {"tp": "2", "num_gpus": "16", "zero_stage": "1"}, "megatron"),
         ("HF + DeepSpeed 0.19", {}, "deepspeed"),
-        ("torchtitan (FSDP2)", {}, "fsdp"),
-        ("something of our own", {"zero_stage": "3"}, "fsdp"),
+        ("torchtitan (FSDP2)", {}, "huggingface"),
+        ("something of our own", {"zero_stage": "3"}, "huggingface"),
         ("something of our own", {"zero_stage": "1"}, "deepspeed"),
         ("something of our own", {"zero_stage": "0", "tp": "2", "num_gpus": "16"}, "megatron"),
-        ("something of our own", {"zero_stage": "0"}, "ddp"),
+        ("something of our own", {"zero_stage": "0"}, "huggingface"),
     ],
 )
-def test_the_engine_follows_from_the_framework_or_the_split(
-    framework: str, changes: dict[str, str], engine: str
+def test_the_framework_follows_from_its_name_or_the_split(
+    framework: str, changes: dict[str, str], known: str
 ) -> None:
-    assert case_of(row(framework=framework, **changes)).layout.engine == engine
+    assert case_of(row(framework=framework, **changes)).layout.framework == known
 
 
 @pytest.mark.parametrize(

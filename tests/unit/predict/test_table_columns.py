@@ -124,7 +124,7 @@ def test_what_tables_write_for_nothing_is_nothing(blank: str) -> None:
 
 def test_fsdp_shards_weights_where_no_stage_is_stated() -> None:
     layout = case_of(row(zero_stage="")).layout
-    assert (layout.zero, layout.engine) == (3, "fsdp")
+    assert (layout.zero, layout.scheme) == (3, "fsdp")
     assert case_of(row(zero_stage="", framework="")).layout.zero == 0
 
 

@@ -39,7 +39,7 @@ from trainrig.runner.train_prepare import environment_of
 from trainrig.runner.train_records import records_of, summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
-from trainrig.train.engines import ALL, Job, Site, check_site, python_of
+from trainrig.train.engines import ENGINES, Job, Site, check_site, python_of
 from trainrig.train.layout_check import check_layout
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,15 +132,15 @@ def test_a_folder_of_an_environment_is_answered_with_its_python(tmp_path: Path) 
 
 def test_our_own_engine_has_no_python_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="native is ours"):
-        check_layout(Experiment(python=python(tmp_path)))
-    assert python_of(Experiment()) == sys.executable
+        check_layout(Experiment.of(python=python(tmp_path)))
+    assert python_of(Experiment.of()) == sys.executable
 
 
 # ---- what is asked of it
 
 
 def said(path: str) -> str | None:
-    return ALL["huggingface"].missing(Site(gpus=0, cores=2, python=path))
+    return ENGINES["huggingface"].missing(Site(gpus=0, cores=2, python=path))
 
 
 def test_what_it_lacks_is_asked_of_it_and_not_of_us(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_what_is_no_python_is_one_line(
     monkeypatch.setattr(python_env, "_TIMEOUT", 0.4 if "tail" in body else 60.0)
     path = script(tmp_path / "python", body)
     with pytest.raises(UnavailableError) as caught:
-        check_site(Experiment(backend="huggingface", python=path), Site(gpus=0, cores=2))
+        check_site(Experiment.of(framework="huggingface", python=path), Site(gpus=0, cores=2))
     assert caught.value.message.startswith(f"huggingface: {path} ")
     assert words in caught.value.message and "\n" not in caught.value.message
     assert VARIABLE in (caught.value.hint or "") and caught.value.exit_code == 3
@@ -219,8 +219,8 @@ def test_no_path_of_ours_is_handed_on(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("HF_HOME", "kept")
     path = python(tmp_path)
-    own = Experiment(backend="huggingface", python=path, device="cpu")
-    command = ALL["huggingface"].command(own, tmp_path / "run", Job())
+    own = Experiment.of(framework="huggingface", python=path, device="cpu")
+    command = ENGINES["huggingface"].command(own, tmp_path / "run", Job())
     assert said(path) is None
     asked = (tmp_path / "env").read_text()
     bare = dataclasses.replace(command, prepare=())
@@ -232,12 +232,16 @@ def test_no_path_of_ours_is_handed_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_first_weights_are_written_by_our_own_python(tmp_path: Path) -> None:
     path = python(tmp_path)
-    own = Experiment(backend="huggingface", python=path, device="cpu")
-    command = ALL["huggingface"].command(own, tmp_path / "run", Job())
+    own = Experiment.of(framework="huggingface", python=path, device="cpu")
+    command = ENGINES["huggingface"].command(own, tmp_path / "run", Job())
     assert (command.argv[0], command.prepare[0]) == (path, sys.executable)
     assert command.external
-    assert not ALL["huggingface"].command(own.replace(python=""), tmp_path / "run", Job()).external
-    assert not ALL["native"].command(Experiment(device="cpu"), tmp_path / "run", Job()).external
+    assert (
+        not ENGINES["huggingface"].command(own.replace(python=""), tmp_path / "run", Job()).external
+    )
+    assert (
+        not ENGINES["native"].command(Experiment.of(device="cpu"), tmp_path / "run", Job()).external
+    )
 
 
 def imports_of(path: Path) -> set[str]:
@@ -375,14 +379,14 @@ def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:
     path.write_text(text.replace('os.environ["RANK"]', 'os.environ.get("RANK", "0")'))
     path.chmod(0o755)
     own = experiment_of(
-        {"backend": "huggingface", "python": str(path), "nproc": 2, "precision": "fp32"}
+        {"framework": "huggingface", "python": str(path), "nproc": 2, "precision": "fp32"}
         | {"model": "gpt2", "scale": "tiny", "device": "cpu", "batch_size": 4, "steps": 1}
     )
-    backend = ALL["huggingface"]
-    command = dataclasses.replace(backend.command(own, tmp_path / "run", Job()), prepare=())
+    engine = ENGINES["huggingface"]
+    command = dataclasses.replace(engine.command(own, tmp_path / "run", Job()), prepare=())
     ended = launch(command, tmp_path / "run")
     assert ended.status is Status.OK, ended.reason
-    found = Trained(experiment=own, result=backend.collect(tmp_path / "run"))
+    found = Trained(experiment=own, result=engine.collect(tmp_path / "run"))
     assert summary_of(found)["software_found"] == SOFTWARE
     target = Target(torch_device="cpu", name="a CPU", index=None, memory_bytes=0, chip=None)
     conditions = records_of(found, target, "0" * 8, "digest")[0].conditions
@@ -392,7 +396,7 @@ def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:
 def test_the_digest_is_that_of_the_engines_packages(tmp_path: Path) -> None:
     snapshot = healthy()
     path = python(tmp_path)
-    own = Experiment(backend="huggingface", python=path)
+    own = Experiment.of(framework="huggingface", python=path)
     (tmp_path / "site" / "transformers-4.57.6.dist-info").mkdir(parents=True)
     first = environment_of(own, snapshot)
     assert first == environment_of(own, snapshot) != environment_digest(snapshot)
@@ -400,7 +404,7 @@ def test_the_digest_is_that_of_the_engines_packages(tmp_path: Path) -> None:
         tmp_path / "site" / "transformers-5.0.0.dist-info"
     )
     assert environment_of(own, snapshot) != first
-    for ours in (own.replace(python=""), Experiment()):
+    for ours in (own.replace(python=""), Experiment.of()):
         assert environment_of(ours, snapshot) == environment_digest(snapshot)
 
 
@@ -409,7 +413,7 @@ def test_another_torch_is_the_first_of_what_differs() -> None:
     rows = [
         summary("ours", 1.0, software_found=software),
         summary(
-            "theirs", 1.0, backend="huggingface", software_found=SOFTWARE | {"accelerate": "1"}
+            "theirs", 1.0, framework="huggingface", software_found=SOFTWARE | {"accelerate": "1"}
         ),
     ]
     ours, theirs = results_of(*rows)

@@ -160,7 +160,7 @@ def published_records() -> list[Record]:
     return [
         found.replace(id=new_id(), conditions={**found.conditions, "experiment": own.name})
         for own in read_file(ROOT / "experiments" / "classic.toml", {})
-        for found in published_for(case_for(own, ""), own.backend, known)
+        for found in published_for(case_for(own, ""), own.framework, known)
     ]
 
 
@@ -285,7 +285,7 @@ def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> Non
     busy = Record(
         kind=Kind.MEASURED,
         benchmark="training",
-        case=case_for(Experiment(name="our DDP", backend="native"), "a5027ba6"),
+        case=case_for(Experiment.of(name="our DDP", framework="native"), "a5027ba6"),
         metric="time",
         unit="s",
         value=1.0,

@@ -15,7 +15,7 @@ from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import batch_size
 from trainrig.runner import train as runner
-from trainrig.runner.batch_size import by_doubling, guess, layout_of, smaller
+from trainrig.runner.batch_size import by_doubling, guess, smaller
 from trainrig.runner.train_resume import done_in, experiments_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment, from_dict
@@ -51,8 +51,8 @@ def test_the_guess_fits_and_the_next_does_not() -> None:
     free = 24 * 2**30
     batch = guess(own, free)
     shape = find("gpt2")
-    assert memory(shape, layout_of(own.replace(batch_size=batch))).total <= free
-    assert memory(shape, layout_of(own.replace(batch_size=batch + 1))).total > free
+    assert memory(shape, own.replace(batch_size=batch).predicted_layout).total <= free
+    assert memory(shape, own.replace(batch_size=batch + 1).predicted_layout).total > free
 
 
 def test_a_guess_is_bounded_and_never_nothing() -> None:

@@ -13,7 +13,6 @@ import pytest
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Record, Status
-from trainrig.runner.batch_size import layout_of
 from trainrig.runner.experiment_forecast import (
     Grounds,
     forecast,
@@ -25,6 +24,7 @@ from trainrig.runner.train_records import case_for
 from trainrig.store import create_run
 from trainrig.train.config import Experiment
 from trainrig.workload import find, parameters
+from trainrig.workload.numerics import scheme_of
 
 HOST = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 34, chip=None)
 CARD = Target(
@@ -34,7 +34,7 @@ CARD = Target(
     memory_bytes=24 << 30,
     chip=require_chip("RTX 4090"),
 )
-OWN = Experiment(
+OWN = Experiment.of(
     threads=1,
     model="gpt2-small-cpu",
     batch_size=4,
@@ -107,7 +107,7 @@ def test_without_grounds_it_says_so() -> None:
         (OWN, Grounds(), "no measured product of matrices"),
         (OWN, Grounds(points=(product(),)), "no measured stream of bytes"),
         (OWN.replace(precision="bf16"), GROUNDS, "no rate of bf16 products"),
-        (OWN.replace(backend="dataparallel"), GROUNDS, "DataParallel"),
+        (OWN.replace(parallel="dataparallel"), GROUNDS, "DataParallel"),
         (OWN, Grounds(points=(product(device="other"), stream(device="other"))), "no measured"),
     ):
         (missing,) = told(own, grounds=grounds).values()
@@ -136,15 +136,14 @@ def test_the_newest_undisturbed_point_of_a_case_counts() -> None:
     assert quiet == told(OWN)["time"].value
 
 
-def test_layouts_in_the_predictors_words() -> None:
-    assert layout_of(OWN).engine == "plain"
-    assert layout_of(OWN.replace(nproc=2, zero=1)).engine == "ddp"
-    assert layout_of(OWN.replace(nproc=2, zero=3)).engine == "fsdp"
-    assert layout_of(OWN.replace(backend="huggingface")).engine == "ddp"
-    assert layout_of(OWN.replace(nproc=2, precision="bf16")).states == "masters"
-    assert layout_of(OWN.replace(backend="huggingface", precision="bf16")).states == "auto"
-    assert layout_of(OWN.replace(optimizer="adamw-plain")).optimizer == "adamw"
-    assert layout_of(OWN.replace(compile=True)).kernels == "compiled"
+def test_an_experiment_contains_the_layout_that_is_predicted() -> None:
+    assert OWN.layout.scheme == "none"
+    assert OWN.replace(nproc=2, zero=1).layout.scheme == "ddp"
+    assert OWN.replace(nproc=2, zero=3).layout.scheme == "fsdp"
+    assert OWN.replace(framework="huggingface").layout.autocasts
+    assert scheme_of(OWN.replace(nproc=2, precision="bf16").layout) == "masters"
+    assert OWN.replace(optimizer="adamw").layout.optimizer == "adamw"
+    assert OWN.replace(compile=True).layout.kernels == "compiled"
 
 
 def test_the_ledger_joins_what_was_written_first() -> None:
@@ -191,7 +190,7 @@ def test_foretelling_loads_no_torch() -> None:
     code = (
         "import sys; from trainrig.runner import experiment_forecast as f; "
         "from trainrig.train.config import Experiment; "
-        "f.layout_of(Experiment()); print('torch' in sys.modules)"
+        "Experiment.of().predicted_layout; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

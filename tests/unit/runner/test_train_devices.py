@@ -32,7 +32,7 @@ from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.drivers import common
-from trainrig.train.engines import ALL, Job, Result, Site, check_site, longest_stretch
+from trainrig.train.engines import ENGINES, Job, Result, Site, check_site, longest_stretch
 from trainrig.train.parity import reference_of
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
@@ -118,9 +118,9 @@ def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
     assert (
         train_prepare.placed(experiment(data=data, nproc=3), site).devices == ""
     )  # refused afterwards
-    env = ALL["native"].command(experiment(devices="3,2"), tmp_path, Job()).env
+    env = ENGINES["native"].command(experiment(devices="3,2"), tmp_path, Job()).env
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
-    on_cpu = ALL["native"].command(experiment(device="cpu"), tmp_path, Job()).env
+    on_cpu = ENGINES["native"].command(experiment(device="cpu"), tmp_path, Job()).env
     assert "CUDA_VISIBLE_DEVICES" not in on_cpu
     assert reference_of(experiment(devices="3,2")).device_numbers == (3,)
 
@@ -139,7 +139,7 @@ def told(folder: Path, uuids: tuple[str, ...], held: tuple[float, ...] = (3e9, 5
         events.emit("trained", at=100.0 + rank)
         peak = {"device": f"cuda:{rank}", "allocated": allocated, "reserved": 2 * allocated}
         events.emit("memory", peak=allocated, reserved=2 * allocated, devices=[peak])
-    return ALL["native"].collect(folder)
+    return ENGINES["native"].collect(folder)
 
 
 def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ ROWS = tuple({"step": step, "loss": 9.0, "grad_norm": 1.0} for step in range(8))
 
 def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
     rows = tuple(row | {"time": 0.5} for row in ROWS)
-    own = Experiment(
+    own = Experiment.of(
         model="gpt2-small-cpu", batch_size=4, recompute="full", device="cpu", name="one"
     )
     found = Trained(experiment=own, result=Result(rows=rows), peak=Limit(value=1e12, source="s"))

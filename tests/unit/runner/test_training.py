@@ -242,7 +242,7 @@ def carried_out(tasks: list[Task], folder: Path, make: Any = None) -> list[Recor
 
 
 def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
-    experiment = Experiment(
+    experiment = Experiment.of(
         model=TINY,
         data=str(data),
         batch_size=4,

@@ -25,9 +25,9 @@ STEP = benchmark("step")
 
 
 def test_an_experiment_is_stored_and_read_back() -> None:
-    experiment = Experiment(model="gpt2", steps=7, warmup=2, clip=0.0)
+    experiment = Experiment.of(model="gpt2", steps=7, warmup=2, clip=0.0)
     assert from_dict(to_dict(experiment)) == experiment
-    assert "warmup" not in to_dict(Experiment())
+    assert "warmup" not in to_dict(Experiment.of())
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_what_contradicts_is_refused_before_anything_starts(
     change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        check(Experiment().replace(**change))
+        check(Experiment.of().replace(**change))
     assert "\n" not in caught.value.message
 
 
 def test_the_usual_experiment_is_fine() -> None:
-    assert check(Experiment()).name == "gpt2-small-cpu"
-    assert check(Experiment(model="llama-1B", seq_len=4096)).family == "llama"
+    assert check(Experiment.of()).name == "gpt2-small-cpu"
+    assert check(Experiment.of(model="llama-1B", seq_len=4096)).family == "llama"
 
 
 def test_the_schedule_has_its_values() -> None:
@@ -95,16 +95,16 @@ def test_a_schedule_of_one_step_is_one() -> None:
 
 
 def test_the_warm_up_is_a_tenth_at_most_100() -> None:
-    assert Experiment(steps=50).warmup_steps == 5
-    assert Experiment(steps=100_000).warmup_steps == 100
-    assert Experiment(steps=50, warmup=0).warmup_steps == 0
+    assert Experiment.of(steps=50).warmup_steps == 5
+    assert Experiment.of(steps=100_000).warmup_steps == 100
+    assert Experiment.of(steps=50, warmup=0).warmup_steps == 0
 
 
 # ---- the case
 
 
 def case(**changes: Any) -> dict[str, Any]:
-    return {**case_of(Experiment(), "0123456789abcdef"), **changes}
+    return {**case_of(Experiment.of(), "0123456789abcdef"), **changes}
 
 
 def test_the_case_has_the_family_fields_and_the_hash() -> None:
@@ -180,8 +180,8 @@ def test_memory_grows_with_the_batch_and_shrinks_with_recomputation() -> None:
 def test_compile_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    check_compiler(Experiment())
+    check_compiler(Experiment.of())
     with pytest.raises(UnavailableError, match="needs a compiler") as caught:
-        check_compiler(Experiment(compile=True))
+        check_compiler(Experiment.of(compile=True))
     assert caught.value.exit_code == 3
     assert caught.value.hint is not None

@@ -28,7 +28,7 @@ from trainrig.train.native.precision import Weights
 from trainrig.train.native.rank_main import spread_of
 from trainrig.train.native.step_timer import stopwatch_for
 
-OWN = Experiment(
+OWN = Experiment.of(
     model="gpt2", batch_size=2, seq_len=16, warmup=0, nproc=2, device="cpu", precision="bf16"
 )
 
@@ -94,7 +94,7 @@ def test_what_is_done_is_found(asked: dict[str, Any]) -> None:
         ({"zero": 3}, {"precision": "fp32"}, ["precision: asked bf16, found fp32"]),
         (
             {"zero": 1},
-            {"optimizer": "adamw-plain"},
+            {"optimizer": "adamw"},
             ["fused_optimizer: asked True, found False"],
         ),
     ],

@@ -67,7 +67,7 @@ def test_the_tolerance_is_relative_to_the_reference() -> None:
 
 
 def test_the_five_steps_hide_no_scale() -> None:
-    own = Experiment(optimizer="adamw", warmup=3, clip=1.0, weight_decay=0.1, lr=1e-4, steps=200)
+    own = Experiment.of(optimizer="adamw", warmup=3, clip=1.0, weight_decay=0.1, lr=1e-4, steps=200)
     probe = probe_of(own)
     assert (probe.steps, probe.optimizer, probe.clip, probe.weight_decay) == (5, "sgd", 0.0, 0.0)
     assert probe.schedule(0) == 0.05  # no warm-up: the first step moves the weights
@@ -87,26 +87,26 @@ OTHER: dict[str, Any] = {
     "compile": True,
     "recompute": "full",
     "nproc": 2,
-    "backend": "huggingface",
+    "framework": "huggingface",
 }
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_reference_trains_the_same_in_one_plain_process(name: str) -> None:
-    own = Experiment(nproc=4, zero=3, batch_size=2, grad_accum=3, device="cpu", precision="bf16")
+    own = Experiment.of(nproc=4, zero=3, batch_size=2, grad_accum=3, device="cpu", precision="bf16")
     reference = reference_of(own)
     assert is_reference(reference, own)
     assert not is_reference(reference.replace(**{name: OTHER[name]}), own)
 
 
 @pytest.mark.parametrize(
-    ("backend", "dtype", "known"),
+    ("framework", "dtype", "known"),
     [("huggingface", "bf16", True), ("huggingface", "fp32", False), ("native", "bf16", False)],
 )
 def test_the_hint_names_the_rounding_that_autocast_brings(
-    backend: str, dtype: str, known: bool
+    framework: str, dtype: str, known: bool
 ) -> None:
-    assert ("1/N" in hint_of(Experiment(backend=backend, precision=dtype))) == known
+    assert ("1/N" in hint_of(Experiment.of(framework=framework, precision=dtype))) == known
 
 
 def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
@@ -117,7 +117,7 @@ def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
 
 # ---- what it must see
 
-TINY = Experiment(
+TINY = Experiment.of(
     model="gpt2", batch_size=2, grad_accum=2, seq_len=16, steps=2, precision="fp32", warmup=0
 )
 

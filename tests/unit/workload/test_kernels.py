@@ -90,7 +90,7 @@ def test_every_stack_knows_every_kind() -> None:
 @pytest.mark.parametrize("at", range(len(SHAPES)), ids=IDS)
 def test_fusing_moves_fewer_bytes_in_fewer_kernels(at: int) -> None:
     def cost(stack: str) -> tuple[float, int]:
-        both = kernels(at, stack, engine="ddp")
+        both = kernels(at, stack, framework="huggingface")
         return sum(b for one in both for b, _ in one.streams), sum(one.launches for one in both)
 
     assert cost("eager") > cost("fused") > cost("flash+fused")
@@ -100,7 +100,7 @@ def test_fusing_moves_fewer_bytes_in_fewer_kernels(at: int) -> None:
 
 def test_autocast_moves_wider_numbers_than_masters() -> None:
     wide, narrow = (
-        kernels(0, "eager", engine="ddp", states=how) for how in ("autocast", "masters")
+        kernels(0, "eager", framework="huggingface", states=how) for how in ("autocast", "masters")
     )
     assert sum(b for b, _ in wide[0].streams) > 1.3 * sum(b for b, _ in narrow[0].streams)
 

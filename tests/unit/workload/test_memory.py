@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from trainrig.workload import NAMED, custom, named, parameters
 from trainrig.workload.blocks import CORE, FULL, NONE, block_kept, total
-from trainrig.workload.layout import ENGINES, KERNELS, OPTIMIZERS, SIZES, Layout
+from trainrig.workload.layout import FRAMEWORKS, KERNELS, OPTIMIZERS, SIZES, Layout
 from trainrig.workload.memory import PARTS, Memory, memory
 from trainrig.workload.numerics import style_of
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
-MEGATRON = Layout(engine="megatron", kernels="fused", seq_len=2048, dropout="yes")
+MEGATRON = Layout(framework="megatron", kernels="fused", seq_len=2048, dropout="yes")
 SMALL = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B")
 
 powers = st.sampled_from([1, 2, 4, 8])
 models = st.sampled_from(SMALL)
 words = {
     "kernels": st.sampled_from(KERNELS),
-    "engine": st.sampled_from(ENGINES),
+    "framework": st.sampled_from(FRAMEWORKS),
     "optimizer": st.sampled_from(OPTIMIZERS),
     "precision": st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
     "recompute": st.sampled_from(["none", "selective", "full"]),
@@ -82,15 +82,15 @@ def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:
 @pytest.mark.parametrize(
     ("words", "each"),
     [
-        ({"engine": "plain", "precision": "fp32"}, 16),
-        ({"engine": "plain"}, 2 + 2 + 4 + 4 + 8),
-        ({"engine": "megatron"}, 2 + 4 + 4 + 8),
-        ({"engine": "megatron", "precision": "fp16"}, 2 + 2 + 4 + 4 + 8),
-        ({"engine": "megatron", "optimizer": "sgd"}, 2 + 4 + 4),
-        ({"engine": "deepspeed"}, 2 + 2 + 4 + 4 + 8),
-        ({"engine": "ddp"}, 16),
-        ({"engine": "ddp", "states": "pure"}, 8),
-        ({"engine": "ddp", "optimizer": "adamw"}, 20),
+        ({"framework": "native", "precision": "fp32"}, 16),
+        ({"framework": "native"}, 2 + 2 + 4 + 4 + 8),
+        ({"framework": "megatron"}, 2 + 4 + 4 + 8),
+        ({"framework": "megatron", "precision": "fp16"}, 2 + 2 + 4 + 4 + 8),
+        ({"framework": "megatron", "optimizer": "sgd"}, 2 + 4 + 4),
+        ({"framework": "deepspeed"}, 2 + 2 + 4 + 4 + 8),
+        ({"framework": "huggingface"}, 16),
+        ({"framework": "huggingface", "states": "pure"}, 8),
+        ({"framework": "huggingface", "optimizer": "adamw"}, 20),
     ],
 )
 def test_bytes_a_parameter(words: dict[str, str], each: int) -> None:
@@ -115,7 +115,7 @@ def test_the_first_stage_keeps_most_micro_batches() -> None:
 
 def test_adapters_train_little_and_keep_the_rest() -> None:
     shape = named("llama-7B")
-    whole = Layout(batch_size=1, seq_len=512, engine="ddp", recompute="full")
+    whole = Layout(batch_size=1, seq_len=512, framework="huggingface", recompute="full")
     lora = memory(shape, whole.replace(lora_rank=8))
     assert lora.weights == pytest.approx(2 * parameters(shape).total, rel=0.01)
     assert lora.gradients + lora.optimizer + lora.master < 0.02 * lora.weights
@@ -123,9 +123,10 @@ def test_adapters_train_little_and_keep_the_rest() -> None:
 
 def test_the_worst_moment_decides() -> None:
     """Large models of little text are fullest in the update, small ones of much at the loss."""
-    update = memory(named("gpt2-xl"), Layout(engine="ddp", seq_len=8, optimizer="adamw"))
+    update = memory(named("gpt2-xl"), Layout(framework="huggingface", seq_len=8, optimizer="adamw"))
     loss = memory(
-        named("gpt2"), Layout(engine="ddp", seq_len=1024, batch_size=16, optimizer="adamw")
+        named("gpt2"),
+        Layout(framework="huggingface", seq_len=1024, batch_size=16, optimizer="adamw"),
     )
     assert update.activations == 0 < update.gradients
     assert loss.gradients == 0 < loss.activations
@@ -150,7 +151,7 @@ def test_every_part_is_a_number_of_bytes(model: str, layout: Layout) -> None:
     found = memory(named(model), layout)
     assert all(isinstance(getattr(found, name), int) for name in PARTS)
     assert all(getattr(found, name) >= 0 for name in PARTS)
-    is_away = layout.engine == "fsdp" and layout.offload != "none" and layout.zero >= 2
+    is_away = layout.scheme == "fsdp" and layout.offload != "none" and layout.zero >= 2
     assert found.weights > 0 or is_away, "FSDP's offloaded shards are gathered from the host"
     low, high = found.interval("device")
     assert low < found.total < high
@@ -183,14 +184,19 @@ def test_more_tensor_parallelism_never_needs_more_weights(model: str, layout: La
 
 def states(found: Memory, layout: Layout) -> int:
     """What lies in weights and masters; at whichever moment."""
-    return int(found.master if layout.engine == "megatron" else found.weights + found.master)
+    return int(found.master if layout.framework == "megatron" else found.weights + found.master)
 
 
 @settings(max_examples=40, deadline=None)
-@given(model=models, engine=st.sampled_from(["fsdp", "deepspeed"]), dp=st.sampled_from([2, 4, 8]))
-def test_sharding_divides_what_it_should(model: str, engine: str, dp: int) -> None:
+@given(
+    model=models,
+    framework=st.sampled_from(["huggingface", "deepspeed"]),
+    dp=st.sampled_from([2, 4, 8]),
+)
+def test_sharding_divides_what_it_should(model: str, framework: str, dp: int) -> None:
     shape = named(model)
-    base = Layout(gpus=dp, engine=engine, seq_len=128, grad_accum=2)
+    parallel = "fsdp" if framework == "huggingface" else "auto"
+    base = Layout(gpus=dp, framework=framework, parallel=parallel, seq_len=128, grad_accum=2)
     whole, *sharded = (memory(shape, base.replace(zero=zero)) for zero in range(4))
     for stage, found in enumerate(sharded, 1):
         assert found.optimizer <= whole.optimizer / dp * 1.7, "with what an update needs"
@@ -205,7 +211,7 @@ def test_sharding_divides_what_it_should(model: str, engine: str, dp: int) -> No
 @settings(max_examples=20, deadline=None)
 def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
     shape = named(model)
-    base = Layout(gpus=16, engine="fsdp", zero=3, seq_len=64)
+    base = Layout(gpus=16, framework="huggingface", zero=3, seq_len=64)
     hybrid = memory(shape, base.replace(shard_size=shards))
     alone = memory(shape, base.replace(gpus=shards))
     assert hybrid.weights == alone.weights
@@ -215,7 +221,7 @@ def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
 def logits_of(model: str, **words: Any) -> float:
     """Bytes for each logit at the loss."""
     shape = named(model)
-    layout = Layout(**{"engine": "ddp", "seq_len": 512, "batch_size": 64, **words})
+    layout = Layout(**{"framework": "huggingface", "seq_len": 512, "batch_size": 64, **words})
     return float(memory(shape, layout).logits / (64 * 512 * shape.vocab))
 
 
@@ -266,7 +272,10 @@ def test_autocast_takes_a_loss_as_is_counted() -> None:
 
 
 def test_older_software_keeps_gradients_from_step_to_step() -> None:
-    shape, layout = named("bert-large"), Layout(engine="ddp", seq_len=512, batch_size=8, gpus=1)
+    shape, layout = (
+        named("bert-large"),
+        Layout(framework="huggingface", seq_len=512, batch_size=8, gpus=1),
+    )
     now, then = (memory(shape, layout.replace(software=s)) for s in ("current", "torch1"))
     assert now.gradients == 0, "freed before the loss"
     assert then.gradients == 4 * parameters(shape).total
@@ -276,7 +285,7 @@ def test_older_software_keeps_gradients_from_step_to_step() -> None:
 
 def test_deepspeeds_buckets_are_there_at_the_loss() -> None:
     shape = named("gpt2-medium")
-    layout = Layout(gpus=2, engine="deepspeed", seq_len=1024, batch_size=4)
+    layout = Layout(gpus=2, framework="deepspeed", seq_len=1024, batch_size=4)
     sizes = [memory(shape, layout.replace(zero=zero)).buffers for zero in (0, 1, 2)]
     assert sizes == [0, 4e8, 8e8], "2e8 numbers of bf16; a second bucket where they overlap"
 
@@ -284,26 +293,28 @@ def test_deepspeeds_buckets_are_there_at_the_loss() -> None:
 def test_fsdp_offloads_weights_too_and_others_do_not() -> None:
     shape = named("llama-8B")
     layout = Layout(gpus=8, seq_len=2048, zero=3, recompute="full", offload="host")
-    assert memory(shape, layout.replace(engine="fsdp")).weights == 0
-    assert memory(shape, layout.replace(engine="deepspeed")).weights > 0
-    assert memory(shape, layout.replace(engine="fsdp", offload="none")).weights > 0
+    assert memory(shape, layout.replace(framework="huggingface")).weights == 0
+    assert memory(shape, layout.replace(framework="deepspeed")).weights > 0
+    assert memory(shape, layout.replace(framework="huggingface", offload="none")).weights > 0
 
 
 @pytest.mark.parametrize("gpus", [2, 8])
 def test_zero_2_of_fsdp_gathers_frozen_weights_too(gpus: int) -> None:
     """Adapters are small; what they sit on is whole on each GPU from forward to backward."""
     shape = named("llama-7B")
-    lora = Layout(gpus=gpus, engine="fsdp", recompute="full", lora_rank=16, seq_len=512)
+    lora = Layout(gpus=gpus, framework="huggingface", recompute="full", lora_rank=16, seq_len=512)
     gathered, sharded = (memory(shape, lora.replace(zero=zero)) for zero in (2, 3))
     assert gathered.buffers == pytest.approx(2 * parameters(shape).total, rel=0.01)
     assert gathered.total > sharded.total
 
 
-@pytest.mark.parametrize(("engine", "zero"), [("fsdp", 3), ("fsdp", 2), ("deepspeed", 2)])
-def test_offload_needs_no_second_gpu(engine: str, zero: int) -> None:
+@pytest.mark.parametrize(
+    ("framework", "zero"), [("huggingface", 3), ("huggingface", 2), ("deepspeed", 2)]
+)
+def test_offload_needs_no_second_gpu(framework: str, zero: int) -> None:
     """What two GPUs keep on the host, one does as well."""
     shape = named("llama-7B")
-    layout = Layout(engine=engine, zero=zero, offload="host", recompute="full", seq_len=2048)
+    layout = Layout(framework=framework, zero=zero, offload="host", recompute="full", seq_len=2048)
     alone, pair = (memory(shape, layout.replace(gpus=gpus)) for gpus in (1, 2))
     assert alone.gradients == pair.gradients == 0
     assert (alone.weights, alone.buffers) == (pair.weights, pair.buffers)

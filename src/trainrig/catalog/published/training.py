@@ -21,11 +21,11 @@ PATH = Path(__file__).parent / "training.csv"
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
 _PRECISIONS = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 _OPTIMIZERS = {
-    "adamw_hf": "adamw-plain",
-    "adamw_apex_fused": "adamw",
-    "apex FusedAdam": "adamw",
+    "adamw_hf": "adamw",
+    "adamw_apex_fused": "adamw-fused",
+    "apex FusedAdam": "adamw-fused",
 }
-"""As printed, or as the framework has it: ours is called adamw where one kernel does the update."""
+"""As printed, or as the framework has it: adamw-fused where one kernel does the update."""
 _AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link", "optimizer")
 
 

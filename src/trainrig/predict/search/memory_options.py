@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from trainrig.predict.legal import engine_for, is_legal
+from trainrig.predict.legal import framework_for, is_legal
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
@@ -102,7 +102,7 @@ def _zero(shape: ModelShape, layout: Layout) -> Iterator[MemoryOption]:
     if int(layout.dp) == 1:
         return
     for stage in range(int(layout.zero) + 1, 4):
-        yield _with_engine(shape, "zero", f"--zero {stage}", layout.replace(zero=stage))
+        yield _with_framework(shape, "zero", f"--zero {stage}", layout.replace(zero=stage))
 
 
 def _parallel(shape: ModelShape, layout: Layout) -> Iterator[MemoryOption]:
@@ -125,16 +125,17 @@ def _split(shape: ModelShape, layout: Layout, name: str, size: int, accum: int) 
     change = f"--{name} {size} --grad-accum {accum}"
     change += f" --zero {zero}" if zero != int(layout.zero) else ""
     changed = layout.replace(**{name: size}, grad_accum=accum, zero=zero)
-    return _with_engine(shape, name, change, changed)
+    return _with_framework(shape, name, change, changed)
 
 
-def _with_engine(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
-    """The layout's engine if it runs such a layout, else the one that usually does."""
+def _with_framework(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
+    """The same framework if it runs such a layout, else the one that usually does."""
     if is_legal(shape, after):
         return MemoryOption(name=name, change=change, layout=after)
-    usual = engine_for(int(after.tp), int(after.pp), int(after.zero), int(after.gpus))
-    layout = after.replace(engine=usual)
-    return MemoryOption(name=name, change=f"{change} --engine {usual}", layout=layout)
+    layout = after.replace(parallel="auto")
+    layout = layout.replace(framework=framework_for(layout))
+    change = f"{change} --framework {layout.framework}"
+    return MemoryOption(name=name, change=change, layout=layout)
 
 
 def _optimizer(layout: Layout) -> Iterator[MemoryOption]:
@@ -151,12 +152,12 @@ def _offload(layout: Layout) -> Iterator[MemoryOption]:
     yield MemoryOption(name="offload", change=change, layout=changed)
     if int(layout.gpus) > 1:
         return
-    for engine, zero in (("deepspeed", 2), ("fsdp", 3)):
-        if (layout.engine, layout.zero) != (engine, zero):
+    for framework, zero in (("deepspeed", 2), ("huggingface", 3)):
+        if (layout.framework, layout.zero) != (framework, zero):
             yield MemoryOption(
                 name="offload",
-                change=f"{change} --zero {zero} --engine {engine}",
-                layout=changed.replace(zero=zero, engine=engine),
+                change=f"{change} --zero {zero} --framework {framework}",
+                layout=changed.replace(zero=zero, framework=framework, parallel="auto"),
             )
 
 

@@ -3,8 +3,8 @@
 Varied are the sizes of the mesh (tensor and pipeline parallel, interleaved stages), the
 micro-batch (what divides a rank's share of the global batch), what is sharded over how many ranks
 (ZeRO stage, hybrid sharding), sequence parallelism, and, as words, recomputation, the pipeline's
-schedule and the engine.  Fixed are the global batch, the sequence, the precision, the kernels and
-the optimizer: with another one of these it would not be the same training.
+schedule and the framework.  Fixed are the global batch, the sequence, the precision, the kernels
+and the optimizer: with another one of these it would not be the same training.
 
 Each size is a divisor of what it divides, so that the candidates are few; which of them are legal
 is `legal.mask`'s to say.
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import UsageError
-from trainrig.predict.legal import engine_for, mask
-from trainrig.workload.layout import RECOMPUTE, SCHEDULES, Layout
+from trainrig.predict.legal import framework_for, mask
+from trainrig.workload.layout import FRAMEWORKS, RECOMPUTE, SCHEDULES, Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +42,8 @@ class Space:
     base: Layout
     """GPUs, nodes, sequence and the words that stay; its sizes of the mesh do not count."""
     global_batch: int
-    engine: str | None = None
-    """None: what usually runs such a layout (`legal.engine_for`)."""
+    framework: str | None = None
+    """None: what usually runs such a layout (`legal.framework_for`)."""
     recompute: Sequence[str] = RECOMPUTE
     schedules: Sequence[str] = SCHEDULES
 
@@ -81,7 +81,7 @@ def _sizes(space: Space) -> Columns:
     blocks = [
         _product(
             [[tp], [pp], _interleaves(space.shape, pp), divisors(share)]
-            + [_shardings(dp, pp, space.engine), [0, 1] if tp > 1 else [0]]
+            + [_shardings(dp, pp, space.base.parallel), [0, 1] if tp > 1 else [0]]
         )
         for tp, pp, dp, share in _meshes(space)
     ]
@@ -109,7 +109,12 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
     tp, pp = np.array(pairs, dtype=np.int64).T
     one = np.ones_like(tp)
     meshes = space.base.replace(
-        tp=tp, pp=pp, gpus=one * gpus, engine="deepspeed", **dict.fromkeys(_RESET, 0 * one)
+        tp=tp,
+        pp=pp,
+        gpus=one * gpus,
+        framework="deepspeed",
+        parallel="auto",
+        **dict.fromkeys(_RESET, 0 * one),
     ).replace(interleave=one, batch_size=one, grad_accum=one)
     for number in np.flatnonzero(mask(space.shape, meshes)):
         dp = gpus // (pairs[number][0] * pairs[number][1])
@@ -124,10 +129,10 @@ def _interleaves(shape: ModelShape, pp: int) -> list[int]:
     return divisors(shape.num_layers // pp) if pp > 1 else [1]
 
 
-def _shardings(dp: int, pp: int, engine: str | None) -> list[int]:
+def _shardings(dp: int, pp: int, parallel: str) -> list[int]:
     """Stage of ZeRO and size of a group in one number: stage + 4 · size."""
     if dp == 1:
-        return [3] if engine == "fsdp" else [0]
+        return [3] if parallel == "fsdp" else [0]
     sizes = [0, *divisors(dp)[1:-1]]
     stages = (1,) if pp > 1 else (1, 2, 3)
     return [0, *(stage + 4 * size for stage in stages for size in sizes)]
@@ -142,13 +147,13 @@ def _product(choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
 
 
 def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
-    """The rows, by engine; each engine's once for every pair of words."""
+    """The rows, by framework and scheme; those of each once for every pair of words."""
     import numpy as np
 
-    engines = _engines(space, columns)
-    for engine in np.unique(engines):
-        rows = {name: column[engines == engine] for name, column in columns.items()}
-        base = space.base.replace(engine=str(engine), schedule="1f1b")
+    groups = 2 * _frameworks(space, columns) + (columns["zero"] >= 2)
+    for group in np.unique(groups):
+        rows = {name: column[groups == group] for name, column in columns.items()}
+        base = space.base.replace(framework=FRAMEWORKS[group // 2], schedule="1f1b")
         legal = mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
         for schedule in space.schedules:
@@ -157,16 +162,17 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
                 yield base.replace(schedule=schedule, recompute=recompute, **chosen)
 
 
-def _engines(space: Space, columns: Columns) -> NDArray[np.str_]:
-    """For each row the engine that runs it."""
+def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
+    """For each row the framework that runs it, by its place in `FRAMEWORKS`."""
     import numpy as np
 
-    if space.engine is not None:
-        return np.full(len(columns["tp"]), space.engine)
-    gpus = int(space.base.gpus)
-    split = columns["tp"] * columns["pp"]
-    names = np.array([engine_for(1 + s, 1, zero, gpus) for s in (0, 1) for zero in range(4)])
-    found: NDArray[np.str_] = names[4 * (split > 1) + columns["zero"]]
+    if space.framework is not None:
+        return np.full(len(columns["tp"]), FRAMEWORKS.index(space.framework))
+    base = space.base.replace(pp=1)
+    usual = [framework_for(base.replace(tp=1 + s, zero=zero)) for s in (0, 1) for zero in range(4)]
+    places = np.array([FRAMEWORKS.index(name) for name in usual])
+    split = columns["tp"] * columns["pp"] > 1
+    found: NDArray[np.int64] = places[4 * split + columns["zero"]]
     return found
 
 

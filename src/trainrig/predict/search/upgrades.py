@@ -37,8 +37,6 @@ def upgrades_of_answer(found: Answer, text: str) -> tuple[Ranked, ...]:
 
     def rate_of(site: Site) -> float:
         layout = found.layout.replace(gpus=site.gpus, gpus_per_node=site.gpus_per_node)
-        if layout.engine == "plain" and site.gpus > 1:
-            layout = layout.replace(engine="ddp")
         check(found.asked.shape, layout)
         there = answer(Question(shape=found.asked.shape, layout=layout, site=site))
         if not there.fits:

@@ -26,15 +26,15 @@ _STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi"}
 
 
 def gradient_bytes(layout: Layout) -> int:
-    """Bytes of a gradient while it is accumulated and reduced, as each engine does by itself."""
+    """Bytes of a gradient while it is accumulated and reduced, as each framework does by itself."""
     if layout.reduce_bytes:
         return layout.reduce_bytes
     if dtype_bytes(layout.precision) >= 4:
         return 4
-    if layout.engine in ("plain", "ddp"):
+    if layout.scheme in ("none", "ddp"):
         is_apex = layout.kernels == "fused" and layout.precision == "fp16"
         return 2 if is_apex else 4
-    if layout.engine == "megatron":
+    if layout.framework == "megatron":
         return 2 if layout.precision == "fp16" else 4
     return 2
 
@@ -62,7 +62,7 @@ class Mesh:
         self.layers = np.atleast_1d(shape.num_layers + shape.num_decoder_layers)
         self.stage_layers = -(-self.layers // self.pp)
         self.gradient_bytes = gradient_bytes(layout)
-        self.weight_bytes = min(2 if layout.engine != "ddp" else 4, dtype_bytes(layout.precision))
+        self.weight_bytes = min(4 if layout.autocasts else 2, dtype_bytes(layout.precision))
         self._parameters()
 
     def _parameters(self) -> None:
@@ -145,7 +145,7 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     if not (mesh.pp > 1).any():
         return {"send": 0.0}
     size = dtype_bytes(layout.precision)
-    shared = mesh.split | (layout.engine == "megatron")
+    shared = mesh.split | (layout.framework == "megatron")
     tokens = mesh.batch_size * layout.seq_len / np.where(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
@@ -158,10 +158,10 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
 
 
 def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
-    """Weights and gradients over data-parallel ranks, by engine and what is sharded."""
+    """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
     import numpy as np
 
-    engine = mesh.layout.engine
+    framework, scheme = mesh.layout.framework, mesh.layout.scheme
     near = mesh.data_near
     shard_near = np.minimum(near, mesh.shards)
     copies = mesh.dp // np.maximum(mesh.shards, 1)
@@ -170,7 +170,7 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
 
     def over_shards(kind: str, num_bytes: Array) -> Array:
         sharing = mesh.groups(shard_near)
-        if engine == "deepspeed":  # one ring leaves a node by one port, however many there are
+        if framework == "deepspeed":  # one ring leaves a node by one port, however many there are
             ports = rates.links.between.bandwidth / PORT
             sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
         return rates.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
@@ -193,9 +193,9 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
         return over_shards("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
 
     is_many = mesh.dp > 1
-    streams = (engine == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
-    each = streams | ((engine == "deepspeed") & (mesh.zero == 2))
-    hides = each | (engine in ("ddp", "fsdp", "plain"))
+    streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
+    each = streams | ((framework == "deepspeed") & (mesh.zero == 2))
+    hides = each | (scheme != "own")
     block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
     kept = (mesh.zero > 0) & ~streams
@@ -243,7 +243,7 @@ def offloaded(mesh: Mesh, rates: Rates) -> Array:
         return np.zeros(1)
     mine = mesh.trained / shards
     moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
-    if layout.engine == "fsdp":
+    if layout.scheme == "fsdp":
         held = states_of(layout, style_of(mesh.shape, layout))
         frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
         passes = np.where(mesh.zero >= 3, 2, 1)

@@ -57,7 +57,8 @@ def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
     way = kernels_of.way_of(shape, layout)
     key = (
         *(shape, way, setting.tp, setting.batch_size, setting.sequence_parallel, setting.head),
-        *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.engine),
+        *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
+        *(layout.framework, layout.scheme),
     )
     known = _known(rates)
     if key not in known:
@@ -106,7 +107,9 @@ def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rat
         backward=_average([(load[1], share) for load, share in blocks]),
         recompute=NOTHING,
         first=_sum(*both(embed(shape, step.batch_size, step.seq_len, step.dtype))),
-        last=_sum(*both(_head(shape, step, setting.head, is_padded=layout.engine == "megatron"))),
+        last=_sum(
+            *both(_head(shape, step, setting.head, is_padded=layout.framework == "megatron"))
+        ),
     )
 
 
@@ -155,7 +158,7 @@ def _again(parts: list[Part], layout: Layout) -> list[Part]:
         return []
     if layout.recompute == "full":
         return until_saved(parts)
-    if layout.kernels not in FLASH or layout.engine == "megatron":
+    if layout.kernels not in FLASH or layout.framework == "megatron":
         return [part for part in parts if ".attend" in part.name]
     products = [part for part in parts if part.kind == "matmul"]
     others = [part for part in parts if part.kind not in ("matmul", "attention")]

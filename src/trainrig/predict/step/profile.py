@@ -171,7 +171,7 @@ def _over_weights(mesh: Any, rates: Rates) -> Array:
     """Casting weights and gradients under autocast, and adding to what is accumulated."""
     layout = mesh.layout
     wide = dtype_bytes(layout.precision) >= 4
-    is_autocast = layout.engine in ("plain", "ddp") and layout.kernels in (
+    is_autocast = layout.scheme in ("none", "ddp") and layout.kernels in (
         "eager",
         "flash",
         "compiled",

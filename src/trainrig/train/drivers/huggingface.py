@@ -36,8 +36,8 @@ from trainrig.train.drivers import common
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
 
 OPTIMIZERS = {
-    "adamw": "adamw_torch_fused",
-    "adamw-plain": "adamw_torch",
+    "adamw": "adamw_torch",
+    "adamw-fused": "adamw_torch_fused",
     "adamw-8bit": "adamw_torch_8bit",
     "sgd": "sgd",
 }

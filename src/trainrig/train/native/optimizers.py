@@ -1,7 +1,7 @@
 """The optimizers that an experiment can name, and what each needs.
 
-adamw        torch's AdamW in its fused kernel: one pass over weights, gradients and moments
-adamw-plain  the same by one kernel for each operation: what the fused one is compared with
+adamw        torch's AdamW, one kernel for each operation
+adamw-fused  torch's AdamW in its fused kernel: one pass over weights, gradients and moments
 adamw-8bit   moments in 8 bits (torchao)
 sgd          no moments: weight − rate · gradient, which hides no wrong scale of a gradient
 """
@@ -32,7 +32,7 @@ def make_optimizer(experiment: Experiment, groups: Groups) -> torch.optim.Optimi
     }
     if kind == "adamw-8bit":
         return _eight_bit(groups, how)
-    if kind == "adamw-plain":
+    if kind == "adamw":
         return torch.optim.AdamW(groups, **how)
     return torch.optim.AdamW(groups, fused=True, **how)
 

@@ -76,7 +76,7 @@ def train(
 
 def _check_ranks(experiment: Experiment, size: int) -> None:
     """Whoever starts the ranks by hand may start more or fewer than the experiment has."""
-    asked = 1 if experiment.backend == "dataparallel" else experiment.nproc
+    asked = 1 if experiment.parallel == "dataparallel" else experiment.nproc
     if size != asked:
         raise UsageError(
             f"{size} ranks were started, and the experiment has nproc = {asked}",
@@ -94,7 +94,7 @@ def _device(experiment: Experiment) -> str:
 
 def _devices(experiment: Experiment, device: str) -> list[str]:
     """All that this process trains on."""
-    if experiment.backend == "dataparallel":
+    if experiment.parallel == "dataparallel":
         return [f"cuda:{number}" for number in range(experiment.nproc)]
     return [device]
 
@@ -181,7 +181,7 @@ def _engine(
     watch: Stopwatch[Any],
 ) -> Engine:
     spread = partial(spread_of, experiment=experiment, shape=shape, wire=wire)
-    if experiment.backend == "dataparallel":  # one process reads for all devices
+    if experiment.parallel == "dataparallel":  # one process reads for all devices
         experiment = experiment.replace(
             batch_size=experiment.batch_size * experiment.nproc, nproc=1
         )
@@ -197,7 +197,7 @@ def spread_of(
     wire: Collectives | None,
 ) -> Any:
     """The model's weights on the ranks, as the experiment asks."""
-    if experiment.backend == "dataparallel":
+    if experiment.parallel == "dataparallel":
         return ManyDevices(Weights(model, dtype), list(range(experiment.nproc)))
     if wire is None:
         return Weights(model, dtype)

@@ -137,7 +137,7 @@ def _weights(stage: Stage) -> Bytes:
     """
     import numpy as np
 
-    is_fsdp = stage.layout.engine == "fsdp"
+    is_fsdp = stage.layout.scheme == "fsdp"
     shards = stage.sharded(2 if is_fsdp else 3)
     weights = stage.states.weight * stage.num_trained
     if stage.layout.lora_rank:

@@ -57,17 +57,17 @@ def buffers(stage: Stage) -> Any:
 
     layout, states = stage.layout, stage.states
     many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
-    gathers = many | (layout.engine == "fsdp" and layout.offload != "none")
+    gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
     grad = states.lasting_grad + states.passing_grad
     size: Any = 0.0
-    if layout.engine == "ddp":
+    if layout.scheme == "ddp":
         size = np.where(many & (zero == 0), grad * stage.num_trained, 0.0)
     if (zero >= 3).any():
         gathered = _gathered(stage, 0.0 if layout.lora_rank else grad)
         size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
-    if layout.engine == "fsdp" and (zero == 2).any():
+    if layout.scheme == "fsdp" and (zero == 2).any():
         size = np.where(gathers & (zero == 2), stage.style.compute * stage.num_held, size)
-    if layout.engine == "megatron":
+    if layout.framework == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
         size = size + shared * (2 * layout.seq_len * stage.shape.hidden) * layout.batch_size
     return size
@@ -86,7 +86,7 @@ def buckets(layout: Layout, states: States) -> Any:
     """
     import numpy as np
 
-    if layout.engine != "deepspeed":
+    if layout.framework != "deepspeed":
         return 0.0
     zero = np.asarray(layout.zero)
     leaves = (np.asarray(layout.dp) > 1) | (layout.offload != "none")
@@ -164,7 +164,7 @@ def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> An
     import numpy as np
 
     logits, c = rows * shape.vocab / layout.tp, style.compute
-    if layout.engine == "megatron":
+    if layout.framework == "megatron":
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
         return np.maximum((4 + c) * logits, c * logits + gradient)
     return _loss_width(style) * logits

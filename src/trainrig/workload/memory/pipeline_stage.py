@@ -25,13 +25,13 @@ from trainrig.workload.model import (
 from trainrig.workload.numerics import States, Style, states_of, style_of
 
 _SELECTIVE = {
-    "plain": PRODUCTS,
-    "ddp": HALF,
-    "fsdp": HALF,
+    "native": PRODUCTS,
+    "huggingface": HALF,
+    "torchtitan": HALF,
     "megatron": CORE,
     "deepspeed": CORE,
 }
-"""What an engine's selective recomputation keeps."""
+"""What a framework's selective recomputation keeps."""
 
 Bytes = Any
 """A number of bytes, or an array of them."""
@@ -153,7 +153,7 @@ class Stage:
     def policy(self) -> str:
         """Which tensors are kept."""
         if self.layout.recompute == "selective":
-            return _SELECTIVE[self.layout.engine]
+            return _SELECTIVE[self.layout.framework]
         return FULL if self.layout.recompute == "full" else NONE
 
     @cached_property
@@ -267,7 +267,7 @@ class Stage:
         matrix = shape.hidden * shape.ffn / layout.tp
         if layout.lora_rank:
             return size
-        if layout.engine == "megatron":  # in fp32, before it is added to the buffer
+        if layout.framework == "megatron":  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + np.where(self.grads_add_up, 0, self.states.passing_grad * matrix)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from trainrig.cli.fits import command
 from trainrig.errors import UsageError
-from trainrig.predict.legal import check, engine_for
+from trainrig.predict.legal import check, framework_for
 from trainrig.predict.scenario import Question, question
 from trainrig.predict.search.memory_options import (
     MOST_SAMPLES,
@@ -28,7 +28,7 @@ from trainrig.workload.memory import memory
 
 GIB = 1 << 30
 BROAD = custom("llama", num_layers=64, hidden=4096, num_heads=64, ffn=16384)
-"""Everything divides it: what `check` refuses is the engine's."""
+"""Everything divides it: what `check` refuses is the framework's."""
 
 
 def asked(model: str, chip: str, **more: Any) -> Question:
@@ -39,7 +39,7 @@ ASKED = [
     ("llama-7B", "RTX 4090", {"gpus": 4}),
     ("gpt2-xl", "RTX 3090", {"batch_size": 8}),
     ("gpt2-xl", "A100 SXM4 80GB", {"gpus": 8, "batch_size": 12, "grad_accum": 2}),
-    ("llama-13B", "H100 SXM5 80GB", {"gpus": 16, "tp": 2, "engine": "megatron"}),
+    ("llama-13B", "H100 SXM5 80GB", {"gpus": 16, "tp": 2, "framework": "megatron"}),
     ("bert-large", "V100 SXM2 32GB", {"batch_size": 64, "seq_len": 512}),
     ("llama-8B", "A100 SXM4 80GB", {"gpus": 8, "zero": 3, "batch_size": 4}),
 ]
@@ -77,8 +77,8 @@ def neighbours(base: Layout) -> list[Layout]:
     found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels, ())]
     if base.gpus == 1 and base.offload == "none":
         found += [
-            base.replace(offload="host", zero=zero, engine=engine)
-            for engine, zero in (("deepspeed", 2), ("fsdp", 3))
+            base.replace(offload="host", zero=zero, framework=framework)
+            for framework, zero in (("deepspeed", 2), ("huggingface", 3))
         ]
     if base.tp > 1:
         found.append(base.replace(sequence_parallel=1))
@@ -97,19 +97,19 @@ def neighbours(base: Layout) -> list[Layout]:
         once = base.gpus // (tp * pp) * micro
         if batch % once == 0 and (zero <= base.zero or base.dp > 1):
             new = base.replace(**sizes, grad_accum=batch // once)
-            found.append(new.replace(engine=engine(base, new)))
+            found.append(new.replace(framework=framework(base, new)))
     return [layout for layout in found if layout != base]
 
 
-def engine(base: Layout, new: Layout) -> str:
+def framework(base: Layout, new: Layout) -> str:
     """The same one where it runs the layout, else the usual one."""
-    for name in (base.engine, engine_for(new.tp, new.pp, new.zero, new.gpus)):
+    for name in (base.framework, framework_for(new)):
         try:
-            check(BROAD, new.replace(engine=name))
+            check(BROAD, new.replace(framework=name))
         except UsageError:
             continue
         return name
-    return base.engine
+    return base.framework
 
 
 @pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case[0]} on {case[1]}")
@@ -160,7 +160,7 @@ def test_a_sequence_ends_where_it_fits() -> None:
 
 def test_adapters_are_tried_where_all_options_are_not_enough() -> None:
     """A full fine-tuning that no option brings onto the card; LoRA with recomputation fits."""
-    on_chip = {"seq_len": 2048, "offload": "host", "zero": 1, "engine": "deepspeed"}
+    on_chip = {"seq_len": 2048, "offload": "host", "zero": 1, "framework": "deepspeed"}
     of = found(("llama-8B", "RTX 4090", on_chip | {"recompute": "full"}))
     assert not of.fits and not of.sequence
     assert {"optimizer", "kernels"} <= set(of.tried)
@@ -168,10 +168,10 @@ def test_adapters_are_tried_where_all_options_are_not_enough() -> None:
     assert not found(ASKED[0]).adapters, "where a sequence fits, nothing else is trained"
 
 
-def test_one_gpu_is_offered_engines_that_offload_more() -> None:
+def test_one_gpu_is_offered_frameworks_that_offload_more() -> None:
     of = found(("llama-8B", "RTX 4090", {"seq_len": 2048, "recompute": "full"}))
     offers = {one.option.change: one.fits for one in of.options if one.option.name == "offload"}
-    assert offers["--offload host --zero 3 --engine fsdp"]
+    assert offers["--offload host --zero 3 --framework huggingface"]
     assert len(offers) == 3 and len(of.sequence) == 1
 
 
@@ -187,7 +187,7 @@ def test_an_absurd_batch_is_answered_at_once() -> None:
 
 def test_no_option_is_illegal() -> None:
     shape = named("llama-7B")
-    for layout in (Layout(), Layout(gpus=8, engine="megatron", tp=4), Layout(gpus=6, zero=1)):
+    for layout in (Layout(), Layout(gpus=8, framework="megatron", tp=4), Layout(gpus=6, zero=1)):
         for option in memory_options(shape, layout):
             check(shape, option.layout)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict import rates_of_chip
-from trainrig.predict.legal import check, engine_for
+from trainrig.predict.legal import check, framework_for
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.workload import named
 from trainrig.workload.layout import Layout
@@ -34,13 +34,15 @@ def legal_layouts(draw) -> tuple[object, Layout]:
         batch_size=draw(st.sampled_from([1, 2, 5])), grad_accum=draw(st.sampled_from([1, 4, 8])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         kernels=draw(st.sampled_from(["eager", "fused", "flash", "flash+fused"])),
-        engine=engine_for(tp, pp, zero, gpus), seq_len=512,
+        seq_len=512,
     )  # fmt: skip
+    layout = layout.replace(framework=framework_for(layout))
     try:
         check(shape, layout)
     except UsageError:  # fewer heads than parts
         layout = layout.replace(tp=1, gpus=pp * dp, gpus_per_node=min(pp * dp, 8))
-        layout = layout.replace(sequence_parallel=0, engine=engine_for(1, pp, zero, pp * dp))
+        layout = layout.replace(sequence_parallel=0)
+        layout = layout.replace(framework=framework_for(layout))
         check(shape, layout)
     return shape, layout
 
@@ -75,7 +77,7 @@ def test_without_communication_a_step_is_its_micro_batches_and_an_update(
     shape, chip, batch
 ) -> None:
     """T(m) = m · (forward + backward) + optimizer: linear in m, the same optimizer throughout."""
-    one = Layout(gpus=1, gpus_per_node=1, batch_size=batch, seq_len=512, engine="plain")
+    one = Layout(gpus=1, gpus_per_node=1, batch_size=batch, seq_len=512, framework="native")
     rates = rates_of_chip(chip)
     steps = [predict_step(shape, one.replace(grad_accum=m), rates) for m in (2, 3, 4)]
     times = [float(step.total) for step in steps]
@@ -92,7 +94,7 @@ def test_without_communication_a_step_is_its_micro_batches_and_an_update(
 @EXAMPLES
 def test_the_bubble_shrinks_with_micro_batches_and_interleaving(shape, chip, m) -> None:
     rates = rates_of_chip(chip)
-    base = Layout(gpus=4, gpus_per_node=4, pp=4, seq_len=512, engine="megatron", grad_accum=m)
+    base = Layout(gpus=4, gpus_per_node=4, pp=4, seq_len=512, framework="megatron", grad_accum=m)
     plain = predict_step(shape, base, rates)
     longer = predict_step(shape, base.replace(grad_accum=2 * m), rates)
     dealt = predict_step(shape, base.replace(interleave=2), rates)

@@ -50,7 +50,7 @@ LAYOUTS = st.fixed_dictionaries(
 )
 WORDS = st.fixed_dictionaries(
     {
-        "engine": st.sampled_from(["ddp", "megatron", "deepspeed", "fsdp"]),
+        "framework": st.sampled_from(["native", "huggingface", "megatron", "deepspeed"]),
         "recompute": st.sampled_from(["none", "selective", "full"]),
         "kernels": st.sampled_from(["eager", "fused", "flash", "flash+fused", "compiled"]),
         "precision": st.sampled_from(["bf16", "fp16", "fp32", "tf32", "fp8"]),
@@ -122,7 +122,9 @@ def test_more_bandwidth_is_never_slower(
 
 
 def test_a_single_device_is_the_closed_sum_of_its_parts() -> None:
-    layout = Layout(gpus=1, batch_size=16, seq_len=1024, kernels="flash+fused", engine="ddp")
+    layout = Layout(
+        gpus=1, batch_size=16, seq_len=1024, kernels="flash+fused", framework="huggingface"
+    )
     setting = Setting(tp=1, batch_size=16, sequence_parallel=False, layout=layout)
     parts, c = loads(GPT, setting, A100), fitted()
 
@@ -156,7 +158,7 @@ def test_each_choice_of_kernels_helps_where_it_should() -> None:
 @pytest.mark.parametrize("kernels", ["eager", "fused", "flash"])
 def test_recomputation_costs_time(kernels: str) -> None:
     none, some, all_of_it = (
-        seconds(gpus=1, batch_size=8, kernels=kernels, recompute=how)
+        seconds(gpus=1, batch_size=8, framework="huggingface", kernels=kernels, recompute=how)
         for how in ("none", "selective", "full")
     )
     assert none.recompute == 0.0
@@ -168,7 +170,7 @@ def test_recomputation_costs_time(kernels: str) -> None:
 def test_the_bubble_is_its_textbook_share(pp: int, m: int, v: int) -> None:
     found = predict_step(
         custom("gpt2", num_layers=16, hidden=2048, vocab=8),  # nearly no ends
-        Layout(gpus=pp, pp=pp, grad_accum=m, interleave=v, batch_size=4, engine="megatron"),
+        Layout(gpus=pp, pp=pp, grad_accum=m, interleave=v, batch_size=4, framework="megatron"),
         A100,
     )
     ideal = found.forward + found.backward + found.pipeline_comm
@@ -178,7 +180,7 @@ def test_the_bubble_is_its_textbook_share(pp: int, m: int, v: int) -> None:
 def test_devices_that_share_do_not_lose_work() -> None:
     """4 × 4 × 4 devices compute together at least what one would, and not much more."""
     shape = custom("gpt2", num_layers=16, hidden=4096, num_heads=32, vocab=51200)
-    words = {"kernels": "flash", "engine": "megatron", "sequence_parallel": 1}
+    words = {"kernels": "flash", "framework": "megatron", "sequence_parallel": 1}
     one = predict_step(shape, Layout(gpus=1, batch_size=4, grad_accum=16, **words), A100)  # type: ignore[arg-type]
     many = predict_step(
         shape,
@@ -190,17 +192,15 @@ def test_devices_that_share_do_not_lose_work() -> None:
     assert alone < together < 1.6 * alone
 
 
-def test_what_an_engine_hides() -> None:
+def test_what_a_framework_hides() -> None:
     shape = named("llama-7B")
     kinds = {
-        engine: predict_step(
-            shape, Layout(gpus=16, gpus_per_node=8, batch_size=2, seq_len=2048, engine=engine), A100
-        )
-        for engine in ("ddp", "megatron")
+        name: predict_step(shape, Layout(gpus=16, batch_size=2, seq_len=2048, framework=name), A100)
+        for name in ("huggingface", "megatron")
     }
-    assert kinds["ddp"].overlapped > 0.0
+    assert kinds["huggingface"].overlapped > 0.0
     assert kinds["megatron"].overlapped == 0.0
-    assert kinds["ddp"].data_comm < kinds["megatron"].data_comm
+    assert kinds["huggingface"].data_comm < kinds["megatron"].data_comm
 
 
 def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
@@ -209,7 +209,14 @@ def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
     def traffic(zero: int, accum: int) -> float:
         found = predict_step(
             shape,
-            Layout(gpus=8, zero=zero, grad_accum=accum, batch_size=1, seq_len=512, engine="fsdp"),
+            Layout(
+                gpus=8,
+                zero=zero,
+                grad_accum=accum,
+                batch_size=1,
+                seq_len=512,
+                framework="huggingface",
+            ),
             A100,
         )
         return float(found.overlapped + found.data_comm)
@@ -219,7 +226,7 @@ def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
 
 
 def test_hybrid_sharding_gathers_inside_the_node() -> None:
-    shape, words = named("llama-7B"), {"zero": 3, "engine": "fsdp", "seq_len": 512}
+    shape, words = named("llama-7B"), {"zero": 3, "framework": "huggingface", "seq_len": 512}
     slow = rates(fabric=12.5e9)
     whole = predict_step(shape, Layout(gpus=64, **words), slow)  # type: ignore[arg-type]
     hybrid = predict_step(shape, Layout(gpus=64, shard_size=8, **words), slow)  # type: ignore[arg-type]
@@ -234,7 +241,7 @@ def test_offloading_takes_its_time() -> None:
 
 
 def test_fsdp_brings_offloaded_weights_for_each_pass() -> None:
-    away = {"shape": SMALL, "gpus": 1, "engine": "fsdp", "offload": "host"}
+    away = {"shape": SMALL, "gpus": 1, "framework": "huggingface", "offload": "host"}
     both, forward = (seconds(**away, zero=zero).offload for zero in (3, 2))
     assert both > forward >= seconds(shape=SMALL, gpus=1, offload="host").offload
     assert seconds(**away, zero=3, grad_accum=4).offload > 2 * both
@@ -254,7 +261,7 @@ def test_heads_of_odd_widths_are_charged() -> None:
     even, odd = (
         predict_step(
             custom("gpt2", num_layers=8, hidden=13824, num_heads=heads),
-            Layout(gpus=8, tp=8, kernels="fused", engine="megatron", seq_len=2048),
+            Layout(gpus=8, tp=8, kernels="fused", framework="megatron", seq_len=2048),
             A100,
         )
         for heads in (96, 128)  # of 144 and of 108
@@ -281,7 +288,12 @@ def test_the_classic_story_of_two_cards(
 ) -> None:
     """GPT-2-medium on two RTX 3090 Ti, five samples each, Megatron, as published (tf-bench)."""
     layout = Layout(
-        gpus=2, gpus_per_node=2, batch_size=5, grad_accum=accum, kernels="fused", engine="megatron"
+        gpus=2,
+        gpus_per_node=2,
+        batch_size=5,
+        grad_accum=accum,
+        kernels="fused",
+        framework="megatron",
     )
     found = predict_step(named("gpt2-medium"), layout, rates("RTX 3090 Ti", link=link))
     assert 10.0 * accum / found.total == pytest.approx(rate, rel=0.10)
@@ -291,13 +303,13 @@ def test_the_classic_story_of_two_cards(
 
 
 def test_one_ring_has_one_port_of_the_fabric_and_no_less() -> None:
-    def exchanged(fabric: float, engine: str, zero: int) -> float:
+    def exchanged(fabric: float, framework: str, zero: int) -> float:
         found = rates(fabric=fabric)
-        words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": zero, "engine": engine}
-        words |= {"precision": "fp16"}
+        words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": zero}
+        words |= {"precision": "fp16", "framework": framework}
         return float(predict_step(GPT, Layout(**words), found).data_comm)
 
-    # A fabric of one port: the ring has all of it, as every engine's exchanges have.
+    # A fabric of one port: the ring has all of it, as every framework's exchanges have.
     assert exchanged(12.5e9, "deepspeed", 1) == exchanged(12.5e9, "megatron", 1)
     # Eight ports: one ring gains nothing from the other seven.
     assert exchanged(200e9, "deepspeed", 1) > 0.9 * exchanged(25e9, "deepspeed", 1)
@@ -307,7 +319,7 @@ def test_one_ring_has_one_port_of_the_fabric_and_no_less() -> None:
 
 
 def test_weights_of_a_sharded_optimizer_are_gathered_after_it() -> None:
-    words: dict[str, Any] = {"gpus": 8, "gpus_per_node": 8, "engine": "megatron"}
+    words: dict[str, Any] = {"gpus": 8, "gpus_per_node": 8, "framework": "megatron"}
     whole = seconds(**words, precision="fp16", zero=0).data_comm
     sharded = seconds(**words, precision="fp16", zero=1).data_comm
     # Half of an all_reduce is a scatter, the other half this gather.
@@ -315,14 +327,14 @@ def test_weights_of_a_sharded_optimizer_are_gathered_after_it() -> None:
 
 
 def test_recomputing_a_block_repeats_its_tensor_exchanges() -> None:
-    words: dict[str, Any] = {"gpus": 8, "gpus_per_node": 8, "tp": 8, "engine": "megatron"}
+    words: dict[str, Any] = {"gpus": 8, "gpus_per_node": 8, "tp": 8, "framework": "megatron"}
     once = seconds(**words, recompute="none").tensor_comm
     again = seconds(**words, recompute="full").tensor_comm
     assert 1.3 * once < again < 1.6 * once
 
 
 def test_what_hides_still_costs_its_share_of_the_computation() -> None:
-    words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": 3, "engine": "fsdp"}
+    words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": 3, "framework": "huggingface"}
     layout, c = Layout(**words, batch_size=64), fitted()
     found = predict_step(GPT, layout, A100)
     none = predict_step(GPT, layout, A100, constants=dataclasses.replace(c, contention=0.0))

@@ -18,7 +18,7 @@ from trainrig.train.config import Experiment, to_dict
 from trainrig.train.layout_check import asked_of, differences, found_of
 from trainrig.train.parity import Probe, disagreement, is_reference
 
-BASE = Experiment(
+BASE = Experiment.of(
     model="gpt2", batch_size=4, seq_len=16, steps=2, precision="fp32", warmup=0, nproc=2
 )
 Weights = Mapping[str, torch.Tensor]
@@ -37,7 +37,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "bert": {"model": "bert"},
     "bert-accum": {"model": "bert", "batch_size": 2, "grad_accum": 2},
     "bert-zero-3": {"model": "bert", "zero": 3},
-    "plain": {"optimizer": "adamw-plain", "zero": 1},
+    "plain": {"optimizer": "adamw", "zero": 1},
 }
 
 

@@ -25,7 +25,7 @@ from trainrig.workload import ModelShape, custom
 
 SHAPE = custom("gpt2", num_layers=2, hidden=32, num_heads=2, vocab=128, max_positions=16)
 BERT = custom("bert", num_layers=1, hidden=32, num_heads=2, vocab=128, max_positions=16)
-TINY = Experiment(
+TINY = Experiment.of(
     model="tiny", batch_size=4, seq_len=16, steps=6, precision="fp32", warmup=0, lr=1e-2
 )
 Row = dict[str, Any]
