@@ -142,8 +142,8 @@ def _step(
 def _attention(record: Record) -> str:
     """Scores in memory or not: as the case says, else as the software did it."""
     stated = record.case.get("attention")
-    if stated in ("fused", "plain"):
-        return str(stated)
+    if stated is not None:  # "fused" in older runs
+        return "fused" if stated in ("fused", "sdpa", "auto") else "plain"
     return "plain" if "eager" in _software(record) else "fused"
 
 

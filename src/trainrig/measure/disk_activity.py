@@ -81,9 +81,9 @@ def watch(device: str, host: Host | None = None) -> Iterator[Watched]:
     yield watched
     wall = time.perf_counter() - start
     conditions = between(before, load.read(own_cpu_time()))
-    ours, all_of_it = _since(own, moved_by_us(seen)), _since(disk, moved_on(seen, number))
-    watched.conditions = describe(conditions, ours, all_of_it, wall)
-    watched.disturbed = judge(conditions, ours, all_of_it)
+    own, all_of_it = _since(own, moved_by_us(seen)), _since(disk, moved_on(seen, number))
+    watched.conditions = describe(conditions, own, all_of_it, wall)
+    watched.disturbed = judge(conditions, own, all_of_it)
 
 
 def _device_number(folder: str) -> tuple[int, int]:
@@ -127,21 +127,21 @@ def _since(before: Moved | Missing, after: Moved | Missing) -> Moved | Missing:
     return after if isinstance(after, Missing) else after.since(before)
 
 
-def _others(ours: Moved | Missing, everything: Moved | Missing) -> Moved | Missing:
-    if isinstance(ours, Missing):
-        return ours
+def _others(own: Moved | Missing, everything: Moved | Missing) -> Moved | Missing:
+    if isinstance(own, Missing):
+        return own
     if isinstance(everything, Missing):
         return everything
     return Moved(
-        read=max(everything.read - ours.read, 0), written=max(everything.written - ours.written, 0)
+        read=max(everything.read - own.read, 0), written=max(everything.written - own.written, 0)
     )
 
 
 def describe(
-    host: HostConditions, ours: Moved | Missing, everything: Moved | Missing, wall: float
+    host: HostConditions, own: Moved | Missing, everything: Moved | Missing, wall: float
 ) -> dict[str, Scalar]:
     """Flat, base SI units, without what could not be read."""
-    others = _others(ours, everything)
+    others = _others(own, everything)
     values: dict[str, Scalar | Missing] = {
         "load_1m": host.load_1m,
         "other_cpu_share": host.busy_other_fraction,
@@ -154,25 +154,25 @@ def describe(
     return {name: value for name, value in values.items() if not isinstance(value, Missing)}
 
 
-def judge(host: HostConditions, ours: Moved | Missing, everything: Moved | Missing) -> str | None:
+def judge(host: HostConditions, own: Moved | Missing, everything: Moved | Missing) -> str | None:
     """Why a measurement of the disk must not be judged, or None."""
     return first_broken(
         (
             (host.throttled_fraction, MAX_QUOTA, QUOTA),
             (host.steal_fraction, MAX_STEAL + TICK_S / host.wall_s, STEAL),
             (host.busy_other_fraction, MAX_OTHER_CPU, OTHERS),
-            (_other_share(ours, everything), MAX_OTHER_IO, "others moved {} of the disk's bytes"),
+            (_other_share(own, everything), MAX_OTHER_IO, "others moved {} of the disk's bytes"),
         )
     )
 
 
-def _other_share(ours: Moved | Missing, everything: Moved | Missing) -> float | Missing:
+def _other_share(own: Moved | Missing, everything: Moved | Missing) -> float | Missing:
     """Others' share of the bytes: of both directions where we only read, else of the reads."""
-    others = _others(ours, everything)
-    if isinstance(ours, Missing) or isinstance(others, Missing):
+    others = _others(own, everything)
+    if isinstance(own, Missing) or isinstance(others, Missing):
         return Missing("the kernel does not count them")
-    only_reads = ours.written <= _TRIFLE
-    theirs = others.read + (others.written if only_reads else 0)
-    if theirs <= _TRIFLE:
+    only_reads = own.written <= _TRIFLE
+    from_others = others.read + (others.written if only_reads else 0)
+    if from_others <= _TRIFLE:
         return 0.0
-    return theirs / (theirs + ours.read + ours.written)
+    return from_others / (from_others + own.read + own.written)

@@ -149,7 +149,7 @@ def _by_our_names(
 ) -> dict[str, torch.Tensor]:
     own = {name: latest[name] for name in runnable.weights if name in latest}
     rest = {name: tensor for name, tensor in latest.items() if name not in own}
-    return rest | (runnable.ours(own) if own else {})
+    return rest | (runnable.native(own) if own else {})
 
 
 def _reference(

@@ -24,9 +24,6 @@ from trainrig.workload.hf_config import class_names, config_of
 if TYPE_CHECKING:
     import torch
 
-ATTENTIONS = {"fused": "auto", "plain": "plain"}
-"""A case's word for how attention is computed: ours for it."""
-
 State = dict[str, Any]
 
 
@@ -40,16 +37,16 @@ class Runnable:
     """What has a gradient besides the weights: x, and for t5 bias and memory."""
     weights: dict[str, torch.Tensor]
     """Parameters by the name that this code has for them."""
-    ours: Callable[[State], State]
+    native: Callable[[State], State]
     """A gradient for each weight, by this code's names → by our names and in our layout."""
 
 
-def ours(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
+def native(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
     """Our block with the weights ``state``, in the dtype and on the device of ``x``."""
     from trainrig import models
 
     shape, decoder = layer_shape(case)
-    attention = ATTENTIONS[str(case.get("attention", "fused"))]
+    attention = str(case.get("attention", "sdpa"))
     block = models.build_block(shape, decoder=decoder, device="meta", attention=attention)
     _load(block, state, x)
     arguments = models.block_inputs(shape, x, memory if decoder else None)
@@ -63,21 +60,24 @@ def ours(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Run
         run=runs.get(str(case["layer"]), lambda: block(*arguments)),
         inputs=_inputs(x, memory if decoder else None, arguments[1:2]),
         weights=dict(block.named_parameters()),
-        ours=dict,
+        native=dict,
     )
 
 
-def theirs(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
+def hf(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
     """Hugging Face's block with the same weights.  Unsupported without transformers."""
     from trainrig import models
 
     shape, decoder = layer_shape(case)
     names = _Names(shape, decoder)
-    plain = case.get("attention", "plain") == "plain"
+    attention = case.get("attention", "plain")
+    if attention == "tiles":
+        raise Unsupported("Hugging Face has no attention in tiles")
+    plain = attention == "plain"
     block = _their_block(shape, decoder, "eager" if plain else "sdpa")
-    _load(block, names.theirs(state), x)
+    _load(block, names.hf(state), x)
     arguments = models.block_inputs(shape, x, memory if decoder else None)
-    given = _their_arguments(shape, x, arguments, plain=plain)
+    hf_arguments = _their_arguments(shape, x, arguments, plain=plain)
     runs = {
         "dense h->4h": lambda: block.intermediate.dense(x),
         "dense+GELU": lambda: block.intermediate(x),
@@ -85,10 +85,10 @@ def theirs(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> R
         "attention block": lambda: _first(block.attention(x)),
     }
     return Runnable(
-        run=runs.get(str(case["layer"]), lambda: _first(block(x, **given))),
+        run=runs.get(str(case["layer"]), lambda: _first(block(x, **hf_arguments))),
         inputs=_inputs(x, memory if decoder else None, arguments[1:2]),
         weights=dict(block.named_parameters()),
-        ours=names.ours,
+        native=names.native,
     )
 
 
@@ -149,10 +149,10 @@ def _their_block(shape: ModelShape, decoder: bool, attention: str) -> Any:
         import transformers
     except ImportError:
         raise Unsupported("transformers is not installed") from None
-    given: dict[str, Any] = {"dtype": "float32"}
+    hf_arguments: dict[str, Any] = {"dtype": "float32"}
     if shape.family == "t5":
-        given |= {"is_decoder": decoder, "is_encoder_decoder": False}
-    config = getattr(transformers, class_names(shape)[0])(**config_of(shape) | given)
+        hf_arguments |= {"is_decoder": decoder, "is_encoder_decoder": False}
+    config = getattr(transformers, class_names(shape)[0])(**config_of(shape) | hf_arguments)
     config._attn_implementation = attention
     with torch.device("meta"):
         return _their_class(shape)(config)
@@ -178,23 +178,23 @@ def _their_class(shape: ModelShape) -> Callable[[Any], Any]:
 
 
 def _their_arguments(
-    shape: ModelShape, x: torch.Tensor, ours: tuple[Any, ...], *, plain: bool
+    shape: ModelShape, x: torch.Tensor, native: tuple[Any, ...], *, plain: bool
 ) -> dict[str, Any]:
     """What their block takes besides x, made from what ours takes."""
     import torch
 
-    given: dict[str, Any] = {}
+    hf_arguments: dict[str, Any] = {}
     if shape.family == "t5":
         names = ("position_bias", "encoder_hidden_states")
-        return dict(zip(names, ours[1:], strict=False))
+        return dict(zip(names, native[1:], strict=False))
     if plain and shape.causal:  # their plain attention looks at what the mask lets it
         mask = torch.full((x.shape[1], x.shape[1]), torch.finfo(x.dtype).min, device=x.device)
-        given["attention_mask"] = mask.to(x.dtype).triu(1)[None, None]
+        hf_arguments["attention_mask"] = mask.to(x.dtype).triu(1)[None, None]
     if shape.family == "llama":
-        given["position_embeddings"] = tuple(
-            torch.cat((angles, angles), dim=-1)[None].to(x.dtype) for angles in ours[1:]
+        hf_arguments["position_embeddings"] = tuple(
+            torch.cat((angles, angles), dim=-1)[None].to(x.dtype) for angles in native[1:]
         )
-    return given
+    return hf_arguments
 
 
 _PREFIXES = {
@@ -220,23 +220,23 @@ class _Names:
             shape, num_layers=1, num_decoder_layers=int(shape.family == "t5"), vocab=8
         )
         self._rest = models.build(self._shape, device="meta").state_dict()
-        self._ours = "decoder_blocks.0." if decoder else "blocks.0."
-        self._theirs = _PREFIXES[shape.family, decoder]
+        self._native = "decoder_blocks.0." if decoder else "blocks.0."
+        self._hf = _PREFIXES[shape.family, decoder]
 
-    def theirs(self, state: State) -> State:
+    def hf(self, state: State) -> State:
         """Their names and layout for ours."""
         from trainrig.models import hf_weights
 
-        whole = self._rest | {self._ours + name: weight for name, weight in state.items()}
-        return _under(self._theirs, hf_weights.to_hugging_face(self._shape, whole))
+        whole = self._rest | {self._native + name: weight for name, weight in state.items()}
+        return _under(self._hf, hf_weights.to_hugging_face(self._shape, whole))
 
-    def ours(self, state: State) -> State:
+    def native(self, state: State) -> State:
         """Our names and layout for theirs."""
         from trainrig.models import hf_weights
 
         rest = hf_weights.to_hugging_face(self._shape, self._rest)
-        whole = rest | {self._theirs + name: weight for name, weight in state.items()}
-        return _under(self._ours, hf_weights.from_hugging_face(self._shape, whole))
+        whole = rest | {self._hf + name: weight for name, weight in state.items()}
+        return _under(self._native, hf_weights.from_hugging_face(self._shape, whole))
 
 
 def _under(prefix: str, state: State) -> State:
@@ -249,5 +249,5 @@ def _under(prefix: str, state: State) -> State:
 
 def build(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
     """What a case runs, by its ``code``."""
-    chosen = theirs if case["code"] == "huggingface" else ours
+    chosen = hf if case["code"] == "huggingface" else native
     return chosen(case, state, x, memory)

@@ -156,12 +156,12 @@ def samples_of(case: Case, statuses: Sequence[fio.Status], settings: Settings) -
     else:
         windows = fio.io_windows(statuses, way, number(case, "block"))
     warm = settings.max_time / 10.0 if settings.warmup_time is None else settings.warmup_time
-    kept = [window for window in windows if window.end > warm] or list(windows)
-    if not kept:
+    remaining = [window for window in windows if window.end > warm] or list(windows)
+    if not remaining:
         raise UnavailableError("fio ended before anything could be counted")
-    calls = round(sum(window.num_calls for window in kept) / len(kept))
-    said: Case = {"clock": statuses[-1].version, **fio.latencies(statuses[-1], way)}
-    return from_another_loop([window.call for window in kept], calls, settings.target, said)
+    calls = round(sum(window.num_calls for window in remaining) / len(remaining))
+    facts: Case = {"clock": statuses[-1].version, **fio.latencies(statuses[-1], way)}
+    return from_another_loop([window.call for window in remaining], calls, settings.target, facts)
 
 
 def _by_python(case: Case, scratch: Scratch) -> Prepared:

@@ -139,7 +139,7 @@ def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samp
 
 def from_another_loop(times: list[float], count: int, target: float, conditions: Case) -> Samples:
     """The samples that a program with a loop of its own took: judged as ours are."""
-    stop = "converged" if _is_settled(times, target) else "time"
+    stop = "converged" if _is_converged(times, target) else "time"
     samples = _result(times, count, stop)
     return replace(samples, conditions=conditions)
 
@@ -202,18 +202,18 @@ def _why_stop(
     times: list[float], out_of_time: bool, long_enough: bool, target: float
 ) -> str | None:
     if out_of_time:
-        return "converged" if _is_settled(times, target) else "time"
+        return "converged" if _is_converged(times, target) else "time"
     if len(times) >= _MAX_SAMPLES:
         return "samples"
     # Checking after every sample would stop on the first lucky streak; every tenth of them
     # beyond a hundred keeps the checks themselves cheap.
     is_due = len(times) % max(_MIN_SAMPLES, len(times) // 100 * 10) == 0
-    if long_enough and is_due and _is_settled(times, target):
+    if long_enough and is_due and _is_converged(times, target):
         return "converged"
     return None
 
 
-def _is_settled(times: list[float], target: float) -> bool:
+def _is_converged(times: list[float], target: float) -> bool:
     """The interval is tight, and the halves' medians agree as well."""
     if len(times) < _MIN_SAMPLES:
         return False

@@ -47,7 +47,7 @@ def case(name: str = "BERT-large layer", **changes: Any) -> Case:
     """A layer in miniature."""
     sizes = {"batch_size": 2, "seq_len": 16, "hidden": 64, "heads": 4, "ffn": 256}
     code = changes.get("code", "trainrig")
-    usual = "plain" if code == "huggingface" else "fused"
+    usual = "plain" if code == "huggingface" else "sdpa"
     whole = {"layer": name, "dtype": "fp32", "pass": BOTH, **sizes, "code": code}
     return {**whole, "attention": usual, **changes}
 
@@ -78,7 +78,7 @@ def found_by(checked: Case) -> str | None:
 def test_right_answers_raise_no_alarm(name: str, code: str) -> None:
     needs(code)
     for dtype in ("fp32", "bf16", "fp16"):
-        for attention in ("fused", "plain"):
+        for attention in ("sdpa", "plain"):
             for batch, seq in ((2, 16), (3, 9)):
                 chosen = case(
                     name, code=code, dtype=dtype, attention=attention, batch_size=batch, seq_len=seq
@@ -129,7 +129,7 @@ def _gradient(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Faul
     def spoiled(gradients: dict[str, Any]) -> dict[str, Any]:
         return gradients | {name: change(gradients[name])}
 
-    return lambda right: dataclasses.replace(right, ours=spoiled)
+    return lambda right: dataclasses.replace(right, native=spoiled)
 
 
 def _without_first_row(gradient: torch.Tensor) -> torch.Tensor:
@@ -328,8 +328,8 @@ def test_weights_go_there_and_back(name: str) -> None:
     shape, decoder = layer_shape(case(name))
     names = _Names(shape, decoder)
     state = fresh_state(case(name), torch.Generator().manual_seed(1))
-    theirs = names.theirs(state)
+    theirs = names.hf(state)
     assert not set(theirs) & set(state)
-    back = names.ours(theirs)
+    back = names.native(theirs)
     assert set(back) == set(state)
     assert all(torch.equal(back[key], state[key]) for key in state)
