@@ -11,7 +11,6 @@ from trainrig.cli.verb import (
     complete_model,
     complete_runs,
     completes_layout,
-    once,
     option,
 )
 
@@ -23,8 +22,6 @@ WHAT = (
     _model(
         "--model",
         metavar="NAME",
-        multiple=True,
-        callback=once,
         shell_complete=complete_model,
         help="A name, gpt2:num_layers=4,hidden=256, or a config.json.",
     ),
@@ -75,8 +72,6 @@ WHERE = (
     _machine(
         "--on",
         metavar="CHIP",
-        multiple=True,
-        callback=once,
         shell_complete=complete_chip,
         help='A chip of the catalog: "RTX 3090 Ti".',
     ),

@@ -90,18 +90,6 @@ def option(*names: str, help: str, default_text: str = "", **settings: Any) -> D
     return click.option(*names, cls=Option, help=help, **settings)
 
 
-def once(_: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
-    """The callback of an option that answers one thing: twice is refused, not silently the last."""
-    if len(values) > 1:
-        from trainrig.errors import UsageError
-
-        given = " and ".join(str(value) for value in values)
-        raise UsageError(
-            f"{parameter.opts[0]} is given {len(values)} times: {given}", "ask for one"
-        )
-    return values[0] if values else None
-
-
 def options(*groups: tuple[Decorator, ...]) -> Decorator:
     """All options of some groups, in their order."""
 
