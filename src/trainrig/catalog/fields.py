@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainrig.catalog.chip import Chip, Peak
-from trainrig.record import Limit
 
 _SUFFIX = {"Hz": "_hz", "B": "_bytes", "B/s": "_bytes_per_s", "bit/s": "_bits_per_s"}
 _SUFFIX |= {"bit": "_bits", "W": "_w"}
@@ -101,14 +100,6 @@ def peak_label(peak: Peak) -> str:
     if peak.unit == "vector":
         return f"{peak.dtype} (vector)"
     return f"{peak.dtype}, {peak.accumulate} accumulate (tensor)"
-
-
-def peak_limit(chip: Chip, peak: Peak) -> Limit:
-    """The peak as a record's ceiling, with its source in words."""
-    origin = chip.provenance[peak.field]
-    doubt = "" if origin.verified else ", unverified"
-    source = f"{chip.name}, {peak_label(peak)}, dense: {origin.source.title}{doubt}"
-    return Limit(value=peak.rate, source=source)
 
 
 def shown(field: Field, value: object) -> str:

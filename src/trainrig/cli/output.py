@@ -36,11 +36,6 @@ def console() -> Console:
     return _Console(highlight=False, emoji=False)
 
 
-def is_ascii() -> bool:
-    """Whether stdout can print ASCII alone."""
-    return not (sys.stdout.encoding or "").lower().startswith("utf")
-
-
 def is_stream_error(error: OSError) -> bool:
     """Whether writing to an open stream failed; an error about a file names the file."""
     return error.filename is None

@@ -102,18 +102,6 @@ def warnings(layout: Layout) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_global_batch(layout: Layout, global_batch: int) -> int:
-    """The micro-batches of a step that make up ``global_batch``; UsageError where none do."""
-    once = int(layout.batch_size * layout.dp)
-    if global_batch % once:
-        raise UsageError(
-            f"a global batch of {global_batch} cannot be divided over {layout.dp} data-parallel "
-            f"ranks in micro-batches of {layout.batch_size}",
-            f"a multiple of {once}, as {nearest_multiple(global_batch, once)}",
-        )
-    return global_batch // once
-
-
 def nearest_multiple(number: int, of: int) -> int:
     """The multiple of ``of`` next to ``number``, at least ``of`` itself."""
     return max(of, (number + of // 2) // of * of)

@@ -128,14 +128,6 @@ def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:
     assert "leaves the node of 8" in legal.warnings(outside)[0]
 
 
-def test_a_global_batch_is_divided_or_refused() -> None:
-    layout = Layout(gpus=8, batch_size=4)
-    assert legal.check_global_batch(layout, 96) == 3
-    with pytest.raises(UsageError, match="100 cannot be divided over 8") as refused:
-        legal.check_global_batch(layout, 100)
-    assert refused.value.hint == "a multiple of 32, as 96"
-
-
 SMALL = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
 
 

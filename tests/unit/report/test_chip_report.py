@@ -9,9 +9,8 @@ import sys
 import pytest
 from click.testing import CliRunner, Result
 
-from trainrig.catalog.fields import FIELDS, chip_dict, peak_limit, sorted_peaks
+from trainrig.catalog.fields import FIELDS, chip_dict
 from trainrig.catalog.load import load_chips
-from trainrig.catalog.lookup import find_chip
 from trainrig.cli.catalog import command
 from trainrig.errors import UsageError
 
@@ -79,16 +78,6 @@ def test_an_unknown_value_is_null_and_every_source_is_that_of_a_field() -> None:
         assert set(sources) <= keys | peaks
         for name in keys - set(sources):
             assert content[name] in (None, [])
-
-
-def test_a_limit_names_its_chip_its_accumulate_type_and_its_source() -> None:
-    chip = find_chip("RTX 6000 Ada")
-    assert chip is not None
-    fp16 = next(p for p in sorted_peaks(chip) if p.field == "tensor.fp16.fp32")
-    limit = peak_limit(chip, fp16)
-    assert limit.value == fp16.rate
-    assert limit.source.startswith("RTX 6000 Ada, fp16, fp32 accumulate (tensor), dense: Computed")
-    assert limit.source.endswith("unverified")
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
     Columns = dict[str, NDArray[np.int64]]
 
-_VARIED = ("tp", "pp", "interleave", "batch_size", "grad_accum", "zero", "shard_size") + (
-    "sequence_parallel",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
