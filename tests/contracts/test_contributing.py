@@ -6,6 +6,7 @@ and with one of them left out they do not.
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src" / "trainrig"
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
     "contracts"
@@ -78,6 +80,15 @@ def test_a_benchmark_is_its_spec_its_measuring_half_and_its_definition() -> None
         "src/trainrig/measure/NAME.py",
         "docs/definitions.md",
     ]
+
+
+@pytest.mark.parametrize("room", sorted(path.parent for path in SRC.rglob("__init__.py")))
+def test_a_room_s_docstring_names_files_that_it_has(room: Path) -> None:
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    listed = re.findall(r"^ {4}(\w+) {2,}\S", text, re.MULTILINE)
+    if room != SRC:  # there it lists functions
+        there = {path.stem for path in room.iterdir()}
+        assert set(listed) <= there, set(listed) - there
 
 
 VERB = '''\

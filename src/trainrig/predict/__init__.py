@@ -1,16 +1,16 @@
 """Numbers without running: what is claimed for a case, what to expect of it, what a step costs.
 
-Pure; no torch.  Names load their modules when they are used, so that a prediction does not wait for
-what only looks at machines.
+No torch.  Names load their modules when they are used, so that a prediction does not wait for what
+only looks at machines.
 
-claims, expect     what vendors promise for a case, and what to expect of it here
-rates*             how fast operations go, from claims or from this machine's records
-step*              the time of a training step by part
-legal, layouts     which layouts can be run, and all of them as arrays
-search             the best of them
-ask, answer        from what a person asks to what is told
-site, upgrades, worth, budget   where it runs, what else to buy, how many
-cases, accuracy    tables of published steps, and how far off the predictions are
+    expected     what vendors claim for a case, and what to expect of it here
+    rates        how fast operations go, from claims or from this machine's records
+    step         the time of a training step by part
+    legal        which layouts can be run
+    search       all layouts, and the best of them; memory options, upgrades, how many GPUs
+    scenario     what is to be predicted: model, layout, machines
+    prediction   what a predicted step means: tokens a day, MFU, days, energy
+    table        tables of published steps, and how far off the predictions are
 """
 
 from __future__ import annotations

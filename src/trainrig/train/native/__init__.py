@@ -1,1 +1,1 @@
-"""train/native."""
+"""Our training loop, and its ranks."""
