@@ -136,7 +136,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the contracts of the command line look at."""
     folder = tmp_path_factory.mktemp("verb") / "checkout"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("src", "tests/contracts", "docs"):
+    for name in ("src", "tests/contracts", "docs", "perf"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for file in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "pyproject.toml"):
         shutil.copy(ROOT / file, folder)
