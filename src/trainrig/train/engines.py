@@ -125,7 +125,7 @@ Limit = Callable[[Layout], Refusal]
 Demand = Callable[[Experiment], Refusal]
 
 
-class Engine(Protocol):
+class Framework(Protocol):
     """A framework that trains here."""
 
     @property
@@ -366,7 +366,7 @@ def _trainer_demands(own: Experiment) -> Refusal:
 MOST_STEPS = 1_000_000
 """Of another project's engine: their learning rates are a list."""
 
-ENGINES: Mapping[str, Engine] = {
+ENGINES: Mapping[str, Framework] = {
     "native": _Python(("-m", "trainrig.train.native.rank_main"), demands=(_python_is_ours,)),
     "huggingface": _Python(
         (_START, "huggingface"),
@@ -380,7 +380,7 @@ ENGINES: Mapping[str, Engine] = {
 }
 
 
-def engine_of(framework: str) -> Engine:
+def engine_of(framework: str) -> Framework:
     """The framework of that name.  UsageError where it does not train here."""
     if framework in ENGINES:
         return ENGINES[framework]
