@@ -8,24 +8,18 @@ of control characters: a name in a stranger's bundle must not be able to move th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainrig.report import document as doc
 from trainrig.units import capital, one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
-_STYLES = {
-    "good": "green",
-    "bad": "red",
-    "warn": "yellow",
-    "dim": "dim",
-    "strong": "bold",
-    "": "",
-}
+_STYLES = {"good": "green", "bad": "red", "warn": "yellow", "dim": "dim", "strong": "bold", "": ""}
 _GAP = 2
 _LEAST_WORDS = 14
 _LONGEST_WORD = 26
@@ -44,18 +38,16 @@ _PLAIN = str.maketrans(
 
 def print_document(document: doc.Document, console: Console) -> None:
     """Print every block that text can hold."""
-    is_plain = not console.encoding.lower().startswith("utf")
-    if document.banner:
-        console.print(_text(document.banner, "warn", is_plain=is_plain))
-    _Printer(console, is_plain=is_plain).blocks(document.blocks)
+    banner = (doc.Paragraph(document.banner, "warn"),) if document.banner else ()
+    _Printer(console).blocks((*banner, *document.blocks))
 
 
 class _Printer:
     """Prints blocks with one empty line between those that stand apart."""
 
-    def __init__(self, console: Console, *, is_plain: bool) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._is_plain = is_plain
+        self._is_plain = not console.encoding.lower().startswith("utf")
         self._is_first = True
 
     def blocks(self, blocks: Iterable[doc.Block]) -> None:
@@ -102,7 +94,10 @@ class _Printer:
         self._console.print(self._text(text, tone))
 
     def _text(self, text: str, tone: str = "") -> Text:
-        return _text(text, tone, is_plain=self._is_plain)
+        from rich.text import Text
+
+        text = one_line(text)
+        return Text(text.translate(_PLAIN) if self._is_plain else text, style=_STYLES[tone])
 
     def _verdict(self, block: doc.Badge) -> None:
         from rich.text import Text
@@ -116,9 +111,8 @@ class _Printer:
         if block.title:
             self._gap()
             self._line(block.title, "strong")
-        width = max((len(what) for what, _ in block.pairs), default=0) + 2
-        rows = [(self._text(f"{what}: ", "dim"), self._text(value)) for what, value in block.pairs]
-        self._console.print(_grid(rows, [width, None]))
+        pairs = tuple((doc.Cell(f"{what}:", "dim"), value) for what, value in block.pairs)
+        self._rows(doc.Table((doc.Column("", "code"), doc.Column("", "words")), pairs))
 
     def _findings(self, block: doc.Findings) -> None:
         for item in block.items:
@@ -130,22 +124,16 @@ class _Printer:
     def _waterfall(self, block: doc.WaterfallBars) -> None:
         self._gap()
         self._line(block.title + (f" of {block.subtitle}" if block.subtitle else ""), "strong")
-        rows = []
+        rows: list[tuple[str | doc.Cell, ...]] = []
         for bar in block.bars:
             remark = bar.note or (bar.cause if bar.gap else bar.source.partition(";")[0])
             remark += "; below its expected band" if bar.is_below else ""
-            tone = "bad" if bar.is_below else "warn" if bar.note else ""
-            drawn = "█" * round(_STRIP * bar.length)
-            rows.append(
-                (
-                    self._text(f"  {bar.name}"),
-                    self._text(bar.value, "strong"),
-                    self._text(drawn, "dim"),
-                    self._text(bar.share, tone),
-                    self._text(remark, tone),
-                )
-            )
-        self._console.print(_grid(rows, [20, 12, _STRIP, 6, None], right=(1, 3)))
+            tone: doc.Tone = "bad" if bar.is_below else "warn" if bar.note else ""
+            drawn = doc.Cell("", "dim", drawing=doc.Strip(0.0, bar.length))
+            value, share = doc.Cell(bar.value, "strong"), doc.Cell(bar.share, tone)
+            rows.append((f"  {bar.name}", value, drawn, share, doc.Cell(remark, tone)))
+        kinds = (doc.Column("", "words"), doc.Column(""), doc.Column("", "drawing"))
+        self._rows(doc.Table((*kinds, doc.Column(""), doc.Column("", "words")), tuple(rows)))
 
     def _table(self, block: doc.Table) -> None:
         self._gap()
@@ -153,31 +141,34 @@ class _Printer:
             self._line(block.title, "strong")
         if key := stack_key(block):
             self._line(key, "dim")
-        columns, rows = block.used(), list(block.lines())
-        texts = [
-            [self._cell(column, cell) for column, cell in zip(columns, cells, strict=True)]
-            for _, cells in rows
-        ]
-        for number, chosen in enumerate(_chunks(columns, texts, self._console.width)):
-            if number:
-                self._console.print()
-            self._console.print(
-                _table(
-                    [(columns[n], width) for n, width in chosen],
-                    [
-                        ([texts[place][n] for n, _ in chosen], line.tone)
-                        for place, (line, _) in enumerate(rows)
-                    ],
-                    is_plain=self._is_plain,
-                )
-            )
-        for line, cells in rows:
+        self._rows(block)
+        for line, cells in block.lines():
             if line.note:
                 self._line(f"  {cells[0].text}: {line.note}", "dim")
         for note in block.notes:
             self._line(note, "dim")
 
-    def _cell(self, column: doc.Column, cell: doc.Cell) -> Text:
+    def _rows(self, block: doc.Table) -> None:
+        """The cells, in as many tables below each other as the width asks for."""
+        from rich.table import Table
+
+        columns, lines = block.used(), list(block.lines())
+        texts = [[self._cell(cell) for cell in cells] for _, cells in lines]
+        for number, chunk in enumerate(_chunks(columns, texts, self._console.width)):
+            if number:
+                self._console.print()
+            heads = any(columns[n].head for n, _ in chunk)
+            table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=heads)
+            for n, width in chunk:
+                right = columns[n].kind == "number"
+                head = self._text(columns[n].head)
+                justify: Literal["left", "right"] = "right" if right else "left"
+                table.add_column(head, justify=justify, width=width, overflow="fold")
+            for (line, _), row in zip(lines, texts, strict=True):
+                table.add_row(*(row[n] for n, _ in chunk), style=_STYLES[line.tone])
+            self._console.print(table)
+
+    def _cell(self, cell: doc.Cell) -> Text:
         text = draw(cell.drawing) if cell.drawing is not None else ""
         text += " " * bool(text and cell.text) + cell.text
         if cell.small:
@@ -195,29 +186,20 @@ def stack_key(table: doc.Table) -> str:
 def draw(drawing: doc.Drawing) -> str:
     """A drawing in characters, as wide as its kind is."""
     match drawing:
-        case doc.Strip():
-            return _strip(drawing)
-        case doc.Stack():
-            return _stack(drawing)
+        case doc.Strip(start, end):  # to an eighth of a character
+            first = min(round(start * _STRIP), _STRIP - 1)
+            eighths = max(1, round(8 * _STRIP * end) - 8 * first) if end > start else 0
+            full, rest = divmod(min(eighths, 8 * (_STRIP - first)), 8)
+            text = " " * first + "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
+            return text.ljust(_STRIP)
+        case doc.Stack(parts):  # each edge is rounded, so that all together are as long as the sum
+            text, at = "", 0.0
+            for letter, (_, share) in zip(itertools.cycle(LETTERS), parts, strict=False):
+                at = min(1.0, at + share)
+                text += letter * (round(_STACK * at) - len(text))
+            return text.ljust(_STACK)
         case doc.Whisker():
             return _whisker(drawing)
-
-
-def _strip(strip: doc.Strip) -> str:
-    """To an eighth of a character; what begins later is moved right by whole ones."""
-    start = min(round(strip.start * _STRIP), _STRIP - 1)
-    eighths = max(1, round(8 * _STRIP * strip.end) - 8 * start) if strip.end > strip.start else 0
-    whole, rest = divmod(min(eighths, 8 * (_STRIP - start)), 8)
-    return (" " * start + "█" * whole + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")).ljust(_STRIP)
-
-
-def _stack(stack: doc.Stack) -> str:
-    """A letter for each part; each edge is rounded, so that the whole is as long as its sum."""
-    text, at = "", 0.0
-    for place, (_, share) in enumerate(stack.parts):
-        at = min(1.0, at + share)
-        text += LETTERS[place % len(LETTERS)] * (round(_STACK * at) - len(text))
-    return text[:_STACK].ljust(_STACK)
 
 
 def _whisker(whisker: doc.Whisker) -> str:
@@ -230,8 +212,7 @@ def _whisker(whisker: doc.Whisker) -> str:
     cells[place(whisker.line)] = "│"
     if whisker.low is not None and whisker.middle is not None and whisker.high is not None:
         low, middle, high = place(whisker.low), place(whisker.middle), place(whisker.high)
-        cells[low : high + 1] = "─" * (high + 1 - low)
-        cells[low], cells[high] = "├", "┤"
+        cells[low : high + 1] = "├" + "─" * (high - low - 1) + "┤" * (high > low)
         cells[middle] = "●"
     return "".join(cells)
 
@@ -248,13 +229,6 @@ def _has_text(blocks: Iterable[doc.Block]) -> bool:
             case _:
                 return True
     return False
-
-
-def _text(text: str, tone: str = "", *, is_plain: bool) -> Text:
-    from rich.text import Text
-
-    text = one_line(text)
-    return Text(text.translate(_PLAIN) if is_plain else text, style=_STYLES[tone])
 
 
 # ---- columns
@@ -302,43 +276,3 @@ def _fit(sizes: Sequence[tuple[int, int]], width: int) -> list[int]:
             break
         widths[max(wide, key=lambda n: widths[n])] -= 1
     return widths
-
-
-def _table(
-    columns: Sequence[tuple[doc.Column, int]],
-    rows: Sequence[tuple[Sequence[Text], str]],
-    *,
-    is_plain: bool,
-) -> RenderableType:
-    from rich.table import Table
-
-    heads = any(column.head for column, _ in columns)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=heads)
-    for column, width in columns:
-        table.add_column(
-            _text(column.head, is_plain=is_plain),
-            justify="right" if column.kind == "number" else "left",
-            width=width,
-            overflow="fold",
-        )
-    for cells, tone in rows:
-        table.add_row(*cells, style=_STYLES[tone])
-    return table
-
-
-def _grid(
-    rows: Iterable[Sequence[Text]], widths: Sequence[int | None], right: Sequence[int] = ()
-) -> RenderableType:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for place, width in enumerate(widths):
-        table.add_column(
-            width=width,
-            no_wrap=width is not None and place > 0,
-            justify="right" if place in right else "left",
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
