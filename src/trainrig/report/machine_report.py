@@ -6,7 +6,7 @@ is missing is printed with its reason, in the place of the value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trainrig.machine.snapshot import (
     Disk,
@@ -14,7 +14,6 @@ from trainrig.machine.snapshot import (
     MemoryInfo,
     Missing,
     PcieLink,
-    PciGpu,
     Snapshot,
     value_or,
 )
@@ -35,23 +34,11 @@ from trainrig.units import format_memory, format_quantity, format_share, format_
 
 Row = tuple[str, str]
 
-# Instruction sets that decide how fast a CPU computes, of the hundred flags it reports.
-_VECTOR_FLAGS = (
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx512_vnni",
-    "amx_bf16",
-    "amx_int8",
-    "asimd",
-    "sve",
-    "sve2",
-    "bf16",
-    "i8mm",
+_TELLING_FLAGS = (
+    "avx2 fma avx512f avx512_bf16 avx512_fp16 avx512_vnni amx_bf16 amx_int8 "
+    "asimd sve sve2 bf16 i8mm"
 )
-
+"""Instruction sets that decide how fast a CPU computes, of the hundred flags it reports."""
 _MOST_MOUNTS = 4
 
 
@@ -112,32 +99,22 @@ def _host_rows(snapshot: Snapshot) -> list[Row]:
 def _cpu_rows(snapshot: Snapshot) -> list[Row]:
     cpu = snapshot.cpu
     counts = f"{_shown(cpu.cores)} cores, {_shown(cpu.threads)} threads on {_shown(cpu.sockets)}"
+    quota = f", quota {cpu.quota_cpus:g} processors" if isinstance(cpu.quota_cpus, float) else ""
+    named = (("now", cpu.clock_hz), ("base", cpu.base_clock_hz), ("at most", cpu.max_clock_hz))
+    clocks = [f"{format_quantity(v, 'Hz')} {n}" for n, v in named if isinstance(v, float)]
     rows = [
         ("model", _shown(cpu.model)),
         ("count", f"{counts} socket(s), {_shown(cpu.numa_nodes)} NUMA node(s)"),
-        ("usable", _usable(snapshot)),
-        ("clock", _clocks(snapshot)),
+        ("usable", f"{_shown(cpu.usable_threads)} threads{quota}"),
+        ("clock", ", ".join(clocks) or _shown(cpu.clock_hz)),
     ]
     if isinstance(cpu.caches, tuple):
-        each = ", ".join(f"{cache.name} {format_memory(cache.total_bytes)}" for cache in cpu.caches)
-        rows.append(("caches", each))
+        sizes = (f"{cache.name} {format_memory(cache.total_bytes)}" for cache in cpu.caches)
+        rows.append(("caches", ", ".join(sizes)))
     if isinstance(cpu.flags, tuple):
-        vectors = [flag for flag in _VECTOR_FLAGS if flag in cpu.flags]
-        rows.append(("vectors", " ".join(vectors) or "none known"))
+        telling = [flag for flag in _TELLING_FLAGS.split() if flag in cpu.flags]
+        rows.append(("vectors", " ".join(telling) or "none known"))
     return rows
-
-
-def _usable(snapshot: Snapshot) -> str:
-    quota = snapshot.cpu.quota_cpus
-    allowed = f", quota {quota:g} processors" if isinstance(quota, float) else ""
-    return f"{_shown(snapshot.cpu.usable_threads)} threads{allowed}"
-
-
-def _clocks(snapshot: Snapshot) -> str:
-    cpu = snapshot.cpu
-    named = (("now", cpu.clock_hz), ("base", cpu.base_clock_hz), ("at most", cpu.max_clock_hz))
-    known = [f"{format_quantity(v, 'Hz')} {n}" for n, v in named if isinstance(v, float)]
-    return ", ".join(known) or _shown(cpu.clock_hz)
 
 
 def _memory_rows(memory: MemoryInfo) -> list[Row]:
@@ -163,28 +140,18 @@ def _disk_rows(disks: tuple[Disk, ...] | Missing) -> list[Row]:
 
 
 def _disk(disk: Disk) -> str:
-    kind = "" if isinstance(disk.rotational, Missing) else "solid state"
-    kind = "rotating" if disk.rotational is True else kind
-    parts = [
-        "size unknown" if isinstance(disk.size_bytes, Missing) else _bytes(disk.size_bytes),
-        value_or(disk.model, ""),
-        value_or(disk.transport, ""),
-        kind,
-        _mounts(disk),
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _mounts(disk: Disk) -> str:
-    """The shortest paths: a cluster's node has dozens of mounts of one disk."""
+    """Disks are sold in powers of 1000; of a cluster's dozens of mounts the shortest paths."""
+    size, spins = disk.size_bytes, disk.rotational
     paths = sorted((mount.path for mount in disk.mounts), key=lambda path: (len(path), path))
     more = len(paths) - _MOST_MOUNTS
-    return " ".join(paths[:_MOST_MOUNTS]) + (f" and {more} more" if more > 0 else "")
-
-
-def _bytes(size: int) -> str:
-    """Disks are sold in powers of 1000."""
-    return format_quantity(size, "B")
+    parts = [
+        "size unknown" if isinstance(size, Missing) else format_quantity(size, "B"),
+        value_or(disk.model, ""),
+        value_or(disk.transport, ""),
+        "" if isinstance(spins, Missing) else "rotating" if spins else "solid state",
+        " ".join(paths[:_MOST_MOUNTS]) + (f" and {more} more" if more > 0 else ""),
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _gpu_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[Row]:
@@ -197,7 +164,10 @@ def _gpu_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[Row]:
     listed = {gpu.pci_address for gpu in described}
     for device in value_or(snapshot.pci_gpus, ()):
         if device.address not in listed:
-            rows.append((device.address, _pci(device, chips)))
+            name = chips.get(device.pci_id) or value_or(device.name, "not in the catalog")
+            driver = "no driver" if device.driver is None else f"driver {_shown(device.driver)}"
+            words = f"{name} ({device.pci_id}), {driver}, PCIe {_link(device.link)}"
+            rows.append((device.address, words))
     if isinstance(snapshot.gpus, Missing) and rows:
         rows.append(("driver", _shown(snapshot.gpus)))
     for link in value_or(snapshot.topology.links, ()):
@@ -208,27 +178,21 @@ def _gpu_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> list[Row]:
 
 def _gpu(gpu: Gpu, chips: Mapping[str, str]) -> list[Row]:
     chip = chips.get(value_or(gpu.pci_id, ""))
-    name = f"{_shown(gpu.name)}" + (f" (catalog: {chip})" if chip else "")
     used = f"{_size(gpu.memory_used_bytes)} of {_size(gpu.memory_total_bytes)} used"
     capability = value_or(gpu.compute_capability, None)
-    rows = [
-        (str(gpu.index), name),
-        ("", f"{used}" + (f", compute capability {capability}" if capability else "")),
-        ("", f"PCIe {_link(gpu.link)}, at {value_or(gpu.pci_address, 'unknown address')}"),
-        ("", _power(gpu)),
-    ]
-    state = _state(gpu)
-    return [*rows, ("", state)] if state else rows
-
-
-def _power(gpu: Gpu) -> str:
     now, limit, default = (
         _unit(value, "W") for value in (gpu.power_w, gpu.power_limit_w, gpu.power_limit_default_w)
     )
-    clock = _unit(gpu.sm_clock_hz, "Hz")
-    most = _unit(gpu.max_sm_clock_hz, "Hz")
+    clock, most = _unit(gpu.sm_clock_hz, "Hz"), _unit(gpu.max_sm_clock_hz, "Hz")
     heat = f", {gpu.temperature_c:.0f} °C" if isinstance(gpu.temperature_c, float) else ""
-    return f"{now} of {limit} (default {default}), SM clock {clock} of {most}{heat}"
+    rows = [
+        (str(gpu.index), _shown(gpu.name) + (f" (catalog: {chip})" if chip else "")),
+        ("", used + (f", compute capability {capability}" if capability else "")),
+        ("", f"PCIe {_link(gpu.link)}, at {value_or(gpu.pci_address, 'unknown address')}"),
+        ("", f"{now} of {limit} (default {default}), SM clock {clock} of {most}{heat}"),
+    ]
+    state = _state(gpu)
+    return [*rows, ("", state)] if state else rows
 
 
 def _state(gpu: Gpu) -> str:
@@ -248,12 +212,6 @@ def _state(gpu: Gpu) -> str:
     return ", ".join(parts)
 
 
-def _pci(device: PciGpu, chips: Mapping[str, str]) -> str:
-    name = chips.get(device.pci_id) or value_or(device.name, "not in the catalog")
-    driver = "no driver" if device.driver is None else f"driver {_shown(device.driver)}"
-    return f"{name} ({device.pci_id}), {driver}, PCIe {_link(device.link)}"
-
-
 def _link(link: PcieLink) -> str:
     now = f"{_bare(link.generation)}.0 ×{_bare(link.width)}"
     return f"{now} of {_bare(link.max_generation)}.0 ×{_bare(link.max_width)}"
@@ -261,28 +219,23 @@ def _link(link: PcieLink) -> str:
 
 def _software_rows(snapshot: Snapshot) -> list[Row]:
     software = snapshot.software
-    rows = [("python", software.python), ("torch", _torch(snapshot))]
-    rows.append(("CUDA", f"toolkit {_shown(software.cuda_toolkit)}"))
+    torch = _shown(software.torch)
+    if not isinstance(software.torch, Missing):
+        versions = (("CUDA", software.torch_cuda), ("HIP", software.torch_hip))
+        builds = [f"{name} {found}" for name, found in versions if isinstance(found, str)]
+        torch += f", built for {' and '.join(builds) or 'the CPU alone'}"
+    rows = [
+        ("python", software.python),
+        ("torch", torch),
+        ("CUDA", f"toolkit {_shown(software.cuda_toolkit)}"),
+    ]
     if isinstance(software.nvidia_driver, str):
-        spoken = _shown(software.cuda_driver)
-        rows.append(("driver", f"{software.nvidia_driver}, CUDA {spoken} at most"))
-    rows += _pairs("packages", (f"{n} {v}" for n, v in software.packages.items() if n != "torch"))
-    rows += _pairs("settings", (f"{n}={v}" for n, v in software.environment.items()))
-    return rows
-
-
-def _torch(snapshot: Snapshot) -> str:
-    software = snapshot.software
-    if isinstance(software.torch, Missing):
-        return _shown(software.torch)
-    builds = [f"CUDA {software.torch_cuda}" if isinstance(software.torch_cuda, str) else ""]
-    builds.append(f"HIP {software.torch_hip}" if isinstance(software.torch_hip, str) else "")
-    return f"{software.torch}, built for {' and '.join(filter(None, builds)) or 'the CPU alone'}"
-
-
-def _pairs(title: str, values: Iterable[str]) -> list[Row]:
-    joined = ", ".join(values)
-    return [(title, joined)] if joined else []
+        most = _shown(software.cuda_driver)
+        rows.append(("driver", f"{software.nvidia_driver}, CUDA {most} at most"))
+    packages = [f"{n} {v}" for n, v in software.packages.items() if n != "torch"]
+    settings = [f"{n}={v}" for n, v in software.environment.items()]
+    rows += [("packages", ", ".join(packages))] if packages else []
+    return rows + ([("settings", ", ".join(settings))] if settings else [])
 
 
 def _shown(value: object) -> str:

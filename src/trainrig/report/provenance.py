@@ -37,11 +37,6 @@ def trace(record: Record, attempts: Mapping[str, Record], predicted: Record | No
     return tuple((what, text) for what, text in pairs if text)
 
 
-def _case(record: Record) -> str:
-    text = case_text(record.benchmark, record.case)
-    return f"{record.benchmark} v{record.version}" + (f": {text}" if text else "")
-
-
 def _state(record: Record) -> str | None:
     if record.status is not Status.OK:
         return f"{record.status}: {record.reason or 'no reason given'}"

@@ -73,8 +73,8 @@ def run_document(views: Sequence[RunView]) -> doc.Document:
         if len(views) > 1:
             body = (doc.Section(f"{number}. {view.name}", body),)
         blocks += body
-    has_links = any(_num_gpus(view) > 1 for view in views)
-    unverified = (UNVERIFIED,) if has_links else ()
+    gpus = [{row.index for row in rows(view) if row.index is not None} for view in views]
+    unverified = (UNVERIFIED,) if max(map(len, gpus), default=0) > 1 else ()
     return doc.Document(
         title=", ".join(map(device_names, views)),
         names=tuple(view.name for view in views),
@@ -87,10 +87,6 @@ def run_document(views: Sequence[RunView]) -> doc.Document:
 def render_html(views: Sequence[RunView]) -> str:
     """One run, or several, as one offline HTML file."""
     return to_html(run_document(views))
-
-
-def _num_gpus(view: RunView) -> int:
-    return len({row.index for row in rows(view) if row.index is not None})
 
 
 def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
@@ -150,8 +146,12 @@ def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
     )
     built = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else None
     kinds = [at_path(machine, "host", name) for name in ("container", "virtualization")]
+    gpu_line = None
+    if isinstance(gpus := machine.get("gpus"), list | tuple):
+        names = Counter(str(at_path(gpu, "name") or "unknown GPU") for gpu in gpus)
+        gpu_line = ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
     pairs = (
-        ("GPUs", _gpu_line(machine)),
+        ("GPUs", gpu_line),
         (
             "CPU",
             _joined(
@@ -165,14 +165,6 @@ def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
         ("torch", _joined(at_path(machine, "software", "torch"), built)),
     )
     return tuple((what, str(value)) for what, value in pairs if value)
-
-
-def _gpu_line(machine: Mapping[str, object]) -> str | None:
-    gpus = machine.get("gpus")
-    if not isinstance(gpus, list | tuple):
-        return None
-    names = Counter(str(at_path(gpu, "name") or "unknown GPU") for gpu in gpus)
-    return ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
 
 
 def _joined(*parts: object) -> str | None:
@@ -233,8 +225,13 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
             )
         )
     ]
-    if unrun := [_unrun(each) for each in waterfalls if not _has_value(each)]:
-        items = tuple(doc.Item(text=capital(text), tone="warn") for text in unrun)
+    if unrun := [each for each in waterfalls if not _has_value(each)]:
+        notes = [dict.fromkeys(level.note for level in w.levels[1:] if level.note) for w in unrun]
+        texts = [
+            f"{each.title}: {'; '.join(note) or 'not run'}"
+            for each, note in zip(unrun, notes, strict=True)
+        ]
+        items = tuple(doc.Item(text=capital(text), tone="warn") for text in texts)
         blocks.append(doc.Section("Without a value", (doc.Findings(items),)))
     if left := len(usable) - len(shown):
         words = f"{counted(left, 'more waterfall')} left out; those devices stand below."
@@ -250,11 +247,6 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
 
 def _has_value(each: Waterfall) -> bool:
     return any(level.value is not None for level in each.levels[1:])
-
-
-def _unrun(each: Waterfall) -> str:
-    notes = dict.fromkeys(level.note for level in each.levels[1:] if level.note)
-    return f"{each.title}: {'; '.join(notes) or 'not run'}"
 
 
 def _of_few_gpus(usable: Sequence[Waterfall], lead: Waterfall | None) -> list[Waterfall]:

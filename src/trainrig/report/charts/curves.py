@@ -8,6 +8,7 @@ run of ten thousand points still makes one page.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trainrig.analysis.match import Device, Row, claim_for, is_burst, name_devices
@@ -210,7 +211,11 @@ def _others(
             if place not in best or (record.value or 0.0) > (best[place].value or 0.0):
                 best[float(place)] = record
     top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) or 0.0 for row in chosen)])
-    near = {d: best for d, best in found.items() if _highest(best) <= top * _NEAR} or found
+    near = {
+        device: best
+        for device, best in found.items()
+        if max(record.value or 0.0 for record in best.values()) <= top * _NEAR
+    }
     ranked = sorted(near.items(), key=lambda item: (_fame(item[0]), -len(item[1]), item[0]))
     # One of each make before a second one: three V100s say what one says.
     makes = [_fame(device) for device, _ in ranked]
@@ -221,11 +226,7 @@ def _others(
 # Machines that many readers know, in the order in which they are worth a line.
 _KNOWN = ("RTX 4090", "RTX 3090 Ti", "A100", "V100", "H100", "RTX 5090", "MI300X", "B200")
 _NEAR = 4.0
-"""A machine this many times faster would flatten the curves; shown only where all are."""
-
-
-def _highest(best: Mapping[float, Record]) -> float:
-    return max(record.value or 0.0 for record in best.values())
+"""A machine this many times faster would flatten the curves: it is left out."""
 
 
 def _fame(device: str) -> int:
@@ -273,31 +274,16 @@ def _curve(
         ends = (Point(x=min(xs), y=claim), Point(x=max(xs), y=claim))
         lines.append(Series(label="claim", points=ends, colour="cc", dashed=True))
     divisor, spelled = si_scale(highest, unit)
+    powers = range(math.ceil(math.log2(min(xs))), math.floor(math.log2(max(xs))) + 1)
+    ticks = tuple(2.0**power for power in powers)
     chart = Chart(
         title=title,
-        x=Axis(
-            title=f"{x_title} (log scale)", log=True, ticks=_powers(min(xs), max(xs)), word=word
-        ),
+        x=Axis(title=f"{x_title} (log scale)", log=True, ticks=ticks, word=word),
         y=Axis(title=f"{spelled}{' (log scale)' if log else ''}", log=log, scale=divisor),
         series=tuple(lines),
     )
-    return Figure(chart=chart, caption=_caption(own, others))
-
-
-def _caption(own: Sequence[Series], others: Sequence[Series]) -> str:
-    parts = []
-    if any(p.hollow for s in own for p in s.points):
-        parts.append("Hollow: hot in cache, or disturbed.")
-    if others:
-        parts.append("Grey: published by others, with other software and clocks.")
-    return " ".join(parts)
-
-
-def _powers(low: float, high: float) -> tuple[float, ...]:
-    """The powers of two between two sizes."""
-    found, size = [], 1.0
-    while size <= high:
-        if size >= low:
-            found.append(size)
-        size *= 2.0
-    return tuple(found)
+    caption = (
+        "Hollow: hot in cache, or noisy. " if any(p.hollow for s in own for p in s.points) else ""
+    )
+    caption += "Grey: published by others, with other software and clocks." if others else ""
+    return Figure(chart=chart, caption=caption.strip())

@@ -116,9 +116,14 @@ def _map(
     others = _published(view, first)
     top = max(r.value or 0.0 for records in (*own.values(), *others.values()) for r in records)
     scale, unit = si_scale(top, first.unit)
+
+    def by_index(item: tuple[Device, object]) -> tuple[int, str]:
+        (device, index), _ = item
+        return (-1 if index is None else index, device or "")
+
     grids = [
         _grid(names[where], "", records, _own_peak(everything, where, first), scale, flat)
-        for where, records in sorted(own.items(), key=_by_index)[: MAX_GRIDS - len(others)]
+        for where, records in sorted(own.items(), key=by_index)[: MAX_GRIDS - len(others)]
     ]
     grids += [
         _grid(device, source, records, _their_peak(view, records[0]), scale, flat)
@@ -130,11 +135,6 @@ def _map(
         tables=tuple(grids[:MAX_GRIDS]),
         is_forward=first.case.get("pass") != PASSES[0],
     )
-
-
-def _by_index(item: tuple[Device, object]) -> tuple[int, str]:
-    (device, index), _ = item
-    return (-1 if index is None else index, device or "")
 
 
 def _grid(
