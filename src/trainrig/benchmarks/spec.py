@@ -348,7 +348,19 @@ def case_text(name: str, case: Case) -> str:
     found = find(name)
     if found is None and "model" in case:  # an experiment: a training step by another name
         found = next((one for one in benchmarks() if one.role is Role.STEP), None)
-    return (found.label(case) if found else "") or case_label(case)
+    return (found.label(case) if found else "") or _by_name(case)
+
+
+def _by_name(case: Case) -> str:
+    """A case that no benchmark labels: ``p2p, peer access off, from 0, to 1``."""
+    words = []
+    for name, value in case.items():
+        spaced = name.replace("_", " ")
+        if isinstance(value, bool):
+            words.append(f"{spaced} {'on' if value else 'off'}")
+        elif value is not None:
+            words.append(value if isinstance(value, str) else f"{spaced} {value}")
+    return ", ".join(words)
 
 
 def kind_text(name: str, case: Case) -> str:
