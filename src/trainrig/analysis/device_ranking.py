@@ -67,7 +67,7 @@ def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ..
 
 
 def _rank(members: Sequence[Row]) -> tuple[int, float]:
-    values = [row.measured.value or 0.0 for row in members if row.measured is not None]
+    values = [row.value for row in members if row.measured is not None]
     return len(values), max(values, default=0.0)
 
 
@@ -105,10 +105,10 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
     shared: dict[tuple[object, ...], dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):
-            if row.count == 1 and _is_usable(row):
+            if row.count == 1 and row.is_usable:
                 same = (row.benchmark, row.key[1], row.key[2], row.metric, row.unit)
                 best = shared.setdefault(same, {})
-                if number not in best or _value(row) > _value(best[number]):
+                if number not in best or row.value > best[number].value:
                     best[number] = row
     largest: dict[str, dict[int, Row]] = {}
     for members in shared.values():
@@ -122,7 +122,7 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
 
 
 def _run_group(members: Mapping[int, Row]) -> PeerGroup:
-    highest = max(map(_value, members.values()))
+    highest = max(row.value for row in members.values())
     first = next(iter(members.values()))
     return PeerGroup(
         name=case_text(first.benchmark, first.case),
@@ -130,17 +130,9 @@ def _run_group(members: Mapping[int, Row]) -> PeerGroup:
         peers=tuple(
             Peer(
                 label=f"{number + 1}. {row.device or 'unknown device'}",
-                value=_value(row),
-                deviation=_value(row) / highest - 1.0,
+                value=row.value,
+                deviation=row.value / highest - 1.0,
             )
             for number, row in sorted(members.items())
         ),
     )
-
-
-def _is_usable(row: Row) -> bool:
-    return _value(row) > 0.0 and row.measured is not None and row.measured.disturbed is None
-
-
-def _value(row: Row) -> float:
-    return (row.measured.value or 0.0) if row.measured is not None else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from trainrig.analysis.match import Row, is_cold_stream
 from trainrig.analysis.run_view import RunView
@@ -92,14 +92,14 @@ def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
         return (chip.l2, "L2") if chip is not None and chip.l2 else None
     cpu = (view.machine or {}).get("cpu")
     caches = cpu.get("caches") if isinstance(cpu, Mapping) else None
-    known = [each for each in caches if isinstance(each, Mapping)] if _is_list(caches) else []
+    known = (
+        [each for each in caches if isinstance(each, Mapping)]
+        if isinstance(caches, list | tuple)
+        else []
+    )
     sizes = {str(each.get("name")): plain(each.get("total_bytes")) for each in known}
     last = max((name for name, size in sizes.items() if size and name[:1] == "L"), default=None)
     return (sizes[last] or 0.0, last) if last is not None else None
-
-
-def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    return isinstance(value, list | tuple)
 
 
 def bench_command(record: Record, *, peak: bool = False) -> str:

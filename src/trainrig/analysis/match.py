@@ -21,7 +21,7 @@ from trainrig.benchmarks.spec import (
     find,
     role_of,
 )
-from trainrig.record import Case, Kind, Record
+from trainrig.record import Case, Kind, Record, Status
 
 Key = tuple[object, ...]
 Device = tuple[str | None, int | None]
@@ -53,6 +53,21 @@ class Row:
     def role(self) -> Role | None:
         """What its benchmark stands for in a training step."""
         return role_of(self.benchmark)
+
+    @property
+    def value(self) -> float:
+        """The measured value; 0 without one."""
+        return (self.measured.value or 0.0) if self.measured is not None else 0.0
+
+    @property
+    def note(self) -> str | None:
+        """Why there is no value, or why it is not judged; None where it is."""
+        return note_of(self.measured) if self.measured is not None else "not run"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its point has a value above zero that may be judged."""
+        return self.measured is not None and self.measured.is_usable and self.value > 0.0
 
 
 def join(
@@ -112,6 +127,15 @@ def _row(
         predicted=expected.get(index) or expected.get(None),
         baselines=tuple(published.get(key, ())),
     )
+
+
+def note_of(record: Record) -> str | None:
+    """Why a record has no value, or why its value is not judged; None where it is."""
+    if record.status is not Status.OK:
+        return f"{record.status}: {record.reason or 'no reason given'}"
+    if record.disturbed:
+        return f"disturbed: {record.disturbed}"
+    return None if record.value is not None else "no value"
 
 
 def claim_for(records: Iterable[Record], row: Row) -> Record | None:

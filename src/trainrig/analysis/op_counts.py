@@ -144,8 +144,5 @@ def _attention(record: Record) -> str:
     stated = record.case.get("attention")
     if stated is not None:  # "fused" in older runs
         return "fused" if stated in ("fused", "sdpa", "auto") else "plain"
-    return "plain" if "eager" in _software(record) else "fused"
-
-
-def _software(record: Record) -> str:
-    return " ".join(str(record.conditions.get(name, "")) for name in ("software", "notes"))
+    software = " ".join(str(record.conditions.get(name, "")) for name in ("software", "notes"))
+    return "plain" if "eager" in software else "fused"

@@ -20,7 +20,7 @@ from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import is_dense, layer_times
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role, case_text
-from trainrig.record import Record, Status
+from trainrig.record import Record
 from trainrig.stats import launch_bound
 from trainrig.units import format_memory, format_quantity, format_share, range_text
 
@@ -143,7 +143,7 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]
         (row.measured, size)
         for row in own
         if row.role is Role.STREAM and row.metric == "byte_rate"
-        if row.measured is not None and _is_good(row.measured)
+        if row.is_usable and row.measured is not None
         if (size := _footprint(row)) is not None and size <= held
     ]
     best = max(candidates, key=lambda pair: pair[0].value or 0.0, default=None)
@@ -180,16 +180,16 @@ def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """The best product of each dtype that beats its claim by what a clock can do."""
     best: dict[str, Row] = {}
     for row in own:
-        if not is_burst(row) or row.index is None or not _is_good(row.measured):
+        if not is_burst(row) or row.index is None or not row.is_usable:
             continue
         dtype = str(row.case.get("dtype"))
-        if dtype not in best or _value(row) > _value(best[dtype]):
+        if dtype not in best or row.value > best[dtype].value:
             best[dtype] = row
     for dtype, row in best.items():
         claim, record = claim_for(view.records, row), row.measured
         if claim is None or not claim.value or record is None:
             continue
-        ratio = _value(row) / claim.value
+        ratio = row.value / claim.value
         clock, boost = number(record, "sm_clock_hz"), boost_clock(record)
         if not 1.0 + CLOSE < ratio <= MOST_BOOST:
             continue
@@ -200,7 +200,7 @@ def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
         yield Pattern(
             id="boost-clock",
             subject=f"{name}: {dtype} matmul",
-            text=f"{name}, {dtype} matmul: {format_quantity(_value(row), row.unit)} against "
+            text=f"{name}, {dtype} matmul: {format_quantity(row.value, row.unit)} against "
             f"{_claimed(claim)} claimed with {claim.case.get('accumulate')} accumulation "
             f"(+{format_share(ratio - 1.0)}). The boost clock{ran} lies above the data "
             f"sheet's{at}: not an error.",
@@ -220,7 +220,7 @@ def _claimed(claim: Record) -> str:
 def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """A dense product with and without its activation, against the activation's counted bytes."""
     bandwidth = memory_rate(view, own)
-    layers = [row for row in own if row.role is Role.BLOCK and _is_good(row.measured)]
+    layers = [row for row in own if row.role is Role.BLOCK and row.is_usable]
     activated = {
         _product(row): row for row in layers if is_dense(row.case.get("layer"), activation=True)
     }
@@ -236,8 +236,8 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Patter
             continue
         work = workload.matmul(m, k, n, dtype).flops
         moved = workload.vector("gelu", m * n, dtype).num_bytes
-        expected = work / (work / _value(plain) + moved / bandwidth)
-        lost, predicted = _value(plain) - _value(other), _value(plain) - expected
+        expected = work / (work / plain.value + moved / bandwidth)
+        lost, predicted = plain.value - other.value, plain.value - expected
         if lost <= 0.0 or abs(lost / predicted - 1.0) > NEAR_ROOFLINE:
             continue
         unit = plain.unit
@@ -245,7 +245,7 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Patter
             id="memory-bound",
             subject=f"{name}: activation after a dense layer",
             text=f"{name}, {dtype} dense layer {m} × {k} × {n}: the activation takes it from "
-            f"{format_quantity(_value(plain), unit)} to {format_quantity(_value(other), unit)}. It "
+            f"{format_quantity(plain.value, unit)} to {format_quantity(other.value, unit)}. It "
             f"is memory-bound: its {format_memory(moved)} at {format_quantity(bandwidth, 'B/s')} "
             f"predict {format_quantity(expected, unit)}, a loss of "
             f"{format_quantity(predicted, unit)} where {format_quantity(lost, unit)} were lost "
@@ -277,14 +277,14 @@ def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
         on = row.case.get("peer_access")
         ways = row.case.get("ways", 1)
         is_pair = row.benchmark == "link" and row.case.get("direction") == "p2p" and ways == 1
-        if is_pair and isinstance(on, bool) and _is_good(row.measured):
+        if is_pair and isinstance(on, bool) and row.is_usable:
             ends = frozenset([row.case.get("from"), row.case.get("to")])
             pairs.setdefault((row.device, ends), {}).setdefault(on, []).append(row)
     for (device, _), sides in pairs.items():
         with_it, without = sides.get(True, []), sides.get(False, [])
         if not with_it or not without:
             continue
-        on, off = (max(map(_value, side)) for side in (with_it, without))
+        on, off = (max(row.value for row in side) for side in (with_it, without))
         if on > off * (1.0 + SAME_LINK):
             continue
         yield Pattern(
@@ -296,19 +296,3 @@ def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
             next="fewer, larger exchanges: gradient accumulation, a larger micro-batch",
             records=tuple(r.measured.id for r in (*with_it, *without) if r.measured),
         )
-
-
-# ---- all
-
-
-def _is_good(record: Record | None) -> bool:
-    return (
-        record is not None
-        and record.status is Status.OK
-        and bool(record.value)
-        and record.disturbed is None
-    )
-
-
-def _value(row: Row) -> float:
-    return (row.measured.value or 0.0) if row.measured is not None else 0.0

@@ -31,10 +31,10 @@ from trainrig.analysis.op_counts import (
     model_shape,
 )
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record, Status, dtype_of
+from trainrig.record import Record, dtype_of
 from trainrig.stats import launch_bound, median
 from trainrig.units import format_quantity
-from trainrig.workload import Op, total_flops
+from trainrig.workload import total_flops
 
 NOT_EXPLAINED = "not explained"
 TOO_MUCH = "explained more than was lost"
@@ -165,7 +165,7 @@ def _own_matmul(drop: Drop) -> float | None:
         and row.case.get("dtype") == drop.record.case.get("dtype")
         and row.case.get("k") == drop.record.case.get("hidden")
         and is_dense(row.case.get("layer"))
-        and _counts(record)
+        and row.is_usable
     ]
     return max(found, default=None)
 
@@ -187,7 +187,7 @@ def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, R
             row.role is not Role.BLOCK
             or not isinstance(batch, int)
             or seen is None
-            or not _counts(seen)
+            or not row.is_usable
             or {name: value for name, value in row.case.items() if name != "batch_size"} != wanted
         ):
             continue
@@ -222,11 +222,13 @@ def step_parts(drop: Drop, record: Record) -> dict[str, float]:
     Points of their own (metric ``time.optimizer``), or conditions of the attempts.
     """
     found: dict[str, float] = {}
+    case, count = dict(record.case), record.device_count
     for row in drop.rows:
-        if _is_same_step(row, record) and row.measured is not None and _counts(row.measured):
+        same = row.role is Role.STEP and dict(row.case) == case and row.count == count
+        if same and row.is_usable:
             name = row.metric.removeprefix("time.")
             if row.metric == "time" or name != row.metric:
-                found[name] = row.measured.value or 0.0
+                found[name] = row.value
     ids = set(record.derived.ids) if record.derived else set()
     workers = [each for each in drop.view.records if each.id in ids]
     for name in PARTS:
@@ -238,14 +240,6 @@ def step_parts(drop: Drop, record: Record) -> dict[str, float]:
     if "time" not in found and times:
         found["time"] = median(times)
     return found
-
-
-def _is_same_step(row: Row, record: Record) -> bool:
-    return (
-        row.role is Role.STEP
-        and dict(row.case) == dict(record.case)
-        and row.count == record.device_count
-    )
 
 
 def _step_losses(drop: Drop, time: float) -> list[Loss]:
@@ -273,8 +267,9 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
         return found  # another head, or another rule of counting: its operations are not these
     found += _recomputation(drop, counted)
     found += _layers_at_this_batch(drop, counted)
-    outside = ops if not _below_layer(drop) else [op for op in ops if "block" not in op.name]
     if bandwidth:
+        below_layer = above is not None and role_of(above.benchmark) is Role.BLOCK
+        outside = [op for op in ops if "block" not in op.name] if below_layer else ops
         seconds = memory_seconds(outside, drop.ceiling, bandwidth)
         found.append(_memory_loss("memory-bound work around the layers", seconds, bandwidth))
     return found
@@ -295,10 +290,10 @@ def _recomputation(drop: Drop, counted: Counted) -> Iterator[Loss]:
 
 def _layers_at_this_batch(drop: Drop, counted: Counted) -> Iterator[Loss]:
     """The model's own layer at the step's batch and sequence, where that was measured."""
-    blocks = _work(op for op in counted.ops if "block" in op.name)
+    blocks = total_flops([op for op in counted.ops if "block" in op.name], "forward", "backward")
     for row in drop.rows:
         record = row.measured
-        if record is None or not _is_own_layer(row, drop.record) or not _counts(record):
+        if record is None or not _is_own_layer(row, drop.record) or not row.is_usable:
             continue
         assert record.value is not None
         bound = _is_launch_bound(drop.rows, record)
@@ -328,14 +323,6 @@ def _is_own_layer(row: Row, record: Record) -> bool:
     )
 
 
-def _below_layer(drop: Drop) -> bool:
-    return drop.ceiling_record is not None and role_of(drop.ceiling_record.benchmark) is Role.BLOCK
-
-
-def _work(ops: Iterator[Op]) -> int:
-    return total_flops(list(ops), "forward", "backward")
-
-
 # ---- either
 
 
@@ -351,7 +338,3 @@ def _clock_loss(drop: Drop, work: float) -> list[Loss]:
     name = f"{why}: {format_quantity(clock, 'Hz')} against {format_quantity(before, 'Hz')}"
     seconds = work / drop.ceiling * (before / clock - 1.0)
     return [Loss(name=name, seconds=seconds, next="nvidia-smi -q -d CLOCK,PERFORMANCE")]
-
-
-def _counts(record: Record) -> bool:
-    return record.status is Status.OK and bool(record.value) and record.disturbed is None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop
-from trainrig.analysis.match import Device, Row, claim_for, name_devices, rules_of
+from trainrig.analysis.match import Device, Row, claim_for, name_devices, note_of, rules_of
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import Share
 from trainrig.benchmarks.spec import Quantity, case_text
@@ -153,15 +153,14 @@ def _build(
 
 def best_row(candidates: Iterable[Row]) -> Row | None:
     """The fastest row, an undisturbed one if there is any; one without a value if none has any."""
-    found = [row for row in candidates if row.measured is not None]
-    return max(found, key=_rank, default=None)
 
+    def rank(row: Row) -> tuple[bool, bool, float]:
+        record = row.measured
+        assert record is not None
+        has_value = record.status is Status.OK and record.value is not None
+        return has_value, record.disturbed is None, record.value or 0.0
 
-def _rank(row: Row) -> tuple[bool, bool, float]:
-    record = row.measured
-    assert record is not None
-    has_value = record.status is Status.OK and record.value is not None
-    return has_value, record.disturbed is None, record.value or 0.0
+    return max((row for row in candidates if row.measured is not None), key=rank, default=None)
 
 
 def _claim_level(view: RunView, row: Row) -> tuple[Level, Record | None]:
@@ -204,7 +203,7 @@ def _measured_level(
         kind=record.kind,
         provenance=_provenance(record),
         record=record.id,
-        note=_note(record),
+        note=note_of(record),
         expected=band,
         expected_source=row.predicted.source if row.predicted else None,
         is_below=record.is_below(band),
@@ -219,12 +218,6 @@ def _measured_level(
 def _provenance(record: Record) -> str:
     words = case_text(record.benchmark, record.case)
     return f"{words}; published by {record.source}" if record.kind is Kind.BASELINE else words
-
-
-def _note(record: Record) -> str | None:
-    if record.status is not Status.OK:
-        return f"{record.status}: {record.reason or 'no reason given'}"
-    return f"disturbed: {record.disturbed}" if record.disturbed else None
 
 
 def _with_gap(

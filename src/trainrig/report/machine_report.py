@@ -34,7 +34,7 @@ from trainrig.units import format_memory, format_quantity, format_share, format_
 
 Row = tuple[str, str]
 
-_TELLING_FLAGS = (
+_VECTOR_FLAGS = (
     "avx2 fma avx512f avx512_bf16 avx512_fp16 avx512_vnni amx_bf16 amx_int8 "
     "asimd sve sve2 bf16 i8mm"
 )
@@ -112,8 +112,8 @@ def _cpu_rows(snapshot: Snapshot) -> list[Row]:
         sizes = (f"{cache.name} {format_memory(cache.total_bytes)}" for cache in cpu.caches)
         rows.append(("caches", ", ".join(sizes)))
     if isinstance(cpu.flags, tuple):
-        telling = [flag for flag in _TELLING_FLAGS.split() if flag in cpu.flags]
-        rows.append(("vectors", " ".join(telling) or "none known"))
+        vectors = [flag for flag in _VECTOR_FLAGS.split() if flag in cpu.flags]
+        rows.append(("vectors", " ".join(vectors) or "none known"))
     return rows
 
 

@@ -403,7 +403,7 @@ def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
         return
     samples, names = attempts(view), name_devices(devices(seen))
     # What went wrong is never what a full table leaves out.
-    order = sorted(range(len(seen)), key=lambda n: (is_usable(seen[n]), n))
+    order = sorted(range(len(seen)), key=lambda n: (not seen[n].note, n))
     shown = {id(seen[n]) for n in order[:MAX_ROWS]}
     folds, lines = [], []
     muted: dict[str, None] = {}
@@ -415,9 +415,8 @@ def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
         table = doc.Table(_POINT_COLUMNS, tuple(_line(row, samples, names) for row in chosen))
         folds.append(doc.Fold(name, (table,), is_open=len(chosen) <= 24, note=summary))
         lines.append(doc.Paragraph(f"{name}: {summary}"))
-        for row in (row for row in chosen if not is_usable(row) and name not in explained):
-            words = f"  {_label(row)}, {names[row.device, row.index]}: {_state(row.measured)}"
-            muted.setdefault(words)
+        for row in (row for row in chosen if row.note and name not in explained):
+            muted[f"  {_label(row)}, {names[row.device, row.index]}: {row.note}"] = None
     left = len(seen) - len(shown)
     note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
     note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""
@@ -436,11 +435,6 @@ _POINT_COLUMNS = (
     doc.Column("of claim"),
     doc.Column("expected"),
 )
-
-
-def is_usable(row: Row) -> bool:
-    """Whether the row's point has a value that may be judged."""
-    return row.measured is not None and row.measured.is_usable
 
 
 def _table_order(row: Row) -> tuple[object, ...]:
@@ -477,8 +471,8 @@ def _line(row: Row, samples: Mapping[str, Record], names: Mapping[Device, str]) 
             else "",
             range_text(*expected, row.unit) if expected is not None else "",
         ),
-        tone="" if is_usable(row) else "dim",
-        note=_state(record),
+        tone="dim" if row.note else "",
+        note=row.note or "",
         details=trace(record, samples, row.predicted),
     )
 
@@ -494,14 +488,6 @@ def metric_text(metric: str) -> str:
     whole, _, part = metric.partition(".")
     words = f"{part} {whole}" if part else whole
     return words.upper() if words in ("mfu", "hfu") else words.replace("_", " ")
-
-
-def _state(record: Record | None) -> str:
-    if record is None or record.is_usable:
-        return ""
-    if record.status is not Status.OK:
-        return f"{record.status}: {record.reason or 'no reason given'}"
-    return f"disturbed: {record.disturbed}" if record.disturbed is not None else "no value"
 
 
 def count_states(points: Iterable[Record]) -> str:
