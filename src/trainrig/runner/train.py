@@ -102,12 +102,13 @@ def train(
     snapshot = inspect()
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
-    ready = [placed(experiment, site) for experiment in with_data(experiments, watch)]
+    ready = [placed(experiment, site) for experiment in experiments]
     if len(ready) > 1 or ready[0].nproc > 1:  # each rank a core of its own
         ready = [own.replace(threads=own.threads or 1) for own in ready]
     lacking = [lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
+    ready = with_data(ready, watch)
     if any(experiment.nproc > 1 for experiment in ready):
         master_port()  # one that is taken is refused before a run is made
     run = resume_run(resume) if resume else create_run(out, "train", _config(ready))

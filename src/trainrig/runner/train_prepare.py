@@ -48,6 +48,16 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
     for folder in {Path(each.data) for each in found}:
         if read_manifest(folder).train.num_tokens <= MOST_VERIFIED:
             verify(folder)
+    for own in found:
+        shape = find(own.model)
+        open_batches(  # text that is too short, a vocabulary that is too small: refused by this
+            Path(own.data),
+            "train",
+            objective_of(shape),
+            seq_len=own.seq_len,
+            shard=Shard(batch=own.samples, num_ranks=own.nproc, seed=own.seed),
+            vocab_size=shape.vocab,
+        )
     return found
 
 
@@ -73,15 +83,6 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
     check_layout(placed)
     if is_driven(placed):
         placed = placed.replace(python=python_of(placed))
-    shape = find(placed.model)
-    open_batches(  # text that is too short, a vocabulary that is too small: refused by this
-        Path(placed.data),
-        "train",
-        objective_of(shape),
-        seq_len=placed.seq_len,
-        shard=Shard(batch=placed.samples, num_ranks=placed.nproc, seed=placed.seed),
-        vocab_size=shape.vocab,
-    )
     return placed
 
 

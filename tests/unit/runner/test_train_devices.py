@@ -17,7 +17,7 @@ import torch
 from machine_fakes import healthy
 from trainrig.analysis import trained as trained_module
 from trainrig.analysis.trained import Round, Trained
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
 from trainrig.process.events import Events
@@ -325,3 +325,25 @@ def test_the_longest_stretch_without_a_pause_counts() -> None:
     whole, ended = longest_stretch([*steps, {"event": "trained", "at": 109.0}])
     assert (len(whole), ended) == (8, 109.0)
     assert longest_stretch([]) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"device": "tpu"}, "device 'tpu'"),
+        ({"device": "cuda", "nproc": 64}, "64 ranks"),
+        ({"framework": "deepspeed"}, "predicted, and not trained yet"),
+        ({"lr": 0.0}, "lr = 0"),
+        ({"zero": 3}, "there is one"),
+    ],
+)
+def test_arguments_are_checked_before_data_is_prepared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: dict[str, Any], words: str
+) -> None:
+    def prepared(**_: Any) -> None:
+        raise AssertionError("data was prepared")
+
+    monkeypatch.setattr(train_prepare, "prepare", prepared)
+    with pytest.raises(TrainrigError, match=words):
+        runner.train([Experiment.of(model="gpt2", **keys)], out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
