@@ -43,13 +43,12 @@ from trainrig.units import format_memory, format_quantity, format_time
 # A point needs this many fresh workers on each side, or nothing is known of their scatter.
 _WORKERS = 2
 
-# Of quantities in these units less is better; of all others that are measured, more.
-_LESS_IS_BETTER = frozenset({"s", "W", "J"})
-
 # Seconds that a call can take: a file may hold any number, and logarithms have an end.
 _PLAUSIBLE_TIMES = (1e-15, 1e12)
 
 _Identity = tuple[object, ...]
+_Fact = tuple[Any, ...]
+"""What it is, and its value in the old and in the new run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +73,11 @@ class Pair:
         ratio = self.new.value / self.old.value
         return ratio if math.isfinite(ratio) else None
 
+    @property
+    def more_is_better(self) -> bool:
+        """Of what is measured in seconds, watts and joules less is better."""
+        return self.record.unit not in ("s", "W", "J")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
@@ -90,7 +94,7 @@ class Judged:
     @property
     def gain(self) -> float:
         """By what factor it is better: above 1 for a higher rate and for a shorter time."""
-        return self.comparison.ratio if _more_is_better(self.pair) else 1.0 / self.comparison.ratio
+        return self.comparison.ratio if self.pair.more_is_better else 1.0 / self.comparison.ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +156,11 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
     Raises DataError for damaged experiments, and where only one run has any.
     """
     trainings, unlike = compare_trainings(old, new), differences(old, new)
-    if trainings is not None:
-        old, new = _without_trainings(old), _without_trainings(new)
+    if trainings is not None:  # compared as such, not number by number
+        old, new = (
+            replace(view, records=tuple(r for r in view.records if r.benchmark != BENCHMARK))
+            for view in (old, new)
+        )
     pairs = _pairs(old, new)
     values = _WorkerValues(old), _WorkerValues(new)
     reasons = {id(pair): _why_not(pair, *values) for pair in pairs}
@@ -166,26 +173,23 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
     side_by_side = _side_by_side(left)
     shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
     versions = _versions(left)
+    # One entry a case and device: a case that failed has its first metric only.
+    listed = list({_place(pair.record): pair for pair in reversed(left)}.values())[::-1]
+    judged = _judge(fair, *values, scatters)
     return RunComparison(
         old=old.name,
         new=new.name,
         differences=unlike,
-        judged=tuple(sorted(_judge(fair, *values, scatters), key=_importance)),
+        judged=tuple(sorted(judged, key=lambda one: (_ORDER[one.change], -abs(one.gain - 1.0)))),
         unjudged=tuple(
             Unjudged(pair=pair, reason=versions.get(id(pair)) or reasons[id(pair)] or "")
-            for pair in _once_a_place(left)
+            for pair in listed
             if id(pair.record) not in shown
         ),
         side_by_side=tuple(side_by_side),
         patterns=tuple(_patterns(find_patterns(old), find_patterns(new))),
         trainings=trainings,
     )
-
-
-def _without_trainings(view: RunView) -> RunView:
-    """Experiments are compared as such, not number by number."""
-    others = tuple(record for record in view.records if record.benchmark != BENCHMARK)
-    return replace(view, records=others)
 
 
 def _patterns(old: Sequence[Pattern], new: Sequence[Pattern]) -> Iterator[tuple[str, Pattern]]:
@@ -296,20 +300,13 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str | None:
     if pair.new is None:
         return "only in the old run"
     for side, point, values in (("old", pair.old, old), ("new", pair.new, new)):
-        why = _why_not_point(point, values)
-        if why is not None:
-            return f"{side}: {why}"
-    return None
-
-
-def _why_not_point(point: Record, values: _WorkerValues) -> str | None:
-    if point.status is not Status.OK:
-        return f"{point.status}: {point.reason or 'no reason given'}"
-    if point.disturbed is not None:
-        return f"disturbed: {point.disturbed}"
-    num_workers = len(values.used(point))
-    if num_workers < _WORKERS:
-        return f"{num_workers} workers' values in the run, {_WORKERS} are needed"
+        if point.status is not Status.OK:
+            return f"{side}: {point.status}: {point.reason or 'no reason given'}"
+        if point.disturbed is not None:
+            return f"{side}: disturbed: {point.disturbed}"
+        num_workers = len(values.used(point))
+        if num_workers < _WORKERS:
+            return f"{side}: {num_workers} workers' values in the run, {_WORKERS} are needed"
     return None
 
 
@@ -325,7 +322,7 @@ def _judge(
         if pair.old is not None and pair.new is not None
     ]
     changes = judge_changes(
-        [(one, _more_is_better(pair)) for one, pair in zip(found, pairs, strict=True)]
+        [(one, pair.more_is_better) for one, pair in zip(found, pairs, strict=True)]
     )
     called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
     # One more call would have needed this p-value at the most.
@@ -342,24 +339,11 @@ def _judge(
     ]
 
 
-def _more_is_better(pair: Pair) -> bool:
-    return pair.record.unit not in _LESS_IS_BETTER
-
-
 _ORDER = {Change.WORSE: 0, Change.BETTER: 1, Change.CANNOT_TELL: 2, Change.SAME: 3}
-
-
-def _importance(judged: Judged) -> tuple[int, float]:
-    """Worse before better before the rest, the largest change first."""
-    return _ORDER[judged.change], -abs(judged.gain - 1.0)
+"""Worse before better before the rest."""
 
 
 # ---- what is not
-
-
-def _once_a_place(pairs: Iterable[Pair]) -> list[Pair]:
-    """One entry a case and device: a case that failed has its first metric only."""
-    return list({_place(pair.record): pair for pair in reversed(list(pairs))}.values())[::-1]
 
 
 def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
@@ -387,19 +371,16 @@ def _device_free_case(record: Record) -> _Identity:
 
 def _versions(left: Sequence[Pair]) -> dict[int, str]:
     """Why pairs are alone whose partner was measured by another version of the benchmark."""
-    others: dict[_Identity, set[int]] = {}
-    for pair in left:
-        others.setdefault(_but_version(pair.record), set()).add(pair.record.version)
+    versions: dict[_Identity, set[int]] = {}
+    places = [(pair.record.metric, *_place(pair.record.replace(version=1))) for pair in left]
+    for place, pair in zip(places, left, strict=True):
+        versions.setdefault(place, set()).add(pair.record.version)
     return {
-        id(pair): f"version {' and '.join(map(str, sorted(versions)))} of the benchmark: "
+        id(pair): f"version {' and '.join(map(str, sorted(versions[place])))} of the benchmark: "
         "different versions are never compared"
-        for pair in left
-        if len(versions := others[_but_version(pair.record)]) > 1
+        for place, pair in zip(places, left, strict=True)
+        if len(versions[place]) > 1
     }
-
-
-def _but_version(record: Record) -> _Identity:
-    return (record.metric, *(part for number, part in enumerate(_place(record)) if number != 1))
 
 
 # ---- for JSON
@@ -414,7 +395,19 @@ def to_dict(comparison: RunComparison) -> dict[str, Any]:
         "result": "worse" if comparison.is_worse else "not worse",
         "counts": {change.value: comparison.count(change) for change in Change},
         "differences": [asdict(each) for each in comparison.differences],
-        "judged": [_judged_dict(each) for each in comparison.judged],
+        "judged": [
+            {
+                **_pair_dict(each.pair),
+                "change": each.change.value,
+                "ratio": each.comparison.ratio,
+                "interval": [each.comparison.interval.low, each.comparison.interval.high],
+                "confidence": each.comparison.interval.confidence,
+                "p_value": each.comparison.p_value,
+                "adjusted_p": each.adjusted_p,
+                "smallest_visible": each.smallest_visible,
+            }
+            for each in comparison.judged
+        ],
         "side_by_side": [
             {**_pair_dict(pair), "ratio": pair.ratio} for pair in comparison.side_by_side
         ],
@@ -427,20 +420,6 @@ def to_dict(comparison: RunComparison) -> dict[str, Any]:
         "unjudged": [
             {**_pair_dict(each.pair), "reason": each.reason} for each in comparison.unjudged
         ],
-    }
-
-
-def _judged_dict(judged: Judged) -> dict[str, Any]:
-    found = judged.comparison
-    return {
-        **_pair_dict(judged.pair),
-        "change": judged.change.value,
-        "ratio": found.ratio,
-        "interval": [found.interval.low, found.interval.high],
-        "confidence": found.interval.confidence,
-        "p_value": found.p_value,
-        "adjusted_p": judged.adjusted_p,
-        "smallest_visible": judged.smallest_visible,
     }
 
 
@@ -491,28 +470,23 @@ _GPU_FACTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
     """What differs, the machine first; the digest alone where nothing else explains it."""
-    devices = (_listed(r.device for r in v.records if r.is_point) for v in (old, new))
-    facts = [(what, _at(old.machine, *path), _at(new.machine, *path)) for what, path in _FACTS]
-    program = [
-        (what, _at(old.config, name), _at(new.config, name))
-        for what, name in (("trainrig", "trainrig"), ("budget", "budget_s"))
-    ]
-    found = [
-        *_unequal("measured devices", *devices),
-        *(each for fact in facts for each in _unequal(*fact)),
-        *_gpus(old, new),
-        *_named("package", old, new, "packages"),
-        *_named("variable", old, new, "environment"),
-        *(each for fact in program for each in _unequal(*fact)),
-    ]
-    if not found:
-        digests = (_listed(r.environment for r in v.records if r.is_point) for v in (old, new))
-        found = _unequal("environment digest", *digests)
-    return tuple(found)
-
-
-def _listed(names: Iterable[str | None]) -> str:
-    return ", ".join(sorted({name for name in names if name}))
+    sides = (old, new)
+    facts: list[_Fact] = [("measured devices", *(_points(view, "device") for view in sides))]
+    facts += [(what, *(_at(view.machine, *path) for view in sides)) for what, path in _FACTS]
+    facts += _gpu_facts(*(_at(view.machine, "gpus") for view in sides))
+    for kind, table in (("package", "packages"), ("variable", "environment")):
+        first, second = (_at(view.machine, "software", table) for view in sides)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            facts += [  # one that only one run has is none in the other; torch has its own line
+                (f"{kind} {name}", first.get(name), second.get(name))
+                for name in dict.fromkeys([*first, *second])
+                if name != "torch" and not any(map(_is_unknown, (first, second)))
+            ]
+    for what, key in (("trainrig", "trainrig"), ("budget", "budget_s")):
+        facts.append((what, *(_at(view.config, key) for view in sides)))
+    return tuple(_different(facts)) or tuple(
+        _different([("environment digest", *(_points(view, "environment") for view in sides))])
+    )
 
 
 def is_same_run(old: RunView, new: RunView) -> bool:
@@ -521,10 +495,45 @@ def is_same_run(old: RunView, new: RunView) -> bool:
     return names[0] is not None and names[0] == names[1]
 
 
-def _unequal(what: str, old: object, new: object) -> list[Difference]:
-    if old == new or _is_unknown(old) or _is_unknown(new):
-        return []
-    return [Difference(what=what, old=_text(what, old), new=_text(what, new))]
+def _points(view: RunView, field: str) -> str:
+    """The values of a field of the run's points."""
+    values = {getattr(record, field) for record in view.records if record.is_point}
+    return ", ".join(sorted(value for value in values if value))
+
+
+def _different(facts: Iterable[_Fact]) -> Iterator[Difference]:
+    for what, old, new in facts:
+        if old != new and not _is_unknown(old) and not _is_unknown(new):
+            yield Difference(what=what, old=_text(what, old), new=_text(what, new))
+
+
+def _gpu_facts(old: object, new: object) -> Iterator[_Fact]:
+    """Facts of the GPUs, index by index; what is equal on several is listed once."""
+    if not isinstance(old, list | tuple) or not isinstance(new, list | tuple):
+        return
+    yield "number of GPUs", len(old), len(new)
+    for what, path, unit in _GPU_FACTS:
+        sides = [[_gpu_text(_at(gpu, *path), unit) for gpu in gpus] for gpus in (old, new)]
+        for first, second in dict.fromkeys(zip(*sides, strict=False)):
+            yield what, first, second
+
+
+def _gpu_text(value: object, unit: str) -> str:
+    """In words; empty where it is unknown."""
+    if _is_unknown(value):
+        return ""
+    if unit and isinstance(value, int | float) and not isinstance(value, bool):
+        return format_quantity(value, unit)
+    return _text("", value)
+
+
+def _at(value: object, *path: str) -> Any:
+    """The value at ``path``; the mark of the unknown where there is none."""
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return {"missing": "not in the file"}
+        value = value[name]
+    return value
 
 
 def _is_unknown(value: object) -> bool:
@@ -539,48 +548,3 @@ def _text(what: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)
-
-
-_UNKNOWN = {"missing": "not in the file"}
-
-
-def _at(value: object, *path: str) -> Any:
-    """The value at ``path``; the mark of the unknown where there is none."""
-    for name in path:
-        if not isinstance(value, Mapping) or name not in value:
-            return _UNKNOWN
-        value = value[name]
-    return value
-
-
-def _gpus(old: RunView, new: RunView) -> Iterable[Difference]:
-    """Facts of the GPUs, index by index; what is alike on several is listed once."""
-    first, second = _at(old.machine, "gpus"), _at(new.machine, "gpus")
-    if not isinstance(first, list | tuple) or not isinstance(second, list | tuple):
-        return
-    yield from _unequal("number of GPUs", len(first), len(second))
-    for what, path, unit in _GPU_FACTS:
-        sides = [[_shown(_at(gpu, *path), unit) for gpu in gpus] for gpus in (first, second)]
-        pairs = dict.fromkeys(zip(*sides, strict=False))
-        for one, other in pairs:
-            yield from _unequal(what, one, other)
-
-
-def _shown(value: object, unit: str) -> str:
-    """In words; empty where it is unknown."""
-    if _is_unknown(value):
-        return ""
-    if unit and isinstance(value, int | float) and not isinstance(value, bool):
-        return format_quantity(value, unit)
-    return _text("", value)
-
-
-def _named(kind: str, old: RunView, new: RunView, table: str) -> Iterable[Difference]:
-    """Packages or environment variables; one that only one run has is none in the other."""
-    first, second = _at(old.machine, "software", table), _at(new.machine, "software", table)
-    if _is_unknown(first) or _is_unknown(second):
-        return
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for name in dict.fromkeys([*first, *second]):
-            if name != "torch":  # it has a line of its own
-                yield from _unequal(f"{kind} {name}", first.get(name), second.get(name))

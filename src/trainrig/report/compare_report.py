@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from trainrig.analysis.compare import (
     Difference,
     Judged,
-    Pair,
     RunComparison,
     Unjudged,
     differences,
@@ -89,7 +88,17 @@ def comparison_document(comparison: RunComparison) -> Document:
         blocks.append(
             Table(
                 (Column("case", "words"), *map(Column, ("old", "new", "new ÷ old"))),
-                tuple(_side_by_side_row(pair) for pair in comparison.side_by_side),
+                tuple(
+                    (
+                        _label(pair.record),
+                        *(
+                            f"{_value(side)} ({side.device})" if side else ""
+                            for side in (pair.old, pair.new)
+                        ),
+                        f"{pair.ratio:.2f}" if pair.ratio else "",
+                    )
+                    for pair in comparison.side_by_side
+                ),
                 title="Different devices, side by side, not judged",
             )
         )
@@ -233,11 +242,6 @@ def _counted(judged: Sequence[Judged]) -> Iterator[str]:
             reach = " to ".join(dict.fromkeys(format_share(end) for end in (seen[0], seen[-1])))
             moved = format_share(SMALLEST_CHANGE)
             yield f"{len(seen)} {word}: moved by {moved} at most; could see {reach}"
-
-
-def _side_by_side_row(pair: Pair) -> tuple[str, ...]:
-    sides = [f"{_value(side)} ({side.device})" if side else "" for side in (pair.old, pair.new)]
-    return (_label(pair.record), *sides, f"{pair.ratio:.2f}" if pair.ratio else "")
 
 
 def _reasons(unjudged: Sequence[Unjudged]) -> Iterator[tuple[str, str]]:

@@ -218,50 +218,33 @@ def _hint(found: Sequence[Speedup]) -> str:
 def _numbers(results: Sequence[TrainingResult]) -> Table:
     """Verdict, rates and memory of each, with bars as shares of the largest."""
 
-    def bars(values: Sequence[float | None], words: Callable[[float], str]) -> list[Cell]:
+    def bars(field: str, words: Callable[[float], str]) -> list[Cell]:
+        values = [getattr(result, field) for result in results]
         most = max((value for value in values if value), default=0.0)
+        if not most:
+            return [Cell("")] * len(values)
         return [
-            Cell("")
-            if not most
-            else Cell("-")
+            Cell("-")
             if value is None
             else Cell(words(value), drawing=Strip(0.0, value / most, muted=not result.passed))
             for value, result in zip(values, results, strict=True)
         ]
 
     columns = (
-        bars(
-            [result.samples_per_s for result in results],
-            lambda value: format_quantity(value, "sample/s"),
-        ),
-        bars(
-            [result.model_flops_per_s_per_device for result in results],
-            lambda value: format_quantity(value, "FLOP/s"),
-        ),
-        bars([result.peak_memory_bytes for result in results], format_memory),
+        [Cell(r.row_verdict, _VERDICT_TONES.get(r.row_verdict, "")) for r in results],
+        [_quantity(result.tokens_per_s, "") for result in results],
+        bars("samples_per_s", lambda value: format_quantity(value, "sample/s")),
+        bars("model_flops_per_s_per_device", lambda value: format_quantity(value, "FLOP/s")),
+        bars("peak_memory_bytes", format_memory),
     )
-    tokens = [
-        format_quantity(result.tokens_per_s, "") if result.tokens_per_s is not None else "-"
-        for result in results
-    ]
+    heads = ("samples/s", "model FLOP/s a device", "peak memory a device")
     return Table(
         (
-            Column("experiment", "words"),
-            Column("verdict", "words"),
+            *(Column(head, "words") for head in ("experiment", "verdict")),
             Column("tokens/s"),
-            Column("samples/s", "drawing"),
-            Column("model FLOP/s a device", "drawing"),
-            Column("peak memory a device", "drawing"),
+            *(Column(head, "drawing") for head in heads),
         ),
-        tuple(
-            (
-                result.name,
-                Cell(result.row_verdict, _VERDICT_TONES.get(result.row_verdict, "")),
-                rate,
-                *cells,
-            )
-            for result, rate, *cells in zip(results, tokens, *columns, strict=True)
-        ),
+        tuple(zip((result.name for result in results), *columns, strict=True)),
         title="Side by side, bars as shares of the largest",
     )
 
@@ -362,10 +345,8 @@ def _devices(result: TrainingResult) -> str:
 
 def _rank_memory(sizes: Sequence[float | None]) -> str:
     known = [size for size in sizes if size is not None]
-    if not known:
-        return "-"
-    if max(known) <= _EVEN * min(known):
-        return format_memory(max(known))
+    if not known or max(known) <= _EVEN * min(known):
+        return _memory(max(known, default=None))
     return f"{format_memory(min(known))} to {format_memory(max(known))}"
 
 
@@ -374,7 +355,7 @@ def _quantity(value: float | None, unit: str) -> str:
 
 
 def _losses(results: Sequence[TrainingResult]) -> Table:
-    steps = max((len(result.losses) for result in results), default=0)
+    steps = max(len(result.losses) for result in results)
 
     def cells(result: TrainingResult) -> tuple[str, str, str]:
         losses = result.losses
@@ -418,32 +399,34 @@ def _predictions(
     results: Sequence[TrainingResult], predicted: Sequence[TrainingPrediction]
 ) -> Iterator[Table]:
     by_name = {result.name: result for result in results}
-    rows = tuple(
-        _prediction_row(one, by_name[one.name])
-        for one in predicted
-        if one.name in by_name and one.step_time_s
-    )
+    rows = []
+    for one in predicted:
+        result, seconds = by_name.get(one.name), one.step_time_s
+        if result is None or not seconds:
+            continue
+        took, interval = result.step_time_s, one.step_time_interval_s
+        rows.append(
+            (
+                one.name,
+                format_time(seconds),
+                " to ".join(map(format_time, interval)) if interval else "-",
+                format_time(took) if took else "-",
+                signed_share(seconds / took - 1.0) if took else "-",
+                _memory(one.peak_memory_bytes),
+                _memory(result.peak_memory_bytes),
+            )
+        )
     if rows:
         heads = ("predicted", "80 % interval", "measured", "error", "memory", "measured")
         yield Table(
             (Column("experiment", "words"), *map(Column, heads)),
-            rows,
+            tuple(rows),
             title="Predicted before it was trained, and how far off",
         )
 
 
-def _prediction_row(one: TrainingPrediction, result: TrainingResult) -> tuple[str, ...]:
-    seconds, took = one.step_time_s or 0.0, result.step_time_s
-    interval, memory = one.step_time_interval_s, one.peak_memory_bytes
-    return (
-        one.name,
-        format_time(seconds),
-        " to ".join(map(format_time, interval)) if interval else "-",
-        format_time(took) if took else "-",
-        signed_share(seconds / took - 1.0) if took else "-",
-        "-" if memory is None else format_memory(memory),
-        "-" if result.peak_memory_bytes is None else format_memory(result.peak_memory_bytes),
-    )
+def _memory(size: float | None) -> str:
+    return "-" if size is None else format_memory(size)
 
 
 # ---- published figures
