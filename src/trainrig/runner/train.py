@@ -31,7 +31,7 @@ from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.judge_training import findings_of, verdict_of
 from trainrig.analysis.trained import Trained, counted
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.catalog.published.training import baselines, published_for
+from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine import inspect, to_dict, value_or
@@ -237,7 +237,7 @@ class TrainRun:
         """Write down what others published of the same cases, before anything is measured."""
         known = tuple(baselines())
         for experiment in experiments:
-            for record in published_for(case_for(experiment, ""), experiment.framework, known):
+            for record in baselines_of_case(case_for(experiment, ""), known):
                 conditions = {**record.conditions, "experiment": experiment.name}
                 self.run.append(record.replace(id=new_id(), conditions=conditions))
 

@@ -16,7 +16,7 @@ from reports import markdown, print_report
 from training_summaries import printed, summary, training_view
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import PublishedFigure, published_figures
-from trainrig.catalog.published.training import baselines, published_for
+from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.record import Kind, Record, Status, new_id
 from trainrig.report.document import Findings, Paragraph, Section, Table
 from trainrig.report.render.markdown import to_markdown
@@ -160,7 +160,7 @@ def published_records() -> list[Record]:
     return [
         found.replace(id=new_id(), conditions={**found.conditions, "experiment": own.name})
         for own in read_file(ROOT / "experiments" / "classic.toml", {})
-        for found in published_for(case_for(own, ""), own.framework, known)
+        for found in baselines_of_case(case_for(own, ""), known)
     ]
 
 

@@ -85,16 +85,22 @@ def _case(row: Row) -> Case | None:
     }
 
 
-def published_for(case: Case, framework: str, known: Sequence[Record]) -> list[Record]:
+def baselines_of_case(case: Case, known: Sequence[Record]) -> list[Record]:
     """The baselines of an experiment's case.
 
     Same model, samples at once, precision, optimizer and devices; software may differ, but beside
-    Hugging Face's trainer only figures of its own stand.
+    another framework's trainer only figures of its own stand, and none beside DataParallel.
     """
+    framework = str(case["framework"])
+    prefix = _PREFIXES.get(framework)
     return [
         record
         for record in known
         if all(case.get(name) == value for name, value in record.case.items())
-        if framework == "native"
-        or (framework == "huggingface" and str(record.conditions["framework"]).startswith("HF "))
+        if prefix is not None and str(record.conditions["framework"]).startswith(prefix)
+        if case.get("parallel") != "dataparallel"
     ]
+
+
+_PREFIXES = {"native": "", "huggingface": "HF "}
+"""How the software of a figure begins that may stand beside a framework's experiment."""
