@@ -110,14 +110,14 @@ class Attempts:
         """Start with none."""
         self._known: dict[tuple[object, ...], list[Record]] = {}
 
-    def take_up(self, records: Iterable[Record]) -> None:
-        """Count the attempts that an earlier sitting left; looks of a search are none."""
+    def resume_from(self, records: Iterable[Record]) -> None:
+        """Count the attempts of a resumed run; probes of a search are skipped."""
         for record in records:
             if record.attempt is not None and "search" not in record.conditions:
                 self._known.setdefault(_identity_of(record), []).append(record)
 
     def of(self, task: Task) -> list[Record]:
-        """The attempts at a task, in order; what is appended to the list is kept."""
+        """The attempts at a task, in order; what is appended to the list stays."""
         return self._known.setdefault(_identity(task), [])
 
     def has_value(self, task: Task) -> bool:
@@ -128,7 +128,7 @@ class Attempts:
         """Whether it has a value that must not be judged."""
         return self.has_value(task) and point_records(self.of(task))[0].disturbed is not None
 
-    def is_settled(self, task: Task) -> bool:
+    def is_done(self, task: Task) -> bool:
         """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
         if any(record.is_wrong_answer for record in self.of(task)):
             return True
@@ -178,7 +178,7 @@ class Executor:
         make_worker: MakeWorker | None = None,
         early: Sequence[Worker] = (),
     ) -> None:
-        """``deadline`` is on time.monotonic; ``complete`` adds a point's limit before it is kept.
+        """``deadline`` is on time.monotonic; ``complete`` adds a limit to each point.
 
         ``describe`` words a point for the watcher.  ``early`` are workers for the host
         that were started while the machine was still looked at; the first pair that is
@@ -199,9 +199,9 @@ class Executor:
         self.done = 0
         self.total = 0
 
-    def take_up(self, records: Iterable[Record]) -> None:
+    def resume_from(self, records: Iterable[Record]) -> None:
         """Go on from the records of a run that was cut off: its attempts count."""
-        self._attempts.take_up(records)
+        self._attempts.resume_from(records)
 
     def _start_workers(
         self, target: Target, name: str, tasks: Sequence[Task]
@@ -211,7 +211,7 @@ class Executor:
         if target.torch_device == HOST and program == WORKER and self._early:
             early, self._early = self._early, ()
             return early
-        self._tell(f"starting workers for {name}", level="running")
+        self._emit(f"starting workers for {name}", level="running")
         stem = "".join(c if c.isalnum() else "-" for c in name.lower())
         return tuple(
             self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"), program)
@@ -220,13 +220,13 @@ class Executor:
 
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
-        if all(task.skip or self._attempts.is_settled(task) for task in block.tasks):
+        if all(task.skip or self._attempts.is_done(task) for task in block.tasks):
             for task in block.tasks:  # no worker is started for these
                 measured = self._attempts.has_value(task)
                 self._skip(task, _MEASURED if measured or not task.skip else task.skip)
             return
         end = min(time.monotonic() + seconds, self._deadline)
-        self._tell(block.name, level="stage")
+        self._emit(block.name, level="stage")
         with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
             pairs = [
                 [
@@ -266,7 +266,7 @@ class Executor:
                 for task in tasks:
                     self._skip(task, reason)
                 continue
-            self._tell(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
+            self._emit(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
             for number in range(tasks[0].spec.workers):
                 barrier = threading.Barrier(num_devices)
                 requests = [
@@ -280,11 +280,11 @@ class Executor:
                     requests,
                 )
                 for task, request, reply in zip(tasks, requests, replies, strict=True):
-                    self._keep_attempt(task, request, reply)
+                    self._append_attempt(task, request, reply)
             for task in tasks:
-                self._settle(task)
+                self._append_points(task)
 
-    def repeat_disturbed(self, tasks: Sequence[Task]) -> None:
+    def repeat_noisy(self, tasks: Sequence[Task]) -> None:
         """Measure disturbed points again in fresh workers, as long as the time allows."""
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in tasks if self._attempts.is_disturbed(task)]
@@ -300,7 +300,7 @@ class Executor:
         if self._deadline - time.monotonic() < start_time + self._cost(tasks[0]):
             return
         name = f"disturbed points on {target.label}, again"
-        self._tell(name, level="stage")
+        self._emit(name, level="stage")
         with ExitStack() as stack:
             workers = [stack.enter_context(w) for w in self._start_workers(target, name, tasks)]
             for task in tasks:
@@ -322,7 +322,7 @@ class Executor:
 
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
         """Why a task is not run, or None."""
-        if self._attempts.is_settled(task):
+        if self._attempts.is_done(task):
             return _MEASURED
         if task.skip is not None:
             return task.skip
@@ -340,16 +340,16 @@ class Executor:
     def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float) -> None:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
-        self._tell(label, level="running")
+        self._emit(label, level="running")
         for worker in workers[: task.spec.workers]:
             request = self._request(task, seconds)
             reply = self._within_budget(worker.run(request))
-            self._keep_attempt(task, request, reply)
+            self._append_attempt(task, request, reply)
             if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
                 break  # another worker would only say it again
-        self._settle(task)
+        self._append_points(task)
 
-    def _keep_attempt(self, task: Task, request: Request, reply: Reply) -> None:
+    def _append_attempt(self, task: Task, request: Request, reply: Reply) -> None:
         attempts = self._attempts.of(task)
         self._pace.learn(task, reply)
         record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
@@ -393,13 +393,13 @@ class Executor:
             return Reply(status=Status.SKIPPED, reason=why, duration=reply.duration)
         return reply
 
-    def _settle(self, task: Task) -> None:
+    def _append_points(self, task: Task) -> None:
         for number, point in enumerate(point_records(self._attempts.of(task))):
             noted = point.replace(conditions={**point.conditions, **task.notes})
-            kept = self._run.append(self._complete(noted))
+            record = self._run.append(self._complete(noted))
             if number == 0:
                 self.done += 1
-                self._tell(self._describe(kept), level="point")
+                self._emit(self._describe(record), level="point")
 
     def _skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         self.done += 1
@@ -408,11 +408,11 @@ class Executor:
             self._run.append(skipped_record(task.benchmark, task.case, subject, reason, status))
 
     def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
-        """A device did not come up; what an earlier sitting measured on it stands."""
+        """A device did not come up; what an earlier session measured on it stands."""
         for task in tasks:
             measured = self._attempts.has_value(task)
             self._skip(task, _MEASURED if measured else reason, Status.FAILED)
-        self._tell(reason, level="point")
+        self._emit(reason, level="point")
 
     def _subject(self, task: Task) -> Subject:
         return Subject(
@@ -434,7 +434,7 @@ class Executor:
                 self._last_tick = time.monotonic()
                 self._run.append_series("telemetry", noise.telemetry_row())
 
-    def _tell(self, text: str, *, level: str) -> None:
+    def _emit(self, text: str, *, level: str) -> None:
         left = max(self._deadline - time.monotonic(), 0.0)
         event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
         self._watch(event)

@@ -1,8 +1,8 @@
-"""Which shape a device multiplies fastest: drives the search through a worker, keeps every probe.
+"""Which shape a device multiplies fastest: drives the search through a worker, stores every probe.
 
 The search runs in one worker per device; each of its measurements leaves an
-attempt record whose conditions say ``search: true``, so that nobody takes it for
-a settled point.  The winner becomes an ordinary case, expected, measured in two
+attempt record whose conditions say ``search: true``, so that it is not taken for
+a point.  The winner becomes an ordinary case, expected, measured in two
 fresh workers and judged like any other; the conditions of its point say of how
 many shapes it is the peak.
 """
@@ -116,14 +116,14 @@ def _search(scene: Scene, prober: Prober, grid: Grid, seconds: float) -> Found |
 
 
 def _winner(scene: Scene, target: Target, dtype: str, grid: Grid, found: Found | None) -> Task:
-    if found is None:  # its reason is told by running the smallest shape as an ordinary case
+    if found is None:  # its reason is shown by running the smallest shape as an ordinary case
         return _task(target, dtype, _smallest(grid))
     task = _task(target, dtype, found.shape, found, grid)
-    scene.watch(Progress(text=_tell(scene, task, found)))
+    scene.watch(Progress(text=_text_of(scene, task, found)))
     return task
 
 
-def _tell(scene: Scene, task: Task, found: Found) -> str:
+def _text_of(scene: Scene, task: Task, found: Found) -> str:
     """``bf16 matmul: fastest of 1728 shapes is 256×1536×512 at 430 GFLOPS, 98 % of the claim``."""
     unit = BENCHMARK.metrics(task.case)[0].unit
     limit = limit_of(task, scene.claims)
@@ -219,10 +219,10 @@ class Prober:
             environment=self._scene.environment,
         )
         record = attempt_record(request, reply, subject, attempt=number)
-        kept = self._scene.run.append(
+        stored = self._scene.run.append(
             record.replace(conditions={**record.conditions, "search": True})
         )
-        if kept.is_wrong_answer:
+        if stored.is_wrong_answer:
             # That is a fault of the device, not of the shape: it is judged.
-            for point in point_records([kept]):
+            for point in point_records([stored]):
                 self._scene.run.append(point)

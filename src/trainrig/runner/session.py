@@ -194,9 +194,9 @@ class _Session:
         expected = self._expect(tasks, scene, earlier)
         executor = self._executor(environment, scene.claims, expected, early)
         executor.total = len(tasks)
-        executor.take_up(earlier)
+        executor.resume_from(earlier)
         self._run_blocks(executor, blocks)
-        executor.repeat_disturbed(tasks)
+        executor.repeat_noisy(tasks)
 
     def _scene(self, snapshot: Snapshot, environment: str, earlier: Sequence[Record]) -> Scene:
         """What is there to measure and what is claimed of it, written down first."""

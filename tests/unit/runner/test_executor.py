@@ -102,7 +102,7 @@ def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
     tasks = [task()]
     bench.executor.run_block(block(*tasks), 30.0)
     assert "disagree" in (bench.points()[0].disturbed or "")
-    bench.executor.repeat_disturbed(tasks)
+    bench.executor.repeat_noisy(tasks)
     assert len(bench.made) == 4
     final = bench.points()[-1]
     assert final.disturbed is None
@@ -113,14 +113,14 @@ def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
 def test_quiet_points_are_not_repeated(tmp_path):
     bench = Bench(tmp_path, by_flops)
     bench.executor.run_block(block(task()), 30.0)
-    bench.executor.repeat_disturbed([task()])
+    bench.executor.repeat_noisy([task()])
     assert len(bench.made) == 2
 
 
 def test_repeating_ends_when_the_machine_stays_busy(tmp_path):
     bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     bench.executor.run_block(block(task()), 30.0)
-    bench.executor.repeat_disturbed([task()])
+    bench.executor.repeat_noisy([task()])
     assert bench.points()[-1].disturbed == "busy"
     assert len(bench.made) == 6
 
@@ -147,7 +147,7 @@ def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
     first = Bench(tmp_path, by_flops)
     first.executor.run_block(block(task(256)), 30.0)
     second = Bench(tmp_path, by_flops)
-    second.executor.take_up(read_run(first.run.path).records)
+    second.executor.resume_from(read_run(first.run.path).records)
     second.executor.run_block(block(task(256), task(512)), 30.0)
     assert {request.case["m"] for _, request in second.asked} == {512}
 
@@ -156,7 +156,7 @@ def test_a_device_that_stays_down_takes_nothing_back(tmp_path):
     first = Bench(tmp_path, by_flops)
     first.executor.run_block(block(task(256)), 30.0)
     later = Bench(tmp_path, by_flops, worker=DeadWorker)
-    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.resume_from(read_run(first.run.path).records)
     later.executor.run_block(block(task(256), task(512)), 30.0)
     assert [(r.case["m"], r.status) for r in later.points()] == [(512, Status.FAILED)]
 
@@ -166,7 +166,7 @@ def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path, status):
     first = Bench(tmp_path, lambda *_: Reply(status=status, reason="then"))
     first.executor.run_block(block(task(256)), 30.0)
     later = Bench(tmp_path, by_flops)
-    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.resume_from(read_run(first.run.path).records)
     later.executor.run_block(block(task(256)), 30.0)
     assert [record.status for record in later.points()] == [Status.OK]
 
@@ -175,7 +175,7 @@ def test_a_wrong_answer_is_not_asked_again_until_it_is_right(tmp_path):
     first = Bench(tmp_path, lambda *_: Reply(status=Status.FAILED, reason="wrong answer: a row"))
     first.executor.run_block(block(task(256)), 30.0)
     later = Bench(tmp_path, by_flops)
-    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.resume_from(read_run(first.run.path).records)
     later.executor.run_block(block(task(256)), 30.0)
     assert later.asked == []
 
@@ -184,7 +184,7 @@ def test_a_resumed_run_measures_first_what_has_no_value(tmp_path):
     first = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     first.executor.run_block(block(task(256)), 30.0)
     later = Bench(tmp_path, by_flops)
-    later.executor.take_up(read_run(first.run.path).records)
+    later.executor.resume_from(read_run(first.run.path).records)
     later.executor.run_block(block(task(256), task(512)), 30.0)
     assert [request.case["m"] for _, request in later.asked] == [512, 512, 256, 256]
 
@@ -232,7 +232,7 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
     blocks = qualify_plan([HOST], budget)
     for one in blocks:
         bench.executor.run_block(one, (start + budget - clock.now) * one.share)
-    bench.executor.repeat_disturbed([t for one in blocks for t in one.tasks])
+    bench.executor.repeat_noisy([t for one in blocks for t in one.tasks])
     assert clock.now - start <= 1.1 * budget
 
 

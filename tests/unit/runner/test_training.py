@@ -418,7 +418,7 @@ def test_a_resumed_run_does_not_forget_a_step_for_a_small_budget(
         executor().run_block(block, 50.0)
         before = read_run(run.path).records
         again = executor()
-        again.take_up(before)
+        again.resume_from(before)
         left_out = replace(task, skip="left out of budgets below one minute")
         again.run_block(replace(block, tasks=(left_out,)), 50.0)
         assert read_run(run.path).records == before
