@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from trainrig.cli.verb import (
@@ -12,136 +11,75 @@ from trainrig.cli.verb import (
     complete_runs,
     completes_layout,
     option,
+    rows,
 )
 
-_model = partial(option, group="Model and numerics")
-_machine = partial(option, group="Machine")
-_layout = partial(option, group="Layout")
+_words = completes_layout
 
-WHAT = (
-    _model(
-        "--model",
-        metavar="NAME",
-        shell_complete=complete_model,
-        help="A name, gpt2:num_layers=4,hidden=256, or a config.json.",
+WHAT = rows(
+    "Model and numerics",
+    ("--model", complete_model, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
+    ("--seq-len", int, "the model's, at most 4096", "Tokens of a sample."),
+    (
+        *("--precision", _words("PRECISIONS"), "bf16, or what the chip has"),
+        "bf16, fp16, fp32, tf32 or fp8.",
     ),
-    _model(
-        "--seq-len",
-        type=int,
-        default_text="the model's, at most 4096",
-        help="Tokens of a sample.",
+    (
+        *("--kernels", _words("KERNELS"), "flash where the chip can"),
+        "eager, fused, flash, flash+fused or compiled.",
     ),
-    _model(
-        "--precision",
-        shell_complete=completes_layout("PRECISIONS"),
-        default_text="bf16, or what the chip has",
-        help="bf16, fp16, fp32, tf32 or fp8.",
+    (
+        *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
+        "adamw-fused, adamw, adamw-8bit, sgd or adafactor.",
     ),
-    _model(
-        "--kernels",
-        shell_complete=completes_layout("KERNELS"),
-        default_text="flash where the chip can",
-        help="eager, fused, flash, flash+fused or compiled.",
-    ),
-    _model(
-        "--optimizer",
-        shell_complete=completes_layout("OPTIMIZERS"),
-        default_text="adamw-fused",
-        help="adamw-fused, adamw, adamw-8bit, sgd or adafactor.",
-    ),
-    _model(
-        "--recompute",
-        shell_complete=completes_layout("RECOMPUTE"),
-        default_text="none",
-        help="Activation recomputation: none, selective or full.",
-    ),
-    _model(
-        "--offload",
-        shell_complete=completes_layout("OFFLOAD"),
-        default_text="none",
-        help="Where the optimizer lives: none (on the GPU), host or disk.",
-    ),
-    _model(
-        "--lora-rank",
-        type=int,
-        default_text="0, all weights are trained",
-        help="Train adapters of this rank alone.",
-    ),
+    ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
+    ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
+    ("--lora-rank", int, "0, all weights are trained", "Train adapters of this rank alone."),
 )
 WHERE = (
-    _machine(
-        "--on",
-        metavar="CHIP",
-        shell_complete=complete_chip,
-        help='A chip of the catalog: "RTX 3090 Ti".',
-    ),
-    _machine(
+    *rows("Machine", ("--on", complete_chip, "", 'A chip of the catalog: "RTX 3090 Ti".')),
+    option(
         "--rates",
         metavar="RUN",
         type=PATH,
+        group="Machine",
         shell_complete=complete_runs,
         help="Take the rates that this run measured, not the catalog's.",
     ),
-    _machine("--gpus", type=int, default_text="tp × pp", help="Number of GPUs."),
-    _machine("--gpus-per-node", type=int, default_text="8, or all of fewer", help="GPUs a node."),
-    _machine("--link", default_text="the chip's own", help="Link inside a node: nvlink or pcie."),
-    _machine(
-        "--fabric-gbps",
-        type=float,
-        default_text="the usual one for the chip",
-        help="Network of a node, in Gb/s.",
-    ),
-    _machine(
-        "--p2p/--no-p2p",
-        default=None,
-        default_text="as the chip can",
-        help="Whether one GPU reads another's memory over PCIe.",
+    *rows(
+        "Machine",
+        ("--gpus", int, "tp × pp", "Number of GPUs."),
+        ("--gpus-per-node", int, "8, or all of fewer", "GPUs a node."),
+        ("--link", "LINK", "the chip's own", "Link inside a node: nvlink or pcie."),
+        ("--fabric-gbps", float, "the usual one for the chip", "Network of a node, in Gb/s."),
+        ("--p2p/--no-p2p", None, "as the chip can", "One GPU reads another's memory over PCIe."),
     ),
 )
-FRAMEWORK = (
-    _layout(
-        "--framework",
-        shell_complete=completes_layout("FRAMEWORKS"),
-        default_text="by the layout",
-        help="native, huggingface, deepspeed, megatron or torchtitan.",
+FRAMEWORK = rows(
+    "Layout",
+    (
+        *("--framework", _words("FRAMEWORKS"), "by the layout"),
+        "native, huggingface, deepspeed, megatron or torchtitan.",
     ),
-    _layout(
-        "--parallel",
-        shell_complete=completes_layout("PARALLEL"),
-        default_text="as --zero says",
-        help="Wrapper of data-parallel ranks: ddp or fsdp.",
+    (
+        *("--parallel", _words("PARALLEL"), "as --zero says"),
+        "Wrapper of data-parallel ranks: ddp or fsdp.",
     ),
 )
-HOW = (
-    _layout("--batch-size", type=int, default_text="1", help="Samples of a micro-batch on a rank."),
-    _layout("--grad-accum", type=int, default_text="1", help="Micro-batches of a step."),
-    _layout("--tp", type=int, default_text="1", help="Tensor parallel: GPUs that share a matrix."),
-    _layout("--pp", type=int, default_text="1", help="Pipeline parallel: stages of layers."),
-    _layout("--interleave", type=int, default_text="1", help="Groups of layers on each stage."),
-    _layout(
-        "--schedule",
-        shell_complete=completes_layout("SCHEDULES"),
-        default_text="1f1b",
-        help="Pipeline schedule: 1f1b or gpipe.",
+HOW = rows(
+    "Layout",
+    ("--batch-size", int, "1", "Samples of a micro-batch on a rank."),
+    ("--grad-accum", int, "1", "Micro-batches of a step."),
+    ("--tp", int, "1", "Tensor parallel: GPUs that share a matrix."),
+    ("--pp", int, "1", "Pipeline parallel: stages of layers."),
+    ("--interleave", int, "1", "Groups of layers on each stage."),
+    ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: 1f1b or gpipe."),
+    (
+        *("--zero", int, "0; 3 with --parallel fsdp"),
+        "Shard over data parallel: 1 optimizer, 2 and gradients, 3 and weights.",
     ),
-    _layout(
-        "--zero",
-        type=int,
-        default_text="0; 3 with --parallel fsdp",
-        help="Shard over data parallel: 1 optimizer, 2 and gradients, 3 and weights.",
-    ),
-    _layout(
-        "--shard-size",
-        type=int,
-        default_text="all data-parallel ranks",
-        help="Ranks that share one copy of what is sharded.",
-    ),
-    _layout(
-        "--sequence-parallel",
-        is_flag=True,
-        default=None,
-        help="With --tp: split norms and dropout along the sequence.",
-    ),
+    ("--shard-size", int, "all data-parallel ranks", "Ranks that share a copy of what is sharded."),
+    ("--sequence-parallel", None, "", "With --tp: split norms and dropout along the sequence."),
 )
 LATER = (
     option("--expert-parallel", "--ep", type=int, hidden=True, help="Not available yet."),

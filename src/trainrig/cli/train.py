@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,126 +10,112 @@ import click
 from trainrig.cli.verb import (
     OUT,
     PATH,
+    Completer,
     complete_model,
     complete_runs,
+    completes,
+    completes_layout,
     json_option,
     option,
+    options,
+    rows,
     verb,
 )
 
-_what = partial(option, group="What is trained")
-_layout = partial(option, group="Devices and layout")
-_file = partial(option, group="A file of experiments")
+_words = completes_layout
+
+
+def _of(*words: str) -> Completer:
+    return completes(lambda: words)
+
+
+_OPTIONS = (
+    rows(
+        "What is trained",
+        (
+            *("--model", complete_model, "gpt2-small-cpu"),
+            "A name, gpt2:num_layers=4,hidden=256, or a config.json.",
+        ),
+        (
+            *("--data", PATH, "Python's standard library, prepared once"),
+            "A folder that trainrig data prepared.",
+        ),
+        ("--batch-size", "N|auto", "8", "Samples of a micro-batch; auto: the largest that fits."),
+        ("--seq-len", int, "256", "Tokens of a sample."),
+        ("--steps", int, "20", "Updates of the weights."),
+        ("--tokens", float, "", "Total training tokens, instead of --steps."),
+        ("--grad-accum", int, "1", "Micro-batches of a step."),
+        ("--precision", _of("bf16", "fp32", "fp16"), "bf16", "bf16, fp32 or fp16."),
+        (
+            *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
+            "adamw-fused, adamw, adamw-8bit or sgd.",
+        ),
+        ("--lr", float, "0.001", "The highest learning rate."),
+        ("--seed", int, "0", "Random seed: first weights, order of the data."),
+        ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
+        (
+            *("--attention", "WORD", "auto"),
+            "sdpa (torch's), tiles (ours, short sequences on a CPU), plain, or auto: the fastest.",
+        ),
+    ),
+    (
+        option(
+            "--compile",
+            "compiled",
+            is_flag=True,
+            group="What is trained",
+            help="Compile each block with torch.compile.",
+        ),
+    ),
+    rows(
+        "Devices and layout",
+        ("--framework", _of("native", "huggingface"), "native", "native or huggingface."),
+        (
+            *("--parallel", _words("PARALLEL"), "as --zero says"),
+            "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
+        ),
+        (
+            *("--python", PATH, "TRAINRIG_HUGGINGFACE_PYTHON, or this one"),
+            "The interpreter of another framework.",
+        ),
+        ("--device", "DEVICE", "a GPU where there is one", "cpu, cuda or cuda:1."),
+        ("--devices", "N,N", "the first ones", "GPUs of the ranks, by the driver's numbers."),
+        ("--nproc", int, "1", "Processes started here, a device each."),
+        (
+            *("--zero", int, "0"),
+            "Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights.",
+        ),
+        ("--shard-size", int, "all ranks", "Ranks that share a copy of what is sharded."),
+        (
+            *("--offload", _of("none", "host"), "none"),
+            "Where sharded weights and optimizer states live: none (on the GPU) or host.",
+        ),
+        (
+            *("--p2p/--no-p2p", None, "on where the GPUs can"),
+            "GPUs copy to each other directly.",
+        ),
+    ),
+    rows(
+        "A file of experiments",
+        ("--only", "TEXT", "", "Run only experiments whose name contains TEXT."),
+        ("--rounds", int, "1", "Repeat each, interleaved; 3 or more for a verdict."),
+        ("--scale", "tiny", "", "Train the models' families at a size that takes seconds."),
+        ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+    ),
+    (
+        option(
+            "--dry-run",
+            is_flag=True,
+            group="A file of experiments",
+            help="Show the resolved experiments; start and write nothing.",
+        ),
+    ),
+)
 
 
 @verb("Train a model, or a file of experiments; where each step's time goes.")
 @click.argument("file", required=False, type=PATH)
-@_what(
-    "--model",
-    metavar="NAME",
-    shell_complete=complete_model,
-    default_text="gpt2-small-cpu",
-    help="A name, gpt2:num_layers=4,hidden=256, or a config.json.",
-)
-@_what(
-    "--data",
-    type=PATH,
-    metavar="DIR",
-    default_text="Python's standard library, prepared once",
-    help="A folder that trainrig data prepared.",
-)
-@_what(
-    "--batch-size",
-    metavar="N|auto",
-    default_text="8",
-    help="Samples of a micro-batch; auto: the largest that fits.",
-)
-@_what("--seq-len", type=int, default_text="256", help="Tokens of a sample.")
-@_what("--steps", type=int, default_text="20", help="Updates of the weights.")
-@_what("--tokens", type=float, metavar="N", help="Total training tokens, instead of --steps.")
-@_what("--grad-accum", type=int, default_text="1", help="Micro-batches of a step.")
-@_what("--precision", default_text="bf16", help="bf16, fp32 or fp16.")
-@_what(
-    "--optimizer",
-    default_text="adamw-fused",
-    help="adamw-fused, adamw, adamw-8bit or sgd.",
-)
-@_what("--lr", type=float, default_text="0.001", help="The highest learning rate.")
-@_what("--seed", type=int, default_text="0", help="Random seed: first weights, order of the data.")
-@_what(
-    "--recompute",
-    default_text="none",
-    help="Activation recomputation: none, selective or full.",
-)
-@_what(
-    "--attention",
-    default_text="auto",
-    help="sdpa (torch's), tiles (ours, short sequences on a CPU), plain, or auto: the fastest.",
-)
-@_what("--compile", "compiled", is_flag=True, help="Compile each block with torch.compile.")
-@_layout("--framework", default_text="native", help="native or huggingface.")
-@_layout(
-    "--parallel",
-    default_text="as --zero says",
-    help="Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
-)
-@_layout(
-    "--python",
-    type=PATH,
-    default_text="TRAINRIG_HUGGINGFACE_PYTHON, or this one",
-    help="The interpreter of another framework.",
-)
-@_layout("--device", default_text="a GPU where there is one", help="cpu, cuda or cuda:1.")
-@_layout(
-    "--devices",
-    metavar="N,N",
-    default_text="the first ones",
-    help="GPUs of the ranks, by the driver's numbers.",
-)
-@_layout("--nproc", type=int, default_text="1", help="Processes started here, a device each.")
-@_layout(
-    "--zero",
-    type=int,
-    default_text="0",
-    help="Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights.",
-)
-@_layout(
-    "--shard-size",
-    type=int,
-    default_text="all ranks",
-    help="Ranks that share one copy of what is sharded.",
-)
-@_layout(
-    "--offload",
-    default_text="none",
-    help="Where sharded weights and optimizer states live: none (on the GPU) or host.",
-)
-@_layout(
-    "--p2p/--no-p2p",
-    default=None,
-    default_text="on where the GPUs can",
-    help="Whether GPUs copy to each other directly.",
-)
-@_file("--only", metavar="TEXT", help="Run only experiments whose name contains TEXT.")
-@_file(
-    "--rounds",
-    type=int,
-    metavar="N",
-    default_text="1",
-    help="Repeat each experiment N times, interleaved; 3 or more for a verdict.",
-)
-@_file("--scale", metavar="tiny", help="Train the models' families at a size that takes seconds.")
-@_file(
-    "--timeout",
-    metavar="TIME",
-    default_text="10m",
-    help="Give up when no rank has moved for this long.",
-)
-@_file(
-    "--dry-run",
-    is_flag=True,
-    help="Check everything, show the resolved experiments, and start and write nothing.",
-)
+@options(*_OPTIONS)
 @OUT
 @option(
     "--resume",

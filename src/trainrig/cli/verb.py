@@ -90,6 +90,27 @@ def option(*names: str, help: str, default_text: str = "", **settings: Any) -> D
     return click.option(*names, cls=Option, help=help, **settings)
 
 
+def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...]:
+    """Options of one group as rows: name, what it takes, ``default_text``, help.
+
+    It takes a number (int, float), a path (PATH), a word that a `Completer` completes, or any text
+    (how help calls it); a name with a slash is a switch, and None stands for a flag.
+    """
+    decorators = []
+    for name, takes, default_text, text in listed:
+        settings: dict[str, Any] = {"group": group, "default_text": default_text, "help": text}
+        if takes is None:
+            settings |= {"is_flag": True, "default": None}
+        elif isinstance(takes, str):
+            settings["metavar"] = takes
+        elif takes in (int, float) or isinstance(takes, click.ParamType):
+            settings["type"] = takes
+        else:
+            settings["shell_complete"] = takes
+        decorators.append(option(name, **settings))
+    return tuple(decorators)
+
+
 def options(*groups: tuple[Decorator, ...]) -> Decorator:
     """All options of some groups, in their order."""
 
