@@ -191,6 +191,9 @@ def _chip(said: Asked, device: str | None) -> Chip | None:
 def _with_words(said: Asked, site: Site, shape: ModelShape) -> Layout:
     """A layout of nothing but words, lengths and their defaults."""
     words = {name: said[name] for name in _SAID if name in said}
+    if words.get("parallel") == "dataparallel":
+        what = "torch.nn.DataParallel's scattering and gathering is not modelled"
+        raise UsageError(what, "--parallel ddp; trainrig train measures DataParallel")
     words.setdefault("precision", _precision(site.chip))
     _check_precision(site.chip, words["precision"])
     flash = has_flash(site.chip, words["precision"])

@@ -77,6 +77,7 @@ REFUSED = [
     (TWO | {"precision": "bf61"}, "unknown precision 'bf61'", "bf16"),
     (TWO | {"recompute": "selectiv"}, "unknown recompute 'selectiv'", "selective"),
     (TWO | {"kernels": "flush"}, "unknown kernels 'flush'", "flash"),
+    (TWO | {"parallel": "dataparallel"}, "is not modelled", "--parallel ddp"),
     (TWO | {"framework": "megatrn"}, "unknown framework 'megatrn'", "megatron"),
     (TWO | {"optimizer": "adam"}, "unknown optimizer 'adam'", "adamw"),
     (TWO | {"schedule": "zigzag", "pp": 2}, "unknown schedule 'zigzag'", "1f1b"),
