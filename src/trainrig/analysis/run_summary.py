@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, at_path, is_published, rows
-from trainrig.analysis.training_results import fault
+from trainrig.analysis.training_results import fault, readable
 from trainrig.analysis.waterfall import LargestGap, Waterfall, build_waterfalls, largest_gap
 from trainrig.benchmarks.spec import Role
 from trainrig.record import Finding
@@ -39,11 +39,14 @@ def summarise(view: RunView) -> RunSummary:
     """Look at one run from every side."""
     waterfalls = build_waterfalls(view)
     word, reason = verdict_of(view)
+    sentence = gap_sentence(largest_gap(waterfalls), waterfalls)
+    if not waterfalls and readable(view):
+        sentence = "Trainings are compared with each other, not with a ceiling."
     return RunSummary(
         run=view.name,
         verdict=word,
         reason=reason,
-        largest_gap=gap_sentence(largest_gap(waterfalls), waterfalls),
+        largest_gap=sentence,
         findings=view.verdict.findings if view.verdict else (),
         patterns=find_patterns(view),
         missing=missing(view),

@@ -25,12 +25,21 @@ def view_of(run: RunData) -> RunView:
         name=run.name,
         config=run.config,
         machine=run.machine,
-        records=run.records,
+        records=tuple(map(_with_todays_names, run.records)),
         series=run.series,
         verdict=run.verdict,
         problems=run.problems,
         baselines=published_baselines(),
     )
+
+
+def _with_todays_names(record: Record) -> Record:
+    """A record of before batch_size and seq_len were called so."""
+    if not {"batch", "seq"} & record.case.keys():
+        return record
+    names = {"batch": "batch_size", "seq": "seq_len"}
+    case = {names.get(name, name): value for name, value in record.case.items()}
+    return record.replace(case=case)
 
 
 def judged_view(run: RunData) -> RunView:

@@ -19,6 +19,7 @@ from trainrig.analysis.time_loss import (
     attribute,
 )
 from trainrig.analysis.waterfall import Gap, Level, build_waterfalls
+from trainrig.benchmarks.spec import Role, benchmarks
 from trainrig.record import Record
 from trainrig.workload import Op, total_flops
 
@@ -347,3 +348,17 @@ def test_an_unknown_model_has_no_operations() -> None:
     ):
         assert count_layer(rate_point("layer", {**LAYER, **wrong}, 1.0)) is None, wrong
     assert count_step(rate_point("step", {**MODEL, "grad_accum": 0}, 1.0)) is None
+
+
+def test_a_training_on_several_gpus_is_the_last_level() -> None:
+    """Its rate is per device, on the first GPU's waterfall."""
+    name = next(spec.name for spec in benchmarks() if spec.role is Role.STEP)
+    one = point(name, MODEL, 60e12, metric="flop_rate", unit="FLOP/s")
+    two = one.replace(id="two", device_count=2, value=50e12, case={**MODEL, "nproc": 2})
+    best = point("matmul", matmul_case("bf16", 8192), 90e12)
+    view = RunView(name="run", records=(claimed("bf16", PEAK), best, one, two))
+    (found,) = build_waterfalls(view)
+    last, before = found.levels[-1], found.levels[-2]
+    assert (before.name, last.name) == ("Training step", "Training step, all GPUs")
+    assert last.gap is not None
+    assert last.gap.amount == pytest.approx(-10e12)
