@@ -236,33 +236,18 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
 
 def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
     """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
-
-    def interval(row: dict[str, Any], name: str, words: Any) -> str:
-        return " to ".join(map(words, row["interval"][name]))
-
-    columns = (
-        Column("row"),
-        Column("step"),
-        Column("80 % interval"),
-        Column("memory a GPU"),
-        Column("80 % interval"),
-        Column("reason", "words"),
-    )
-    cells = [
-        (
-            str(row["row"]),
-            format_time(row["step_time_s"]),
-            interval(row, "step_time_s", format_time),
-            format_memory(row["memory_bytes_per_gpu"]),
-            interval(row, "memory_bytes_per_gpu", format_memory),
-            "",
-        )
-        if row["reason"] is None
-        else (str(row["row"]), "", "", "", "", str(row["reason"]))
-        for row in rows
-    ]
-    empty = (Paragraph("The table is empty."),)
-    blocks = (Table(columns, tuple(cells)),) if cells else empty
+    fields = (("step_time_s", format_time), ("memory_bytes_per_gpu", format_memory))
+    lines: list[Line] = []
+    for row in rows:
+        cells = [str(row["row"])]
+        for name, words in fields:
+            known = row["reason"] is None
+            cells.append(words(row[name]) if known else "")
+            cells.append(" to ".join(map(words, row["interval"][name])) if known else "")
+        lines.append(Line(tuple(cells), note=row["reason"] or ""))
+    heads = ("row", "step", "80 % interval", "memory a GPU", "80 % interval")
+    table = Table(tuple(map(Column, heads)), tuple(lines))
+    blocks: tuple[Block, ...] = (table,) if lines else (Paragraph("The table is empty."),)
     return Document(title="predictions", blocks=blocks)
 
 
