@@ -30,7 +30,7 @@ from trainrig.machine import inspect
 from trainrig.record import Case, Record, case_label
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, Task, qualify_plan
-from trainrig.runner.progress import nobody
+from trainrig.runner.progress import null_progress
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.store import create_run
 from trainrig.units import format_time
@@ -120,7 +120,7 @@ class Race:
                 run,
                 environment="benchmark",
                 deadline=time.monotonic() + _LONG,
-                watch=nobody,
+                watch=null_progress,
                 describe=self._met,
                 complete=lambda point: point,
             )

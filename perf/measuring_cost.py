@@ -162,7 +162,7 @@ def _timed(engine: Engine, watch: Stopwatch[Any], tell: Callable[[Row], None]) -
     if isinstance(watch, Unmeasured):
         engine._pending.clear()
     else:
-        engine.settle(tell)
+        engine.drain(tell)
     return time.perf_counter() - start
 
 

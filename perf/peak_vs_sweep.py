@@ -23,7 +23,7 @@ from trainrig.machine import inspect
 from trainrig.measure.matmul_search import Found, Grid, Shape, find_peak
 from trainrig.process.worker import Worker
 from trainrig.runner.matmul_search import Prober, usual_grid
-from trainrig.runner.progress import nobody
+from trainrig.runner.progress import null_progress
 from trainrig.runner.session import Scene
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.store import RunWriter, create_run
@@ -132,7 +132,7 @@ def start(run: RunWriter, arguments: argparse.Namespace) -> Race:
         environment="benchmark",
         claims=(),
         deadline=time.monotonic() + _LONG,
-        watch=nobody,
+        watch=null_progress,
     )
     print(f"{dtype} matmul on {target.label}")
     grid = usual_grid(target, dtype, _sizes(arguments.sizes, target, arguments.quick))

@@ -11,7 +11,7 @@ from trainrig.analysis.judge_training import verdict_of
 from trainrig.analysis.trained import Trained
 from trainrig.errors import NeedsGpuError, UsageError
 from trainrig.record import Outcome, Status
-from trainrig.runner.train_prepare import asked_for, at_full_scale, lacks
+from trainrig.runner.train_prepare import at_full_scale, lacks, requested_experiments
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import read_file
 from trainrig.train.engines import Site
@@ -77,21 +77,21 @@ def test_a_run_is_complete_without_what_only_gpus_have() -> None:
 
 
 def test_some_of_a_file_are_chosen_by_name() -> None:
-    chosen = asked_for(FILE, {"scale": "tiny", "only": "gpt-2, acc"})
+    chosen = requested_experiments(FILE, {"scale": "tiny", "only": "gpt-2, acc"})
     assert [own.name for own in chosen] == [
         "GPT-2, accumulation",
         "GPT-2, accumulation without P2P",
     ]
     with pytest.raises(UsageError, match="'T5'") as caught:
-        asked_for(FILE, {"only": "T5"})
+        requested_experiments(FILE, {"only": "T5"})
     assert caught.value.hint is not None and "BERT, fp32" in caught.value.hint
     with pytest.raises(UsageError, match="--only"):
-        asked_for(None, {"model": "gpt2", "only": "a"})
+        requested_experiments(None, {"model": "gpt2", "only": "a"})
 
 
 def test_published_figures_are_those_of_the_full_scale() -> None:
     keys = {"scale": "tiny", "only": "BERT", "device": "cpu"}
-    small, full = asked_for(FILE, keys), at_full_scale(FILE, keys)
+    small, full = requested_experiments(FILE, keys), at_full_scale(FILE, keys)
     assert [own.name for own in small] == [own.name for own in full]
     assert {own.model for own in full} == {"bert-large"} and full[0].seq_len == 512
     assert at_full_scale(None, keys) == ()
@@ -100,4 +100,7 @@ def test_published_figures_are_those_of_the_full_scale() -> None:
 def test_what_is_wrong_at_full_scale_alone_does_not_stop_a_tiny_run(tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text('model = "gpt2"\nseq_len = 4096\n[tiny]\nseq_len = 64\n')
-    assert asked_for(path, {"scale": "tiny"}) and at_full_scale(path, {"scale": "tiny"}) == ()
+    assert (
+        requested_experiments(path, {"scale": "tiny"})
+        and at_full_scale(path, {"scale": "tiny"}) == ()
+    )

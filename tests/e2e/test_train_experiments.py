@@ -20,12 +20,12 @@ from trainrig.process.supervisor import STALL_TIMEOUT
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.training_report import training_document
 from trainrig.runner.batch_size import state_bytes
-from trainrig.runner.train_prepare import asked_for, stall_timeout_of
+from trainrig.runner.train_prepare import requested_experiments, stall_timeout_of
 from trainrig.runner.train_records import slug_of, summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import KEYS, LATER, experiment_of, read_file, tiny
 from trainrig.train.engines import ENGINES, Result, Site, check_site
-from trainrig.train.layout_check import asked_of, check_layout, differences, found_of
+from trainrig.train.layout_check import check_layout, differences, observed_layout, requested_layout
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
 from trainrig.workload import find, model_flops, parameters
 
@@ -185,13 +185,15 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
 
 def test_the_command_line_beside_a_file_changes_little(tmp_path: Path) -> None:
     path = write(tmp_path, 'model = "gpt2"\n')
-    (found,) = asked_for(path, {"steps": 3, "scale": None})
+    (found,) = requested_experiments(path, {"steps": 3, "scale": None})
     assert found.steps == 3
     with pytest.raises(UsageError, match="--zero beside a file"):
-        asked_for(path, {"zero": 3})
-    (found,) = asked_for(path, {"tokens": 4096.0})
+        requested_experiments(path, {"zero": 3})
+    (found,) = requested_experiments(path, {"tokens": 4096.0})
     assert found.steps == 2  # of 8 samples of 256
-    (found,) = asked_for(None, {"model": "gpt2", "scale": "tiny", "nproc": 2, "zero": None})
+    (found,) = requested_experiments(
+        None, {"model": "gpt2", "scale": "tiny", "nproc": 2, "zero": None}
+    )
     assert (found.name, found.nproc, found.zero) == ("native", 2, 0)
 
 
@@ -271,10 +273,10 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 def test_sharding_that_was_silently_left_out_is_seen() -> None:
     """Seen with transformers 5.23 and accelerate 1.15 on the CPU: FSDP was asked for, DDP ran."""
-    asked = asked_of(
+    asked = requested_layout(
         Experiment.of(framework="huggingface", nproc=2, zero=3, batch_size=4, precision="fp32")
     )
-    assert differences(asked, found_of(WHOLE)) == [
+    assert differences(asked, observed_layout(WHOLE)) == [
         "zero: asked 3, found 0 (DistributedDataParallel)",
         "shard_ranks: asked 2, found 1 (DistributedDataParallel)",
     ]
@@ -292,7 +294,7 @@ def test_sharding_that_was_silently_left_out_is_seen() -> None:
     ],
 )
 def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: int) -> None:
-    assert found_of({**WHOLE, **facts})["zero"] == zero
+    assert observed_layout({**WHOLE, **facts})["zero"] == zero
 
 
 @pytest.mark.parametrize(
@@ -314,9 +316,9 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
     ],
 )
 def test_a_difference_is_told_with_both_values(facts: dict[str, Any], word: str) -> None:
-    asked = asked_of(Experiment.of(nproc=2, batch_size=4, precision="fp32"))
-    assert differences(asked, found_of(WHOLE)) == []
-    (said,) = differences(asked, found_of({**WHOLE, **facts}))
+    asked = requested_layout(Experiment.of(nproc=2, batch_size=4, precision="fp32"))
+    assert differences(asked, observed_layout(WHOLE)) == []
+    (said,) = differences(asked, observed_layout({**WHOLE, **facts}))
     assert said.startswith(word)
 
 

@@ -31,7 +31,7 @@ from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, from_dict
 from trainrig.train.config_file import experiment_of, tiny
 from trainrig.train.engines import ENGINES, Job, Result
-from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.parity import disagreement, reference_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,7 +211,7 @@ def test_hugging_face_trains_what_one_process_of_ours_does(
     ended, theirs = train(own, tmp_path / "theirs")
     assert ended.status is Status.OK, ended.reason
     assert theirs.facts is not None and theirs.probe is not None
-    assert differences(asked_of(own), found_of(theirs.facts)) == []
+    assert differences(requested_layout(own), observed_layout(theirs.facts)) == []
     _, ours = train(reference_of(own).replace(steps=1), tmp_path / "ours")
     assert ours.probe is not None
     assert disagreement(theirs.probe, ours.probe, "fp32") is None
@@ -245,7 +245,7 @@ def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path:
     ended, theirs = train(own, tmp_path)
     if ended.status is Status.OK:
         assert theirs.facts is not None
-        said = differences(asked_of(own), found_of(theirs.facts))
+        said = differences(requested_layout(own), observed_layout(theirs.facts))
         assert said[0].startswith("zero: asked 3, found 0 (DistributedDataParallel)")
     else:
         assert theirs.rows == ()
@@ -257,7 +257,7 @@ def test_hybrid_sharding_on_four_ranks(data: str, tmp_path: Path) -> None:
     ended, hybrid = train(own, tmp_path / "hybrid")
     assert ended.status is Status.OK, ended.reason
     assert hybrid.facts is not None and hybrid.probe is not None
-    assert differences(asked_of(own), found_of(hybrid.facts)) == []
+    assert differences(requested_layout(own), observed_layout(hybrid.facts)) == []
     _, alone = train(reference_of(own).replace(steps=1), tmp_path / "alone")
     assert alone.probe is not None
     assert disagreement(hybrid.probe, alone.probe, "fp32") is None

@@ -317,7 +317,7 @@ def test_no_compiler_is_said_before_a_run_is_made(
 
 
 def test_an_unknown_device_leaves_no_run(data: Path, tmp_path: Path) -> None:
-    (asked,) = train_prepare.asked_for(None, {"device": "cuda:77", "data": str(data)})
+    (asked,) = train_prepare.requested_experiments(None, {"device": "cuda:77", "data": str(data)})
     assert (asked.device, asked.devices) == ("cuda", "77")
     with pytest.raises(UnavailableError, match="GPU"):
         run(asked, tmp_path)

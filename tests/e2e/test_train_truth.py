@@ -22,7 +22,7 @@ from trainrig.runner.train_records import summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
 from trainrig.train.engines import ENGINES, Peer, Result
-from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.native import loop
 from trainrig.train.native.device_batches import split
 from trainrig.train.native.layout_observed import first_step
@@ -202,7 +202,7 @@ FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
-    own = asked_of(Experiment.of(nproc=2))
+    own = requested_layout(Experiment.of(nproc=2))
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(Peer(rank=1, facts=FACTS),))) == []
     other = Peer(rank=1, facts=FACTS | {"micro_tokens": 1024})
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(other,))) == [
@@ -218,8 +218,8 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
 
 def test_the_ranks_that_share_one_copy_are_counted_by_what_each_holds() -> None:
     hybrid = FACTS | {"ranks": 8, "states": 250, "gradients": 250}
-    assert found_of(hybrid)["shard_ranks"] == 4
-    assert found_of(FACTS)["shard_ranks"] == 1
+    assert observed_layout(hybrid)["shard_ranks"] == 4
+    assert observed_layout(FACTS)["shard_ranks"] == 1
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_the_ranks_that_share_one_copy_are_counted_by_what_each_holds() -> None:
     ],
 )
 def test_ranks_that_sum_no_gradients_train_alone(facts: dict[str, Any], ranks: int) -> None:
-    assert found_of(FACTS | facts)["ranks"] == ranks
+    assert observed_layout(FACTS | facts)["ranks"] == ranks
 
 
 # ---- lies to one process
@@ -249,7 +249,10 @@ def found_in(own: Experiment, **lie: Any) -> list[str]:
         trained.experiment = own  # whoever repeats the request believes the lie
         facts = first_step(trained, None)
     torch.set_num_threads(before)
-    return [said.rpartition(" (")[0] for said in differences(asked_of(own), found_of(facts))]
+    return [
+        said.rpartition(" (")[0]
+        for said in differences(requested_layout(own), observed_layout(facts))
+    ]
 
 
 OWN = Experiment.of(model="gpt2", batch_size=2, grad_accum=2, seq_len=16, warmup=0, device="cpu")

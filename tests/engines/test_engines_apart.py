@@ -24,7 +24,7 @@ from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job, Result
-from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.parity import Probe, disagreement, reference_of
 
 smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
@@ -164,7 +164,7 @@ def test_torchrun_starts_the_same_ranks(data: str, tmp_path: Path) -> None:
     assert len(theirs.rows) == own.steps
     assert [row["loss"] for row in theirs.rows] == [row["loss"] for row in ours.rows]
     assert probe_of(theirs) == probe_of(ours)
-    assert differences(asked_of(own), found_of(facts_of(theirs))) == []
+    assert differences(requested_layout(own), observed_layout(facts_of(theirs))) == []
 
 
 @smoke
@@ -196,7 +196,7 @@ def test_compiled_ranks_train_what_one_process_does_uncompiled(
         pytest.skip("needs a compiler")
     own = experiment(data, precision=precision, compile=True, **changes)
     compiled = train(own, tmp_path / "compiled")
-    assert differences(asked_of(own), found_of(facts_of(compiled))) == []
+    assert differences(requested_layout(own), observed_layout(facts_of(compiled))) == []
     assert facts_of(compiled)["compiled"]
     alone = train(reference_of(own).replace(steps=1), tmp_path / "alone")
     assert not facts_of(alone)["compiled"]

@@ -16,7 +16,7 @@ from trainrig.record import Limit, Record, Status
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.train.config import Experiment
 from trainrig.train.engines import WARM_UP, Result
-from trainrig.train.layout_check import Layout, asked_of, differences, found_of
+from trainrig.train.layout_check import Layout, differences, observed_layout, requested_layout
 from trainrig.units import ranges
 from trainrig.workload import find, hardware_flops, model_flops
 from trainrig.workload.span_corruption import written_tokens
@@ -81,12 +81,12 @@ class Trained:
     @property
     def requested(self) -> Layout:
         """The layout that was asked for."""
-        return asked_of(self.experiment)
+        return requested_layout(self.experiment)
 
     @property
     def found(self) -> Layout | None:
         """The layout that was found; None if it did not come so far."""
-        return found_of(self.result.facts) if self.result.facts is not None else None
+        return observed_layout(self.result.facts) if self.result.facts is not None else None
 
     @property
     def software(self) -> Mapping[str, str]:
@@ -227,7 +227,7 @@ def wrong_on_ranks(requested: Layout, result: Result) -> list[str]:
     """What was asked for and not found, by each rank; what all of them lack is said once."""
     everywhere: dict[str, list[int]] = {}
     facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
-    known = [(rank, found_of(each)) for rank, each in facts if each is not None]
+    known = [(rank, observed_layout(each)) for rank, each in facts if each is not None]
     for rank, found in known:
         for words in differences(requested, found):
             everywhere.setdefault(words, []).append(rank)

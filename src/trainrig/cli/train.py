@@ -166,7 +166,7 @@ def command(
     outcomes = train.train(
         train_resume.experiments_of(resume, given)
         if resume
-        else train_prepare.asked_for(file, given),
+        else train_prepare.requested_experiments(file, given),
         out=out,
         watch=progress.on_stderr(),
         stall_timeout=train_prepare.stall_timeout_of(timeout),
@@ -206,12 +206,12 @@ def _dry_run(file: Path | None, keys: dict[str, Any], resume: Path | None, as_js
     from trainrig.cli import output
     from trainrig.errors import EXIT_OK, UsageError
     from trainrig.report.render.terminal import print_document
-    from trainrig.runner.train_prepare import asked_for, resolved, resolved_document
+    from trainrig.runner.train_prepare import requested_experiments, resolved, resolved_document
 
     if resume is not None:
         hint = "leave --dry-run or --resume out"
         raise UsageError("a run that is resumed has been checked already", hint)
-    found = resolved(asked_for(file, keys))
+    found = resolved(requested_experiments(file, keys))
     if as_json:
         click.echo(json.dumps({"experiments": found}, ensure_ascii=False))
         return EXIT_OK

@@ -65,7 +65,7 @@ def host_bytes(own: Experiment) -> float:
     return own.nproc * (step + _AHEAD * 16.0 * own.samples * own.seq_len)
 
 
-def hopeless(own: Experiment, free: float) -> str | None:
+def states_do_not_fit(own: Experiment, free: float) -> str | None:
     """Why not even what no batch size changes fits in ``free`` bytes, or None; 0: not known."""
     needed = state_bytes(own) * (own.nproc if own.device == "cpu" else 1)
     if not free or needed <= free:

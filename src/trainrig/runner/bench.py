@@ -19,7 +19,7 @@ from trainrig.benchmarks.spec import (
 )
 from trainrig.errors import UsageError
 from trainrig.runner.plan import Block, qualify_plan, tasks_of
-from trainrig.runner.progress import Watcher, nobody
+from trainrig.runner.progress import Watcher, null_progress
 from trainrig.runner.session import Plan, Qualification, Scene, carry_out, check_budget
 from trainrig.runner.targets import Target, choose, disk_target, disk_tool
 from trainrig.store import read_run
@@ -40,7 +40,11 @@ class BenchRequest:
 
 
 def bench(
-    request: BenchRequest, *, budget: float, out: Path = Path("runs"), watch: Watcher = nobody
+    request: BenchRequest,
+    *,
+    budget: float,
+    out: Path = Path("runs"),
+    watch: Watcher = null_progress,
 ) -> Qualification:
     """Measure the cases of ``request`` and judge them as qualify does.
 

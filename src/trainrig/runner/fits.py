@@ -10,6 +10,6 @@ from trainrig.predict.search.memory_options import Fit, fit
 from trainrig.runner.predict import measured
 
 
-def fits(said: dict[str, Any], *, rates: Path | None) -> Fit:
+def fits(options: dict[str, Any], *, rates: Path | None) -> Fit:
     """Whether it fits.  Raises UsageError for what cannot be, DataError for a run without rates."""
-    return fit(question(said, measured(rates)))
+    return fit(question(options, measured(rates)))

@@ -89,34 +89,34 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """As others script against it."""
-        told = plan_dict(self.space, self.site, self.search, self.device)
-        for shown, one in zip(told["best"], self.search.best, strict=True):
+        answer_json = plan_dict(self.space, self.site, self.search, self.device)
+        for shown, one in zip(answer_json["best"], self.search.best, strict=True):
             shown["predict_only"] = predict_only(one.layout)
-        told["best_that_trains"] = None
+        answer_json["best_that_trains"] = None
         if self.trains is not None:
-            told["best_that_trains"] = {
+            answer_json["best_that_trains"] = {
                 "step_time_s": self.trains.time,
                 "memory_bytes_per_gpu": self.trains.memory,
                 "slower": self.slower,
                 "layout": layout_dict(self.trains.layout),
             }
-        told["prediction"] = answer_dict(self.answer, self.tokens)
+        answer_json["prediction"] = answer_dict(self.answer, self.tokens)
         if self.budget is not None:
-            told["budget"] = {
+            answer_json["budget"] = {
                 "gpus": self.site.gpus,
                 "nodes": -(-self.site.gpus // self.site.gpus_per_node),
                 "days": self.budget.days,
                 "counts_tried": self.budget.tried,
             }
         if self.upgrades:
-            told["upgrades"] = [one.to_dict() for one in self.upgrades]
+            answer_json["upgrades"] = [one.to_dict() for one in self.upgrades]
         if self.written:
-            told["written"] = [str(path) for path in self.written]
-        return told
+            answer_json["written"] = [str(path) for path in self.written]
+        return answer_json
 
 
 def plan(
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     rates: Path | None = None,
     top: int = 10,
@@ -128,8 +128,8 @@ def plan(
     """Search for the best layouts of what is asked.  Raises UsageError for what cannot be."""
     if not 1 <= top <= MOST_SHOWN:
         raise UsageError(f"top = {top}", f"a whole number from 1 to {MOST_SHOWN}")
-    _check_budget(asked, tokens, days)
-    every, site = space(_with_gpus(asked, days), measured(rates))
+    _check_budget(options, tokens, days)
+    every, site = space(_with_gpus(options, days), measured(rates))
     budget = None
     if days is not None and tokens is not None:
         budget = gpus_needed(every, site, tokens, days)
@@ -155,15 +155,15 @@ def plan(
         trains=trains,
         written=()
         if write is None or not chosen
-        else write_experiments(chosen, trains, str(asked["model"]), write),
+        else write_experiments(chosen, trains, str(options["model"]), write),
     )
 
 
-def _check_budget(asked: Mapping[str, Any], tokens: float | None, days: float | None) -> None:
+def _check_budget(options: Mapping[str, Any], tokens: float | None, days: float | None) -> None:
     if tokens is not None:
         positive("tokens", tokens)
     if days is None:
-        if "gpus" not in asked:
+        if "gpus" not in options:
             raise UsageError(
                 "on how many GPUs?", "--gpus 8; or --tokens 140e9 --days 60 to compute it"
             )
@@ -171,19 +171,19 @@ def _check_budget(asked: Mapping[str, Any], tokens: float | None, days: float | 
     positive("days", days)
     if tokens is None:
         raise UsageError("how many tokens in these days?", "as --tokens 140e9")
-    if "gpus" in asked:
+    if "gpus" in options:
         raise UsageError(
             "--days asks how many GPUs are needed, and --gpus says it",
             "leave one of them out; --gpus with --tokens gives the days",
         )
 
 
-def _with_gpus(asked: Mapping[str, Any], days: float | None) -> Mapping[str, Any]:
+def _with_gpus(options: Mapping[str, Any], days: float | None) -> Mapping[str, Any]:
     """Where the number of GPUs is asked for, one node stands for it meanwhile."""
     if days is None:
-        return asked
-    per_node = asked.get("gpus_per_node", 8)
-    return {**asked, "gpus": per_node, "gpus_per_node": per_node}
+        return options
+    per_node = options.get("gpus_per_node", 8)
+    return {**options, "gpus": per_node, "gpus_per_node": per_node}
 
 
 def predict_only(layout: Layout) -> str | None:
@@ -240,11 +240,11 @@ def write_experiments(
 
 def experiment_text(one: Candidate, model: str) -> str:
     """An experiment file: its prediction as a comment, then its keys."""
-    said = (
+    comment = (
         f"# Predicted: {format_time(one.time)} a step, {format_memory(one.memory)} a GPU, on "
         f"{one.layout.gpus} GPUs in nodes of {one.layout.gpus_per_node}.\n"
     )
-    return said + tomli_w.dumps(experiment_keys(one, model))
+    return comment + tomli_w.dumps(experiment_keys(one, model))
 
 
 def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
-def nobody(_: Progress) -> None:
+def null_progress(_: Progress) -> None:
     """A watcher that ignores everything."""
 
 

@@ -31,7 +31,7 @@ from trainrig.runner.history import corrections_of
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.plan import Block, Task, qualify_plan
 from trainrig.runner.predict import predict_training
-from trainrig.runner.progress import Progress, Watcher, describe, nobody
+from trainrig.runner.progress import Progress, Watcher, describe, null_progress
 from trainrig.runner.targets import HOST, Target, disk_target, find_targets
 from trainrig.runner.training import TextShelf, with_training
 from trainrig.runner.view import published_baselines, view_of
@@ -79,7 +79,7 @@ def qualify(
     budget: float = DEFAULT_BUDGET,
     out: Path = Path("runs"),
     resume: Path | None = None,
-    watch: Watcher = nobody,
+    watch: Watcher = null_progress,
 ) -> Qualification:
     """Inspect this machine, measure it within ``budget`` seconds, and judge it.
 
@@ -107,7 +107,7 @@ def carry_out(
     budget: float,
     out: Path,
     resume: Path | None = None,
-    watch: Watcher = nobody,
+    watch: Watcher = null_progress,
     config: Mapping[str, Any] | None = None,
     early: bool = True,
 ) -> Qualification:
@@ -172,7 +172,7 @@ class _Session:
         self._snapshot: Snapshot | None = None
         self._hostname = ""
         self._history: Sequence[Record] = ()
-        self._told: dict[tuple[object, int | None], Record] = {}
+        self._predicted: dict[tuple[object, int | None], Record] = {}
 
     def measure(self, plan: Plan, *, early: bool) -> None:
         """Look, expect, measure; ``early`` loads torch for the host while looking."""
@@ -247,7 +247,7 @@ class _Session:
         expected: Sequence[Record],
         early: Sequence[Worker],
     ) -> Executor:
-        self._told = {(record.key, record.device_index): record for record in expected}
+        self._predicted = {(record.key, record.device_index): record for record in expected}
 
         def complete(point: Record) -> Record:
             return point.replace(limit=limit_of_point(point, claims))
@@ -257,7 +257,9 @@ class _Session:
             environment=environment,
             deadline=self._deadline,
             watch=self._watch,
-            describe=lambda point: describe(point, self._told.get((point.key, point.device_index))),
+            describe=lambda point: describe(
+                point, self._predicted.get((point.key, point.device_index))
+            ),
             complete=complete,
             early=early,
         )
@@ -265,26 +267,26 @@ class _Session:
     def _run_blocks(self, executor: Executor, blocks: Sequence[Block]) -> None:
         left_shares = sum(block.share for block in blocks)
         for block in blocks:
-            self._foretell(block)
+            self._predict_block(block)
             left = max(self._deadline - time.monotonic(), 0.0)
             executor.run_block(block, left * block.share / max(left_shares, block.share, 1e-9))
             left_shares -= block.share
 
-    def _foretell(self, block: Block) -> None:
+    def _predict_block(self, block: Block) -> None:
         """What a block's training steps should take, by the rates measured so far."""
         for task in block.tasks:
             if task.spec.role is Role.STEP and not task.skip:
-                self._foretell_step(task)
+                self._predict_step(task)
 
-    def _foretell_step(self, task: Task) -> None:
-        planned = [r for r in self._told.values() if _is_of(r, task)]
+    def _predict_step(self, task: Task) -> None:
+        planned = [r for r in self._predicted.values() if _is_of(r, task)]
         if any("from" in record.conditions for record in planned):
             return  # by an earlier sitting of this run
         records = read_run(self._run.path).records
         corrections = corrections_of(self._run.path.parent, self._hostname)
         for expected in planned[:1]:
             for record in predict_training(task, expected, [*self._history, *records], corrections):
-                self._told[record.key, record.device_index] = self._run.append(record)
+                self._predicted[record.key, record.device_index] = self._run.append(record)
 
     def close(self, interrupted: str | None) -> Qualification:
         """Judge what is there and write the report."""

@@ -41,11 +41,11 @@ from trainrig.predict import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
 from trainrig.record import Finding, Record, Status, Verdict, new_id
 from trainrig.runner import energy
-from trainrig.runner.batch_size import by_doubling, guess, hopeless, smaller, swapping
+from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
 from trainrig.runner.expectations import claims_for
 from trainrig.runner.experiment_forecast import Grounds, forecast, grounds_of
 from trainrig.runner.interrupt import interrupted_once
-from trainrig.runner.progress import Progress, Watcher, nobody
+from trainrig.runner.progress import Progress, Watcher, null_progress
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.runner.train_devices import devices_of, meters_of, site_of
 from trainrig.runner.train_prepare import (
@@ -87,7 +87,7 @@ def train(
     experiments: Sequence[Experiment],
     *,
     out: Path = Path("runs"),
-    watch: Watcher = nobody,
+    watch: Watcher = null_progress,
     stall_timeout: float = STALL_TIMEOUT,
     resume: Path | None = None,
     full_scale: Sequence[Experiment] = (),
@@ -355,7 +355,7 @@ class TrainRun:
         free = self._target(outcome.experiment).memory_bytes
         if not (outcome.auto_batch or self._is_level(outcome.experiment)) or self.resuming:
             return False
-        if batch is None or hopeless(outcome.experiment, free) is not None:
+        if batch is None or states_do_not_fit(outcome.experiment, free) is not None:
             return False
         self._staying += self._record(outcome, went_on=batch)
         self.watch(Progress(text=f"{outcome.reason}: trying a batch of {batch}"))
@@ -387,7 +387,7 @@ class TrainRun:
         """Train what may fit; what surely does not would take the machine down with it."""
         experiment = outcome.experiment
         free = self._target(experiment).memory_bytes
-        reason = hopeless(experiment, free) or swapping(experiment, free)
+        reason = states_do_not_fit(experiment, free) or swapping(experiment, free)
         if reason is not None:
             outcome.status, outcome.reason = Status.OOM, reason
             return
@@ -515,7 +515,9 @@ class TrainRun:
         text = f"the one-process reference of {experiment.name}"
         self.watch(Progress(text=text, level="running"))
         folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
-        reference.reason = hopeless(reference.experiment, self._target(experiment).memory_bytes)
+        reference.reason = states_do_not_fit(
+            reference.experiment, self._target(experiment).memory_bytes
+        )
         if reference.reason is None:
             self._launch(reference, folder, Job())
         self._references.append((reference.experiment, reference.result.probe))

@@ -101,11 +101,11 @@ def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
     path = python_of(experiment)
     if not is_external(path):
         return environment_digest(snapshot)
-    theirs = inspect_python(path)
-    found = software(ThisMachine(), list(theirs.folders))
+    external = inspect_python(path)
+    found = software(ThisMachine(), list(external.folders))
     found = dataclasses.replace(
         found,
-        python=".".join(map(str, theirs.version)),
+        python=".".join(map(str, external.version)),
         cuda_driver=snapshot.software.cuda_driver,
     )
     return environment_digest(dataclasses.replace(snapshot, software=found))
@@ -116,7 +116,7 @@ _CEILING_SECONDS = 8.0
 _MATMUL_SIZE = {False: 1024, True: 8192}
 
 
-def asked_for(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
+def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
     """The experiments of a file, or the one that keys of the command line describe.
 
     Raises UsageError, DataError.

@@ -215,7 +215,7 @@ class Experiment:
         """The driver's number of each rank's GPU; UsageError for what is no list of numbers."""
         words = self.devices.split(",") if self.devices else []
         if not all(word.strip().isdecimal() and len(word) < 6 for word in words):
-            raise UsageError(f"{said('devices', self.devices)}", "numbers of GPUs, as 0,1")
+            raise UsageError(f"{field_text('devices', self.devices)}", "numbers of GPUs, as 0,1")
         return tuple(int(word) for word in words)
 
     @property
@@ -278,11 +278,11 @@ def from_dict(content: Mapping[str, Any]) -> Experiment:
             raise no_key(name, KEYS)
     try:
         # What JSON has no word for, a date, becomes a list: no key takes one.
-        text = json.dumps(dict(content), default=lambda odd: [str(odd)])
+        text = json.dumps(dict(content), default=lambda other: [str(other)])
         keys = _keys().model_validate_json(text).model_dump(exclude_unset=True)
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        raise UsageError(said(name, content[name]), _WORDS[_KINDS[name]]) from None
+        raise UsageError(field_text(name, content[name]), _WORDS[_KINDS[name]]) from None
     return Experiment.of(**keys)
 
 
@@ -351,7 +351,7 @@ _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _MOST_SHOWN = 60
 
 
-def said(name: str, value: Any) -> str:
+def field_text(name: str, value: Any) -> str:
     """A field and its value as a person wrote them, short enough for a line."""
     text = one_line(repr(value) if isinstance(value, str) else str(value))
     short = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
@@ -414,19 +414,21 @@ def check(experiment: Experiment) -> ModelShape:
 def _check_range(experiment: Experiment, name: str, least: int, most: int) -> None:
     value = getattr(experiment, name)
     if not least <= value < most:
-        raise UsageError(said(name, value), f"a whole number from {least} to {most - 1}")
+        raise UsageError(field_text(name, value), f"a whole number from {least} to {most - 1}")
 
 
 def _check_optimizer(experiment: Experiment) -> None:
     for name in ("lr", "eps"):
         if not 0.0 < getattr(experiment, name) < math.inf:
-            raise UsageError(said(name, getattr(experiment, name)), "a number above 0")
+            raise UsageError(field_text(name, getattr(experiment, name)), "a number above 0")
     for name in ("beta1", "beta2"):
         if not 0.0 <= getattr(experiment, name) < 1.0:
-            raise UsageError(said(name, getattr(experiment, name)), "a number from 0 to below 1")
+            raise UsageError(
+                field_text(name, getattr(experiment, name)), "a number from 0 to below 1"
+            )
     for name in ("weight_decay", "clip"):
         if not 0.0 <= getattr(experiment, name) < math.inf:
-            raise UsageError(said(name, getattr(experiment, name)), "a number from 0")
+            raise UsageError(field_text(name, getattr(experiment, name)), "a number from 0")
 
 
 def check_compiler(experiment: Experiment) -> None:

@@ -42,7 +42,7 @@ import tomli_w
 
 from trainrig.errors import DataError, TrainrigError, UsageError, unknown
 from trainrig.train.config import KEYS as EXPERIMENT_KEYS
-from trainrig.train.config import Experiment, check, from_dict, no_key, said
+from trainrig.train.config import Experiment, check, field_text, from_dict, no_key
 from trainrig.train.layout_check import check_layout
 from trainrig.workload import find
 
@@ -156,7 +156,7 @@ def _check_model(model: str) -> None:
     try:
         find(model)
     except TrainrigError as error:
-        raise UsageError(f"{said('model', model)}: {error.message}", error.hint) from None
+        raise UsageError(f"{field_text('model', model)}: {error.message}", error.hint) from None
 
 
 def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
@@ -254,7 +254,7 @@ def _listed(devices: Any) -> str:
     if isinstance(devices, list):
         devices = ",".join(map(str, devices))
     if not isinstance(devices, str) or not devices:
-        raise UsageError(said("devices", devices), 'numbers of GPUs: devices = "0,1"')
+        raise UsageError(field_text("devices", devices), 'numbers of GPUs: devices = "0,1"')
     return devices
 
 
@@ -266,14 +266,14 @@ def _check_names(keys: Keys) -> None:
             raise no_key(key, KEYS)
     for key, value in keys.items():
         if isinstance(value, str) and not value.isprintable():
-            raise UsageError(said(key, value), "text without line breaks and control codes")
+            raise UsageError(field_text(key, value), "text without line breaks and control codes")
 
 
 def _refuse_later(keys: Keys) -> None:
     for key, what in LATER.items():
         if key in keys:
             raise UsageError(
-                f"{said(key, keys[key])}: {what} comes in a later version",
+                f"{field_text(key, keys[key])}: {what} comes in a later version",
                 f"leave {key} out; nproc and zero spread a training over ranks",
             )
 
@@ -281,7 +281,7 @@ def _refuse_later(keys: Keys) -> None:
 def _steps_for(tokens: Any, found: Experiment) -> int:
     is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
     if not is_number or not 1 <= tokens <= _MOST_TOKENS:
-        raise UsageError(said("tokens", tokens), "a number from 1 to 1e18")
+        raise UsageError(field_text("tokens", tokens), "a number from 1 to 1e18")
     per_step = max(1, found.global_samples * found.seq_len)
     return max(1, math.ceil(tokens / per_step))
 

@@ -207,9 +207,9 @@ class _Python:
     def collect(self, run: Path) -> Result:
         """Rows and facts of each rank; devices and memory of all, and the most of a rank."""
         ranks = range(len(list(run.glob("events-*.jsonl"))))
-        told = [[event for _, event in read_events(run, rank)] for rank in ranks]
-        first = told[0] if told else []
-        memory = [event for events in told for event in _called("memory", events)]
+        reported = [[event for _, event in read_events(run, rank)] for rank in ranks]
+        first = reported[0] if reported else []
+        memory = [event for events in reported for event in _called("memory", events)]
         probes, facts = _called("parity", first), _called("layout", first)
         places = [event.get("placed", {}) for event in facts]
         stretch, ended = longest_stretch(first)
@@ -222,12 +222,12 @@ class _Python:
                     rows=tuple(_called("row", events)),
                     facts=next(reversed(_called("layout", events)), None),
                 )
-                for rank, events in enumerate(told[1:], 1)
+                for rank, events in enumerate(reported[1:], 1)
             ),
             memory=max((e["peak"] for e in memory if e["peak"] is not None), default=None),
             reserved=max((e["reserved"] for e in memory if e.get("reserved")), default=None),
-            memories=_each(told, "memory", lambda event: event),
-            devices=_each(told, "layout", lambda event: event.get("placed", {})),
+            memories=_each(reported, "memory", lambda event: event),
+            devices=_each(reported, "layout", lambda event: event.get("placed", {})),
             visible=places[-1].get("visible") if places else None,
             stretch=stretch,
             ended=ended,
@@ -270,12 +270,12 @@ def _called(name: str, events: Sequence[Event]) -> list[Event]:
 
 
 def _each(
-    told: Sequence[Sequence[Event]], name: str, part: Callable[[Event], Event]
+    reported: Sequence[Sequence[Event]], name: str, part: Callable[[Event], Event]
 ) -> tuple[Event, ...]:
     """The devices in the last event ``name`` of each rank, with the rank's number."""
     return tuple(
         {"rank": rank, **device}
-        for rank, events in enumerate(told)
+        for rank, events in enumerate(reported)
         for event in _called(name, events)[-1:]
         for device in part(event).get("devices", ())
     )
@@ -329,7 +329,7 @@ _LIMITS: tuple[Limit, ...] = (_nodes, _split, _adapters, _words, _shards)
 """Of every framework so far."""
 
 
-def _python_is_ours(own: Experiment) -> Refusal:
+def _is_own_python(own: Experiment) -> Refusal:
     if not own.python:
         return None
     words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
@@ -367,7 +367,7 @@ MOST_STEPS = 1_000_000
 """Of another project's engine: their learning rates are a list."""
 
 ENGINES: Mapping[str, Framework] = {
-    "native": _Python(("-m", "trainrig.train.native.rank_main"), demands=(_python_is_ours,)),
+    "native": _Python(("-m", "trainrig.train.native.rank_main"), demands=(_is_own_python,)),
     "huggingface": _Python(
         (_START, "huggingface"),
         driver="huggingface",
@@ -390,7 +390,7 @@ def engine_of(framework: str) -> Framework:
 
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
-    _check_moot(experiment)
+    _check_needs_gpu(experiment)
     lacking = ENGINES[experiment.framework].missing(replace(site, python=experiment.python))
     if lacking is not None:
         raise UnavailableError(f"{experiment.framework}: {lacking}", _elsewhere(experiment))
@@ -410,7 +410,7 @@ def check_site(experiment: Experiment, site: Site) -> None:
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
 
 
-def _check_moot(experiment: Experiment) -> None:
+def _check_needs_gpu(experiment: Experiment) -> None:
     """Refuse on a processor what only GPUs have: the way between them, and one process for all."""
     if experiment.device.startswith("cuda"):
         return

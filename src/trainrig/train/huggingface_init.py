@@ -33,7 +33,7 @@ def main() -> None:
     experiment = from_dict(json.loads((folder / "experiment.json").read_text())["experiment"])
     shape = check(experiment)
     config_class, model_class = class_names(shape)
-    theirs = {
+    hf = {
         "config_class": config_class,
         "model_class": model_class,
         "config": config_of(shape),
@@ -42,7 +42,7 @@ def main() -> None:
         "rates": _rates(experiment),
         "probe": {**_numbers(probe_of(experiment)), "rates": _rates(probe_of(experiment))},
     }
-    (folder / "theirs.json").write_text(json.dumps(theirs))
+    (folder / "theirs.json").write_text(json.dumps(hf))
     state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
     check_room(folder, sum(weight.numel() * weight.element_size() for weight in state.values()))
     torch.save(state, folder / "weights.pt")

@@ -25,7 +25,7 @@ _OPTIMIZERS = {
 }
 
 
-def asked_of(experiment: Experiment) -> Layout:
+def requested_layout(experiment: Experiment) -> Layout:
     """What an experiment asks for."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     auto = experiment.attention == "auto"
@@ -49,7 +49,7 @@ def asked_of(experiment: Experiment) -> Layout:
     }
 
 
-def found_of(facts: Mapping[str, Any]) -> Layout:
+def observed_layout(facts: Mapping[str, Any]) -> Layout:
     """What the facts say, in the same words, and what they rest on."""
     summed = facts.get("reduce_dtype") or facts.get("gradient_dtype")
     whole = facts["num_parameters"]
@@ -104,12 +104,12 @@ def _zero(facts: Mapping[str, Any], held: int) -> int:
     return 2 if facts["weights_between"] >= whole else 3
 
 
-def differences(asked: Layout, found: Layout) -> list[str]:
+def differences(requested: Layout, found: Layout) -> list[str]:
     """What was asked for and is not there, each with both values."""
     return [
-        f"{name}: asked {asked[name]}, found {found.get(name)} ({found.get('wrapped')})"
-        for name in asked
-        if asked[name] != found.get(name)
+        f"{name}: asked {requested[name]}, found {found.get(name)} ({found.get('wrapped')})"
+        for name in requested
+        if requested[name] != found.get(name)
     ]
 
 

@@ -153,7 +153,7 @@ def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + job.seconds
 
-    def tell(row: dict[str, Any]) -> None:
+    def emit(row: dict[str, Any]) -> None:
         rows.append(row)
         parent.emit("row", **row)
 
@@ -166,7 +166,7 @@ def _train(engine: Any, job: Job, parent: Parent) -> list[dict[str, Any]]:
     every = job.experiment.checkpoint_every if job.checkpoint and job.whole else 0
     while not is_over(engine.next_step):
         due = (engine.next_step // every + 1) * every if every else job.stop
-        engine.run(tell, lambda step, due=due: step >= due or is_over(step))
+        engine.run(emit, lambda step, due=due: step >= due or is_over(step))
         if every and (engine.next_step % every == 0 or engine.next_step >= job.stop):
             assert job.checkpoint is not None
             checkpoint.save(engine, job.checkpoint)

@@ -44,12 +44,12 @@ def view_of(records: Iterable[Record]) -> RunView:
     return RunView(name="run", config={"origin": "published figures"}, records=tuple(records))
 
 
-def said(records: Iterable[Record], name: str) -> list[Pattern]:
+def text(records: Iterable[Record], name: str) -> list[Pattern]:
     return [pattern for pattern in find_patterns(view_of(records)) if pattern.id == name]
 
 
 def only(records: Iterable[Record], name: str) -> str:
-    (pattern,) = said(records, name)
+    (pattern,) = text(records, name)
     assert pattern.records
     return pattern.text
 
@@ -84,7 +84,7 @@ def test_equal_times_from_batch_2_to_64_are_launch_bound() -> None:
 
 
 def test_the_same_card_on_a_faster_host_is_not() -> None:
-    assert said(published("RTX 4090", QHDUAN), "launch-bound") == []
+    assert text(published("RTX 4090", QHDUAN), "launch-bound") == []
 
 
 def test_times_that_grow_with_the_batch_are_not_launch_bound() -> None:
@@ -94,15 +94,15 @@ def test_times_that_grow_with_the_batch_are_not_launch_bound() -> None:
         record.replace(value=(record.value or 0.0) / 1.3**step)
         for step, record in enumerate(sorted(layers, key=lambda r: int(str(r.case["batch_size"]))))
     ]
-    assert said(layers, "launch-bound")
-    assert said(rising, "launch-bound") == []
+    assert text(layers, "launch-bound")
+    assert text(rising, "launch-bound") == []
 
 
 def test_disturbed_layers_are_no_row() -> None:
     busy = [
         r.replace(disturbed="busy") for r in published("RTX 4090", OWNER) if is_bert(r, 2, 4, 8, 16)
     ]
-    assert said(busy, "launch-bound") == []
+    assert text(busy, "launch-bound") == []
 
 
 def test_a_processor_waits_for_no_launch() -> None:
@@ -127,7 +127,7 @@ def test_a_vector_above_the_memory_lives_in_l2() -> None:
 
 
 def test_a_vector_below_the_memory_is_the_memorys() -> None:
-    assert said(published("RTX 3090 Ti", MLI), "lives-in-cache") == []
+    assert text(published("RTX 3090 Ti", MLI), "lives-in-cache") == []
 
 
 def test_a_vector_beyond_the_cache_does_not_live_in_it() -> None:
@@ -135,8 +135,8 @@ def test_a_vector_beyond_the_cache_does_not_live_in_it() -> None:
     claims = [r for r in published("RTX 4090", OWNER) if r.benchmark == "memory"]
     (vector,) = (r for r in published("RTX 4090", OWNER) if is_scale(r))
     large = vector.replace(case={**vector.case, "num_elements": 2**26})
-    assert said([*claims, vector], "lives-in-cache")
-    assert said([*claims, large], "lives-in-cache") == []
+    assert text([*claims, vector], "lives-in-cache")
+    assert text([*claims, large], "lives-in-cache") == []
 
 
 def test_a_hosts_last_cache_is_read_from_its_machine() -> None:
@@ -188,7 +188,7 @@ def products(value: float, **conditions: float) -> list[Record]:
 )
 def test_only_what_a_clock_can_do_is_a_clock(value: float, clock: float | None, told: bool) -> None:
     conditions = {"sm_clock_hz": clock} if clock else {}
-    assert bool(said(products(value, **conditions), "boost-clock")) is told
+    assert bool(text(products(value, **conditions), "boost-clock")) is told
 
 
 def test_the_claim_with_fp16_accumulation_is_not_the_one() -> None:
@@ -198,7 +198,7 @@ def test_the_claim_with_fp16_accumulation_is_not_the_one() -> None:
         for r in products(174e12)
         if r.kind == "claimed"
     ]
-    assert said([*twice, products(174e12)[-1]], "boost-clock") == []
+    assert text([*twice, products(174e12)[-1]], "boost-clock") == []
 
 
 # ---- what GELU costs (d)
@@ -233,7 +233,7 @@ def test_gelus_cost_is_its_counted_bytes(device: str, source: str, numbers: str)
 def test_a_loss_of_another_size_is_not_the_bytes(factor: float) -> None:
     """Twice what the bytes explain, a third of it, or no loss at all."""
     records = changed(published("RTX 4090", OWNER), is_gelu, factor)
-    assert said(records, "memory-bound") == []
+    assert text(records, "memory-bound") == []
 
 
 # ---- no P2P (e)
@@ -249,7 +249,7 @@ def test_one_rate_with_and_without_p2p_is_no_p2p() -> None:
 
 def test_a_bridge_makes_a_difference() -> None:
     assert any(r.benchmark == "link" for r in published("RTX 3090 Ti", PAIR))
-    assert said(published("RTX 3090 Ti", PAIR), "no-p2p") == []
+    assert text(published("RTX 3090 Ti", PAIR), "no-p2p") == []
 
 
 @pytest.mark.parametrize(("factor", "told"), [(1.05, True), (1.3, False)])
@@ -258,18 +258,18 @@ def test_a_little_faster_is_p2p_too(factor: float, told: bool) -> None:
         return record.benchmark == "link" and record.case.get("peer_access") is True
 
     records = changed(published("RTX 4090", OWNER), with_it, factor)
-    assert bool(said(records, "no-p2p")) is told
+    assert bool(text(records, "no-p2p")) is told
 
 
 def test_one_side_alone_says_nothing() -> None:
     pairs = [r for r in published("RTX 4090", OWNER) if r.benchmark == "link"]
-    assert said(pairs, "no-p2p")
+    assert text(pairs, "no-p2p")
     for on in (True, False):
-        assert said([r for r in pairs if r.case["peer_access"] is on], "no-p2p") == []
+        assert text([r for r in pairs if r.case["peer_access"] is on], "no-p2p") == []
     failed = [
         r.replace(status=Status.FAILED, value=None) if r.case["peer_access"] else r for r in pairs
     ]
-    assert said(failed, "no-p2p") == []
+    assert text(failed, "no-p2p") == []
 
 
 # ---- where they stand

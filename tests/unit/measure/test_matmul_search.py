@@ -19,7 +19,7 @@ from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner import matmul_search
 from trainrig.runner.bench import BenchRequest, bench
-from trainrig.runner.progress import nobody
+from trainrig.runner.progress import null_progress
 from trainrig.runner.session import Scene
 from trainrig.store import RunWriter, create_run, read_run
 
@@ -174,7 +174,7 @@ def scene(run: RunWriter, seconds: float = 1000.0) -> Scene:
         environment="test",
         claims=(),
         deadline=matmul_search.time.monotonic() + seconds,
-        watch=nobody,
+        watch=null_progress,
     )
 
 

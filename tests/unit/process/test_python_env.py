@@ -70,7 +70,7 @@ def script(path: Path, body: str) -> str:
 
 def python(folder: Path, version: tuple[int, ...] = (3, 12, 1), **packages: str | None) -> str:
     """A script that answers as an interpreter would, and writes down what it is started with."""
-    have = {name: said for name, said in {**FOUND, **packages}.items() if said is not None}
+    have = {name: text for name, text in {**FOUND, **packages}.items() if text is not None}
     answer = {"version": version, "folders": [str(folder / "site")], "packages": have}
     body = f"env > {folder}/env\necho hello from sitecustomize\necho '{json.dumps(answer)}'"
     return script(folder / "bin" / "python", body)
@@ -139,27 +139,27 @@ def test_our_own_engine_has_no_python_of_its_own(tmp_path: Path) -> None:
 # ---- what is asked of it
 
 
-def said(path: str) -> str | None:
+def text(path: str) -> str | None:
     return ENGINES["huggingface"].missing(Site(gpus=0, cores=2, python=path))
 
 
 def test_what_it_lacks_is_asked_of_it_and_not_of_us(tmp_path: Path) -> None:
     path = python(tmp_path)
-    assert said(path) is None
+    assert text(path) is None
     assert inspect_python(path, tuple(FOUND)).packages == FOUND
     none = python(tmp_path / "none", transformers=None)
-    assert said(none) == f"transformers is not installed in {none}"
+    assert text(none) == f"transformers is not installed in {none}"
     old = python(tmp_path / "old", transformers="4.45.2")
-    assert said(old) == f"transformers is 4.45.2 in {old}, older than 4.49"
+    assert text(old) == f"transformers is 4.45.2 in {old}, older than 4.49"
     source = python(tmp_path / "source", transformers="")  # a checkout on its path
-    assert said(source) is None
+    assert text(source) is None
     newest = python(tmp_path / "newest", transformers="5.0.0.dev0", torch="2.10.0+cu130")
-    assert said(newest) is None
+    assert text(newest) is None
 
 
 def test_an_old_python_is_told_before_its_packages(tmp_path: Path) -> None:
     path = python(tmp_path, (3, 9, 2), transformers=None)
-    assert said(path) == f"{path} is Python 3.9.2, older than 3.10"
+    assert text(path) == f"{path} is Python 3.9.2, older than 3.10"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_program_of_this_machine_is_one_line(tmp_path: Path) -
     path = tmp_path / "python"
     path.write_bytes(b"\x7fELF of another machine")
     path.chmod(0o755)
-    assert said(str(path)) == f"{path} cannot be started: Exec format error"
+    assert text(str(path)) == f"{path} cannot be started: Exec format error"
 
 
 def test_it_is_asked_once(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_no_path_of_ours_is_handed_on(tmp_path: Path, monkeypatch: pytest.Monkey
     path = python(tmp_path)
     own = Experiment.of(framework="huggingface", python=path, device="cpu")
     command = ENGINES["huggingface"].command(own, tmp_path / "run", Job())
-    assert said(path) is None
+    assert text(path) is None
     asked = (tmp_path / "env").read_text()
     bare = dataclasses.replace(command, prepare=())
     launch(bare, tmp_path / "run")

@@ -29,7 +29,7 @@ from trainrig.runner import training
 from trainrig.runner.executor import Executor, Pace
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, qualify_plan
-from trainrig.runner.progress import nobody
+from trainrig.runner.progress import null_progress
 from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check, from_dict
@@ -80,7 +80,7 @@ def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
 ) -> None:
     monkeypatch.setattr(TextShelf, "_prepared", lambda *_: pytest.fail("it was prepared"))
     with TextShelf() as shelf:
-        text = shelf.text(59.0, nobody)
+        text = shelf.text(59.0, null_progress)
     (task,) = steps_of(planned(59.0, text=text))
     assert not task.required
     assert "below one minute" in (task.skip or "")
@@ -167,12 +167,12 @@ def small_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_is_prepared_once_into_the_users_cache(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     with TextShelf(environ) as shelf:
-        first = shelf.text(60.0, nobody)
+        first = shelf.text(60.0, null_progress)
     assert first.reason is None and first.folder is not None
     assert first.folder.parent == tmp_path / "trainrig"
     before = (first.folder / "train.bin").stat().st_mtime_ns
     with TextShelf(environ) as shelf:
-        assert shelf.text(60.0, nobody) == first
+        assert shelf.text(60.0, null_progress) == first
     assert (first.folder / "train.bin").stat().st_mtime_ns == before
 
 
@@ -180,7 +180,7 @@ def test_text_is_prepared_once_into_the_users_cache(tmp_path: Path) -> None:
 def test_where_nothing_can_be_kept_the_text_is_scratch(tmp_path: Path) -> None:
     (tmp_path / "trainrig").write_text("in the way")
     with TextShelf({"XDG_CACHE_HOME": str(tmp_path)}) as shelf:
-        text = shelf.text(60.0, nobody)
+        text = shelf.text(60.0, null_progress)
         assert text.folder is not None and (text.folder / "train.bin").exists()
     assert not text.folder.exists()
     # A damaged folder in the cache is not repaired and not trusted.
@@ -189,7 +189,7 @@ def test_where_nothing_can_be_kept_the_text_is_scratch(tmp_path: Path) -> None:
     kept.mkdir(parents=True)
     (kept / "train.bin").write_bytes(b"half")
     with TextShelf({"XDG_CACHE_HOME": str(tmp_path)}) as shelf:
-        again = shelf.text(60.0, nobody)
+        again = shelf.text(60.0, null_progress)
         assert again.corpus_sha256 == text.corpus_sha256 and again.folder != kept
 
 
@@ -201,7 +201,7 @@ def test_without_text_the_required_step_could_not_run(
 
     monkeypatch.setattr(TextShelf, "_prepared", full)
     with TextShelf() as shelf:
-        text = shelf.text(240.0, nobody)
+        text = shelf.text(240.0, null_progress)
     (task,) = steps_of(planned(240.0, text=text))
     assert task.required and "No space left" in (task.skip or "")
     records = carried_out([task], tmp_path)
@@ -231,7 +231,7 @@ def carried_out(tasks: list[Task], folder: Path, make: Any = None) -> list[Recor
             run,
             environment="e",
             deadline=time.monotonic() + 100.0,
-            watch=nobody,
+            watch=null_progress,
             describe=lambda record: "",
             complete=lambda record: record,
             make_worker=make,
@@ -408,7 +408,7 @@ def test_a_resumed_run_does_not_forget_a_step_for_a_small_budget(
                 run,
                 environment="e",
                 deadline=time.monotonic() + 60.0,
-                watch=nobody,
+                watch=null_progress,
                 describe=lambda record: "",
                 complete=lambda record: record,
                 make_worker=in_process,

@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import gloo_ranks
 from trainrig import models
 from trainrig.train.config import Experiment
-from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.native import data_parallel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.layout_observed import first_step
@@ -54,7 +54,10 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, spread: An
     with Engine(made, shape, batches=batches, watch=watch, spread=spread) as engine:
         engine.experiment = own  # whoever repeats the request believes the lie
         facts = first_step(engine, wire)
-    return [words.rpartition(" (")[0] for words in differences(asked_of(own), found_of(facts))]
+    return [
+        words.rpartition(" (")[0]
+        for words in differences(requested_layout(own), observed_layout(facts))
+    ]
 
 
 HONEST: list[dict[str, Any]] = [

@@ -90,9 +90,9 @@ def resident() -> int:
     return _status("VmRSS")
 
 
-def peaks(asked: dict[str, Any], before: int) -> dict[str, Any]:
+def peaks(options: dict[str, Any], before: int) -> dict[str, Any]:
     """The most memory beyond ``before``, of each device; a GPU's as torch's allocator has it."""
-    if not asked["device"].startswith("cuda"):
+    if not options["device"].startswith("cuda"):
         held = float(max(0, _status("VmHWM") - before))
         return memory_of([{"device": "cpu", "allocated": held, "reserved": None}])
     used = [d for d in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(d)]

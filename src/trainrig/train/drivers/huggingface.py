@@ -50,31 +50,31 @@ def main() -> None:
     common.run(train)
 
 
-def train(folder: Path, tell: Any) -> None:
+def train(folder: Path, emit: Any) -> None:
     """The timed training, and the comparison's five steps."""
     logging.disable(logging.WARNING)
     request = json.loads((folder / "experiment.json").read_text())
-    theirs = json.loads((folder / "theirs.json").read_text())
-    asked = request["experiment"]
-    if asked["nproc"] != common.SIZE:
-        raise ValueError(f"{common.SIZE} ranks were started, and nproc is {asked['nproc']}")
+    hf = json.loads((folder / "theirs.json").read_text())
+    options = request["experiment"]
+    if options["nproc"] != common.SIZE:
+        raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
     before = common.resident()
     HEARTBEAT.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
-    trainer = trainer_for(folder, asked, theirs, tell, plain=request.get("plain_loss", False))
+    trainer = trainer_for(folder, options, hf, emit, plain=request.get("plain_loss", False))
     trainer.train()
-    trainer.tell_all()
-    tell("memory", **common.peaks(asked, before))
+    trainer.emit_all()
+    emit("memory", **common.peaks(options, before))
     del trainer
     gc.collect()
     if request["probe"]:
-        probe = asked | {k: v for k, v in theirs["probe"].items() if k != "rates"}
-        rates = theirs | {"rates": theirs["probe"]["rates"]}
+        probe = options | {k: v for k, v in hf["probe"].items() if k != "rates"}
+        rates = hf | {"rates": hf["probe"]["rates"]}
         plain = request.get("plain_loss", False)
         HEARTBEAT.set_position(step=0, part="the comparison's steps")
         trainer = trainer_for(folder, probe, rates, lambda *_, **__: None, plain=plain)
         trainer.train()
         rows = trainer.rows()
-        tell(
+        emit(
             "parity",
             losses=[row["loss"] for row in rows],
             grad_norms=[row["grad_norm"] for row in rows],
@@ -82,24 +82,26 @@ def train(folder: Path, tell: Any) -> None:
 
 
 def trainer_for(
-    folder: Path, asked: dict[str, Any], theirs: dict[str, Any], tell: Any, *, plain: bool
+    folder: Path, options: dict[str, Any], hf: dict[str, Any], emit: Any, *, plain: bool
 ) -> Timed:
     """A Trainer with a new model of the first weights."""
-    transformers.set_seed(asked["seed"] % 2**32)  # numpy takes no more
-    config = getattr(transformers, theirs["config_class"])(**theirs["config"])
-    if asked["attention"] != "auto":
-        config._attn_implementation = {"plain": "eager"}.get(asked["attention"], asked["attention"])
-    model = getattr(transformers, theirs["model_class"])(config)
+    transformers.set_seed(options["seed"] % 2**32)  # numpy takes no more
+    config = getattr(transformers, hf["config_class"])(**hf["config"])
+    if options["attention"] != "auto":
+        config._attn_implementation = {"plain": "eager"}.get(
+            options["attention"], options["attention"]
+        )
+    model = getattr(transformers, hf["model_class"])(config)
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
-    on_cpu = not asked["device"].startswith("cuda")
+    on_cpu = not options["device"].startswith("cuda")
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     again = "activation_checkpointing"  # until transformers 5: gradient_checkpointing
     again = again if again in known else "gradient_checkpointing"
-    how: dict[str, Any] = {again: True} if asked["recompute"] == "full" else {}
-    if asked["zero"] >= 2:
-        stage = "full_shard" if asked["zero"] == 3 else "shard_grad_op"
+    how: dict[str, Any] = {again: True} if options["recompute"] == "full" else {}
+    if options["zero"] >= 2:
+        stage = "full_shard" if options["zero"] == 3 else "shard_grad_op"
         how |= {"fsdp": f"{stage} auto_wrap", "fsdp_config": {"version": 2}}
-    clip = asked["clip"]
+    clip = options["clip"]
     if not TAKES_NORM:  # it takes the norm where it clips, and nowhere else
         clip = clip or math.inf
     arguments = TrainingArguments(
@@ -107,20 +109,20 @@ def trainer_for(
         use_cpu=on_cpu,
         ddp_backend="gloo" if on_cpu and common.SIZE > 1 else None,
         ddp_find_unused_parameters=False,
-        bf16=asked["precision"] == "bf16",
-        fp16=asked["precision"] == "fp16",
-        per_device_train_batch_size=asked["batch_size"],
-        gradient_accumulation_steps=asked["grad_accum"],
-        max_steps=asked["steps"],
-        optim=OPTIMIZERS[asked["optimizer"]],
-        learning_rate=asked["lr"],
-        adam_beta1=asked["beta1"],
-        adam_beta2=asked["beta2"],
-        adam_epsilon=asked["eps"],
-        weight_decay=asked["weight_decay"],
+        bf16=options["precision"] == "bf16",
+        fp16=options["precision"] == "fp16",
+        per_device_train_batch_size=options["batch_size"],
+        gradient_accumulation_steps=options["grad_accum"],
+        max_steps=options["steps"],
+        optim=OPTIMIZERS[options["optimizer"]],
+        learning_rate=options["lr"],
+        adam_beta1=options["beta1"],
+        adam_beta2=options["beta2"],
+        adam_epsilon=options["eps"],
+        weight_decay=options["weight_decay"],
         max_grad_norm=clip,
         average_tokens_across_devices=True,  # in 4.49 a choice, later the default
-        torch_compile=asked["compile"],
+        torch_compile=options["compile"],
         logging_strategy="no",
         save_strategy="no",
         report_to=[],
@@ -128,14 +130,14 @@ def trainer_for(
         dataloader_pin_memory=not on_cpu,
         **how,
     )
-    its_own = plain or (theirs["objective"] == "causal" and TAKES_SHIFTED)
+    its_own = plain or (hf["objective"] == "causal" and TAKES_SHIFTED)
     trainer = Timed(
         model=model,
         args=arguments,
-        train_dataset=Micros(asked, theirs),
+        train_dataset=Micros(options, hf),
         compute_loss_func=None if its_own else sum_over_targets,
     )
-    trainer.prepare(theirs["rates"], asked, tell)
+    trainer.prepare(hf["rates"], options, emit)
     return trainer
 
 
@@ -149,17 +151,19 @@ def sum_over_targets(outputs: Any, labels: Any, num_items_in_batch: Any = None) 
 class Micros(torch.utils.data.Dataset[Any]):
     """Our micro-batches of this rank, in order."""
 
-    def __init__(self, asked: dict[str, Any], theirs: dict[str, Any]) -> None:
-        self._accum, self._objective = asked["grad_accum"], theirs["objective"]
-        samples = asked["batch_size"] * self._accum
-        self._length = asked["steps"] * self._accum
+    def __init__(self, options: dict[str, Any], hf: dict[str, Any]) -> None:
+        self._accum, self._objective = options["grad_accum"], hf["objective"]
+        samples = options["batch_size"] * self._accum
+        self._length = options["steps"] * self._accum
         self._make = open_batches(
-            Path(asked["data"]),
+            Path(options["data"]),
             "train",
             self._objective,
-            seq_len=asked["seq_len"],
-            shard=Shard(batch=samples, rank=common.RANK, num_ranks=common.SIZE, seed=asked["seed"]),
-            vocab_size=theirs["vocab"],
+            seq_len=options["seq_len"],
+            shard=Shard(
+                batch=samples, rank=common.RANK, num_ranks=common.SIZE, seed=options["seed"]
+            ),
+            vocab_size=hf["vocab"],
         )
         self._step: tuple[int, Any] = (-1, None)
 

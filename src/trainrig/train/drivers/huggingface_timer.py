@@ -40,9 +40,9 @@ class Steps(TrainerCallback):
 class Timed(Trainer):
     """Trainer, with marks around what a step is made of."""
 
-    def prepare(self, rates: list[float], asked: dict[str, Any], tell: Any) -> None:
+    def prepare(self, rates: list[float], options: dict[str, Any], emit: Any) -> None:
         """What the marks and the schedule need."""
-        self.rates, self.asked, self.tell = rates, asked, tell
+        self.rates, self.options, self.emit = rates, options, emit
         self.begun: list[Any] = []
         self.marks: list[tuple[int, str, Any, Any]] = []
         self.losses: list[Any] = []
@@ -52,9 +52,9 @@ class Timed(Trainer):
         self.reduced = 0
         self._launched: Any = None
         self._fetches = False
-        self._on_gpu = asked["device"].startswith("cuda")
+        self._on_gpu = options["device"].startswith("cuda")
         if not TAKES_NORM:
-            self._hear_norms()
+            self._watch_norms()
         self.add_callback(Steps(self))
         gather, self.accelerator.gather = self.accelerator.gather, self._gather
         self._gather_as_it_is = gather
@@ -65,7 +65,7 @@ class Timed(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The learning rate of each step, as our engine has it."""
-        peak_rate, last = self.asked["lr"], len(self.rates) - 1
+        peak_rate, last = self.options["lr"], len(self.rates) - 1
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer if optimizer is None else optimizer,
             lambda step: self.rates[min(step, last)] / peak_rate,
@@ -139,12 +139,12 @@ class Timed(Trainer):
         return found
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        theirs: Any = super()
-        found = theirs._get_grad_norm(model, grad_norm=grad_norm)
+        hf: Any = super()
+        found = hf._get_grad_norm(model, grad_norm=grad_norm)
         self.norms.append(found)
         return found
 
-    def _hear_norms(self) -> None:
+    def _watch_norms(self) -> None:
         """Keep each norm that clipping finds."""
         original = self.accelerator.clip_grad_norm_
 
@@ -157,14 +157,14 @@ class Timed(Trainer):
     def step_ended(self) -> None:
         """After update, schedule and zeroing of the gradients."""
         self._part("optimizer", self._update_from)
-        self.tell("alive", step=len(self.begun) - 1)
+        self.emit("alive", step=len(self.begun) - 1)
 
     def ended(self) -> None:
         """After the last step, which is waited for: energy is counted up to here."""
         self.begun.append(self.mark())
         if self._on_gpu:
             torch.cuda.synchronize()
-        self.tell("trained")
+        self.emit("trained")
 
     def _hook(self) -> None:
         """Count a block's forwards; name the dtype it computes in; time the gradients' sums."""
@@ -209,7 +209,7 @@ class Timed(Trainer):
         weights = list(model.parameters())
         first = weights[0]
         attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
-        self.tell(
+        self.emit(
             "layout",
             **self.facts,
             num_parameters=sum(weight.numel() for weight in weights),
@@ -268,9 +268,9 @@ class Timed(Trainer):
                     "step": step,
                     "lr": self.rates[step],
                     "tokens": common.SIZE
-                    * self.asked["batch_size"]
-                    * self.asked["grad_accum"]
-                    * self.asked["seq_len"],
+                    * self.options["batch_size"]
+                    * self.options["grad_accum"]
+                    * self.options["seq_len"],
                     "loss": float(losses[step]),
                     "grad_norm": float(self.norms[step]),
                     "time": whole,
@@ -287,7 +287,7 @@ class Timed(Trainer):
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
 
-    def tell_all(self) -> None:
+    def emit_all(self) -> None:
         """The rows: losses are read once all is computed, so that no step waits for them."""
         for row in self.rows():
-            self.tell("row", **row)
+            self.emit("row", **row)

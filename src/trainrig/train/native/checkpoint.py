@@ -96,11 +96,11 @@ def read(path: Path) -> dict[str, Any]:
     return state
 
 
-def _check_same(asked: dict[str, Any], stored: Any, path: Path) -> None:
+def _check_same(requested: dict[str, Any], stored: Any, path: Path) -> None:
     known = stored if isinstance(stored, dict) else {}
-    for name in sorted((asked.keys() | known.keys()) - _FREE):
-        if asked.get(name) != known.get(name):
+    for name in sorted((requested.keys() | known.keys()) - _FREE):
+        if requested.get(name) != known.get(name):
             raise DataError(
-                f"{path} was trained with {name} = {known.get(name)}, not {asked.get(name)}",
+                f"{path} was trained with {name} = {known.get(name)}, not {requested.get(name)}",
                 "resume with the same experiment, or train from the start",
             )

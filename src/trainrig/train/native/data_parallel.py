@@ -70,11 +70,11 @@ class Replicated(_Group):
     bucket as they become ready, in fp32, while the rest is still computed.
     """
 
-    def __init__(self, kept: Weights | SplitStates, wire: Collectives, *, even: bool) -> None:
-        self._kept, self.wire, self.even = kept, wire, even
-        self.model = kept.model
+    def __init__(self, inner: Weights | SplitStates, wire: Collectives, *, even: bool) -> None:
+        self._inner, self.wire, self.even = inner, wire, even
+        self.model = inner.model
         self._names = {weight: name for name, weight in self.model.items()}
-        self.wrapped = DistributedDataParallel(LossOf(kept.module), process_group=wire.group)
+        self.wrapped = DistributedDataParallel(LossOf(inner.module), process_group=wire.group)
         # A hook is checked for annotations by type, which here are strings: it gets none.
         self.wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
         self._on_the_way: list[tuple[Tensor, list[Tensor]]] = []
@@ -83,7 +83,7 @@ class Replicated(_Group):
     @property
     def master(self) -> dict[str, Tensor]:
         """What the optimizer updates."""
-        return self._kept.master
+        return self._inner.master
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """The mean loss of a micro-batch; only the last one's backward synchronises."""
@@ -94,7 +94,7 @@ class Replicated(_Group):
         """Add the gradients; with the last micro-batch they become the mean over the ranks."""
         loss.backward()
         if not last:
-            self._kept.collect()
+            self._inner.collect()
             return
         if self._since is not None:  # all was computed when the last bucket went out
             self.wire.waited_since(*self._since)
@@ -105,30 +105,30 @@ class Replicated(_Group):
                 sums, [part.view_as(to) for part, to in zip(parts, sums, strict=True)]
             )
         self._on_the_way, self._since = [], None
-        if self._kept.narrow:
-            self._kept.end_of_sum()
+        if self._inner.narrow:
+            self._inner.end_of_sum()
 
     def norm(self) -> Tensor:
         """Of all gradients."""
-        return self._kept.norm()
+        return self._inner.norm()
 
     def gradients(self) -> list[Tensor]:
         """Gradients that this rank holds before an update."""
-        return self._kept.gradients()
+        return self._inner.gradients()
 
     def publish(self) -> None:
         """After an update."""
-        self._kept.publish()
+        self._inner.publish()
 
     def groups(self, decay: float) -> list[dict[str, Any]]:
         """For the optimizer."""
-        return self._kept.groups(decay)
+        return self._inner.groups(decay)
 
     def _reduce(self, bucket: dist.GradBucket) -> Any:
         """One bucket goes out.  In bf16 its gradients first join those of earlier micro-batches."""
-        if self._kept.narrow:
+        if self._inner.narrow:
             named = zip(bucket.parameters(), bucket.gradients(), strict=True)
-            sums = [self._kept.add(self._names[weight], grad) for weight, grad in named]
+            sums = [self._inner.add(self._names[weight], grad) for weight, grad in named]
             flat = torch.cat([part.view(-1) for part in sums]) / self.wire.size
             self._on_the_way.append((flat, sums))
         else:
@@ -351,13 +351,13 @@ class ManyDevices:
     Kept in the program so that its cost beside DDP can be seen.  Unverified on hardware.
     """
 
-    def __init__(self, kept: Weights, devices: list[int]) -> None:
-        self._kept, self.model, self.module = kept, kept.model, kept.module
-        self.wrapped = nn.DataParallel(LossOf(kept.module), device_ids=devices)
-        self.master, self.narrow = kept.master, kept.narrow
-        self.weight_of, self.mean = kept.weight_of, kept.mean
-        self.norm, self.gradients = kept.norm, kept.gradients
-        self.publish, self.groups = kept.publish, kept.groups
+    def __init__(self, inner: Weights, devices: list[int]) -> None:
+        self._inner, self.model, self.module = inner, inner.model, inner.module
+        self.wrapped = nn.DataParallel(LossOf(inner.module), device_ids=devices)
+        self.master, self.narrow = inner.master, inner.narrow
+        self.weight_of, self.mean = inner.weight_of, inner.mean
+        self.norm, self.gradients = inner.norm, inner.gradients
+        self.publish, self.groups = inner.publish, inner.groups
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """The mean of the devices' mean losses."""
@@ -366,4 +366,4 @@ class ManyDevices:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients, which arrive on the first device."""
         loss.backward()
-        self._kept.collect()
+        self._inner.collect()

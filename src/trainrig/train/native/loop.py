@@ -134,7 +134,7 @@ class Engine:
         """Where a part of the step is timed; tests make one of them slower here."""
         return self.watch.part(name)
 
-    def run(self, tell: Callable[[Row], None], stop: Callable[[int], bool]) -> None:
+    def run(self, emit: Callable[[Row], None], stop: Callable[[int], bool]) -> None:
         """Steps until ``stop(next step)``; each row is told once its numbers are known.
 
         Raises Diverged at the first loss that is no number; the rows before it were told.
@@ -143,14 +143,14 @@ class Engine:
         while not stop(self.next_step):
             self.step()
             while len(self._pending) > behind:
-                tell(self._settle(self._pending.popleft()))
-        self.settle(tell)
+                emit(self._finished_row(self._pending.popleft()))
+        self.drain(emit)
 
-    def settle(self, tell: Callable[[Row], None]) -> None:
+    def drain(self, emit: Callable[[Row], None]) -> None:
         """Tell what is still pending, and end the step: what follows belongs to none."""
         self.watch.end()
         while self._pending:
-            tell(self._settle(self._pending.popleft()))
+            emit(self._finished_row(self._pending.popleft()))
 
     @torch.no_grad()
     def heldout_loss(self) -> float:
@@ -213,7 +213,7 @@ class Engine:
         row = {"step": number, "lr": rate, "tokens": tokens}
         self._pending.append(_Pending(row, numbers, marked))
 
-    def _settle(self, pending: _Pending) -> Row:
+    def _finished_row(self, pending: _Pending) -> Row:
         times = self.watch.read(pending.marked)  # waits until the numbers are there, too
         loss, norm = (float(number) for number in pending.numbers)
         if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):

@@ -28,11 +28,11 @@ class Weights:
     def __init__(self, model: nn.Module, dtype: str) -> None:
         """``model`` is in fp32; it becomes one of ``dtype``."""
         self.module = model
-        kept = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        master = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         model.to(DTYPES[dtype])
         self.model = dict(model.named_parameters())
         self.narrow = dtype != "fp32"
-        self.master: dict[str, Tensor] = kept if self.narrow else dict(self.model)
+        self.master: dict[str, Tensor] = master if self.narrow else dict(self.model)
         self._collected = False
 
     def weight_of(self, num_targets: int) -> float | Tensor:

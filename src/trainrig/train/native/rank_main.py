@@ -76,10 +76,10 @@ def train(
 
 def _check_ranks(experiment: Experiment, size: int) -> None:
     """Whoever starts the ranks by hand may start more or fewer than the experiment has."""
-    asked = 1 if experiment.parallel == "dataparallel" else experiment.nproc
-    if size != asked:
+    expected = 1 if experiment.parallel == "dataparallel" else experiment.nproc
+    if size != expected:
         raise UsageError(
-            f"{size} ranks were started, and the experiment has nproc = {asked}",
+            f"{size} ranks were started, and the experiment has nproc = {expected}",
             "torchrun --nnodes N --nproc-per-node M with N · M = nproc",
         )
 
@@ -130,19 +130,19 @@ def _timed(
             enough = step - first > WARM_UP
             return step >= stop or (enough and time.monotonic() >= until)
 
-        def tell(row: Row) -> None:
+        def emit(row: Row) -> None:
             beside = 0.0 if wire is None else overlapped.get(row["step"])
             events.emit("row", **row, overlapped=beside)
 
         every, saved = experiment.checkpoint_every if job.checkpoint else 0, -1
         while not over(engine.next_step) or (every and saved != engine.next_step):
             due = (engine.next_step // every + 1) * every if every else stop
-            engine.run(tell, partial(_is_due, over, due))
+            engine.run(emit, partial(_is_due, over, due))
             if every:
                 checkpoint.save(engine, Path(job.checkpoint))
                 saved = engine.next_step
                 events.emit("checkpoint", step=saved)
-        engine.settle(tell)
+        engine.drain(emit)
         events.emit("trained")  # energy is counted up to here
         if job.heldout and experiment.heldout_batches:
             events.emit("heldout", loss=engine.heldout_loss())
@@ -212,8 +212,8 @@ def spread_of(
             shard_size=experiment.shard_size,
             offload=experiment.offload == "host",
         )
-    kept = SplitStates(model, dtype, wire) if experiment.zero == 1 else Weights(model, dtype)
-    return Replicated(kept, wire, even=even)
+    weights = SplitStates(model, dtype, wire) if experiment.zero == 1 else Weights(model, dtype)
+    return Replicated(weights, wire, even=even)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from trainrig import models
 from trainrig.process.supervisor import Command, launch
 from trainrig.record import Status
 from trainrig.train.config import Experiment, to_dict
-from trainrig.train.layout_check import asked_of, differences, found_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.parity import Probe, disagreement, is_reference
 
 BASE = Experiment.of(
@@ -115,8 +115,8 @@ def test_all_ranks_have_the_same_weights(name: str, found: Mapping[str, Any]) ->
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_found_as_asked(name: str, found: Mapping[str, Any]) -> None:
-    asked = asked_of(experiment(name))
-    assert differences(asked, found_of(found[name]["facts"])) == []
+    asked = requested_layout(experiment(name))
+    assert differences(asked, observed_layout(found[name]["facts"])) == []
 
 
 def test_another_layout_is_a_difference(found: Mapping[str, Any]) -> None:
@@ -124,16 +124,18 @@ def test_another_layout_is_a_difference(found: Mapping[str, Any]) -> None:
     for name in ("ddp", "zero-1", "zero-2", "zero-3"):
         others = [n for n in ("ddp", "zero-1", "zero-2", "zero-3") if n != name]
         for other in others:
-            words = differences(asked_of(experiment(name)), found_of(found[other]["facts"]))
+            words = differences(
+                requested_layout(experiment(name)), observed_layout(found[other]["facts"])
+            )
             assert any(word.startswith("zero: asked") for word in words), (name, other)
-    recomputed = asked_of(experiment("ddp-recomputed"))
-    assert differences(recomputed, found_of(found["ddp"]["facts"])) == [
+    recomputed = requested_layout(experiment("ddp-recomputed"))
+    assert differences(recomputed, observed_layout(found["ddp"]["facts"])) == [
         "recompute: asked True, found False (DistributedDataParallel)"
     ]
 
 
 def test_shares_are_what_the_words_promise(found: Mapping[str, Any]) -> None:
-    facts = {name: found_of(found[name]["facts"]) for name in LAYOUTS}
+    facts = {name: observed_layout(found[name]["facts"]) for name in LAYOUTS}
     assert facts["ddp"]["held_states"] == facts["ddp"]["held_gradients"] == 1.0
     assert facts["zero-1"]["held_states"] == pytest.approx(0.5, abs=0.01)
     assert facts["zero-1"]["held_gradients"] >= 1.0
