@@ -133,10 +133,10 @@ class Framework(Protocol):
         """Its name if it is another project's, which may have a Python of its own; else empty."""
 
     def supports(self, layout: Layout) -> UsageError | None:
-        """What it cannot train of a layout, or None."""
+        """Reason why a layout is not trained, or None."""
 
     def accepts(self, experiment: Experiment) -> UsageError | None:
-        """What it refuses of an experiment besides its layout, or None."""
+        """Reason why an experiment is refused besides its layout, or None."""
 
     def missing(self, site: Site) -> str | None:
         """Why it cannot run here, or None."""
@@ -159,18 +159,18 @@ class _Python:
     """Packages of a driver's interpreter, each with the oldest version that will do."""
     prepare: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
-    """What it does not train of a layout."""
+    """Reason why a layout is not trained, by a framework."""
     demands: tuple[Demand, ...] = ()
-    """What it refuses of an experiment besides."""
+    """Reason why an experiment is refused for something besides its layout."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def supports(self, layout: Layout) -> UsageError | None:
-        """What it cannot train of a layout, or None."""
+        """Reason why a layout is not trained, or None."""
         refused = (limit(layout) for limit in (*_LIMITS, *self.limits))
         return next((UsageError(*words) for words in refused if words), None)
 
     def accepts(self, experiment: Experiment) -> UsageError | None:
-        """What it refuses of an experiment besides its layout, or None."""
+        """Reason why an experiment is refused besides its layout, or None."""
         refused = (demand(experiment) for demand in self.demands)
         return next((UsageError(*words) for words in refused if words), None)
 

@@ -129,7 +129,7 @@ def _split(shape: ModelShape, layout: Layout, name: str, size: int, accum: int) 
 
 
 def _with_framework(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
-    """The same framework if it runs such a layout, else the one that usually does."""
+    """The layout's framework if it runs such a layout, else the one that usually does."""
     if is_legal(shape, after):
         return MemoryOption(name=name, change=change, layout=after)
     layout = after.replace(parallel="auto")

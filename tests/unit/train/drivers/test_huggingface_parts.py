@@ -36,9 +36,9 @@ def trainer(clock: Clock) -> Any:
     found: Any = driver.Timed.__new__(driver.Timed)
     found.begun, found.marks, found._on_gpu, found._fetches = [], [], False, False
     found.losses, found.norms, found.rates = [torch.tensor(9.0)], [2.0], [0.1]
-    found.asked = {"batch_size": 4, "grad_accum": 2, "seq_len": 8}
+    found.options = {"batch_size": 4, "grad_accum": 2, "seq_len": 8}
     found._gather_as_it_is = lambda _: clock.passes(5.0)
-    found.tell = lambda *_, **__: None
+    found.emit = lambda *_, **__: None
     return found
 
 
