@@ -48,7 +48,7 @@ _PLAUSIBLE_TIMES = (1e-15, 1e12)
 
 _Identity = tuple[object, ...]
 _Fact = tuple[Any, ...]
-"""What it is, and its value in the old and in the new run."""
+"""Description, and the values in the old and in the new run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
