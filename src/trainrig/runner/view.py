@@ -35,11 +35,11 @@ def view_of(run: RunData) -> RunView:
 
 def _with_todays_names(record: Record) -> Record:
     """A record of before batch_size and seq_len were called so."""
-    if not {"batch", "seq"} & record.case.keys():
-        return record
-    names = {"batch": "batch_size", "seq": "seq_len"}
-    case = {names.get(name, name): value for name, value in record.case.items()}
-    return record.replace(case=case)
+    case = dict(record.case)
+    for former, name in (("batch", "batch_size"), ("seq", "seq_len")):
+        if former in case:
+            case[name] = case.pop(former)
+    return record.replace(case=case) if case != record.case else record
 
 
 def judged_view(run: RunData) -> RunView:
