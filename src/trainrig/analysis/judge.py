@@ -11,8 +11,9 @@ said and is no fault.  A disturbed point is never judged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trainrig.analysis.match import SIBLING_MARGIN, Row, join
 from trainrig.benchmarks.spec import Role, find
@@ -72,9 +73,12 @@ def judge(
     return Verdict(outcome=outcome, reason=reason, findings=tuple(findings))
 
 
-def resume_command(verb: str, run: str) -> str:
-    """The command that goes on with a run that ``verb`` made; a bench is started again."""
-    return f"trainrig {verb} --resume {run}" if verb in ("qualify", "train") else f"trainrig {verb}"
+def resume_command(config: Mapping[str, Any], run: str) -> str:
+    """The command that goes on with a run of that run.toml; a bench is started again."""
+    verb, benchmark = config.get("verb"), find(str(config.get("benchmark")))
+    if verb in ("qualify", "train"):
+        return f"trainrig {verb} --resume {run}"
+    return benchmark.command if benchmark else f"trainrig {verb}"
 
 
 def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Verdict:

@@ -62,7 +62,15 @@ def bench(
         plan = _plan_devices(spec, request, budget)
     # torch loading beside a disk's case would take processors from it, for nothing.
     early = spec.runs_on is RunsOn.DEVICE
-    return carry_out("bench", plan, budget=budget, out=out, watch=watch, early=early)
+    return carry_out(
+        "bench",
+        plan,
+        budget=budget,
+        out=out,
+        watch=watch,
+        early=early,
+        config={"benchmark": spec.name},
+    )
 
 
 def _benchable(name: str) -> Benchmark:

@@ -141,7 +141,7 @@ def close_run(
 
     stored = read_run(run.path)
     records = stored.records
-    again = resume_command(str(stored.config.get("verb")), str(run.path))
+    again = resume_command(stored.config, str(run.path))
     verdict = judge(records, findings, interrupted, again)
     run.write_verdict(verdict)
     run.write_report(render_html([view_of(read_run(run.path))]))

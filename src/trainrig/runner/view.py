@@ -49,5 +49,5 @@ def judged_view(run: RunData) -> RunView:
         return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
     why = "the run was cut off before its verdict"
-    again = resume_command(str(run.config.get("verb")), str(run.path))
+    again = resume_command(run.config, str(run.path))
     return dataclasses.replace(view, verdict=judge(run.records, findings, why, again))

@@ -214,15 +214,17 @@ def test_a_pass_whose_points_are_gone_is_no_pass():
 
 
 @pytest.mark.parametrize(
-    ("verb", "command"),
+    ("config", "command"),
     [
-        ("qualify", "trainrig qualify --resume runs/a"),
-        ("train", "trainrig train --resume runs/a"),
-        ("bench", "trainrig bench"),
+        ({"verb": "qualify"}, "trainrig qualify --resume runs/a"),
+        ({"verb": "train"}, "trainrig train --resume runs/a"),
+        ({"verb": "bench", "benchmark": "vector"}, "trainrig bench vector"),
+        ({"verb": "bench", "benchmark": "; rm -rf ~"}, "trainrig bench"),
+        ({"verb": "bench"}, "trainrig bench"),
     ],
 )
-def test_the_command_that_goes_on_is_one_that_the_run_takes(verb, command):
-    assert resume_command(verb, "runs/a") == command
+def test_the_command_that_goes_on_is_one_that_the_run_takes(config, command):
+    assert resume_command(config, "runs/a") == command
     busy = point(20e12, disturbed="busy")
-    found = judge([planned(busy, LOW, HIGH), busy], again=resume_command(verb, "runs/a"))
+    found = judge([planned(busy, LOW, HIGH), busy], again=resume_command(config, "runs/a"))
     assert all(command in finding.fix for finding in found.findings)
