@@ -13,21 +13,18 @@ from typing import Any
 import pytest
 import torch
 
+from in_process import launch_here
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine.energy import Meter
-from trainrig.process.child import failure_of
-from trainrig.process.events import Events, read_events
-from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Record, Status
-from trainrig.runner import energy, train_prepare
+from trainrig.runner import energy, train_prepare, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.progress import Progress
 from trainrig.runner.session import exit_code
 from trainrig.runner.train_resume import CHECKPOINT, experiments_of
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check, from_dict, to_dict
-from trainrig.train.engines import Job
-from trainrig.train.native import checkpoint, rank_main
+from trainrig.train.native import checkpoint
 from trainrig.train.native.loop import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,22 +43,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(runner, "measure_ceiling", lambda *_: None)
-
-
-def launch_here(command: Any, folder: Path, *, on_event: Any, **_: Any) -> Ended:
-    """The real rank behind the real request and events, without a process of its own."""
-    request = json.loads((folder / "experiment.json").read_text())
-    events = Events(folder, 0)
-    status, reason = Status.OK, None
-    try:
-        rank_main.train(from_dict(request.pop("experiment")), events, 0, 1, Job(**request))
-    except Exception as error:  # noqa: BLE001 - as the real one
-        failure = failure_of(error)
-        status = Status.OOM if failure["kind"] == "oom" else Status.FAILED
-        reason = failure["reason"]
-    for _, event in read_events(folder, 0):
-        on_event(0, event)
-    return Ended(status=status, reason=reason, duration=0.1)
 
 
 @pytest.fixture
@@ -90,7 +71,7 @@ def experiment(folder: Path, **changes: Any) -> Experiment:
 
 def run(asked: Experiment, tmp_path: Path, **how: Any) -> tuple[Any, dict[str, Any]]:
     outcomes = runner.train([asked], out=tmp_path / "runs", **how)
-    return outcomes, runner.summary(outcomes)
+    return outcomes, train_records.summary(outcomes)
 
 
 def fifty_watts() -> Meter:

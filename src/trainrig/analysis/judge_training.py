@@ -30,6 +30,7 @@ MAX_UNEVEN = 0.1
 STEADY = 0.9
 """In so many of the steps it must be the same rank: what others do on a machine comes and goes."""
 _LEAST_STEPS = 4
+_LATE = 3
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -98,6 +99,21 @@ def findings_of(
 def has_learned(heldout_loss: float, entropy: float) -> bool:
     """Whether a loss lies clearly below that of a model that knows token frequencies only."""
     return heldout_loss <= entropy - MARGIN_NATS
+
+
+def not_falling(losses: Sequence[float]) -> str | None:
+    """Why losses do not show learning: the last ones do not lie below the first; None if they do.
+
+    The first is that of fresh weights, about the logarithm of the vocabulary; the last three are
+    taken together, since a batch's loss wanders.
+    """
+    late = losses[1:][-_LATE:]
+    if not late or sum(late) / len(late) < losses[0]:
+        return None
+    return (
+        f"the loss does not fall: {losses[0]:.3f} at first, {sum(late) / len(late):.3f} over the "
+        f"last {len(late)} of {len(losses)} steps"
+    )
 
 
 def _fix(trained: Trained) -> str:

@@ -16,13 +16,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainrig.analysis.run_view import RunView, rows
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, first_problem
 from trainrig.record import Kind, Record
 
 Summary = Mapping[str, Any]
 Series = Mapping[str, Sequence[Mapping[str, Any]]]
 SERIES = "experiments"
-BENCHMARK = "training"
+BENCHMARK = TRAINING.name
 """That their records are of."""
 PASS = "PASS"
 

@@ -215,6 +215,8 @@ class Benchmark:
     name: str
     version: int
     """Raised whenever what is timed or counted changes: versions are never compared."""
+    former: tuple[str, ...] = ()
+    """Names that its records had in older versions: they are still shown."""
     title: str
     """``matrix products, by dtype and shape``."""
     order: int
@@ -314,7 +316,8 @@ def benchmarks() -> tuple[Benchmark, ...]:
 
 def find(name: str) -> Benchmark | None:
     """The benchmark called ``name``; None where a record names one that is not run here."""
-    return _registered.get(name) or _own().get(name)
+    known = _registered.get(name) or _own().get(name)
+    return known or next((one for one in benchmarks() if name in one.former), None)
 
 
 def benchmark(name: str) -> Benchmark:

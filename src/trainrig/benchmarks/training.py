@@ -1,16 +1,19 @@
-"""step: how long one training step of a whole model takes.
+"""training: how long one training step of a whole model takes, by some framework on some layout.
 
 Definition: from a step's start to the next one's, in a training that goes on: waiting for samples,
 forward, backward, clipping and update, and what lies between.  Samples are real text, weights
-change from step to step.  Model FLOPs (`workload.model_flops`: forward and backward, causal
-attention in full, nothing for recomputation) over the median time of a step; T5's decoder counts
-with the tokens that it writes (`workload.spans`), not with those that are read.  Per device.
+change from step to step.  A step's time is the mean of the middle half of the steps behind the
+first ones, over all rounds on an idle machine.  Model FLOPs (`workload.model_flops`: forward and
+backward, causal attention in full, nothing for recomputation) are counted per device, samples and
+tokens over all ranks; T5's decoder counts with the tokens that it writes (`workload.spans`), not
+with those that are read.
 
-Here is what the parent needs: the case, the counted work, the metrics.  The training itself runs in
-a worker of its own program, which `PROGRAM` names: the room `train`, above this one.
+Here is what is counted and shown; `runner.train` trains.
 """
 
 from __future__ import annotations
+
+import math
 
 from trainrig.benchmarks.spec import (
     COMPUTE,
@@ -29,7 +32,6 @@ from trainrig.workload.memory import memory as needed
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
-PROGRAM = "trainrig.train.serve"
 PARTS = ("data_wait", "forward", "backward", "optimizer")
 
 COMMUNICATION = "communication"
@@ -40,28 +42,25 @@ OTHER = "other"
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
 
-RESULTS = (*((f"time.{part}", "s") for part in (*PARTS, OTHER)), ("peak_memory", "B"))
-"""Conditions of an attempt that are results of their own, with their units."""
-
 PRECISIONS = ("fp32", "bf16", "fp16")
 _TEXTS = {
     "precision": PRECISIONS,
     "recompute": ("none", "selective", "full"),
     "attention": ATTENTIONS,
-    "optimizer": ("adamw-fused",),
 }
-_COUNTS = ("batch_size", "seq_len", "grad_accum")
-FIELDS = {*_TEXTS, *_COUNTS, "model", "compile", "data"}
+_COUNTS = ("batch_size", "seq_len", "grad_accum", "nproc")
+_LAYOUT = ("framework", "parallel", "zero", "shard_size", "offload", "p2p", "seed", "experiment")
+FIELDS = {*_TEXTS, *_COUNTS, *_LAYOUT, "model", "optimizer", "compile", "data"}
 
 
 def _check(case: Case) -> None:
     if set(case) != FIELDS:
         wrong = ", ".join(sorted(FIELDS ^ set(case)))
-        raise UsageError(f"not a step case: {wrong}", "it has: " + ", ".join(sorted(FIELDS)))
+        raise UsageError(f"not a training case: {wrong}", "it has: " + ", ".join(sorted(FIELDS)))
     for name, known in _TEXTS.items():
         if case[name] not in known:
             raise UsageError(
-                f"unknown {name} {case[name]!r} for step", "one of " + ", ".join(known)
+                f"unknown {name} {case[name]!r} for training", "one of " + ", ".join(known)
             )
     for name in _COUNTS:
         count = case[name]
@@ -71,7 +70,7 @@ def _check(case: Case) -> None:
 
 
 def _numbers(case: Case) -> tuple[int, int, int]:
-    batch, seq, accum = (int(str(case[name])) for name in _COUNTS)
+    batch, seq, accum = (int(str(case[name])) for name in _COUNTS[:3])
     return batch, seq, accum
 
 
@@ -99,30 +98,36 @@ def _work(case: Case) -> Work:
     return Work(flops=flops(case), num_bytes=moved)
 
 
+def data_parallel(case: Case) -> int:
+    """Groups of ranks that each train on samples of their own."""
+    nproc, *degrees = (int(str(case.get(name, 1))) for name in ("nproc", "tp", "pp"))
+    return max(1, nproc // math.prod(degrees))
+
+
 def _metrics(case: Case) -> tuple[Metric, ...]:
     batch, seq, accum = _numbers(case)
-    samples = batch * accum
+    samples = batch * accum * data_parallel(case)
     return (
         Metric(
             name="flop_rate",
             unit="FLOP/s",
             amount=float(flops(case)),
-            formula="model FLOPs of a step / median step time",
+            formula="model FLOPs of a step / step time",
             is_claimed=True,
         ),
         Metric(
             name="sample_rate",
             unit="sample/s",
             amount=float(samples),
-            formula="batch_size · grad_accum / median step time",
+            formula="batch_size · grad_accum · dp / step time",
         ),
         Metric(
             name="token_rate",
             unit="token/s",
             amount=float(samples * seq),
-            formula="batch_size · grad_accum · seq_len / median step time",
+            formula="batch_size · grad_accum · dp · seq_len / step time",
         ),
-        Metric(name="time", unit="s", amount=None, formula="median step time"),
+        Metric(name="time", unit="s", amount=None, formula="step time"),
     )
 
 
@@ -158,12 +163,12 @@ def _label(case: Case) -> str:
 
 
 BENCHMARK = Benchmark(
-    name="step",
+    name="training",
+    former=("step",),
     version=2,
     title="a training step of a whole model",
     order=60,
     module="",
-    program=PROGRAM,
     role=Role.STEP,
     example={
         "model": "gpt2-small-cpu",
@@ -176,11 +181,19 @@ BENCHMARK = Benchmark(
         "attention": "auto",
         "compile": False,
         "data": "00000000",
+        "framework": "native",
+        "parallel": "auto",
+        "nproc": 1,
+        "zero": 0,
+        "shard_size": 0,
+        "offload": "none",
+        "p2p": True,
+        "seed": 0,
+        "experiment": "native",
     },
     check=_check,
     work=_work,
     metrics=_metrics,
-    results=RESULTS,
     memory=memory,
     # A training's model is built and its text opened; its first steps settle memory and kernels.
     cost=CaseCost(fixed=1.0),

@@ -151,7 +151,7 @@ def command(
     """
     from trainrig.cli import output, progress
     from trainrig.errors import UsageError
-    from trainrig.runner import session, train, train_prepare, train_resume
+    from trainrig.runner import session, train, train_prepare, train_records, train_resume
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
@@ -174,7 +174,7 @@ def command(
         full_scale=train_prepare.at_full_scale(file, given),
     )
     if as_json:
-        progress.print_json(train.summary(outcomes))
+        progress.print_json(train_records.summary(outcomes))
     else:
         from trainrig.report.render.terminal import print_document
         from trainrig.report.training_report import training_document

@@ -16,6 +16,7 @@ but for the last line of one that died without an event.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -122,10 +123,13 @@ def launch(
     folder: Path,
     *,
     stall_timeout: float = STALL_TIMEOUT,
+    limit: float = math.inf,
     on_event: OnEvent = lambda _rank, _event: None,
     tick: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Run a command's ranks to their end; ``tick`` is called about once a second meanwhile.
+    """Run a command's ranks to their end, for ``limit`` seconds at most.
+
+    ``tick`` is called about once a second meanwhile.
 
     UsageError for a port that is taken.  Where another program takes a free port before the first
     rank does, the ranks are started again on another one.
@@ -138,7 +142,7 @@ def launch(
     status, reason = Status.FAILED, None
     for _ in range(_CHANCES):
         with _Ranks(command, folder) as ranks:
-            status, reason = ranks.watch(stall_timeout, on_event, tick)
+            status, reason = ranks.watch(stall_timeout, began + limit, on_event, tick)
         if not ranks.lost_port or "MASTER_PORT" in os.environ:
             break
         for path in folder.glob("events-*.jsonl"):
@@ -215,9 +219,12 @@ class _Ranks:
         return oom_kills() > self._kills_before
 
     def watch(
-        self, stall_timeout: float, on_event: OnEvent, tick: Callable[[], None]
+        self, stall_timeout: float, until: float, on_event: OnEvent, tick: Callable[[], None]
     ) -> tuple[Status, str | None]:
-        """Until all have ended well, one has not, or none has moved for ``stall_timeout``."""
+        """Until all have ended well, one has not, or none has moved for ``stall_timeout``.
+
+        ``until``: when they are given up whatever they do, on time.monotonic.
+        """
         last = ticked = time.monotonic()
         positions = self._positions()
         while True:
@@ -237,6 +244,8 @@ class _Ranks:
                 break
             if time.monotonic() - last > stall_timeout:
                 return Status.TIMEOUT, self._who_waits(stall_timeout)
+            if time.monotonic() > until:
+                return Status.TIMEOUT, "the time for it was over before it was"
             if time.monotonic() - ticked > _TICK:
                 ticked = time.monotonic()
                 tick()

@@ -113,7 +113,8 @@ class Attempts:
     def resume_from(self, records: Iterable[Record]) -> None:
         """Count the attempts of a resumed run; probes of a search are skipped."""
         for record in records:
-            if record.attempt is not None and "search" not in record.conditions:
+            whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
+            if (record.attempt is not None or whole) and "search" not in record.conditions:
                 self._known.setdefault(_identity_of(record), []).append(record)
 
     def of(self, task: Task) -> list[Record]:
@@ -126,7 +127,10 @@ class Attempts:
 
     def is_disturbed(self, task: Task) -> bool:
         """Whether it has a value that must not be judged."""
-        return self.has_value(task) and point_records(self.of(task))[0].disturbed is not None
+        records = self.of(task)
+        if records and records[-1].attempt is None:  # a training's record is its point
+            return records[-1].disturbed is not None
+        return self.has_value(task) and point_records(records)[0].disturbed is not None
 
     def is_done(self, task: Task) -> bool:
         """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
@@ -156,7 +160,7 @@ _GLANCE_CALLS = 3.0
 _GREEDY = 0.3
 _MAX_ROUNDS = 3
 
-_MEASURED = "already measured in this run"
+MEASURED = "already measured in this run"
 
 Describe = Callable[[Record], str]
 MakeWorker = Callable[[str, Path, str], Worker]
@@ -223,7 +227,7 @@ class Executor:
         if all(task.skip or self._attempts.is_done(task) for task in block.tasks):
             for task in block.tasks:  # no worker is started for these
                 measured = self._attempts.has_value(task)
-                self._skip(task, _MEASURED if measured or not task.skip else task.skip)
+                self.skip(task, MEASURED if measured or not task.skip else task.skip)
             return
         end = min(time.monotonic() + seconds, self._deadline)
         self._emit(block.name, level="stage")
@@ -264,7 +268,7 @@ class Executor:
             )
             if reason is not None:
                 for task in tasks:
-                    self._skip(task, reason)
+                    self.skip(task, reason)
                 continue
             self._emit(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
             for number in range(tasks[0].spec.workers):
@@ -315,7 +319,7 @@ class Executor:
             left = end - time.monotonic()
             reason = self._why_not(task, left, whole)
             if reason is not None:
-                self._skip(task, reason)
+                self.skip(task, reason)
                 continue
             share = left / task.spec.workers / (len(tasks) - position)
             self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME))
@@ -323,7 +327,7 @@ class Executor:
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
         """Why a task is not run, or None."""
         if self._attempts.is_done(task):
-            return _MEASURED
+            return MEASURED
         if task.skip is not None:
             return task.skip
         if not task.fits_memory:
@@ -401,9 +405,14 @@ class Executor:
                 self.done += 1
                 self._emit(self._describe(record), level="point")
 
-    def _skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
+    def is_done(self, task: Task) -> bool:
+        """Whether an earlier process of this run measured it."""
+        return self._attempts.is_done(task)
+
+    def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
+        """Record that a task is not run, and why."""
         self.done += 1
-        if reason != _MEASURED:
+        if reason != MEASURED:
             subject = self._subject(task)
             self._run.append(skipped_record(task.benchmark, task.case, subject, reason, status))
 
@@ -411,7 +420,7 @@ class Executor:
         """A device did not come up; what an earlier session measured on it stands."""
         for task in tasks:
             measured = self._attempts.has_value(task)
-            self._skip(task, _MEASURED if measured else reason, Status.FAILED)
+            self.skip(task, MEASURED if measured else reason, Status.FAILED)
         self._emit(reason, level="point")
 
     def _subject(self, task: Task) -> Subject:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainrig.analysis.prediction_error import FROM_RATES
-from trainrig.analysis.training_results import BENCHMARK
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.benchmarks.training import flops
 from trainrig.errors import TrainrigError, UnavailableError
-from trainrig.predict.prediction import Foretold
+from trainrig.predict.prediction import Foretold, foretell
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.rates.links import Link, Links
@@ -83,7 +84,8 @@ def forecast(
     """What to write before ``own`` is trained; never raises: no grounds are a record."""
     bare = Record(
         kind=Kind.PREDICTED,
-        benchmark=BENCHMARK,
+        benchmark=TRAINING.name,
+        version=TRAINING.version,
         case=case,
         metric="time",
         unit="s",
@@ -96,7 +98,11 @@ def forecast(
     )
     try:
         rates = _rates(own, target, grounds)
-        found = (_time(own, rates, target), _memory(own, target))
+        if own.nproc == 1 and own.threads == 0:
+            found = foretell(find(own.model), own.predicted_layout, rates)
+        else:
+            time = _time(own, rates, target)
+            found = (time, _flop_rate(case, time), _memory(own, target))
     except TrainrigError as error:
         reason = f"no target known: {error.message}"
         return (bare.replace(status=Status.MISSING, reason=reason),)
@@ -115,6 +121,17 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
     return Foretold(
         metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
+    )
+
+
+def _flop_rate(case: Case, time: Foretold) -> Foretold:
+    """Model FLOP/s of one device at the predicted time of a step."""
+    counted, (low, high) = float(flops(case)), time.interval
+    return Foretold(
+        metric="flop_rate",
+        unit="FLOP/s",
+        value=counted / time.value,
+        interval=(counted / high, counted / low),
     )
 
 

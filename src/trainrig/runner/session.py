@@ -27,13 +27,14 @@ from trainrig.process.worker import Worker
 from trainrig.record import Finding, Kind, Outcome, Record, Verdict
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of, limit_of_point
+from trainrig.runner.experiment_forecast import Grounds
 from trainrig.runner.history import corrections_of
 from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.plan import Block, Task, qualify_plan
-from trainrig.runner.predict import predict_training
 from trainrig.runner.progress import Progress, Watcher, describe, null_progress
 from trainrig.runner.targets import HOST, Target, disk_target, find_targets
-from trainrig.runner.training import TextShelf, with_training
+from trainrig.runner.train import TrainRun
+from trainrig.runner.training import TextShelf, measure_block, with_training
 from trainrig.runner.view import published_baselines, view_of
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 
@@ -195,8 +196,20 @@ class _Session:
         executor = self._executor(environment, scene.claims, expected, early)
         executor.total = len(tasks)
         executor.resume_from(earlier)
+        self._trainings = TrainRun(
+            run=self._run,
+            targets=scene.targets,
+            claims=scene.claims,
+            snapshot=snapshot,
+            watch=self._watch,
+            texts={},
+            total=len(tasks),
+            expected=self._predicted,
+            alone=True,
+            deadline=self._deadline,
+        )
         self._run_blocks(executor, blocks)
-        executor.repeat_noisy(tasks)
+        executor.repeat_noisy([task for task in tasks if task.spec.role is not Role.STEP])
 
     def _scene(self, snapshot: Snapshot, environment: str, earlier: Sequence[Record]) -> Scene:
         """What is there to measure and what is claimed of it, written down first."""
@@ -267,40 +280,30 @@ class _Session:
     def _run_blocks(self, executor: Executor, blocks: Sequence[Block]) -> None:
         left_shares = sum(block.share for block in blocks)
         for block in blocks:
-            self._predict_block(block)
             left = max(self._deadline - time.monotonic(), 0.0)
-            executor.run_block(block, left * block.share / max(left_shares, block.share, 1e-9))
+            seconds = left * block.share / max(left_shares, block.share, 1e-9)
+            if block.tasks[0].spec.role is Role.STEP:
+                self._measure_trainings(block, executor, seconds)
+            else:
+                executor.run_block(block, seconds)
             left_shares -= block.share
 
-    def _predict_block(self, block: Block) -> None:
-        """What a block's training steps should take, by the rates measured so far."""
-        for task in block.tasks:
-            if task.spec.role is Role.STEP and not task.skip:
-                self._predict_step(task)
-
-    def _predict_step(self, task: Task) -> None:
-        planned = [r for r in self._predicted.values() if _is_of(r, task)]
-        if any("from" in record.conditions for record in planned):
-            return  # by an earlier sitting of this run
-        records = read_run(self._run.path).records
-        corrections = corrections_of(self._run.path.parent, self._hostname)
-        for expected in planned[:1]:
-            for record in predict_training(task, expected, [*self._history, *records], corrections):
-                self._predicted[record.key, record.device_index] = self._run.append(record)
+    def _measure_trainings(self, block: Block, executor: Executor, seconds: float) -> None:
+        """On the road of `trainrig train`, with all rates that were measured so far."""
+        points = [r for r in read_run(self._run.path).records if r.is_point and r.is_usable]
+        self._trainings.grounds = Grounds(
+            points=(*self._history, *points),
+            corrections=corrections_of(self._run.path.parent, self._hostname),
+        )
+        self._trainings.texts = {
+            task.extra["experiment"]["data"]: str(task.case["data"]) for task in block.tasks
+        }
+        measure_block(block, self._trainings, executor, seconds)
 
     def close(self, interrupted: str | None) -> Qualification:
         """Judge what is there and write the report."""
         findings = diagnose(self._snapshot) if self._snapshot else ()
         return close_run(self._run, findings, interrupted)
-
-
-def _is_of(record: Record, task: Task) -> bool:
-    return (
-        record.benchmark == task.benchmark
-        and record.case == task.case
-        and record.device == task.target.name
-        and record.device_index == task.target.index
-    )
 
 
 def _check_same_software(earlier: Sequence[Record], environment: str) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 import shutil
 import sys
@@ -27,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis import training_results
-from trainrig.analysis.compare_training import speedups
-from trainrig.analysis.judge_training import findings_of, verdict_of
+from trainrig.analysis.judge_training import findings_of, not_falling, verdict_of
 from trainrig.analysis.trained import Trained, counted
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.published.training import baselines, baselines_of_case
@@ -39,7 +39,7 @@ from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
-from trainrig.record import Finding, Record, Status, Verdict, new_id
+from trainrig.record import WRONG_ANSWER, Finding, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
 from trainrig.runner.expectations import claims_for
@@ -55,11 +55,11 @@ from trainrig.runner.train_prepare import (
     placed,
     with_data,
 )
-from trainrig.runner.train_records import case_for, records_of, slug_of, step_row, summary_of
+from trainrig.runner.train_records import Outcomes, records_of, slug_of, step_row, summary_of
 from trainrig.runner.train_resume import CHECKPOINT, done_in, recalled
 from trainrig.runner.view import view_of
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
-from trainrig.train.config import Experiment, check, objective_of
+from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
 from trainrig.train.engines import ENGINES, WARM_UP, Job, Result, is_driven
@@ -71,16 +71,6 @@ CHECKED_STEPS = WARM_UP + 10
 """Steps that a second process trains: those of warm-up, and ten samples."""
 LEARNING_STEPS = 200
 """A training of fewer steps need not have learned anything yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """A run of trainings, judged."""
-
-    run: Path
-    verdict: Verdict
-    trained: tuple[Trained, ...]
-    interrupted: bool
 
 
 def train(
@@ -217,9 +207,13 @@ class TrainRun:
     total: int = 1
     grounds: Grounds = field(default_factory=Grounds)
     """What predictions rest on."""
+    expected: Mapping[tuple[object, int | None], Record] = field(default_factory=dict)
+    """Predictions by key and device that stand: with a value, another one is not written."""
     alone: bool = False
     """One experiment is trained: a batch that does not fit is halved, whoever chose it."""
     resuming: bool = False
+    deadline: float = math.inf
+    """When trainings are given up, on time.monotonic."""
     trained: list[Trained] = field(default_factory=list)
     _staying: list[Finding] = field(default_factory=list)
     """Findings that a later round does not change."""
@@ -237,7 +231,7 @@ class TrainRun:
         """Write down what others published of the same cases, before anything is measured."""
         known = tuple(baselines())
         for experiment in experiments:
-            for record in baselines_of_case(case_for(experiment, ""), known):
+            for record in baselines_of_case(case_of(experiment, ""), known):
                 conditions = {**record.conditions, "experiment": experiment.name}
                 self.run.append(record.replace(id=new_id(), conditions=conditions))
 
@@ -285,15 +279,49 @@ class TrainRun:
                 self._again(outcome, f"{_numbered(place, outcome)}-round-{number}", number)
                 self._write(outcome)
 
-    def _again(self, outcome: Trained, slug: str, number: int, stop: int | None = None) -> None:
+    def _again(
+        self,
+        outcome: Trained,
+        slug: str,
+        number: int,
+        *,
+        stop: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
         """Train by fresh processes for the speed alone."""
         once = Trained(experiment=outcome.experiment)
-        self._train(once, slug, Job(probe=False, stop=stop), number)
+        self._train(once, slug, Job(probe=False, stop=stop, seconds=seconds), number)
         outcome.duration += once.duration
         if once.status is Status.OK:
             outcome.again.append(once.rounds[0])
         else:
             outcome.status, outcome.reason = once.status, f"round {number}: {once.reason}"
+
+    def measure_step(self, experiment: Experiment, seconds: float) -> Trained:
+        """The training step of a qualification: fresh processes train for ``seconds`` each.
+
+        Two that are alike make the number; a third decides where they are not and time is left.
+        That the loss falls is the check of the answer.
+        """
+        outcome = Trained(experiment=experiment, must_agree=True, compared=True)
+        self._train(outcome, self._slug(outcome), Job(probe=False, seconds=seconds))
+        number = 2
+        while outcome.status is Status.OK and (number == 2 or outcome.disturbed) and number < 4:
+            took = outcome.duration / (number - 1)
+            if number > 2 and self.deadline - time.monotonic() < took:
+                break
+            slug = f"{self._slug(outcome)}-round-{number}"
+            self._again(outcome, slug, number, seconds=seconds)
+            number += 1
+        wrong = not_falling([row["loss"] for row in outcome.result.rows])
+        if outcome.status is Status.OK and wrong is not None:
+            outcome.status, outcome.reason = Status.FAILED, f"{WRONG_ANSWER}: {wrong}"
+        if outcome.status is Status.FAILED and "training stopped" in (outcome.reason or ""):
+            outcome.reason = f"{WRONG_ANSWER}: {outcome.reason}"
+        if outcome.status is Status.TIMEOUT and time.monotonic() >= self.deadline:
+            outcome.status, outcome.reason = Status.SKIPPED, "the budget ended while it ran"
+        self._finish(outcome)
+        return outcome
 
     def _is_level(self, experiment: Experiment) -> bool:
         """Whether it is measured for itself: one process of ours, alone in its run."""
@@ -323,7 +351,7 @@ class TrainRun:
         if outcome.status is Status.OK:
             self.watch(Progress(text="the first steps again, in a second process", level="running"))
             stop = min(CHECKED_STEPS, outcome.experiment.steps)
-            self._again(outcome, f"{self._slug(outcome)}-check", 2, stop)
+            self._again(outcome, f"{self._slug(outcome)}-check", 2, stop=stop)
 
     def _choose_batch(self, outcome: Trained) -> None:
         """The size that is trained first, by formula or by doubling."""
@@ -411,11 +439,16 @@ class TrainRun:
 
     def _predict(self, experiment: Experiment) -> None:
         """Write down what it should take, before it is trained."""
-        case = case_for(experiment, self.texts[experiment.data])
+        case = case_of(experiment, self.texts[experiment.data])
         environment = environment_of(experiment, self.snapshot)
         target = self._target(experiment)
         for record in forecast(experiment, case, target, environment, self.grounds):
-            self.run.append(record)
+            known = self.expected.get((record.key, record.device_index))
+            if known is None:
+                self.run.append(record)
+            elif known.value is None:  # what the plan requires is required of its prediction
+                conditions = {**known.conditions, **record.conditions}
+                self.run.append(record.replace(conditions=conditions))
 
     def _target(self, experiment: Experiment) -> Target:
         fitting = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")
@@ -478,6 +511,7 @@ class TrainRun:
                     command,
                     folder,
                     stall_timeout=self.stall_timeout,
+                    limit=max(1.0, self.deadline - time.monotonic()),
                     on_event=on_event,
                     tick=self._tick,
                 )
@@ -551,25 +585,3 @@ def _line(outcome: Trained) -> str:
         f"{outcome.experiment.name}: {format_quantity(rate, 'sample/s')}, loss "
         f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}: {word}"
     )
-
-
-def summary(outcomes: Outcomes) -> dict[str, Any]:
-    """What ``train --json`` prints last: a list, and a single experiment flat beside it."""
-    view = view_of(read_run(outcomes.run))
-    experiments = list(training_results.stored(view.series))
-    compared = [dataclasses.asdict(each) for each in speedups(training_results.readable(view))]
-    return {
-        **(experiments[0] if len(experiments) == 1 else {}),
-        "verdict": outcomes.verdict.outcome.value,
-        "verdict_reason": outcomes.verdict.reason,
-        "run": str(outcomes.run),
-        "report": str(outcomes.run / "report.html"),
-        "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
-        "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
-        "findings": [
-            {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
-            for f in outcomes.verdict.findings
-        ],
-        "experiments": experiments,
-        **({"comparisons": compared} if len(experiments) != 1 else {}),
-    }

@@ -5,30 +5,37 @@ The benchmark is ``training``: whole steps of a model by some framework on some 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trainrig.analysis import training_results
+from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.trained import Trained, device_words, memory_by_rank, rates_of, shares_of
-from trainrig.analysis.training_results import BENCHMARK
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS
-from trainrig.record import Case, Kind, Record, Status
+from trainrig.record import Case, Kind, Record, Status, Verdict
 from trainrig.runner import energy
 from trainrig.runner.targets import Target
+from trainrig.runner.view import view_of
+from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of, settings_of
 
 BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
 _PARTS = (*PARTS, COMMUNICATION, OTHER)
-_CASE = ("framework", "parallel", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 
 
-def case_for(experiment: Experiment, data_hash: str) -> Case:
-    """What decides the numbers: the case of benchmark ``training``."""
-    return {
-        **case_of(experiment, data_hash),
-        **{name: getattr(experiment, name) for name in _CASE},
-        "experiment": experiment.name,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """A run of trainings, judged."""
+
+    run: Path
+    verdict: Verdict
+    trained: tuple[Trained, ...]
+    interrupted: bool
 
 
 def slug_of(name: str) -> str:
@@ -66,8 +73,9 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
     times = tuple(float(row["time"]) for row in trained.rows)
     base = Record(
         kind=Kind.MEASURED,
-        benchmark=BENCHMARK,
-        case=case_for(trained.experiment, data_hash),
+        benchmark=TRAINING.name,
+        version=TRAINING.version,
+        case=case_of(trained.experiment, data_hash),
         metric="time",
         unit="s",
         value=trained.mean("time") if trained.status is Status.OK else None,
@@ -135,6 +143,8 @@ def _conditions(trained: Trained) -> Case:
         "cuda_visible_devices": trained.result.visible,
         "load_average": trained.load,
     }
+    parts = {f"time.{part}": trained.mean(part) for part in BREAKDOWN} if trained.rows else {}
+    known |= parts
     return {**trained.software, **{name: v for name, v in known.items() if v is not None}}
 
 
@@ -216,4 +226,26 @@ def summary_of(trained: Trained) -> dict[str, Any]:
         "status": trained.status.value,
         "reason": trained.reason,
         "row_verdict": trained.word,
+    }
+
+
+def summary(outcomes: Outcomes) -> dict[str, Any]:
+    """What ``train --json`` prints last: a list, and a single experiment flat beside it."""
+    view = view_of(read_run(outcomes.run))
+    experiments = list(training_results.stored(view.series))
+    compared = [dataclasses.asdict(each) for each in speedups(training_results.readable(view))]
+    return {
+        **(experiments[0] if len(experiments) == 1 else {}),
+        "verdict": outcomes.verdict.outcome.value,
+        "verdict_reason": outcomes.verdict.reason,
+        "run": str(outcomes.run),
+        "report": str(outcomes.run / "report.html"),
+        "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
+        "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
+        "findings": [
+            {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
+            for f in outcomes.verdict.findings
+        ],
+        "experiments": experiments,
+        **({"comparisons": compared} if len(experiments) != 1 else {}),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,18 +21,20 @@ from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.chip import peak
 from trainrig.data.manifest import Manifest
 from trainrig.errors import TrainrigError
+from trainrig.runner.executor import MEASURED, Executor
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
-from trainrig.train.config import Experiment, case_of, to_dict
+from trainrig.runner.train import TrainRun
+from trainrig.train.config import Experiment, case_of, from_dict, to_dict
 
 SHARE = 0.25
 """Of a qualification's time, at most."""
 
 _SECONDS = (2.0, 8.0)
-# Two workers loading torch side by side; in each, the model and the steps that do not count.
-_START = 5.0
-_AROUND = 2.0
+# Each process loads torch, builds the model and trains the steps that do not count.
+_START = 0.0
+_AROUND = 5.0
 _WORKERS = 2
 # More than a worker comes to within its seconds: the learning rate is the schedule's high part.
 _STEPS = 1000
@@ -139,11 +142,7 @@ def _block(
             required=required and number == 0 and not text.left_out,
             seconds=seconds,
             skip=text.reason,
-            extra={
-                "experiment": to_dict(experiment.replace(data=folder)),
-                "stop": _STEPS,
-                "must_learn": True,
-            },
+            extra={"experiment": to_dict(experiment.replace(data=folder))},
         )
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
     ]
@@ -190,12 +189,36 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
             lr=1e-3 if model == _HOST_SIZES[0][0] else 3e-4,
             heldout_batches=0,
             checkpoint_every=0,
+            name=f"{dtype} {model}",
+            device="cuda" if target.is_gpu else "cpu",
+            devices="" if target.index is None else str(target.index),
         )
         for model, batch, seq in sizes
     ]
     room = MEMORY_SHARE * target.memory_bytes
     fitting = (e for e in found if TRAINING.memory(case_of(e, _UNPREPARED)) <= room)
     return next(fitting, found[-1])
+
+
+def measure_block(block: Block, session: TrainRun, executor: Executor, seconds: float) -> None:
+    """Measure a block's training steps within ``seconds``; what does not fit is recorded."""
+    end = time.monotonic() + seconds
+    session.watch(Progress(text=block.name, level="stage"))
+    for task in block.tasks:
+        left = min(end, session.deadline) - time.monotonic()
+        needed = _WORKERS * (task.seconds + _AROUND)
+        if executor.is_done(task):
+            executor.skip(task, MEASURED)
+        elif task.skip is not None:
+            executor.skip(task, task.skip)
+        elif not task.fits_memory:
+            executor.skip(task, f"it needs more than half of the memory of {task.target.name}")
+        elif needed > left and not (task.required and session.deadline > time.monotonic()):
+            executor.skip(task, f"it takes {needed:.0f} s, and {max(left, 0.0):.0f} s are left")
+        else:
+            session.watch(Progress(text=task.step, level="running"))
+            session.measure_step(from_dict(task.extra["experiment"]), task.seconds)
+            executor.done += 1
 
 
 class TextShelf:

@@ -370,7 +370,7 @@ def _keys() -> type[BaseModel]:
 
 
 def case_of(experiment: Experiment, data_hash: str) -> Case:
-    """What decides how long a step takes: the case of benchmark ``step``."""
+    """What decides the numbers: the case of benchmark ``training``."""
     return {
         "model": experiment.model,
         "precision": experiment.precision,
@@ -382,7 +382,12 @@ def case_of(experiment: Experiment, data_hash: str) -> Case:
         "attention": experiment.attention,
         "compile": experiment.compile,
         "data": data_hash[:8],
+        **{name: getattr(experiment, name) for name in _LAYOUT},
+        "experiment": experiment.name,
     }
+
+
+_LAYOUT = ("framework", "parallel", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
 
 
 def objective_of(shape: ModelShape) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from trainrig.benchmarks.training import flops
 from trainrig.errors import DataError
 from trainrig.record import Kind, Limit, Record, Status
 from trainrig.report.prediction_report import ledger_headline
+from trainrig.runner.experiment_forecast import Grounds, forecast
 from trainrig.runner.history import (
     CALIBRATION,
     corrections_of,
@@ -21,11 +22,10 @@ from trainrig.runner.history import (
     read_ledger,
     store_corrections,
 )
-from trainrig.runner.plan import Task
-from trainrig.runner.predict import predict_training
 from trainrig.runner.progress import describe
 from trainrig.runner.targets import Target
 from trainrig.store import create_run
+from trainrig.train.config import Experiment, case_of
 
 CASE = {
     "model": "gpt2-small-cpu", "precision": "bf16", "batch_size": 8, "seq_len": 256,
@@ -35,7 +35,14 @@ CASE = {
 
 
 def record(kind: Kind, value: float | None, **more) -> Record:
-    base = {"benchmark": "step", "case": CASE, "metric": "time", "unit": "s", "device": "EPYC"}
+    base = {
+        "benchmark": "training",
+        "version": 2,
+        "case": CASE,
+        "metric": "time",
+        "unit": "s",
+        "device": "EPYC",
+    }
     return Record(**{"kind": kind, "value": value} | base | more)
 
 
@@ -121,7 +128,7 @@ def test_a_folder_of_runs(slow_machine: Path) -> None:
     ledger = read_ledger(slow_machine)
     assert (ledger.host, ledger.num_runs, ledger.others) == ("here", 8, 1)
     (part,) = by_part(ledger)
-    assert part.name == "step time" and part.count == 8
+    assert part.name == "training time" and part.count == 8
     assert 0.2 <= part.median_error <= 0.21 and part.bias < 0
     assert "8 predictions in 8 runs, median error 20 %" in ledger_headline(ledger)
     said = ledger_sentence(slow_machine)
@@ -145,7 +152,7 @@ def test_nothing_foretold_is_no_sentence(tmp_path: Path) -> None:
 
 def test_a_correction_is_fitted_on_old_runs_and_tried_on_new(slow_machine: Path) -> None:
     (found,) = calibrate(read_ledger(slow_machine))
-    assert found.part == "EPYC step time"
+    assert found.part == "EPYC training time"
     assert (found.fitted, found.held_out) == (6, 2)
     assert 1.25 <= found.factor <= 1.26
     assert found.median_error_after < 0.01 < 0.19 < found.median_error_before and found.helps
@@ -186,7 +193,7 @@ def test_few_runs_and_other_grounds_teach_nothing(tmp_path: Path) -> None:
 def test_corrections_are_kept_by_machine(slow_machine: Path) -> None:
     store_corrections(slow_machine, "here", calibrate(read_ledger(slow_machine)))
     store_corrections(slow_machine, "there", ())
-    assert 1.25 <= corrections_of(slow_machine, "here")["EPYC step time"] <= 1.26
+    assert 1.25 <= corrections_of(slow_machine, "here")["EPYC training time"] <= 1.26
     assert corrections_of(slow_machine, "there") == {}
     assert corrections_of(slow_machine, "nowhere") == {}
 
@@ -210,11 +217,23 @@ def test_a_damaged_file_corrects_nothing(tmp_path: Path, content: str) -> None:
 
 
 TARGET = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 33, chip=None)
-TASK = Task(target=TARGET, benchmark="step", case=CASE, step="bf16 training step", required=True)
 EXPECTED = record(
     Kind.PREDICTED, None, metric="flop_rate", unit="FLOP/s", status=Status.MISSING,
     reason="no target known", conditions={"step": "bf16 training step", "required": True},
 )  # fmt: skip
+OWN = Experiment.of(
+    **{name: CASE[name] for name in ("model", "precision", "batch_size", "seq_len", "recompute")}
+)
+
+
+def predict_training(
+    points: list[Record], corrections: dict[str, float] | None = None, **changes: Any
+) -> tuple[Record, ...]:
+    own = OWN.replace(**changes)
+    grounds = Grounds(points=tuple(points), corrections=corrections or {})
+    return forecast(own, case_of(own, "") if changes else CASE, TARGET, "e", grounds)
+
+
 PRODUCT = {"dtype": "bf16", "m": 1024, "k": 1024, "n": 1024, "cache": "hot"}
 
 
@@ -230,7 +249,7 @@ def rates(flops: float = 4e11, **more) -> list[Record]:
 
 
 def test_a_step_is_foretold_from_what_was_measured() -> None:
-    told = {one.metric: one for one in predict_training(TASK, EXPECTED, rates())}
+    told = {one.metric: one for one in predict_training(rates())}
     assert set(told) == {
         "time", "time.forward", "time.backward", "time.optimizer", "flop_rate", "peak_memory",
     }  # fmt: skip
@@ -241,34 +260,31 @@ def test_a_step_is_foretold_from_what_was_measured() -> None:
         assert one.conditions["from"] == "rates" and one.device == "EPYC"
     parts = sum(told[f"time.{name}"].value for name in ("forward", "backward", "optimizer"))
     assert parts == pytest.approx(told["time"].value, rel=0.02)
-    assert told["flop_rate"].conditions["required"] is True
-    assert "required" not in told["time"].conditions
-    faster = {one.metric: one for one in predict_training(TASK, EXPECTED, rates(8e11))}
+    faster = {one.metric: one for one in predict_training(rates(8e11))}
     assert faster["time"].value < told["time"].value
     assert faster["peak_memory"].value == told["peak_memory"].value
 
 
 def test_a_step_of_an_encoder_decoder_is_foretold_with_the_work_that_is_counted() -> None:
     """It writes fewer tokens than it reads: its rate times its time is the family's count."""
-    case = CASE | {"model": "t5:num_layers=2,hidden=128,vocab=8192", "seq_len": 128}
-    task = dataclasses.replace(TASK, case=case)
-    told = {one.metric: one for one in predict_training(task, EXPECTED, rates())}
+    changes = {"model": "t5:num_layers=2,hidden=128,vocab=8192", "seq_len": 128}
+    told = {one.metric: one for one in predict_training(rates(), **changes)}
     rate, took = told["flop_rate"].value, told["time"].value
     assert rate and took
-    assert rate * took == pytest.approx(flops(case))
+    assert rate * took == pytest.approx(flops(told["time"].case))
 
 
 def test_another_dtypes_product_foretells_nothing() -> None:
     """A processor emulates fp16 a hundred times slower than it computes bf16."""
     slow = [r.replace(case={**r.case, "dtype": "fp16"}) for r in rates(3e9)[:1]]
-    (missing,) = predict_training(TASK, EXPECTED, [*slow, *rates()[1:]])
+    (missing,) = predict_training([*slow, *rates()[1:]])
     assert missing.status is Status.MISSING
     assert "no rate of bf16 products" in (missing.reason or "")
 
 
 def test_a_correction_is_applied_and_said() -> None:
-    plain = predict_training(TASK, EXPECTED, rates())
-    told = predict_training(TASK, EXPECTED, rates(), {"EPYC step time": 1.5})
+    plain = predict_training(rates())
+    told = predict_training(rates(), {"EPYC training time": 1.5})
     for one, other in zip(plain, told, strict=True):
         factor = 1.5 if one.metric == "time" else 1.0
         assert other.value == pytest.approx(one.value * factor)
@@ -276,23 +292,16 @@ def test_a_correction_is_applied_and_said() -> None:
     assert told[0].conditions["correction"] == 1.5
 
 
-def test_better_grounds_stay() -> None:
-    from_history = EXPECTED.replace(value=1e11, interval=(9e10, 1.1e11), status=Status.OK)
-    metrics = [one.metric for one in predict_training(TASK, from_history, rates())]
-    assert "flop_rate" not in metrics and "time" in metrics
-
-
 @pytest.mark.parametrize(
     ("points", "why"),
     [
         ([], "no measured product"),
         (rates(device="another"), "no measured product"),
-        (rates(disturbed="busy"), "no measured product"),
         (rates()[:1], "no measured stream"),
     ],
 )
 def test_without_grounds_nothing_is_predicted(points, why) -> None:
-    (told,) = predict_training(TASK, EXPECTED, points)
+    (told,) = predict_training(points)
     assert told.status is Status.MISSING and told.value is None
     assert why in (told.reason or "") and told.metric == "time"
 
@@ -300,7 +309,12 @@ def test_without_grounds_nothing_is_predicted(points, why) -> None:
 def test_a_prediction_is_shown_and_never_judged() -> None:
     """A step that takes longer than foretold is no fault of the machine; its band would be."""
     limit = Limit(value=1e12, source="claim")
-    told = predict_training(TASK, EXPECTED, rates())
+    told = [
+        one.replace(conditions={**EXPECTED.conditions, **one.conditions})
+        if one.metric == EXPECTED.metric
+        else one
+        for one in predict_training(rates())
+    ]
     point = seen(1e9, metric="flop_rate", unit="FLOP/s", interval=(9e8, 1.1e9), limit=limit)
     slow = seen(99.0, interval=(98.0, 100.0))
     verdict = judge([EXPECTED, *told, point, slow], (), None, "run")
@@ -347,7 +361,7 @@ def test_the_verb_for_people(trainrig, slow_machine: Path, monkeypatch, width: i
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = trainrig("ledger", str(slow_machine), "--calibrate")
     assert code == 0
-    for said in ("median error", "step time", "bias", "inside", "×1.25", "stored"):
+    for said in ("median error", "training time", "bias", "inside", "×1.25", "stored"):
         assert said in out
     assert "…" not in out
     assert all(len(line) <= width for line in out.splitlines())

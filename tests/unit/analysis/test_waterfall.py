@@ -126,7 +126,7 @@ def step_records(
     What stands around the layers is at its roofline under ``best``, the best layer's rate.
     """
     case = {**MODEL, "recompute": recompute} if recompute != "none" else dict(MODEL)
-    bare = rate_point("step", case, 1.0)
+    bare = rate_point("training", case, 1.0)
     counted, without = count_step(bare), count_step(bare, recompute="none")
     assert counted is not None
     assert without is not None
@@ -140,10 +140,10 @@ def step_records(
     time = computing + memory_seconds(outside, best, BANDWIDTH) + sum(parts.values())
     taken = {"metric": "time", "unit": "s"}
     return [
-        rate_point("step", case, counted.work / time),
-        point("step", case, time, **taken),
+        rate_point("training", case, counted.work / time),
+        point("training", case, time, **taken),
         *(
-            point("step", case, seconds, **(taken | {"metric": f"time.{name}"}))
+            point("training", case, seconds, **(taken | {"metric": f"time.{name}"}))
             for name, seconds in parts.items()
         ),
     ]
@@ -209,8 +209,8 @@ def test_the_share_of_the_drop_is_the_injected_one() -> None:
 @pytest.mark.parametrize("how", ["selective", "full"])
 def test_recomputation_is_attributed(how: str) -> None:
     _, gap = level_of(step_run(how), "Training step")
-    with_it = count_step(rate_point("step", {**MODEL, "recompute": how}, 1.0))
-    without = count_step(rate_point("step", dict(MODEL), 1.0))
+    with_it = count_step(rate_point("training", {**MODEL, "recompute": how}, 1.0))
+    without = count_step(rate_point("training", dict(MODEL), 1.0))
     assert with_it is not None
     assert without is not None
     layer = layer_point(4).value
@@ -319,8 +319,8 @@ def test_parts_may_stand_in_the_attempts_conditions() -> None:
 
 
 def test_accumulation_repeats_all_but_the_optimizer() -> None:
-    once = count_step(rate_point("step", dict(MODEL), 1.0))
-    four = count_step(rate_point("step", {**MODEL, "grad_accum": 4}, 1.0))
+    once = count_step(rate_point("training", dict(MODEL), 1.0))
+    four = count_step(rate_point("training", {**MODEL, "grad_accum": 4}, 1.0))
     assert once is not None
     assert four is not None
     assert four.work == 4 * once.work
@@ -330,16 +330,16 @@ def test_accumulation_repeats_all_but_the_optimizer() -> None:
 
 def test_a_model_by_numbers_is_known_and_no_file_is_read() -> None:
     numbers = {**MODEL, "model": "gpt2:num_layers=4,hidden=256,vocab=8192,max_positions=1024"}
-    counted = count_step(rate_point("step", numbers, 1.0))
+    counted = count_step(rate_point("training", numbers, 1.0))
     assert counted is not None
     assert counted.shape.num_layers == 4
     for name in ("gpt2:hidden=-1", "gpt2:nonsense=3", "gpt2:.json", "/tmp/x.json", "gpt2:"):
-        assert count_step(rate_point("step", {**MODEL, "model": name}, 1.0)) is None, name
+        assert count_step(rate_point("training", {**MODEL, "model": name}, 1.0)) is None, name
 
 
 def test_an_unknown_model_has_no_operations() -> None:
-    assert count_step(rate_point("step", {**MODEL, "model": "../../etc/passwd"}, 1.0)) is None
-    assert count_step(rate_point("step", {**MODEL, "batch_size": -1}, 1.0)) is None
+    assert count_step(rate_point("training", {**MODEL, "model": "../../etc/passwd"}, 1.0)) is None
+    assert count_step(rate_point("training", {**MODEL, "batch_size": -1}, 1.0)) is None
     assert count_layer(rate_point("layer", {**LAYER, "batch_size": 4, "layer": "x"}, 1.0)) is None
     for wrong in (
         {"batch_size": 10**18},
@@ -347,7 +347,7 @@ def test_an_unknown_model_has_no_operations() -> None:
         {"batch_size": 4, "pass": "backward"},
     ):
         assert count_layer(rate_point("layer", {**LAYER, **wrong}, 1.0)) is None, wrong
-    assert count_step(rate_point("step", {**MODEL, "grad_accum": 0}, 1.0)) is None
+    assert count_step(rate_point("training", {**MODEL, "grad_accum": 0}, 1.0)) is None
 
 
 def test_a_training_on_several_gpus_is_the_last_level() -> None:

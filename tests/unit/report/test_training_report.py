@@ -26,8 +26,7 @@ from trainrig.report.training_report import (
     training_blocks,
     training_document,
 )
-from trainrig.runner.train_records import case_for
-from trainrig.train.config import Experiment
+from trainrig.train.config import Experiment, case_of
 from trainrig.train.config_file import read_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -160,7 +159,7 @@ def published_records() -> list[Record]:
     return [
         found.replace(id=new_id(), conditions={**found.conditions, "experiment": own.name})
         for own in read_file(ROOT / "experiments" / "classic.toml", {})
-        for found in baselines_of_case(case_for(own, ""), known)
+        for found in baselines_of_case(case_of(own, ""), known)
     ]
 
 
@@ -285,7 +284,7 @@ def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> Non
     busy = Record(
         kind=Kind.MEASURED,
         benchmark="training",
-        case=case_for(Experiment.of(name="our DDP", framework="native"), "a5027ba6"),
+        case=case_of(Experiment.of(name="our DDP", framework="native"), "a5027ba6"),
         metric="time",
         unit="s",
         value=1.0,

@@ -13,7 +13,7 @@ from trainrig.analysis.training_results import stored
 from trainrig.errors import DataError, UsageError
 from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
-from trainrig.runner import batch_size
+from trainrig.runner import batch_size, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.batch_size import by_doubling, guess, smaller
 from trainrig.runner.train_resume import done_in, experiments_of
@@ -67,7 +67,7 @@ def test_what_would_swap_the_host_is_not_started(
     data: str, tmp_path: Path, keys: dict[str, int], little_memory: list[int]
 ) -> None:
     outcomes = runner.train((experiment(data=data, **keys),), out=tmp_path)
-    found = runner.summary(outcomes)
+    found = train_records.summary(outcomes)
     assert little_memory == [] and outcomes.verdict.outcome is Outcome.FAIL
     assert found["status"] == "oom" and "not started" in found["reason"]
     assert found["reason"].startswith("a step needs about ")
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
     own = experiment(data=data, name="auto")
     outcomes = runner.train((own,), out=tmp_path)
     assert little_memory == [16, 8, 4, 4]  # the last one is the second process's
-    found = runner.summary(outcomes)
+    found = train_records.summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.PASS
     assert (found["batch_size"], found["batch_size_asked"]) == (4, "auto")
     refused = [f for f in found["findings"] if f["id"] == "batch-too-large"]
@@ -146,7 +146,7 @@ def test_where_memory_is_unknown_sizes_are_doubled_from_one(
     monkeypatch.setattr(runner, "find_targets", lambda _: unknown)
     outcomes = runner.train((experiment(data=data, name="auto"),), out=tmp_path)
     assert little_memory == [1, 2, 1, 1]
-    assert runner.summary(outcomes)["batch_size"] == 1
+    assert train_records.summary(outcomes)["batch_size"] == 1
     assert outcomes.verdict.outcome is Outcome.PASS
 
 
@@ -223,7 +223,7 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
     assert [len(record.samples or ()) for record in times] == [3, 6, 9]
     assert [row["round"] for row in run.series["steps-a"]] == [1] * 6 + [2] * 6 + [3] * 6
-    found = runner.summary(outcomes)["comparisons"]
+    found = train_records.summary(outcomes)["comparisons"]
     assert [each["name"] for each in found] == ["b", "c"]
 
 
@@ -264,7 +264,7 @@ def test_a_run_is_resumed_with_what_is_not_done(
     assert again == tuple(runner_ready(first.run))
     second = runner.train(again, out=tmp_path, resume=first.run)
     assert second.run == first.run and quick == ["02-b", "03-c", "02-b-round-2", "03-c-round-2"]
-    found = runner.summary(second)["experiments"]
+    found = train_records.summary(second)["experiments"]
     assert [(each["name"], len(each["rounds"])) for each in found] == [("a", 2), ("b", 2), ("c", 2)]
     assert [len(each.result.rows) for each in second.trained] == [6, 6, 6]
     with pytest.raises(UsageError, match=r"all 3 experiments of .* are done"):

@@ -20,9 +20,8 @@ from trainrig.runner.experiment_forecast import (
 )
 from trainrig.runner.history import CALIBRATION
 from trainrig.runner.targets import Target
-from trainrig.runner.train_records import case_for
 from trainrig.store import create_run
-from trainrig.train.config import Experiment
+from trainrig.train.config import Experiment, case_of
 from trainrig.workload import find, parameters
 from trainrig.workload.numerics import scheme_of
 
@@ -66,7 +65,7 @@ GROUNDS = Grounds(points=(product(), stream()), cores=2)
 
 
 def told(own: Experiment, target: Target = HOST, grounds: Grounds = GROUNDS) -> dict[str, Record]:
-    return {one.metric: one for one in forecast(own, case_for(own, "text"), target, "env", grounds)}
+    return {one.metric: one for one in forecast(own, case_of(own, "text"), target, "env", grounds)}
 
 
 def test_a_step_and_its_memory_are_foretold_from_what_was_measured_here() -> None:
@@ -148,7 +147,7 @@ def test_an_experiment_contains_the_layout_that_is_predicted() -> None:
 
 def test_the_ledger_joins_what_was_written_first() -> None:
     own = OWN.replace(nproc=2)
-    foretold_ = forecast(own, case_for(own, "text"), HOST, "env", GROUNDS)
+    foretold_ = forecast(own, case_of(own, "text"), HOST, "env", GROUNDS)
     point = dataclasses.replace(
         foretold_[0], kind=Kind.MEASURED, value=0.5, interval=None, confidence=None, source=None,
         conditions={},

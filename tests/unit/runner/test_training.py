@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from in_process import launch_here
+from machine_fakes import healthy
 from report_views import point
-from runner_fakes import HOST, FakeWorker, gpu, quiet
+from runner_fakes import HOST, gpu, quiet
 from trainrig.analysis.judge import judge
+from trainrig.analysis.judge_training import not_falling
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks import training as step
@@ -22,19 +24,17 @@ from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import benchmark
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
-from trainrig.measure import worker_main as measure_serve
-from trainrig.process.worker import Reply, Request, parse_reply
 from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
-from trainrig.runner import training
+from trainrig.runner import train, training
 from trainrig.runner.executor import Executor, Pace
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, qualify_plan
 from trainrig.runner.progress import null_progress
+from trainrig.runner.train import TrainRun
 from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check, from_dict
 from trainrig.train.native.loop import Engine
-from trainrig.train.serve import not_falling, train_case
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
@@ -42,7 +42,7 @@ READY = Text(folder=Path("/somewhere"), corpus_sha256="0123456789")
 
 
 def steps_of(blocks: Any) -> list[Task]:
-    return [task for block in blocks for task in block.tasks if task.benchmark == "step"]
+    return [task for block in blocks for task in block.tasks if task.benchmark == "training"]
 
 
 def planned(budget: float, *targets: Any, native: bool = True, text: Text = READY) -> Any:
@@ -56,7 +56,7 @@ def planned(budget: float, *targets: Any, native: bool = True, text: Text = READ
 @pytest.mark.parametrize("budget", [60.0, 120.0, 240.0, 3600.0])
 def test_training_comes_last_and_takes_its_share(budget: float) -> None:
     blocks = planned(budget)
-    assert [task.benchmark for task in blocks[-1].tasks] == ["step"] * len(blocks[-1].tasks)
+    assert [task.benchmark for task in blocks[-1].tasks] == ["training"] * len(blocks[-1].tasks)
     assert steps_of(blocks[:-1]) == []
     assert sum(block.share for block in blocks) == pytest.approx(1.0)
     assert 0.0 < blocks[-1].share <= SHARE + 1e-9
@@ -65,7 +65,7 @@ def test_training_comes_last_and_takes_its_share(budget: float) -> None:
     assert first.case["precision"] == "bf16"
     assert 2.0 <= first.seconds <= 8.0
     for task in blocks[-1].tasks:
-        benchmark("step").check(task.case)
+        benchmark("training").check(task.case)
         shape = check(from_dict(task.extra["experiment"]))
         assert shape.vocab >= 8192  # of the tokenizer that the text is prepared with
 
@@ -110,7 +110,7 @@ def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
     assert "1 of 3 GPUs" in (found[1].skip or "")
     blocks = planned(600.0, gpu(0), gpu(1), other, HOST)
     assert [t.target.index for t in steps_of(blocks) if t.required] == [0, 2, 1]
-    assert sum(b.share for b in blocks if b.tasks[0].benchmark == "step") <= SHARE + 1e-9
+    assert sum(b.share for b in blocks if b.tasks[0].benchmark == "training") <= SHARE + 1e-9
     assert all(b.share * 600.0 > 2 * b.tasks[0].seconds for b in blocks[-3:])
 
 
@@ -213,16 +213,7 @@ def test_without_text_the_required_step_could_not_run(
 # ---- running it
 
 
-class InProcess(FakeWorker):
-    """The real training behind the real request and reply, without a process of its own."""
-
-    def run(self, request: Request, *_: Any) -> Reply:
-        line = request.to_line(1)
-        reply = measure_serve.run_case(json.loads(line), "cpu", None, train_case)
-        return parse_reply(json.dumps(reply).encode(), 1)
-
-
-def carried_out(tasks: list[Task], folder: Path, make: Any = None) -> list[Record]:
+def carried_out(tasks: list[Task], folder: Path, earlier: Any = ()) -> list[Record]:
     """The records of a run of some tasks: predictions, then what came out."""
     with create_run(folder, "test", {}) as run:
         for expected in expectations(tasks, [], [], [], "e"):
@@ -234,11 +225,26 @@ def carried_out(tasks: list[Task], folder: Path, make: Any = None) -> list[Recor
             watch=null_progress,
             describe=lambda record: "",
             complete=lambda record: record,
-            make_worker=make,
         )
+        executor.resume_from(earlier)
         block = Block(targets=(tasks[0].target,), name="training", tasks=tuple(tasks), share=1.0)
-        executor.run_block(block, 90.0)
+        session = TrainRun(
+            run=run,
+            targets=(tasks[0].target,),
+            claims=(),
+            snapshot=healthy(),
+            watch=null_progress,
+            texts={task.extra["experiment"]["data"]: "0123456789" for task in tasks},
+            alone=True,
+            deadline=time.monotonic() + 100.0,
+        )
+        training.measure_block(block, session, executor, 90.0)
         return list(read_run(run.path).records)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "launch", launch_here)
 
 
 def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
@@ -261,11 +267,6 @@ def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
     )
 
 
-def in_process(device: str, log: Path, server: str) -> FakeWorker:
-    assert server == step.PROGRAM
-    return InProcess(device, log, lambda *_: quiet(1.0), [])
-
-
 def test_a_training_step_becomes_a_level_below_the_matmul(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,12 +279,7 @@ def test_a_training_step_becomes_a_level_below_the_matmul(
     assert headline.status is Status.OK, headline.reason
     assert headline.value and headline.value > 0
     assert {f"time.{part}" for part in (*step.PARTS, step.OTHER)} <= points.keys()
-    attempts = [record for record in records if record.attempt is not None]
-    assert [record.attempt for record in attempts] == [1, 2]
-    # Two processes train the first steps alike, and both learn.
-    first = {record.conditions["first_loss"] for record in attempts}
-    assert len(first) == 1
-    assert all(r.conditions["last_loss"] < r.conditions["first_loss"] for r in attempts)  # type: ignore[operator]
+    assert points["train_loss"].value < points["first_loss"].value  # type: ignore[operator]
     ceiling = headline.value * 4
     matmul = point(
         "matmul",
@@ -303,6 +299,7 @@ def test_a_training_step_becomes_a_level_below_the_matmul(
     assert "optimizer" in {share.name for share in gap.shares}
 
 
+@pytest.mark.usefixtures("in_process")
 def test_time_in_no_part_is_a_finding(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +310,7 @@ def test_time_in_no_part_is_a_finding(
         return slow(self, number)
 
     def findings(folder: str) -> dict[str, Any]:
-        records = carried_out([tiny(data)], tmp_path / folder, in_process)
+        records = carried_out([tiny(data)], tmp_path / folder)
         quiet_ones = [record.replace(disturbed=None) for record in records]  # whoever else works
         return {finding.id: finding for finding in judge(quiet_ones).findings}
 
@@ -329,7 +326,7 @@ def test_other_is_judged_against_its_share_and_only_where_undisturbed() -> None:
 
     def found(other: float, **more: Any) -> set[str]:
         time_point = point(
-            "step", case, 0.1, metric="time", unit="s", conditions={"time.other": other}, **more
+            "training", case, 0.1, metric="time", unit="s", conditions={"time.other": other}, **more
         )
         return {finding.id for finding in judge([time_point]).findings}
 
@@ -338,6 +335,7 @@ def test_other_is_judged_against_its_share_and_only_where_undisturbed() -> None:
     assert "time-in-no-part" not in found(0.05, disturbed="busy")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_loss_that_does_not_fall_is_a_wrong_answer(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +345,7 @@ def test_a_loss_that_does_not_fall_is_a_wrong_answer(
         return -1e-3
 
     monkeypatch.setattr(Engine, "_set_learning_rate", uphill)
-    records = carried_out([tiny(data)], tmp_path, in_process)
+    records = carried_out([tiny(data)], tmp_path)
     (settled,) = [r for r in records if r.is_point and r.kind is Kind.MEASURED]
     assert (settled.reason or "").startswith(f"{WRONG_ANSWER}: the loss does not fall")
     assert judge(records).outcome is Outcome.FAIL
@@ -371,11 +369,12 @@ def test_a_loss_falls_when_the_last_ones_lie_below_the_first(
     assert (not_falling(losses) is None) is falls
 
 
+@pytest.mark.usefixtures("in_process")
 def test_nan_in_the_loss_is_a_wrong_answer_and_fails_the_machine(
     data: Path, tmp_path: Path
 ) -> None:
     wild = tiny(data, lr=1e30, clip=0.0, warmup=0, weight_decay=0.0)
-    records = carried_out([wild], tmp_path, in_process)
+    records = carried_out([wild], tmp_path)
     verdict = judge(records)
     assert verdict.outcome is Outcome.FAIL
     (finding,) = [f for f in verdict.findings if f.id == "wrong-answer"]
@@ -383,42 +382,23 @@ def test_nan_in_the_loss_is_a_wrong_answer_and_fails_the_machine(
     assert "trainrig train" in finding.fix
 
 
-def test_a_worker_stops_when_its_time_is_over(data: Path) -> None:
-    task = tiny(data)
-    request = Request(
-        benchmark="step",
-        case=task.case,
-        settings={"max_time": 0.05},
-        timeout=60.0,
-        extra=task.extra,
-    )
-    reply = train_case(json.loads(request.to_line(1)), "cpu", measure_serve.Parent())
-    assert reply["status"] is Status.OK
-    assert 4 <= reply["conditions"]["steps"] < 1000
-
-
-def test_a_resumed_run_does_not_forget_a_step_for_a_small_budget(
+@pytest.mark.usefixtures("in_process")
+def test_a_training_stops_when_its_time_is_over_and_writes_its_steps(
     data: Path, tmp_path: Path
 ) -> None:
+    carried_out([tiny(data, seconds=0.05)], tmp_path)
+    (run,) = tmp_path.iterdir()
+    rows = read_run(run).series["steps-experiment"]
+    first = [row for row in rows if row["round"] == 1]
+    assert 4 <= len(first) < 1000
+    assert {row["round"] for row in rows} >= {1, 2}
+    assert first[0].keys() >= {"step", "loss", "grad_norm", "time", "tokens_per_s"}
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_resumed_run_does_not_train_what_was_trained(data: Path, tmp_path: Path) -> None:
     task = tiny(data)
-    with create_run(tmp_path, "test", {}) as run:
-
-        def executor() -> Executor:
-            return Executor(
-                run,
-                environment="e",
-                deadline=time.monotonic() + 60.0,
-                watch=null_progress,
-                describe=lambda record: "",
-                complete=lambda record: record,
-                make_worker=in_process,
-            )
-
-        block = Block(targets=(HOST,), name="training", tasks=(task,), share=1.0)
-        executor().run_block(block, 50.0)
-        before = read_run(run.path).records
-        again = executor()
-        again.resume_from(before)
-        left_out = replace(task, skip="left out of budgets below one minute")
-        again.run_block(replace(block, tasks=(left_out,)), 50.0)
-        assert read_run(run.path).records == before
+    before = [record.replace(disturbed=None) for record in carried_out([task], tmp_path / "one")]
+    left_out = replace(task, skip="left out of budgets below one minute")
+    after = carried_out([left_out], tmp_path / "two", before)
+    assert not [r for r in after if r.kind is Kind.MEASURED]

@@ -21,7 +21,7 @@ from trainrig.train.config import (
 )
 from trainrig.workload import find, model_flops, parameters
 
-STEP = benchmark("step")
+STEP = benchmark("training")
 
 
 def test_an_experiment_is_stored_and_read_back() -> None:
