@@ -83,13 +83,13 @@ def test_the_classic_answers_are_visible() -> None:
 def test_the_heat_map_stands_beside_the_published_grids() -> None:
     view = read_view(BUNDLE)
     first = heat_maps(view, rows(view), find_patterns(view))[0]
-    assert [grid.label for grid in first.grids][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
-    assert first.grids[-1].label == "RTX 3090 Ti"
-    assert first.has_flat
+    assert [table.title for table in first.tables][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
+    assert first.tables[-1].title == "RTX 3090 Ti"
+    assert any(cell.marked for _, cells in first.tables[0].lines() for cell in cells)
 
 
 def test_the_waterfall_goes_from_the_claim_to_two_cards() -> None:
-    found = next(each for each in build_waterfalls(read_view(BUNDLE)) if each.index == 0)
+    found = next(each for each in build_waterfalls(read_view(BUNDLE)) if each.device_index == 0)
     assert [round((level.value or 0.0) / 1e12) for level in found.levels] == [165, 174, 102, 69, 51]
     causes = [level.gap.cause.split(":")[0].split(",")[0] for level in found.levels if level.gap]
     assert causes == [
