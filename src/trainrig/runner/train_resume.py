@@ -32,6 +32,8 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     """
     run = read_run(path)
     stored_experiments = run.config.get("experiments")
+    if isinstance(old := run.config.get("experiment"), Mapping):  # one training, as it was stored
+        from_run(old, str(path))
     if run.config.get("verb") != "train" or not isinstance(stored_experiments, list):
         raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
     experiments = tuple(from_run(each, str(path)) for each in stored_experiments)

@@ -305,8 +305,8 @@ KEYS = (
 """Every flat key, in the order in which a file has them."""
 
 RETIRED = {
-    "backend": "framework",
-    "engine": "framework",
+    "backend": "framework (DataParallel: parallel)",
+    "engine": "framework (DDP and FSDP: parallel)",
     "batch": "batch_size",
     "micro_batch": "batch_size",
     "seq": "seq_len",
