@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHERE, given
 from trainrig.cli.verb import json_option, options, verb
-
-if TYPE_CHECKING:
-    pass
 
 
 @verb("Does a training fit in memory, and which option saves most?")
@@ -28,10 +25,11 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     Exit code 1 where it does not fit.
     """
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.predict.search.memory_options import fit_dict
-    from trainrig.runner.fits import fits
+    from trainrig.predict.scenario import question
+    from trainrig.predict.search.memory_options import fit, fit_dict
+    from trainrig.runner.predict import measured
 
-    found = fits(given(**keys), rates=rates)
+    found = fit(question(given(**keys), measured(rates)))
     if as_json:
         click.echo(json.dumps(fit_dict(found), ensure_ascii=False))
     else:
