@@ -29,8 +29,8 @@ from trainrig.errors import TrainrigError
 from trainrig.predict.step.calibration import CLASSES, fitted, write
 from trainrig.predict.table import case_of, memory_of
 from trainrig.predict.table_errors import (
-    Line,
-    Outcome,
+    ErrorLine,
+    RowError,
     is_unseen,
     label_of,
     line,
@@ -109,7 +109,9 @@ def later() -> str:
     return words + (f"; not predicted: {left}." if left else ".")
 
 
-def page(found: list[Outcome], refused: dict[str, int], without: list[Outcome], unseen: str) -> str:
+def page(
+    found: list[RowError], refused: dict[str, int], without: list[RowError], unseen: str
+) -> str:
     """The whole of docs/accuracy.md."""
     ours, theirs = (lines(one, lambda o: o.group) for one in (found, without))
     everything, out = line("all", found), line("all", without)
@@ -180,8 +182,12 @@ def accuracy_words() -> str:
 
 
 def short(
-    ours: list[Line], theirs: list[Line], everything: Line, out: Line, rank: float
-) -> str:  # fmt: skip
+    ours: list[ErrorLine],
+    theirs: list[ErrorLine],
+    everything: ErrorLine,
+    out: ErrorLine,
+    rank: float,
+) -> str:
     """The figures that matter, each with what was aimed at."""
     coverage = out.coverage
     return "\n".join(
@@ -199,12 +205,12 @@ def short(
     )
 
 
-def fenced(table: list[Line]) -> str:
+def fenced(table: list[ErrorLine]) -> str:
     """A table in monospace."""
     return f"```text\n{plain_table('', table)}\n```"
 
 
-def worst(found: list[Outcome], num: int = 15) -> str:
+def worst(found: list[RowError], num: int = 15) -> str:
     """The rows that are furthest off."""
     ordered = sorted(found, key=lambda one: -abs(one.error))[:num]
     rows = [
@@ -228,12 +234,12 @@ def constants() -> str:
     )
 
 
-def unseen(rows: Iterable[Row]) -> tuple[list[Outcome], dict[str, int]]:
+def unseen(rows: Iterable[Row]) -> tuple[list[RowError], dict[str, int]]:
     """Step times of the rows that were added after the constants were settled, of these alone."""
     return outcomes(filter(is_unseen, rows), weak)
 
 
-def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[Outcome]:
+def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[RowError]:
     """Bytes a GPU of all rows that state them; ``group`` is the kind of figure.
 
     ``later``: of the unseen rows alone.
@@ -255,7 +261,7 @@ def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[Outcome
             continue
         label = label_of(row, case)
         found.append(
-            Outcome(
+            RowError(
                 row=number,
                 group=kind,
                 chip=case.chip.name,
@@ -269,7 +275,7 @@ def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[Outcome
     return found
 
 
-def spearman(found: list[Outcome]) -> float:
+def spearman(found: list[RowError]) -> float:
     """Rank correlation of measured and predicted times."""
     return float(spearmanr([o.measured for o in found], [o.predicted for o in found]).statistic)
 

@@ -21,7 +21,7 @@ from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, CLASSES, Constants
 from trainrig.predict.step.profile import Profile, profile, stack
 from trainrig.predict.table import Case, case_of
-from trainrig.predict.table_errors import Outcome, label_of, left_out_by, measured_time
+from trainrig.predict.table_errors import RowError, label_of, left_out_by, measured_time
 from trainrig.predict.table_words import Row
 
 BOUNDS = {
@@ -67,13 +67,13 @@ def profiled(rows: Iterable[Row]) -> tuple[list[tuple[int, Row, Case, float]], P
 
 def composed(
     kept: list[tuple[int, Row, Case, float]], found: Profile, constants: Constants
-) -> list[Outcome]:
+) -> list[RowError]:
     """Outcomes of profiled rows with other constants than the fitted ones."""
     step = compose(found, constants)
     spread = np.exp(np.hypot(step.spread, [case.spread for _, _, case, _ in kept]))
     total: Any = step.total
     return [
-        Outcome(
+        RowError(
             row=number,
             group=row.get("group", ""),
             chip=case.chip.name,
@@ -151,7 +151,7 @@ def _width(kept: list[Any], found: Profile, constants: Constants, weights: Any) 
     return float(ratio[order][np.searchsorted(reached, TARGET)])
 
 
-def left_out(kept: list[Any], found: Profile) -> list[Outcome]:
+def left_out(kept: list[Any], found: Profile) -> list[RowError]:
     """Outcomes of every group by constants that were fitted without it."""
     groups = dict.fromkeys(row.get("group", "") for _, row, _, _ in kept)
     outcomes = []

@@ -13,7 +13,7 @@ from trainrig.catalog.published import training
 from trainrig.predict.step.calibration import BELIEVED, fitted
 from trainrig.predict.table import case_of
 from trainrig.predict.table_errors import (
-    Outcome,
+    RowError,
     error_table,
     is_unseen,
     line,
@@ -25,8 +25,8 @@ from trainrig.predict.table_errors import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def outcome(measured: float, predicted: float, group: str = "a", wide: float = 1.2) -> Outcome:
-    return Outcome(
+def outcome(measured: float, predicted: float, group: str = "a", wide: float = 1.2) -> RowError:
+    return RowError(
         row=0,
         group=group,
         chip="c",

@@ -72,7 +72,7 @@ class _Sync:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class FioJob:
     """The counters of the one job since its start."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
@@ -84,13 +84,13 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class FioStatus:
     """One of the objects that fio prints."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
 
     version: Annotated[str, Field(alias="fio version", max_length=80)]
-    jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=1)]
+    jobs: Annotated[tuple[FioJob, ...], Field(min_length=1, max_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def unusable() -> str | None:
     return None
 
 
-def run(options: Sequence[str], file: int, seconds: float) -> tuple[Status, ...]:
+def run(options: Sequence[str], file: int, seconds: float) -> tuple[FioStatus, ...]:
     """Run one job on an open file for ``seconds``: its counts, window by window.
 
     Raises UnavailableError with what fio said where it failed.
@@ -158,7 +158,7 @@ def run(options: Sequence[str], file: int, seconds: float) -> tuple[Status, ...]
     return parse(done.stdout.decode("utf-8", "replace"))
 
 
-def parse(output: str) -> tuple[Status, ...]:
+def parse(output: str) -> tuple[FioStatus, ...]:
     """The objects in what fio printed, in order; lines between them are skipped.
 
     Raises UnavailableError for anything that is not fio's JSON of one job, and
@@ -185,7 +185,7 @@ def parse(output: str) -> tuple[Status, ...]:
     return tuple(found)
 
 
-def io_windows(statuses: Sequence[Status], way: str, block: int) -> tuple[Window, ...]:
+def io_windows(statuses: Sequence[FioStatus], way: str, block: int) -> tuple[Window, ...]:
     """Time per block of ``way`` (``read`` or ``write``), window by window."""
     found = []
     counts = [_direction(status, way) for status in statuses]
@@ -198,7 +198,7 @@ def io_windows(statuses: Sequence[Status], way: str, block: int) -> tuple[Window
     return tuple(found)
 
 
-def sync_windows(statuses: Sequence[Status]) -> tuple[Window, ...]:
+def sync_windows(statuses: Sequence[FioStatus]) -> tuple[Window, ...]:
     """Time of a write and the fsync after it, on average over each window."""
     found = []
     for before, after in pairwise(statuses):
@@ -223,7 +223,7 @@ def _mean_between(before: _Latency, after: _Latency) -> float | None:
     return mean if mean > 0.0 else None
 
 
-def latencies(status: Status, way: str) -> dict[str, float]:
+def latencies(status: FioStatus, way: str) -> dict[str, float]:
     """Median and 99th percentile of ``read``, ``write`` or ``sync`` in seconds; none: empty."""
     job = status.jobs[0]
     if way == "sync":
@@ -236,11 +236,11 @@ def latencies(status: Status, way: str) -> dict[str, float]:
     return {name: table[key] * 1e-9 for name, key in wanted.items() if key in table}
 
 
-def _direction(status: Status, way: str) -> _Direction:
+def _direction(status: FioStatus, way: str) -> _Direction:
     job = status.jobs[0]
     return job.read if way == "read" else job.write
 
 
 @cache
-def _adapter() -> TypeAdapter[Status]:
-    return TypeAdapter(Status)
+def _adapter() -> TypeAdapter[FioStatus]:
+    return TypeAdapter(FioStatus)

@@ -75,7 +75,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FastestShape:
     """The fastest shape, and what it cost to find it."""
 
     shape: Shape
@@ -96,7 +96,7 @@ Measure = Callable[[Shape], Seen]
 
 def find_peak(
     grid: Grid, measure: Measure, *, seconds: float, sweep_share: float = 0.08
-) -> Found | None:
+) -> FastestShape | None:
     """The fastest shape of ``grid`` within ``seconds`` and ``sweep_share`` of a sweep's time.
 
     None when no shape could be measured.
@@ -167,7 +167,7 @@ class _Search:
             if len(unknown) < 2:
                 self._open.discard(best)
 
-    def finish(self) -> Found | None:
+    def finish(self) -> FastestShape | None:
         """Measure the best ones again, in turn, and name the winner."""
         if not self._rates:
             return None
@@ -264,8 +264,8 @@ class _Search:
         share = max(self._sweep_share, _FEW / len(self._shapes))
         return min(self._seconds, share * self._sweep_seconds())
 
-    def _found(self, shape: Shape, rate: float) -> Found:
-        return Found(
+    def _found(self, shape: Shape, rate: float) -> FastestShape:
+        return FastestShape(
             shape=shape,
             rate=rate,
             num_shapes=len(self._shapes),

@@ -147,7 +147,7 @@ def fio_options(case: Case) -> list[str]:
     return [*how, f"--bs={case['block']}", f"--size={case['bytes']}", f"--io_size={most}"]
 
 
-def samples_of(case: Case, statuses: Sequence[fio.Status], settings: Settings) -> Samples:
+def samples_of(case: Case, statuses: Sequence[fio.FioStatus], settings: Settings) -> Samples:
     """The samples in what fio counted, without the warm-up.  Raises UnavailableError for none."""
     op = str(case["op"])
     way = {"randread": "read", "fsync": "sync"}.get(op, op)

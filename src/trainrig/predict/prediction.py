@@ -21,7 +21,7 @@ from typing import Any
 from trainrig.predict.legal import warnings
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, Site
-from trainrig.predict.search import Candidate, Found
+from trainrig.predict.search import Candidate, Ranking
 from trainrig.predict.search.space import Space
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.compute import recomputed_flops
@@ -217,7 +217,7 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 
-def plan_dict(space: Space, site: Site, found: Found, device: str) -> dict[str, Any]:
+def plan_dict(space: Space, site: Site, found: Ranking, device: str) -> dict[str, Any]:
     """What ``plan --json`` prints."""
     first = found.best[0]
     told: dict[str, Any] = {

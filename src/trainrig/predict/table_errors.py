@@ -21,7 +21,7 @@ GRADES = ("A", "B", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RowError:
     """One row: what was measured and what is predicted."""
 
     row: int
@@ -47,7 +47,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ErrorLine:
     """The errors of some outcomes."""
 
     name: str
@@ -64,30 +64,30 @@ class Line:
 
 def outcomes(
     rows: Iterable[Row], left_out: Callable[[Row], str] | None = None
-) -> tuple[list[Outcome], dict[str, int]]:
+) -> tuple[list[RowError], dict[str, int]]:
     """Step times of the rows that count; how many do not, by reason.
 
     ``left_out``: why a row does not count, empty where it does; `left_out_by` where none is given.
     """
-    found: list[Outcome] = []
+    found: list[RowError] = []
     refused: dict[str, int] = {}
     for number, row in enumerate(rows):
         one = (left_out or left_out_by)(row) or _outcome(number, row)
-        if isinstance(one, Outcome):
+        if isinstance(one, RowError):
             found.append(one)
         else:
             refused[one] = refused.get(one, 0) + 1
     return found, refused
 
 
-def _outcome(number: int, row: Row) -> Outcome | str:
+def _outcome(number: int, row: Row) -> RowError | str:
     try:
         case = case_of(row)
         measured = measured_time(row, case)
         low, predicted, high = time_of(case)
     except TrainrigError as error:
         return str(error)
-    return Outcome(
+    return RowError(
         row=number,
         group=row.get("group", ""),
         chip=case.chip.name,
@@ -151,20 +151,20 @@ def label_of(row: Row, case: Case) -> str:
     )
 
 
-def lines(found: Iterable[Outcome], name: Callable[[Outcome], str]) -> list[Line]:
+def lines(found: Iterable[RowError], name: Callable[[RowError], str]) -> list[ErrorLine]:
     """Errors by name, in the order of their first rows."""
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[RowError]] = {}
     for one in found:
         groups.setdefault(name(one), []).append(one)
     return [line(key, members) for key, members in groups.items()]
 
 
-def line(name: str, members: list[Outcome]) -> Line:
+def line(name: str, members: list[RowError]) -> ErrorLine:
     """Errors of some outcomes, at least one."""
     import numpy as np
 
     errors = sorted(abs(one.error) for one in members)
-    return Line(
+    return ErrorLine(
         name=name,
         num=len(members),
         median=median(errors),
@@ -175,12 +175,12 @@ def line(name: str, members: list[Outcome]) -> Line:
     )
 
 
-def mean_of_medians(groups: list[Line]) -> float:
+def mean_of_medians(groups: list[ErrorLine]) -> float:
     """Each group counts the same."""
     return sum(one.median for one in groups) / len(groups)
 
 
-def error_table(found: list[Outcome], refused: dict[str, int]) -> str:
+def error_table(found: list[RowError], refused: dict[str, int]) -> str:
     """Errors by group and by chip of one outcome or more, and the mean of the groups' medians."""
     by_group = lines(found, lambda one: one.group or "(no group)")
     parts = [plain_table("group", by_group), plain_table("chip", lines(found, lambda o: o.chip))]
@@ -195,7 +195,7 @@ def error_table(found: list[Outcome], refused: dict[str, int]) -> str:
     return "\n\n".join(parts)
 
 
-def plain_table(first: str, table: list[Line]) -> str:
+def plain_table(first: str, table: list[ErrorLine]) -> str:
     """Columns in monospace."""
     wide = max(len(first), *(len(one.name) for one in table))
     head = f"{first:{wide}}     n  median     p90   worst    bias  in 80 %"

@@ -20,7 +20,7 @@ from trainrig.analysis.prediction_error import (
     summarise_errors,
 )
 from trainrig.predict.prediction import DAY, Answer, memory_dict
-from trainrig.predict.search import Candidate, Found
+from trainrig.predict.search import Candidate, Ranking
 from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked
@@ -256,7 +256,7 @@ def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
 
 def plan_document(
     space: Space,
-    found: Found,
+    found: Ranking,
     best: Answer,
     *,
     tokens: float | None = None,

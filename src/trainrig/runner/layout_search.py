@@ -20,7 +20,7 @@ from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import Answer, answer, answer_dict, layout_dict, plan_dict
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, Site, positive, space
-from trainrig.predict.search import Candidate, Found, search
+from trainrig.predict.search import Candidate, Ranking, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
@@ -43,7 +43,7 @@ class Planned:
 
     space: Space
     site: Site
-    search: Found
+    search: Ranking
     answer: Answer
     """Of the best layout."""
     tokens: float | None

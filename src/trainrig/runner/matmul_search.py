@@ -17,7 +17,7 @@ from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case,
 from trainrig.benchmarks.spec import check_options
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
-from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
+from trainrig.measure.matmul_search import FastestShape, Grid, Seen, Shape, find_peak, flops
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Scalar, Status, case_label
 from trainrig.runner.bench import BenchRequest
@@ -103,7 +103,7 @@ def _search_target(
     return tuple(tasks)
 
 
-def _search(scene: Scene, prober: Prober, grid: Grid, seconds: float) -> Found | None:
+def _search(scene: Scene, prober: Prober, grid: Grid, seconds: float) -> FastestShape | None:
     """The grid's fastest shape, or None where nothing runs or the worker does not come up."""
     try:
         start = time.monotonic()
@@ -115,7 +115,9 @@ def _search(scene: Scene, prober: Prober, grid: Grid, seconds: float) -> Found |
         return None
 
 
-def _winner(scene: Scene, target: Target, dtype: str, grid: Grid, found: Found | None) -> Task:
+def _winner(
+    scene: Scene, target: Target, dtype: str, grid: Grid, found: FastestShape | None
+) -> Task:
     if found is None:  # its reason is shown by running the smallest shape as an ordinary case
         return _task(target, dtype, _smallest(grid))
     task = _task(target, dtype, found.shape, found, grid)
@@ -123,7 +125,7 @@ def _winner(scene: Scene, target: Target, dtype: str, grid: Grid, found: Found |
     return task
 
 
-def _text_of(scene: Scene, task: Task, found: Found) -> str:
+def _text_of(scene: Scene, task: Task, found: FastestShape) -> str:
     """``bf16 matmul: fastest of 1728 shapes is 256×1536×512 at 430 GFLOPS, 98 % of the claim``."""
     unit = BENCHMARK.metrics(task.case)[0].unit
     limit = limit_of(task, scene.claims)
@@ -137,7 +139,11 @@ def _text_of(scene: Scene, task: Task, found: Found) -> str:
 
 
 def _task(
-    target: Target, dtype: str, mkn: Shape, found: Found | None = None, grid: Grid | None = None
+    target: Target,
+    dtype: str,
+    mkn: Shape,
+    found: FastestShape | None = None,
+    grid: Grid | None = None,
 ) -> Task:
     notes: dict[str, Scalar] = {}
     if found is not None and grid is not None:

@@ -29,7 +29,7 @@ from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Style
 from trainrig.workload.operators import (
     Heads,
-    Part,
+    Operator,
     cross_entropy,
     dtype_bytes,
     elementwise,
@@ -104,7 +104,7 @@ class Step:
         )
 
 
-def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Part]:
+def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Operator]:
     """One block; ``decoder``: t5's, over ``step.written`` tokens, with cross-attention."""
     seq = step.written if decoder else step.seq_len
     rows, dtype = step.rows(seq), step.dtype
@@ -115,14 +115,16 @@ def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Part]
     return parts + _branch(shape, "ffn", inside, rows, dtype)
 
 
-def _branch(shape: ModelShape, name: str, parts: list[Part], rows: int, dtype: str) -> list[Part]:
+def _branch(
+    shape: ModelShape, name: str, parts: list[Operator], rows: int, dtype: str
+) -> list[Operator]:
     """What leaves the residual stream and is added back: x + f(norm(x)); BERT: norm(x + f(x))."""
     normed = norm(f"{name}.norm", rows, shape.hidden, dtype)
     add = residual(f"{name}.residual", rows * shape.hidden, dtype)
     return [*parts, add, normed] if shape.family == "bert" else [normed, *parts, add]
 
 
-def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> list[Part]:
+def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> list[Operator]:
     rows, dtype = step.batch_size * seq, step.dtype
     causal = shape.causal and (decoder or shape.family != "t5")
     queries, keys = _widths(shape, step)
@@ -143,7 +145,7 @@ def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> l
     return [*parts, linear("attention.out", rows, queries, shape.hidden, dtype)]
 
 
-def _cross_attention(shape: ModelShape, step: Step) -> list[Part]:
+def _cross_attention(shape: ModelShape, step: Step) -> list[Operator]:
     """Queries of what is written, keys and values of what was read."""
     written, read, dtype = (
         step.batch_size * step.written,
@@ -179,12 +181,12 @@ def _heads(shape: ModelShape, step: Step, queries: int, keys: int, *, half: bool
     )
 
 
-def _attend(name: str, heads: Heads, step: Step, bias: int) -> list[Part]:
+def _attend(name: str, heads: Heads, step: Step, bias: int) -> list[Operator]:
     attention = fused_attention if step.attention == "fused" else plain_attention
     return attention(f"{name}.attend", heads, step.dtype, bias)
 
 
-def feed_forward(shape: ModelShape, rows: int, ffn: int, dtype: str) -> list[Part]:
+def feed_forward(shape: ModelShape, rows: int, ffn: int, dtype: str) -> list[Operator]:
     """2·rows·h·f up and as much down, once more up if gated; ``ffn``: one device's share of f."""
     ups = ["ffn.gate", "ffn.up"] if shape.gated_ffn else ["ffn.up"]
     return [
@@ -194,7 +196,7 @@ def feed_forward(shape: ModelShape, rows: int, ffn: int, dtype: str) -> list[Par
     ]
 
 
-def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Part]:
+def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Operator]:
     """Tokens to vectors; learned positions (and BERT's segments and norm) added."""
     rows, elements = batch * seq, batch * seq * shape.hidden
     parts = [embedding("embed.tokens", rows, shape.hidden, dtype)]
@@ -208,7 +210,7 @@ def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Part]:
     return parts
 
 
-def head(shape: ModelShape, step: Step) -> list[Part]:
+def head(shape: ModelShape, step: Step) -> list[Operator]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
     rows, dtype, vocab = step.batch_size * step.written, step.dtype, step.share(shape.vocab)
     logits = linear("head.logits", rows, shape.hidden, vocab, dtype)

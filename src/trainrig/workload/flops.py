@@ -20,7 +20,7 @@ from typing import Any
 
 from trainrig.workload.blocks import Step, block, embed, head
 from trainrig.workload.model import ModelShape, parameters
-from trainrig.workload.operators import Cost, Part, dtype_bytes, norm
+from trainrig.workload.operators import Cost, Operator, dtype_bytes, norm
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
 
@@ -106,7 +106,7 @@ class _Section:
     """Parts that run together, ``count`` times."""
 
     name: str
-    parts: list[Part]
+    parts: list[Operator]
     count: int
     is_block: bool = False
 
@@ -128,7 +128,7 @@ class _Section:
             parts = [part for part in parts if part.kind not in ("matmul", "attention")]
         return [self._op(part, "recompute", part.forward) for part in parts]
 
-    def _op(self, part: Part, phase: str, cost: Cost) -> Op:
+    def _op(self, part: Operator, phase: str, cost: Cost) -> Op:
         return Op(
             name=f"{self.name}.{part.name}",
             kind=part.kind,
@@ -140,7 +140,7 @@ class _Section:
         )
 
 
-def until_saved(parts: list[Part]) -> list[Part]:
+def until_saved(parts: list[Operator]) -> list[Operator]:
     """A block up to the last thing that backward needs, where torch stops recomputing.
 
     An addition needs nothing, and a matmul its inputs but not its result: a block that ends

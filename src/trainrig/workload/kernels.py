@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import style_of
-from trainrig.workload.operators import Heads, Part, Product
+from trainrig.workload.operators import Heads, Operator, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +156,17 @@ def is_bart(shape: ModelShape) -> bool:
     return shape.family == "t5" and "bart" in shape.name.lower()
 
 
-def forward(parts: Iterable[Part], way: Way) -> Kernels:
+def forward(parts: Iterable[Operator], way: Way) -> Kernels:
     """The kernels of a forward pass over ``parts``."""
     return sum((_one(part, way, backward=False) for part in parts), Kernels())
 
 
-def backward(parts: Iterable[Part], way: Way) -> Kernels:
+def backward(parts: Iterable[Operator], way: Way) -> Kernels:
     """The kernels of a backward pass over ``parts``."""
     return sum((_one(part, way, backward=True) for part in parts), Kernels())
 
 
-def _one(part: Part, way: Way, *, backward: bool) -> Kernels:
+def _one(part: Operator, way: Way, *, backward: bool) -> Kernels:
     if part.heads is not None:
         return Kernels(attention=(part.heads,), launches=2 if backward else 1)
     if part.forward.products:
@@ -177,7 +177,7 @@ def _one(part: Part, way: Way, *, backward: bool) -> Kernels:
     return kernels
 
 
-def _multiplied(part: Part, way: Way, backward: bool) -> Kernels:
+def _multiplied(part: Operator, way: Way, backward: bool) -> Kernels:
     """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
@@ -192,7 +192,7 @@ def _multiplied(part: Part, way: Way, backward: bool) -> Kernels:
     return kernels + Kernels(streams=((6.0 * rows * wide_in, 1),), launches=1)
 
 
-def _copied(part: Part, way: Way, backward: bool) -> Kernels:
+def _copied(part: Operator, way: Way, backward: bool) -> Kernels:
     """Queries, keys, values and the result, not the scores: read and written."""
     (count, m, n, k), cost = part.forward.products[0], part.forward
     size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
@@ -200,7 +200,7 @@ def _copied(part: Part, way: Way, backward: bool) -> Kernels:
     return _streamed(STACKS[way.stack]["copies"], counted, backward)
 
 
-def _moved(part: Part, way: Way, kind: str, backward: bool) -> Kernels:
+def _moved(part: Operator, way: Way, kind: str, backward: bool) -> Kernels:
     cost = part.backward if backward else part.forward
     counted = float(cost.read_bytes + cost.write_bytes)
     if way.autocast and kind in _WIDENED:
@@ -226,7 +226,7 @@ _WIDENED = {
 """What autocast's fp32 makes of 16-bit operations: all of it, or the part that was not fp32 yet."""
 
 
-def _kind(part: Part, way: Way) -> str:
+def _kind(part: Operator, way: Way) -> str:
     if part.kind == "norm":
         return "rms" if way.rms else "norm"
     if part.kind in ("softmax", "cross_entropy", "embedding"):

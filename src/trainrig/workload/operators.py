@@ -120,7 +120,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Operator:
     """An operation of the model: what it is, and what it costs in both directions."""
 
     name: str
@@ -131,12 +131,12 @@ class Part:
     """Sizes of a fused attention."""
 
 
-def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Part:
+def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Operator:
     """(rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice."""
     size = dtype_bytes(dtype)
     x, weight, y = rows * wide_in, wide_in * wide_out, rows * wide_out
     flops = 2 * rows * wide_in * wide_out
-    return Part(
+    return Operator(
         name=name,
         kind="matmul",
         forward=Cost(
@@ -174,7 +174,7 @@ class Heads:
         return full // 2 if self.half else full
 
 
-def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
+def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Operator]:
     """softmax(q·kᵀ)·v in one kernel: scores never reach memory, and are computed twice.
 
     ``bias``: elements of an additive position bias that is read, and whose gradient is written.
@@ -185,7 +185,7 @@ def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
     kv = 2 * tokens * heads.keys * heads.num_kv_heads
     sums = 4 * heads.batch * heads.num_heads * heads.queries  # log-sum-exp in fp32
     return [
-        Part(
+        Operator(
             name=name,
             kind="attention",
             heads=heads,
@@ -204,7 +204,7 @@ def fused_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
     ]
 
 
-def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Part]:
+def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[Operator]:
     """Attention in three operations, whose scores are written and read back."""
     size = dtype_bytes(dtype)
     tokens = heads.batch * heads.head_dim
@@ -222,10 +222,10 @@ def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
 
 def _product(
     name: str, product: Product, flops: int, elements: tuple[int, int, int], size: int
-) -> Part:
+) -> Operator:
     left, right, out = elements
     num, m, n, k = product
-    return Part(
+    return Operator(
         name=name,
         kind="attention",
         forward=Cost(
@@ -245,13 +245,13 @@ def _product(
 
 def elementwise(
     name: str, kind: str, elements: int, dtype: str, *, reads: int, extra: int = 0
-) -> Part:
+) -> Operator:
     """One result from ``reads`` arrays of as many elements; ``extra`` elements are read besides.
 
     Backward reads the result's gradient and the inputs, and writes each input's gradient.
     """
     size = dtype_bytes(dtype)
-    return Part(
+    return Operator(
         name=name,
         kind=kind,
         forward=Cost(read_bytes=(reads * elements + extra) * size, write_bytes=elements * size),
@@ -262,23 +262,23 @@ def elementwise(
     )
 
 
-def residual(name: str, elements: int, dtype: str) -> Part:
+def residual(name: str, elements: int, dtype: str) -> Operator:
     """x + f(x); backward adds the two gradients that meet where x forks."""
     size = dtype_bytes(dtype)
     add = Cost(read_bytes=2 * elements * size, write_bytes=elements * size)
-    return Part(name=name, kind="elementwise", forward=add, backward=add)
+    return Operator(name=name, kind="elementwise", forward=add, backward=add)
 
 
-def norm(name: str, rows: int, wide: int, dtype: str) -> Part:
+def norm(name: str, rows: int, wide: int, dtype: str) -> Operator:
     """LayerNorm or RMSNorm; its own few weights are not counted."""
     return elementwise(name, "norm", rows * wide, dtype, reads=1)
 
 
-def embedding(name: str, rows: int, wide: int, dtype: str) -> Part:
+def embedding(name: str, rows: int, wide: int, dtype: str) -> Operator:
     """Rows looked up; backward adds each row's gradient into the table's."""
     size = dtype_bytes(dtype)
     ids = 8 * rows
-    return Part(
+    return Operator(
         name=name,
         kind="embedding",
         forward=Cost(read_bytes=rows * wide * size + ids, write_bytes=rows * wide * size),
@@ -286,11 +286,11 @@ def embedding(name: str, rows: int, wide: int, dtype: str) -> Part:
     )
 
 
-def cross_entropy(rows: int, vocab: int, dtype: str) -> Part:
+def cross_entropy(rows: int, vocab: int, dtype: str) -> Operator:
     """Softmax of the logits against one target each; backward writes the logits' gradient."""
     size = dtype_bytes(dtype)
     logits, targets = rows * vocab * size, 8 * rows
-    return Part(
+    return Operator(
         name="cross_entropy",
         kind="cross_entropy",
         forward=Cost(read_bytes=logits + targets, write_bytes=4 * rows),

@@ -14,7 +14,7 @@ from runner_fakes import HOST, FakeWorker, gpu, quiet
 from trainrig.benchmarks.matmul import shape
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import inspect
-from trainrig.measure.matmul_search import Found, Grid, Seen, Shape, find_peak, flops
+from trainrig.measure.matmul_search import FastestShape, Grid, Seen, Shape, find_peak, flops
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner import matmul_search
@@ -71,7 +71,7 @@ class Machine:
         return Seen(rate=self.rate(mkn) * math.exp(-slow), seconds=self.cost(mkn))
 
 
-def search(machine: Machine, grid: Grid = GRID, seconds: float = 1e9) -> Found:
+def search(machine: Machine, grid: Grid = GRID, seconds: float = 1e9) -> FastestShape:
     found = find_peak(grid, machine.look, seconds=seconds)
     assert found is not None
     return found

@@ -9,7 +9,7 @@ from trainrig.workload import Step, block_ops, custom, named
 from trainrig.workload.blocks import block, head
 from trainrig.workload.kernels import STACKS, Kernels, backward, forward, is_bart, way_of
 from trainrig.workload.layout import KERNELS, Layout
-from trainrig.workload.operators import Part
+from trainrig.workload.operators import Operator
 
 SHAPES = [
     custom("gpt2", num_layers=4, hidden=1024, num_heads=16, vocab=4096),
@@ -20,7 +20,7 @@ SHAPES = [
 IDS = [shape.family for shape in SHAPES]
 
 
-def parts_of(shape_index: int, **step: object) -> list[Part]:
+def parts_of(shape_index: int, **step: object) -> list[Operator]:
     shape = SHAPES[shape_index]
     asked = Step(batch_size=2, seq_len=128, attention="plain", **step)  # type: ignore[arg-type]
     return [*block(shape, asked, decoder=shape.family == "t5"), *head(shape, asked)]

@@ -44,7 +44,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Ranking:
     """What a search came to."""
 
     considered: int
@@ -82,7 +82,7 @@ class _Priced:
         )
 
 
-def search(space: Space, rates: Rates, *, top: int = 10) -> Found:
+def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:
     """Predict every legal layout of ``space`` and rank them.
 
     Raises UsageError where no layout makes the global batch.
@@ -96,7 +96,7 @@ def search(space: Space, rates: Rates, *, top: int = 10) -> Found:
         front: tuple[Candidate, ...] = ()
     else:
         best, front = _ranked(priced, top)
-    return Found(
+    return Ranking(
         considered=considered,
         fitting=sum(len(one.time) for one in priced),
         seconds=time.perf_counter() - started,

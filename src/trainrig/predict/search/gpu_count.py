@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import DAY
 from trainrig.predict.scenario import Site
-from trainrig.predict.search import Found, search
+from trainrig.predict.search import Ranking, search
 from trainrig.predict.search.space import Space
 from trainrig.workload.flops import model_flops
 
@@ -28,7 +28,7 @@ class Budget:
     """The fewest GPUs that are fast enough."""
 
     site: Site
-    found: Found
+    found: Ranking
     days: float
     """That the best layout takes."""
     tried: int

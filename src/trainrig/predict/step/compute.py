@@ -17,7 +17,7 @@ from trainrig.workload.flops import until_saved
 from trainrig.workload.kernels import FLASH, Kernels, is_bart
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
-from trainrig.workload.operators import Part, dtype_bytes
+from trainrig.workload.operators import Operator, dtype_bytes
 
 Load = tuple[float, float, float, float]
 """Seconds of products, fused attention, streams; host seconds of launches."""
@@ -97,7 +97,7 @@ _MOST_KNOWN = 1 << 14
 def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Loads:
     layout, step = setting.layout, _step(shape, setting)
 
-    def both(parts: list[Part]) -> tuple[Load, Load]:
+    def both(parts: list[Operator]) -> tuple[Load, Load]:
         forward = _timed(parts, way, layout, rates, False)
         return forward, _timed(parts, way, layout, rates, True)
 
@@ -114,7 +114,7 @@ def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rat
 
 
 def _timed(
-    parts: list[Part], way: kernels_of.Way, layout: Layout, rates: Rates, backward: bool
+    parts: list[Operator], way: kernels_of.Way, layout: Layout, rates: Rates, backward: bool
 ) -> Load:
     make = kernels_of.backward if backward else kernels_of.forward
     return _seconds(make(parts, way), rates, layout, backward)
@@ -137,7 +137,7 @@ def _step(shape: ModelShape, setting: Setting) -> Step:
     )
 
 
-def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Part], float]]:
+def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Operator], float]]:
     """Kinds of block, with the share of each among all."""
     if shape.num_decoder_layers == 0:
         return [(block(shape, step), 1.0)]
@@ -148,7 +148,7 @@ def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Part], float]]:
     ]
 
 
-def _again(parts: list[Part], layout: Layout) -> list[Part]:
+def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
     """What is run once more: all of a block, or (selective) what is cheap beside what it saves.
 
     Selective means the core of attention in Megatron, and wherever scores are kept; with a fused
@@ -178,7 +178,7 @@ def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     )
 
 
-def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Part]:
+def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Operator]:
     if share <= 0.0:
         return []
     few = max(1, round(share * step.written))
