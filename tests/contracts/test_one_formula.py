@@ -10,9 +10,8 @@ import pytest
 
 from trainrig.benchmarks import training as qualified_step
 from trainrig.catalog import require_chip
-from trainrig.predict.legal import is_legal
-from trainrig.predict.prediction import answer
-from trainrig.predict.scenario import Question, Site
+from trainrig.predict.prediction import predict
+from trainrig.predict.scenario import Cluster, Question
 from trainrig.predict.search import price
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
@@ -22,7 +21,7 @@ from trainrig.runner.batch_size import guess
 from trainrig.runner.targets import Target
 from trainrig.train.config import Experiment, case_of
 from trainrig.workload import NAMED, ModelShape, named, parameters
-from trainrig.workload.layout import FRAMEWORKS, Layout
+from trainrig.workload.layout import FRAMEWORKS, Layout, is_legal
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.model import lora_parameters
@@ -108,12 +107,12 @@ def test_adapters_of_an_encoder_decoder() -> None:
 def test_predict_fits_and_plan_state_the_same_bytes(model: str) -> None:
     shape = named(model)
     for layout in layouts(shape)[::7]:
-        site = Site(chip=CHIP, gpus=int(layout.gpus))
-        question = Question(shape=shape, layout=layout, site=site)
+        cluster = Cluster(chip=CHIP, gpus=int(layout.gpus))
+        question = Question(shape=shape, layout=layout, cluster=cluster)
         needed = memory(shape, layout)
-        assert answer(question).memory == needed
+        assert predict(question).memory == needed
         space = Space(shape=shape, base=layout, global_batch=int(layout.global_batch))
-        assert price(space, layout, site.rates()).memory == needed.total
+        assert price(space, layout, cluster.rates()).memory == needed.total
     assert fit(question).memory == needed
 
 

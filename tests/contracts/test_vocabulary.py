@@ -12,7 +12,7 @@ import click
 import pytest
 
 from trainrig.cli.main import cli
-from trainrig.predict.prediction import answer, answer_dict
+from trainrig.predict.prediction import predict, prediction_dict
 from trainrig.predict.scenario import question
 from trainrig.train.config import KEYS, RETIRED, Experiment
 from trainrig.train.config_file import KEYS as FILE_KEYS
@@ -77,7 +77,7 @@ def test_every_option_of_a_training_is_a_key_of_its_file() -> None:
 
 def test_a_predicted_layout_has_the_fields_names() -> None:
     asked = question({"model": "gpt2", "on": "RTX 4090", "gpus": 2, "batch_size": 2})
-    assert set(answer_dict(answer(asked))["layout"]) <= LAYOUT | {"dp", "global_batch"}
+    assert set(prediction_dict(predict(asked))["layout"]) <= LAYOUT | {"dp", "global_batch"}
 
 
 VALUES = {

@@ -12,7 +12,7 @@ from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHAT_IF, W
 from trainrig.cli.verb import PATH, json_option, option, options, verb
 
 if TYPE_CHECKING:
-    from trainrig.predict.prediction import Answer
+    from trainrig.predict.prediction import Prediction
     from trainrig.predict.scenario import Measured
     from trainrig.predict.search.upgrades import Ranked
 
@@ -56,15 +56,15 @@ def command(
     if cases is not None:
         return _cases(cases, as_json)
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.predict.prediction import answer, answer_dict
+    from trainrig.predict.prediction import predict, prediction_dict
     from trainrig.predict.scenario import NOTHING, positive, question
 
     if tokens is not None:
         positive("tokens", tokens)
-    found = answer(question(given(**keys), NOTHING if rates is None else _measured(rates)))
+    found = predict(question(given(**keys), NOTHING if rates is None else _measured(rates)))
     ranked = () if what_if is None else _upgrades(found, what_if)
     if as_json:
-        shown = answer_dict(found, tokens)
+        shown = prediction_dict(found, tokens)
         if what_if is not None:
             shown["upgrades"] = [one.to_dict() for one in ranked]
         click.echo(json.dumps(shown, ensure_ascii=False))
@@ -83,7 +83,7 @@ def _measured(run: Path) -> Measured:
     return rates_of_run(run)
 
 
-def _upgrades(found: Answer, text: str) -> tuple[Ranked, ...]:
+def _upgrades(found: Prediction, text: str) -> tuple[Ranked, ...]:
     from trainrig.predict.search.upgrades import upgrades_of_answer
 
     return upgrades_of_answer(found, text)

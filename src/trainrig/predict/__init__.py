@@ -6,7 +6,6 @@ only looks at machines.
     expected     what vendors claim for a case, and what to expect of it here
     rates        how fast operations go, from claims or from this machine's records
     step         the time of a training step by part
-    legal        which layouts can be run
     search       all layouts, and the best of them; memory options, upgrades, how many GPUs
     scenario     what is to be predicted: model, layout, machines
     prediction   what a predicted step means: tokens a day, MFU, days, energy

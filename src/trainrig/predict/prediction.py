@@ -18,16 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.predict.legal import warnings
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import Question, Site
+from trainrig.predict.scenario import Cluster, Question
 from trainrig.predict.search import Candidate, Ranking
 from trainrig.predict.search.space import Space
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.compute import recomputed_flops
 from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.kernels import FLASH
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import Layout, layout_warnings
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import scheme_of
@@ -40,10 +39,10 @@ CONVENTION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Prediction:
     """A predicted step, and what follows from it."""
 
-    asked: Question
+    question: Question
     rates: Rates
     step: StepTime
     memory: Memory
@@ -56,7 +55,7 @@ class Answer:
     @property
     def layout(self) -> Layout:
         """What was asked for."""
-        return self.asked.layout
+        return self.question.layout
 
     @property
     def time(self) -> float:
@@ -97,11 +96,11 @@ class Answer:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, and what will not run."""
-        words, chip = self.layout.precision, self.asked.site.chip
+        words, chip = self.layout.precision, self.question.cluster.chip
         if chip is None or not self.rates.peaks or self.rates.peak(words) is not None:
-            return warnings(self.layout)
+            return layout_warnings(self.layout)
         absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
-        return (*warnings(self.layout), absent)
+        return (*layout_warnings(self.layout), absent)
 
     def days(self, tokens: float) -> float:
         """Days that so many tokens take."""
@@ -113,18 +112,18 @@ class Answer:
 
     def _share(self, flops: int) -> float | None:
         peak = self.rates.peak(self.layout.precision)
-        if peak is None or self.layout.lora_rank or self.asked.site.chip is None:
+        if peak is None or self.layout.lora_rank or self.question.cluster.chip is None:
             return None  # what was measured is no claim
         return flops / self.time / int(self.layout.gpus) / peak
 
 
-def answer(asked: Question) -> Answer:
+def predict(question: Question) -> Prediction:
     """Predict one layout."""
-    rates = asked.site.rates()
-    shape, layout = asked.shape, asked.layout
+    rates = question.cluster.rates()
+    shape, layout = question.shape, question.layout
     samples = int(layout.global_batch)
-    return Answer(
-        asked=asked,
+    return Prediction(
+        question=question,
         rates=rates,
         step=predict_step(shape, layout, rates),
         memory=memory(shape, layout),
@@ -149,12 +148,12 @@ def _hardware(shape: ModelShape, layout: Layout) -> int:
     return once + recomputed_flops(shape, layout)
 
 
-def answer_dict(found: Answer, tokens: float | None = None) -> dict[str, Any]:
+def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str, Any]:
     """What ``predict --json`` prints; others script against it."""
     layout, low_high = found.layout, list(found.interval)
     needed = found.memory
     result: dict[str, Any] = {
-        "model": found.asked.shape.name,
+        "model": found.question.shape.name,
         "on": found.rates.device,
         "layout": layout_dict(layout),
         "step_time_s": found.time,
@@ -190,9 +189,9 @@ def answer_dict(found: Answer, tokens: float | None = None) -> dict[str, Any]:
 
 def memory_dict(needed: Memory) -> dict[str, int]:
     """Bytes by part."""
-    from trainrig.workload.memory import PARTS as KEPT
+    from trainrig.workload.memory import PARTS as MEMORY_PARTS
 
-    return {name: int(getattr(needed, name)) for name in KEPT}
+    return {name: int(getattr(needed, name)) for name in MEMORY_PARTS}
 
 
 _SHOWN = (
@@ -217,14 +216,14 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 
-def plan_dict(space: Space, site: Site, found: Ranking, device: str) -> dict[str, Any]:
+def plan_dict(space: Space, cluster: Cluster, found: Ranking, device: str) -> dict[str, Any]:
     """What ``plan --json`` prints."""
     first = found.best[0]
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "model": space.shape.name,
         "on": device,
-        "gpus": site.gpus,
-        "gpus_per_node": site.gpus_per_node,
+        "gpus": cluster.gpus,
+        "gpus_per_node": cluster.gpus_per_node,
         "global_batch": space.global_batch,
         "layouts_considered": found.considered,
         "layouts_fitting": found.fitting,
@@ -236,11 +235,11 @@ def plan_dict(space: Space, site: Site, found: Ranking, device: str) -> dict[str
     }
     if len(found.best) > 1:
         second = found.best[1]
-        told["gap_to_next"] = {
+        result["gap_to_next"] = {
             "step_time_s": second.time - first.time,
             "parts_s": first.gap(second),
         }
-    return told
+    return result
 
 
 def _candidate(space: Space, one: Candidate) -> dict[str, Any]:
@@ -260,7 +259,7 @@ CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class PredictedMetric:
     """One number of a step, before it is measured."""
 
     metric: str
@@ -269,14 +268,14 @@ class Foretold:
     interval: tuple[float, float]
 
 
-def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold, ...]:
+def predict_metrics(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[PredictedMetric, ...]:
     """What a step on one device will be measured as."""
     step = predict_step(shape, layout, rates)
     low, high = (end / step.total for end in step.interval)
     flops = model_flops(
         shape, int(layout.global_batch), layout.seq_len, target_seq_len=layout.target_seq_len
     )
-    kept = memory(shape, layout)
+    needed = memory(shape, layout)
     times = {
         "time": step.total,
         "time.forward": step.forward + step.gaps / 3.0,
@@ -284,19 +283,21 @@ def foretell(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Foretold,
         "time.optimizer": step.optimizer,
     }
     found = [
-        Foretold(metric=name, unit="s", value=t, interval=(t * low, t * high))
+        PredictedMetric(metric=name, unit="s", value=t, interval=(t * low, t * high))
         for name, t in times.items()
         if t > 0.0
     ]
     rate = flops / step.total
-    bytes_low, bytes_high = (float(end) for end in kept.interval("allocated"))
+    bytes_low, bytes_high = (float(end) for end in needed.interval("allocated"))
     return (
         *found,
-        Foretold(metric="flop_rate", unit="FLOP/s", value=rate, interval=(rate / high, rate / low)),
-        Foretold(
+        PredictedMetric(
+            metric="flop_rate", unit="FLOP/s", value=rate, interval=(rate / high, rate / low)
+        ),
+        PredictedMetric(
             metric="peak_memory",
             unit="B",
-            value=float(kept.allocated),
+            value=float(needed.allocated),
             interval=(bytes_low, bytes_high),
         ),
     )

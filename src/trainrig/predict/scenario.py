@@ -17,19 +17,27 @@ from typing import Any
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.lookup import find_chip, require_chip
 from trainrig.errors import UsageError, unknown
-from trainrig.predict.legal import MOST_COUNT, MOST_GPUS, check, framework_for, refuse_later
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.search.space import Space
 from trainrig.record import Record
-from trainrig.workload.layout import FRAMEWORKS, RECOMPUTE, Layout
+from trainrig.workload.layout import (
+    FRAMEWORKS,
+    MOST_COUNT,
+    MOST_GPUS,
+    RECOMPUTE,
+    Layout,
+    check_layout,
+    framework_for,
+    refuse_later,
+)
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Cluster:
     """GPUs of one kind in nodes of one kind."""
 
     chip: Chip | None
@@ -55,11 +63,11 @@ class Site:
         assert self.chip is not None
         return rates_of_chip(self.chip, **places)
 
-    def replace(self, **changes: Any) -> Site:
+    def replace(self, **changes: Any) -> Cluster:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    def with_chip(self, **changes: Any) -> Site:
+    def with_chip(self, **changes: Any) -> Cluster:
         """A copy with another memory, power or slot of the chip."""
         assert self.chip is not None
         return self.replace(chip=dataclasses.replace(self.chip, **changes))
@@ -68,8 +76,8 @@ class Site:
 LONGEST = 4096
 GBIT = 1e9 / 8.0
 MOST_GBPS = 1e6
-Asked = Mapping[str, Any]
-"""What was said, by the options' names with underscores; what is None was not."""
+Options = Mapping[str, Any]
+"""What was given, by the options' names with underscores; what is None was not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,39 +100,41 @@ class Question:
 
     shape: ModelShape
     layout: Layout
-    site: Site
+    cluster: Cluster
 
 
-def question(asked: Asked, measured: Measured = NOTHING) -> Question:
-    """One layout of one model at one site.  Raises UsageError for what cannot be."""
-    shape, said = _model(asked)
-    site = _site(said, measured)
-    layout = _with_words(said, site, shape)
+def question(given: Options, measured: Measured = NOTHING) -> Question:
+    """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
+    shape, options = _model(given)
+    cluster = _site(options, measured)
+    layout = _with_words(options, cluster, shape)
     sizes = {
-        name: said[name] for name in _SIZES if name in said
+        name: options[name] for name in _SIZES if name in options
     }  # micro-batch, tp, pp, zero and the like
-    zero = said.get("zero", 3 if layout.parallel == "fsdp" else 0)
-    _whole("gpus", site.gpus, MOST_GPUS)
-    layout = layout.replace(**sizes, zero=zero, gpus=site.gpus, gpus_per_node=site.gpus_per_node)
-    layout = layout.replace(framework=said.get("framework") or framework_for(layout))
-    check(shape, layout)
-    return Question(shape=shape, layout=layout, site=site)
+    zero = options.get("zero", 3 if layout.parallel == "fsdp" else 0)
+    _whole("gpus", cluster.gpus, MOST_GPUS)
+    layout = layout.replace(
+        **sizes, zero=zero, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node
+    )
+    layout = layout.replace(framework=options.get("framework") or framework_for(layout))
+    check_layout(shape, layout)
+    return Question(shape=shape, layout=layout, cluster=cluster)
 
 
-def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
-    """All layouts of one model at one site.  Raises UsageError for what cannot be."""
-    shape, said = _model(asked)
-    site = _site(said, measured)
-    _whole("gpus", site.gpus, MOST_GPUS)
-    if "global_batch" not in said:
+def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
+    """All layouts of one model at one cluster.  Raises UsageError for what cannot be."""
+    shape, options = _model(given)
+    cluster = _site(options, measured)
+    _whole("gpus", cluster.gpus, MOST_GPUS)
+    if "global_batch" not in options:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
-    base = _with_words(said, site, shape)
-    base = base.replace(gpus=site.gpus, gpus_per_node=site.gpus_per_node)
+    base = _with_words(options, cluster, shape)
+    base = base.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
     for name in ("recompute", "framework"):
-        if name in said and said[name] not in _WORDS[name]:
-            raise unknown(name, said[name], _WORDS[name])
-    batch = _whole("global-batch", said["global_batch"], MOST_COUNT)
-    check(
+        if name in options and options[name] not in _WORDS[name]:
+            raise unknown(name, options[name], _WORDS[name])
+    batch = _whole("global-batch", options["global_batch"], MOST_COUNT)
+    check_layout(
         shape, base.replace(framework="deepspeed", parallel="auto")
     )  # what all of the space have in common
     return (
@@ -132,10 +142,10 @@ def space(asked: Asked, measured: Measured = NOTHING) -> tuple[Space, Site]:
             shape=shape,
             base=base,
             global_batch=batch,
-            framework=said.get("framework"),
-            recompute=(said["recompute"],) if "recompute" in said else RECOMPUTE,
+            framework=options.get("framework"),
+            recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
         ),
-        site,
+        cluster,
     )
 
 
@@ -143,43 +153,45 @@ _SIZES = ("tp", "pp", "interleave", "batch_size", "grad_accum", "shard_size", "s
 _WORDS = {"recompute": RECOMPUTE, "framework": FRAMEWORKS}
 
 
-def _model(asked: Asked) -> tuple[ModelShape, dict[str, Any]]:
-    said = {name: value for name, value in asked.items() if value is not None}
-    refuse_later(expert=said.pop("expert_parallel", 1), context=said.pop("context_parallel", 1))
-    if "model" not in said:
+def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
+    options = {name: value for name, value in given.items() if value is not None}
+    refuse_later(
+        expert=options.pop("expert_parallel", 1), context=options.pop("context_parallel", 1)
+    )
+    if "model" not in options:
         raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
-    return find(said["model"]), said
+    return find(options["model"]), options
 
 
-def _site(said: Asked, measured: Measured) -> Site:
-    chip = _chip(said, measured.device)
+def _site(options: Options, measured: Measured) -> Cluster:
+    chip = _chip(options, measured.device)
     if chip is None and not measured.records:
         raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
-    gpus = said.get("gpus", said.get("tp", 1) * said.get("pp", 1))
-    fabric = said.get("fabric_gbps")
+    gpus = options.get("gpus", options.get("tp", 1) * options.get("pp", 1))
+    fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
         raise UsageError(
             f"a fabric of {fabric:g} Gb/s", "Gb/s of a node, as 400 for one port of InfiniBand NDR"
         )
-    if said.get("link") is not None and said["link"] not in LINKS:
-        raise unknown("link", said["link"], LINKS)
-    return Site(
+    if options.get("link") is not None and options["link"] not in LINKS:
+        raise unknown("link", options["link"], LINKS)
+    return Cluster(
         chip=chip,
         gpus=gpus,
-        gpus_per_node=said.get("gpus_per_node", max(1, min(gpus, 8))),
-        link=said.get("link"),
+        gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, 8))),
+        link=options.get("link"),
         fabric=None if fabric is None else fabric * GBIT,
-        p2p=said.get("p2p"),
+        p2p=options.get("p2p"),
         records=measured.records,
         memory=measured.memory if chip is None else None,
     )
 
 
-def _chip(said: Asked, device: str | None) -> Chip | None:
+def _chip(options: Options, device: str | None) -> Chip | None:
     measured = None if device is None else find_chip(device)
-    if "on" not in said:
+    if "on" not in options:
         return measured
-    chip = require_chip(said["on"])
+    chip = require_chip(options["on"])
     if device is not None and measured is not chip:
         raise UsageError(
             f"the measured rates are those of {device}, not of {chip.name}",
@@ -188,21 +200,21 @@ def _chip(said: Asked, device: str | None) -> Chip | None:
     return chip
 
 
-def _with_words(said: Asked, site: Site, shape: ModelShape) -> Layout:
+def _with_words(options: Options, cluster: Cluster, shape: ModelShape) -> Layout:
     """A layout of nothing but words, lengths and their defaults."""
-    words = {name: said[name] for name in _SAID if name in said}
+    words = {name: options[name] for name in _WORDS_AND_LENGTHS if name in options}
     if words.get("parallel") == "dataparallel":
         what = "torch.nn.DataParallel's scattering and gathering is not modelled"
         raise UsageError(what, "--parallel ddp; trainrig train measures DataParallel")
-    words.setdefault("precision", _precision(site.chip))
-    _check_precision(site.chip, words["precision"])
-    flash = has_flash(site.chip, words["precision"])
+    words.setdefault("precision", _precision(cluster.chip))
+    _check_precision(cluster.chip, words["precision"])
+    flash = has_flash(cluster.chip, words["precision"])
     words.setdefault("kernels", "flash" if flash else "eager")
     words.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**words)
 
 
-_SAID = (
+_WORDS_AND_LENGTHS = (
     "seq_len",
     "target_seq_len",
     "precision",

@@ -25,7 +25,6 @@ from typing import Any
 
 from trainrig.catalog import Chip, find_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
-from trainrig.predict.legal import check
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.table_words import (
@@ -45,7 +44,7 @@ from trainrig.predict.table_words import (
     states_of,
     whole,
 )
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.presets import custom
 
@@ -107,7 +106,7 @@ def case_of(row: Row) -> Case:
         offload=offload_of(row, framework, sizes["zero"], missing),
         lora_rank=8 if row.get("kind", "") == "lora" else 0,
     )
-    check(*_evened(row, shape, layout))
+    check_layout(*_evened(row, shape, layout))
     if "micro_batch" in missing.names:
         layout = _fitting(shape, layout, rates.memory_bytes)
     mean_seq = whole(row, "mean_seq", 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from trainrig.errors import DataError, TrainrigError
-from trainrig.predict.step.calibration import SETTLED
+from trainrig.predict.step.calibration import LAST_CHANGED
 from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_words import Row, cell
 
@@ -108,7 +108,7 @@ def left_out_by(row: Row) -> str:
 
 def is_unseen(row: Row) -> bool:
     """Whether a row was added after the constants were settled."""
-    return row.get("unseen_since", "") > SETTLED
+    return row.get("unseen_since", "") > LAST_CHANGED
 
 
 def weak(row: Row) -> str:

@@ -19,7 +19,7 @@ from trainrig.analysis.prediction_error import (
     by_run,
     summarise_errors,
 )
-from trainrig.predict.prediction import DAY, Answer, memory_dict
+from trainrig.predict.prediction import DAY, Prediction, memory_dict
 from trainrig.predict.search import Candidate, Ranking
 from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.search.space import Space
@@ -104,7 +104,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
     return ", ".join(words)
 
 
-def duration_text(found: Answer, tokens: float) -> str:
+def duration_text(found: Prediction, tokens: float) -> str:
     """Days and energy of a whole training."""
     days = found.days(tokens)
     low, high = (format_count(days * end / found.time) for end in found.interval)
@@ -137,10 +137,10 @@ def _name(part: str) -> str:
 
 
 def prediction_document(
-    found: Answer, tokens: float | None = None, upgrades: Sequence[Ranked] = ()
+    found: Prediction, tokens: float | None = None, upgrades: Sequence[Ranked] = ()
 ) -> Document:
     """One layout: its time by part, its memory by part, what follows, where the rates come from."""
-    title = f"{found.asked.shape.name} on {place_text(found.layout, found.rates.device)}"
+    title = f"{found.question.shape.name} on {place_text(found.layout, found.rates.device)}"
     blocks: list[Block] = [
         Paragraph(title, "strong"),
         _time_table(found),
@@ -153,7 +153,7 @@ def prediction_document(
     return Document(title=title, blocks=tuple(blocks))
 
 
-def _facts(found: Answer, tokens: float | None) -> Iterator[tuple[str, str]]:
+def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
     low, high = map(format_time, found.interval)
     yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
     yield "layout", layout_text(found.layout)
@@ -172,7 +172,7 @@ def _facts(found: Answer, tokens: float | None) -> Iterator[tuple[str, str]]:
         yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
 
 
-def _rate_facts(found: Answer) -> Iterator[tuple[str, str]]:
+def _rate_facts(found: Prediction) -> Iterator[tuple[str, str]]:
     """The origin of each rate that this layout uses."""
     unused = set() if found.layout.gpus > 1 else {"collective"}
     unused |= set() if found.layout.offload != "none" else {"host_link"}
@@ -182,7 +182,7 @@ def _rate_facts(found: Answer) -> Iterator[tuple[str, str]]:
             yield name.replace("_", " "), origin
 
 
-def _time_table(found: Answer) -> Table:
+def _time_table(found: Prediction) -> Table:
     """The step's waterfall: each part with its share."""
     rows: list[Line | tuple[str | Cell, ...]] = []
     end = 0.0
@@ -202,7 +202,7 @@ def _time_table(found: Answer) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _memory_table(found: Answer) -> Table:
+def _memory_table(found: Prediction) -> Table:
     total, limit = float(found.memory.total), found.rates.memory_bytes
     rows: list[Line | tuple[str | Cell, ...]] = []
     end = 0.0
@@ -257,7 +257,7 @@ def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
 def plan_document(
     space: Space,
     found: Ranking,
-    best: Answer,
+    best: Prediction,
     *,
     tokens: float | None = None,
     upgrades: Sequence[Ranked] = (),
@@ -306,7 +306,7 @@ def _is_tight(one: Candidate, limit: float) -> bool:
 
 
 def _candidate_table(
-    space: Space, candidates: Sequence[Candidate], head: str, best: Answer
+    space: Space, candidates: Sequence[Candidate], head: str, best: Prediction
 ) -> Table:
     """Layouts of one search: they share the FLOPs of a step, so MFU goes as one over the time."""
     tokens = space.global_batch * space.base.seq_len
@@ -344,7 +344,7 @@ def gap_text(first: Candidate, second: Candidate) -> str:
 
 def fits_document(found: Fit) -> Document:
     """Memory by part, the largest micro-batch, and the changes that need less, the best first."""
-    place = place_text(found.question.layout, found.question.site.rates().device)
+    place = place_text(found.question.layout, found.question.cluster.rates().device)
     need, have = format_memory(float(found.memory.total)), format_memory(found.capacity)
     verdict = "fits" if found.fits else "does not fit"
     title = f"{found.question.shape.name} on {place}: {verdict}, {need} of {have} a GPU"

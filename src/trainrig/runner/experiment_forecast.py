@@ -20,7 +20,7 @@ from trainrig.analysis.prediction_error import FROM_RATES
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import flops
 from trainrig.errors import TrainrigError, UnavailableError
-from trainrig.predict.prediction import Foretold, foretell
+from trainrig.predict.prediction import PredictedMetric, predict_metrics
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.rates.links import Link, Links
@@ -99,7 +99,7 @@ def forecast(
     try:
         rates = _rates(own, target, grounds)
         if own.nproc == 1 and own.threads == 0:
-            found = foretell(find(own.model), own.predicted_layout, rates)
+            found = predict_metrics(find(own.model), own.predicted_layout, rates)
         else:
             time = _time(own, rates, target)
             found = (time, _flop_rate(case, time), _memory(own, target))
@@ -111,7 +111,7 @@ def forecast(
     return tuple(corrected(bare, one, "; ".join(words), grounds.corrections) for one in found)
 
 
-def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
+def _time(own: Experiment, rates: Rates, target: Target) -> PredictedMetric:
     """Seconds of a step; 80 % interval."""
     shape, constants = find(own.model), fitted()
     if not target.is_gpu:
@@ -119,15 +119,15 @@ def _time(own: Experiment, rates: Rates, target: Target) -> Foretold:
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds = step.total
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
-    return Foretold(
+    return PredictedMetric(
         metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
     )
 
 
-def _flop_rate(case: Case, time: Foretold) -> Foretold:
+def _flop_rate(case: Case, time: PredictedMetric) -> PredictedMetric:
     """Model FLOP/s of one device at the predicted time of a step."""
     counted, (low, high) = float(flops(case)), time.interval
-    return Foretold(
+    return PredictedMetric(
         metric="flop_rate",
         unit="FLOP/s",
         value=counted / time.value,
@@ -135,14 +135,14 @@ def _flop_rate(case: Case, time: Foretold) -> Foretold:
     )
 
 
-def _memory(own: Experiment, target: Target) -> Foretold:
+def _memory(own: Experiment, target: Target) -> PredictedMetric:
     """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
     found = memory(find(own.model), own.predicted_layout)
     low, high = (float(end) for end in found.interval("allocated"))
     value = float(found.allocated)
     if not target.is_gpu:
         value, high = value + _RESIDENT, high + 2 * _RESIDENT
-    return Foretold(metric="peak_memory", unit="B", value=value, interval=(low, high))
+    return PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high))
 
 
 def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:

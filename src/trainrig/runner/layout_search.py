@@ -17,9 +17,9 @@ from typing import Any
 import tomli_w
 
 from trainrig.errors import StoreError, UsageError
-from trainrig.predict.prediction import Answer, answer, answer_dict, layout_dict, plan_dict
+from trainrig.predict.prediction import Prediction, layout_dict, plan_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import Question, Site, positive, space
+from trainrig.predict.scenario import Cluster, Question, positive, space
 from trainrig.predict.search import Candidate, Ranking, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
@@ -42,9 +42,9 @@ class Planned:
     """What a plan came to."""
 
     space: Space
-    site: Site
+    cluster: Cluster
     search: Ranking
-    answer: Answer
+    answer: Prediction
     """Of the best layout."""
     tokens: float | None
     budget: Budget | None
@@ -89,7 +89,7 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """As others script against it."""
-        answer_json = plan_dict(self.space, self.site, self.search, self.device)
+        answer_json = plan_dict(self.space, self.cluster, self.search, self.device)
         for shown, one in zip(answer_json["best"], self.search.best, strict=True):
             shown["predict_only"] = predict_only(one.layout)
         answer_json["best_that_trains"] = None
@@ -100,11 +100,11 @@ class Planned:
                 "slower": self.slower,
                 "layout": layout_dict(self.trains.layout),
             }
-        answer_json["prediction"] = answer_dict(self.answer, self.tokens)
+        answer_json["prediction"] = prediction_dict(self.answer, self.tokens)
         if self.budget is not None:
             answer_json["budget"] = {
-                "gpus": self.site.gpus,
-                "nodes": -(-self.site.gpus // self.site.gpus_per_node),
+                "gpus": self.cluster.gpus,
+                "nodes": -(-self.cluster.gpus // self.cluster.gpus_per_node),
                 "days": self.budget.days,
                 "counts_tried": self.budget.tried,
             }
@@ -129,26 +129,26 @@ def plan(
     if not 1 <= top <= MOST_SHOWN:
         raise UsageError(f"top = {top}", f"a whole number from 1 to {MOST_SHOWN}")
     _check_budget(options, tokens, days)
-    every, site = space(_with_gpus(options, days), measured(rates))
+    every, cluster = space(_with_gpus(options, days), measured(rates))
     budget = None
     if days is not None and tokens is not None:
-        budget = gpus_needed(every, site, tokens, days)
-        site = budget.site
-        base = every.base.replace(gpus=site.gpus, gpus_per_node=site.gpus_per_node)
+        budget = gpus_needed(every, cluster, tokens, days)
+        cluster = budget.cluster
+        base = every.base.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
         every = every.replace(base=base)
-    found = search(every, site.rates(), top=top)
+    found = search(every, cluster.rates(), top=top)
     best = found.best[0]
     before = best.time if best.fits else None
-    ranked = () if what_if is None else upgrades_of_search(every, site, before, what_if)
+    ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
     chosen = found.best if best.fits else ()
     trains = next((one for one in chosen if predict_only(one.layout) is None), None)
     if best.fits and trains is not best:
-        trains = best_that_trains(every, site.rates()) or trains
+        trains = best_that_trains(every, cluster.rates()) or trains
     return Planned(
         space=every,
-        site=site,
+        cluster=cluster,
         search=found,
-        answer=answer(Question(shape=every.shape, layout=best.layout, site=site)),
+        answer=predict(Question(shape=every.shape, layout=best.layout, cluster=cluster)),
         tokens=tokens,
         budget=budget,
         upgrades=ranked,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.errors import DataError
-from trainrig.predict.prediction import CONFIDENCE, Foretold
+from trainrig.predict.prediction import CONFIDENCE, PredictedMetric
 from trainrig.predict.scenario import Measured
 from trainrig.record import Record, new_id
 from trainrig.store import RunData, read_run
@@ -55,7 +55,7 @@ def measured(path: Path | None) -> Measured:
     return Measured() if path is None else rates_of_run(path)
 
 
-def corrected(bare: Record, one: Foretold, source: str, corrections: Corrections) -> Record:
+def corrected(bare: Record, one: PredictedMetric, source: str, corrections: Corrections) -> Record:
     """A prediction of the step's model as a record, with what the ledger taught."""
     # The plan's own record says what is required; those beside it require nothing.
     planned = bare.conditions if one.metric == bare.metric else {}

@@ -4,13 +4,11 @@ model            the numbers that fix a transformer, and how many weights it has
 presets          shapes by name and by numbers
 hf_config        shapes to and from a Hugging Face config.json
 model_lookup     which of these a user means
-layout           how a step is spread over devices, and what it is run with
-training_layout  the layout of a training that trainrig runs
+layout           how a step is spread over devices, what it is run with, and what can be run
 operators        one operation, forward and backward: a matmul, a copy, an attention
 blocks           the operations of a block, in order
 kernels          what a device runs for them
 flops            the operations of a training step, and their sums
-layers           the layers that are measured by themselves
 numerics         bytes of weights, gradients and states
 memory           what a step needs on each GPU, by part
 span_corruption  how many tokens T5 reads and writes in training

@@ -5,11 +5,10 @@ classic block is 8bsh² (projections) + 4bs²h (scores and values) + 16bsh² (fe
 cross-attention adds one more attention; logits are 2bshV.  These sums follow from the parts below
 and are not written down a second time.
 
-What a block keeps for its backward pass: a list of tensors, by name, in bytes for one sample.
-
-Each operation keeps what its derivative needs: a product its inputs, a softmax its result, a GELU
-its input, a norm its input, dropout its mask; an addition keeps nothing.  The lists below name
-these tensors one by one; their sums are the field's formulas.  For a classic block (f = 4h, half
+A block saves tensors for its backward pass, listed by name, in bytes for one sample.  Each
+operation keeps what its derivative needs: a product its inputs, a softmax its result, a GELU its
+input, a norm its input, dropout its mask; an addition keeps nothing.  The lists below name these
+tensors one by one; their sums are the field's formulas.  For a classic block (f = 4h, half
 precision, dropout, fused softmax) they add up to 34sbh + 5as²b bytes, and what selective
 recomputation drops is 5as²b (Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5); a test
 holds that.  The softmax's result is 2as²b, its dropout's mask as²b, the dropped result 2as²b.
@@ -26,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from trainrig.errors import UsageError
 from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import Style
+from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import (
     Heads,
     Operator,
@@ -237,7 +236,7 @@ _INPUT = frozenset((PRODUCTS, FULL))  # the block's input where only its copy is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SavedTensor:
     """One tensor that waits for the backward pass."""
 
     name: str
@@ -248,22 +247,22 @@ class Kept:
     policies: frozenset[str]
 
 
-def total(items: Iterable[Kept], policy: str, *, split: bool) -> float:
+def total(items: Iterable[SavedTensor], policy: str, *, split: bool) -> float:
     """Bytes of one sample that ``policy`` keeps, of what tensor parallelism splits or not."""
     return sum(i.num_bytes for i in items if policy in i.policies and i.split == split)
 
 
-def block_kept(
-    shape: ModelShape, style: Style, seq: int, *, decoder: bool = False, read: int = 0
-) -> list[Kept]:
+def saved_tensors(
+    shape: ModelShape, numerics: Numerics, seq: int, *, decoder: bool = False, read: int = 0
+) -> list[SavedTensor]:
     """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens."""
-    items = _saved_by_branch(shape, style, seq, "attention", first=True)
-    items += _saved_by_self_attention(shape, style, seq)
+    items = _saved_by_branch(shape, numerics, seq, "attention", first=True)
+    items += _saved_by_self_attention(shape, numerics, seq)
     if decoder:
-        items += _saved_by_branch(shape, style, seq, "cross")
-        items += _saved_by_cross_attention(shape, style, seq, read)
-    items += _saved_by_branch(shape, style, seq, "ffn")
-    items += _feed_forward(shape, style, seq)
+        items += _saved_by_branch(shape, numerics, seq, "cross")
+        items += _saved_by_cross_attention(shape, numerics, seq, read)
+    items += _saved_by_branch(shape, numerics, seq, "ffn")
+    items += _feed_forward(shape, numerics, seq)
     halved = _every_second(shape)
     return [replace(i, policies=i.policies | {HALF}) if i.name in halved else i for i in items]
 
@@ -284,15 +283,15 @@ def _apart(shape: ModelShape) -> bool:
 
 
 def _saved_by_branch(
-    shape: ModelShape, style: Style, seq: int, name: str, *, first: bool = False
-) -> list[Kept]:
+    shape: ModelShape, numerics: Numerics, seq: int, name: str, *, first: bool = False
+) -> list[SavedTensor]:
     """The residual stream where a branch begins, its norm, and the mask where it is added back.
 
     RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm
     comes after the sum: the same tensors in another order.
     """
-    wide, c, stream = seq * shape.hidden, style.compute, style.residual
-    written_out = style.norm_written_out and not shape.norm_bias
+    wide, c, stream = seq * shape.hidden, numerics.compute, numerics.residual
+    written_out = numerics.norm_written_out and not shape.norm_bias
     copied = written_out and stream < 4
     needed = _INPUT if first and copied else _ALL if first else _CHEAP
     items = []
@@ -303,93 +302,97 @@ def _saved_by_branch(
     if written_out:
         items.append(_seq(f"{name}.norm.scaled", 4 * wide, _CHEAP))
     items += [
-        _seq(f"{name}.norm.out", _readers(shape, style, name) * c * wide, _CHEAP),
+        _seq(f"{name}.norm.out", _readers(shape, numerics, name) * c * wide, _CHEAP),
         _seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP),
     ]
-    if style.dropout:
+    if numerics.dropout:
         items.append(_seq(f"{name}.dropout.mask", wide, _CHEAP))
     return items
 
 
-def _readers(shape: ModelShape, style: Style, name: str) -> int:
+def _readers(shape: ModelShape, numerics: Numerics, name: str) -> int:
     """Copies of a norm's result: autocast narrows it for each product that reads it."""
-    if not style.autocast:
+    if not numerics.autocast:
         return 1
     if name == "attention":
         return 3 if _apart(shape) else 1
     return 2 if name == "ffn" and shape.gated_ffn else 1
 
 
-def _saved_by_self_attention(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
-    c, queries = style.compute, shape.num_heads * shape.head_dim
+def _saved_by_self_attention(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
+    c, queries = numerics.compute, shape.num_heads * shape.head_dim
     keys = c * seq * shape.num_kv_heads * shape.head_dim
     items = [_tp("attention.q", c * seq * queries, _RESULT)]
     for name in ("attention.k", "attention.v"):
-        items.append(_tp(name, keys, _IDLE if style.repeats_keys else _RESULT))
-        if style.repeats_keys:
+        items.append(_tp(name, keys, _IDLE if numerics.repeats_keys else _RESULT))
+        if numerics.repeats_keys:
             items.append(_tp(f"{name}.repeated", c * seq * queries, _CHEAP))
-    return items + _saved_by_scores(shape, style, "attention", seq, seq)
+    return items + _saved_by_scores(shape, numerics, "attention", seq, seq)
 
 
-def _saved_by_cross_attention(shape: ModelShape, style: Style, seq: int, read: int) -> list[Kept]:
+def _saved_by_cross_attention(
+    shape: ModelShape, numerics: Numerics, seq: int, read: int
+) -> list[SavedTensor]:
     """Keys and values come from what was read; that itself is kept once for all blocks."""
-    c, queries = style.compute, shape.num_heads * shape.head_dim
+    c, queries = numerics.compute, shape.num_heads * shape.head_dim
     keys = c * read * shape.num_kv_heads * shape.head_dim
     items = [
         _tp("cross.q", c * seq * queries, _RESULT),
         _tp("cross.k", keys, _RESULT),
         _tp("cross.v", keys, _RESULT),
     ]
-    if style.autocast:
+    if numerics.autocast:
         items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
-    return items + _saved_by_scores(shape, style, "cross", seq, read)
+    return items + _saved_by_scores(shape, numerics, "cross", seq, read)
 
 
-def _saved_by_scores(shape: ModelShape, style: Style, name: str, seq: int, read: int) -> list[Kept]:
+def _saved_by_scores(
+    shape: ModelShape, numerics: Numerics, name: str, seq: int, read: int
+) -> list[SavedTensor]:
     """Scores (eager) or their sums (flash), and the result, which the next product needs."""
-    c, wide = style.compute, seq * shape.num_heads * shape.head_dim
+    c, wide = numerics.compute, seq * shape.num_heads * shape.head_dim
     items = [
         _tp(f"{name}.values", c * wide, _RESULT),
         _seq(f"{name}.out", c * seq * shape.hidden, _IDLE),
     ]
-    if style.flash and shape.positions == "rotary" and not style.native:
+    if numerics.flash and shape.positions == "rotary" and not numerics.native:
         # turned queries lie head by head, and so does the result: heads are merged by a copy
         items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
-    if style.flash:
+    if numerics.flash:
         return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _RESULT)]
     scores = shape.num_heads * seq * read
-    return [*items, *_scores(style, name, scores)]
+    return [*items, *_scores(numerics, name, scores)]
 
 
-def _scores(style: Style, name: str, scores: int) -> list[Kept]:
+def _scores(numerics: Numerics, name: str, scores: int) -> list[SavedTensor]:
     """as²b numbers: softmax's result, dropout's mask, what is multiplied with the values."""
-    c = style.compute
+    c = numerics.compute
     items = [
         _tp(f"{name}.scores", c * scores, _IDLE),
-        _tp(f"{name}.softmax", style.softmax * scores, _SCORES),
+        _tp(f"{name}.softmax", numerics.softmax * scores, _SCORES),
     ]
-    if style.dropout:
+    if numerics.dropout:
         items += [
             _tp(f"{name}.softmax.mask", scores, _SCORES),
             _tp(f"{name}.softmax.dropped", c * scores, _SCORES),
         ]
-    elif style.softmax != c:
+    elif numerics.softmax != c:
         items.append(_tp(f"{name}.softmax.narrow", c * scores, _SCORES))
     return items
 
 
-def _feed_forward(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
-    wide, c = seq * shape.ffn, style.compute
+def _feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
+    wide, c = seq * shape.ffn, numerics.compute
     down = _seq("ffn.down", c * seq * shape.hidden, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
-        if not style.fused:
+        if not numerics.fused:
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
     elif shape.activation == "relu":  # its result says all
         items = [_tp("ffn.up", c * wide, _IDLE)]
-    elif shape.activation == "gelu_tanh" and style.gelu_written_out:
+    elif shape.activation == "gelu_tanh" and numerics.gelu_written_out:
         # x·(1 + tanh(…x³))/2: the cube's x, tanh, 1 + tanh in fp32 (autocast widens powers), x/2
-        wider = 4 if style.autocast else c
+        wider = 4 if numerics.autocast else c
         items = [_tp("ffn.gelu", (3 * wider + c) * wide, _CHEAP)]
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
@@ -397,9 +400,9 @@ def _feed_forward(shape: ModelShape, style: Style, seq: int) -> list[Kept]:
     return [*items, _tp("ffn.activation", c * wide, _CHEAP), down]
 
 
-def _tp(name: str, num_bytes: float, policies: frozenset[str]) -> Kept:
-    return Kept(name=name, num_bytes=num_bytes, split=True, policies=policies)
+def _tp(name: str, num_bytes: float, policies: frozenset[str]) -> SavedTensor:
+    return SavedTensor(name=name, num_bytes=num_bytes, split=True, policies=policies)
 
 
-def _seq(name: str, num_bytes: float, policies: frozenset[str]) -> Kept:
-    return Kept(name=name, num_bytes=num_bytes, split=False, policies=policies)
+def _seq(name: str, num_bytes: float, policies: frozenset[str]) -> SavedTensor:
+    return SavedTensor(name=name, num_bytes=num_bytes, split=False, policies=policies)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import style_of
+from trainrig.workload.numerics import numerics_of
 from trainrig.workload.operators import Heads, Operator, Product
 
 
@@ -122,10 +122,10 @@ FLASH = ("flash", "flash+fused", "compiled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class KernelStack:
     """How parts are run: what follows from a layout's words."""
 
-    stack: str
+    name: str
     """One of STACKS."""
     autocast: bool
     """Norms, softmax and the residual stream are in fp32; products narrow their inputs anew."""
@@ -137,16 +137,16 @@ class Way:
     """Weights have no gradients (LoRA)."""
 
 
-def way_of(shape: ModelShape, layout: Layout) -> Way:
+def kernel_stack_of(shape: ModelShape, layout: Layout) -> KernelStack:
     """What the layout's words mean for a model."""
-    style = style_of(shape, layout)
-    stack = "fused" if style.fused and layout.kernels == "eager" else layout.kernels
-    return Way(
-        stack="flash+fused" if style.fused and stack == "flash" else stack,
-        autocast=style.autocast,
-        dropout=style.dropout,
+    numerics = numerics_of(shape, layout)
+    name = "fused" if numerics.fused and layout.kernels == "eager" else layout.kernels
+    return KernelStack(
+        name="flash+fused" if numerics.fused and name == "flash" else name,
+        autocast=numerics.autocast,
+        dropout=numerics.dropout,
         rms=not shape.norm_bias and not is_bart(shape),
-        gelu_written_out=style.gelu_written_out and shape.activation == "gelu_tanh",
+        gelu_written_out=numerics.gelu_written_out and shape.activation == "gelu_tanh",
         frozen=layout.lora_rank > 0,
     )
 
@@ -156,56 +156,56 @@ def is_bart(shape: ModelShape) -> bool:
     return shape.family == "t5" and "bart" in shape.name.lower()
 
 
-def forward(parts: Iterable[Operator], way: Way) -> Kernels:
+def forward(parts: Iterable[Operator], stack: KernelStack) -> Kernels:
     """The kernels of a forward pass over ``parts``."""
-    return sum((_one(part, way, backward=False) for part in parts), Kernels())
+    return sum((_one(part, stack, backward=False) for part in parts), Kernels())
 
 
-def backward(parts: Iterable[Operator], way: Way) -> Kernels:
+def backward(parts: Iterable[Operator], stack: KernelStack) -> Kernels:
     """The kernels of a backward pass over ``parts``."""
-    return sum((_one(part, way, backward=True) for part in parts), Kernels())
+    return sum((_one(part, stack, backward=True) for part in parts), Kernels())
 
 
-def _one(part: Operator, way: Way, *, backward: bool) -> Kernels:
+def _one(part: Operator, stack: KernelStack, *, backward: bool) -> Kernels:
     if part.heads is not None:
         return Kernels(attention=(part.heads,), launches=2 if backward else 1)
     if part.forward.products:
-        return _multiplied(part, way, backward)
-    kernels = _moved(part, way, _kind(part, way), backward)
-    if way.dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
-        kernels += _moved(part, way, "dropout", backward)
+        return _multiplied(part, stack, backward)
+    kernels = _moved(part, stack, _kind(part, stack), backward)
+    if stack.dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
+        kernels += _moved(part, stack, "dropout", backward)
     return kernels
 
 
-def _multiplied(part: Operator, way: Way, backward: bool) -> Kernels:
+def _multiplied(part: Operator, stack: KernelStack, backward: bool) -> Kernels:
     """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
-        return Kernels(products=products, launches=len(products)) + _copied(part, way, backward)
-    if backward and way.frozen:
+        return Kernels(products=products, launches=len(products)) + _copied(part, stack, backward)
+    if backward and stack.frozen:
         products = products[:1]
-    extra = 1 if backward and not way.frozen else 0  # the bias' gradient is a sum
+    extra = 1 if backward and not stack.frozen else 0  # the bias' gradient is a sum
     kernels = Kernels(products=products, launches=len(products) + extra)
-    if not way.autocast or way.stack == "compiled":
+    if not stack.autocast or stack.name == "compiled":
         return kernels
     _, rows, _, wide_in = part.forward.products[0]
     return kernels + Kernels(streams=((6.0 * rows * wide_in, 1),), launches=1)
 
 
-def _copied(part: Operator, way: Way, backward: bool) -> Kernels:
+def _copied(part: Operator, stack: KernelStack, backward: bool) -> Kernels:
     """Queries, keys, values and the result, not the scores: read and written."""
     (count, m, n, k), cost = part.forward.products[0], part.forward
     size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
     counted = 2.0 * count * (m + max(n, k)) * min(n, k) * size
-    return _streamed(STACKS[way.stack]["copies"], counted, backward)
+    return _streamed(STACKS[stack.name]["copies"], counted, backward)
 
 
-def _moved(part: Operator, way: Way, kind: str, backward: bool) -> Kernels:
+def _moved(part: Operator, stack: KernelStack, kind: str, backward: bool) -> Kernels:
     cost = part.backward if backward else part.forward
     counted = float(cost.read_bytes + cost.write_bytes)
-    if way.autocast and kind in _WIDENED:
+    if stack.autocast and kind in _WIDENED:
         counted *= _WIDENED[kind]
-    return _streamed(STACKS[way.stack][kind], counted, backward)
+    return _streamed(STACKS[stack.name][kind], counted, backward)
 
 
 def _streamed(passes: Passes, counted: float, backward: bool) -> Kernels:
@@ -226,9 +226,9 @@ _WIDENED = {
 """What autocast's fp32 makes of 16-bit operations: all of it, or the part that was not fp32 yet."""
 
 
-def _kind(part: Operator, way: Way) -> str:
+def _kind(part: Operator, stack: KernelStack) -> str:
     if part.kind == "norm":
-        return "rms" if way.rms else "norm"
+        return "rms" if stack.rms else "norm"
     if part.kind in ("softmax", "cross_entropy", "embedding"):
         return part.kind
     name = part.name.rpartition(".")[2]
@@ -236,4 +236,4 @@ def _kind(part: Operator, way: Way) -> str:
         return "rotary" if name == "rotary" else "residual"
     if part.forward.read_bytes > part.forward.write_bytes:
         return "gated"
-    return "written out" if way.gelu_written_out else "activation"
+    return "written out" if stack.gelu_written_out else "activation"

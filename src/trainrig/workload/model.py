@@ -2,14 +2,13 @@
 
 A shape says everything that its parameters, FLOPs and bytes follow from, and what its layers
 compute (activation, biases, positions), so that `models` builds a network from a shape alone.
-It holds no weights and no tokenizer.  `named` has the known ones.
+It holds no weights and no tokenizer.  `presets` has the known ones.
 
-How many parameters a shape has: exactly, by formula, in the parts that people speak of.
-
-With h the width, a = heads · head_dim, k = kv_heads · head_dim, f the feed-forward width and V the
-vocabulary: an attention has h·a + 2·h·k + a·h weights, a feed-forward network 2·h·f (3·h·f gated),
-an embedding V·h; biases and norms besides.  A tied head has no weights of its own.  The masked
-language model of BERT is counted with its head's transform and without a pooler, as it is trained.
+Parameters are counted exactly, by formula, in the parts that people speak of.  With h the width, a
+= heads · head_dim, k = kv_heads · head_dim, f the feed-forward width and V the vocabulary: an
+attention has h·a + 2·h·k + a·h weights, a feed-forward network 2·h·f (3·h·f gated), an embedding
+V·h; biases and norms besides.  A tied head has no weights of its own.  The masked language model of
+BERT is counted with its head's transform and without a pooler, as it is trained.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from trainrig.errors import UsageError
 FAMILIES = ("gpt2", "gpt-neo", "bert", "t5", "llama")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 ATTENTIONS = ("auto", "sdpa", "tiles", "plain")
-"""How a training computes attention.  sdpa: torch's scaled_dot_product_attention; tiles: ours for
+"""How a training computes attention.  sdpa: torch's scaled_dot_product_attention; tiles: native for
 short sequences on a CPU (`models.cpu_attention`); plain: every score in memory at once; auto: tiles
 where they are faster, sdpa elsewhere."""
 _MAX = 2**31

@@ -12,12 +12,11 @@ the words for memory.  Three schemes of mixed precision:
 Sources: Micikevicius et al. 2018 (masters); torch's autocast op lists; Rajbhandari et al. 2020,
 section 3.1 (16 bytes a parameter); Megatron-Core's table for its distributed optimizer (18 and 20).
 
-What each trained parameter holds: weight, gradient, master copy, optimizer's moments, in bytes.
-
-One table for all frameworks.  A number is bytes for a parameter; beside it stands the ZeRO stage
-from which it is sharded over data parallel (Rajbhandari et al. 2020): 1 optimizer and masters, 2
-gradients, 3 weights.  The sum for AdamW in mixed precision without sharding is 16 (fp16 gradients)
-to 18 bytes (fp32 gradients).
+A trained parameter holds weight, gradient, master copy and the optimizer's moments.  One table for
+all frameworks.  A number is bytes for a parameter; beside it stands the ZeRO stage from which it is
+sharded over data parallel (Rajbhandari et al. 2020): 1 optimizer and masters, 2 gradients, 3
+weights.  The sum for AdamW in mixed precision without sharding is 16 (fp16 gradients) to 18 bytes
+(fp32 gradients).
 
 Gradients are of two kinds: those that stay allocated from step to step, and those that come into
 being during backward and are gone after the update, so that they do not meet all activations.
@@ -31,9 +30,7 @@ from dataclasses import dataclass
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
-
-_WIDTH = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
-"""Bytes of an activation; fp8 is what products read, what is kept is bf16."""
+from trainrig.workload.operators import dtype_bytes
 
 _WITH_DROPOUT = ("gpt2", "bert", "t5")
 """Families whose published configurations train with dropout."""
@@ -43,7 +40,7 @@ ones since its version 4.46, of the older ones those that were published later).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
+class Numerics:
     """What follows from a layout's words; bytes are those of one number."""
 
     compute: int
@@ -73,29 +70,34 @@ class Style:
     """The model itself widens its logits to fp32 before the loss."""
 
 
-def style_of(shape: ModelShape, layout: Layout) -> Style:
+def activation_bytes(precision: str) -> int:
+    """Of one number; fp8 is what products read, what is saved is bf16."""
+    return max(2, dtype_bytes(precision))
+
+
+def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     """What the layout's words mean for a model."""
-    compute, scheme = _WIDTH[layout.precision], scheme_of(layout)
+    compute, scheme = activation_bytes(layout.precision), scheme_of(layout)
     autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
-    ours, compiled = layout.framework == "native", layout.kernels == "compiled"
+    native, compiled = layout.framework == "native", layout.kernels == "compiled"
     kernels = "fused" in layout.kernels or layout.framework == "megatron"
     fused, flash = kernels or compiled, compiled or "flash" in layout.kernels
     grouped = shape.num_kv_heads != shape.num_heads
-    return Style(
+    return Numerics(
         compute=compute,
         residual=4 if autocast else compute,
-        softmax=compute if fused else _softmax(shape, compute, wide=ours or autocast),
+        softmax=compute if fused else _softmax(shape, compute, wide=native or autocast),
         autocast=autocast,
         scheme=scheme,
         flash=flash,
         fused=fused,
         compiled=compiled,
         native=kernels,
-        norm_written_out=not (ours or fused),
-        gelu_written_out=not (ours or fused),
-        repeats_keys=grouped and not kernels and not (ours and flash),
+        norm_written_out=not (native or fused),
+        gelu_written_out=not (native or fused),
+        repeats_keys=grouped and not kernels and not (native and flash),
         dropout=has_dropout(shape, layout),
-        chunked_loss=ours or (kernels and flash and layout.framework != "megatron"),
+        chunked_loss=native or (kernels and flash and layout.framework != "megatron"),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
     )
 
@@ -151,34 +153,34 @@ class States:
     """The passing gradients stay through the micro-batches of a step."""
 
 
-def states_of(layout: Layout, style: Style) -> States:
+def states_of(layout: Layout, numerics: Numerics) -> States:
     """The table's row for a layout."""
-    narrow, masters = style.compute < 4, style.scheme == "masters" and style.compute < 4
-    own = float(style.compute if masters or style.scheme == "pure" else 4)
-    lasting, passing = _gradients(layout, style, own)
-    copies = style.autocast and layout.recompute != "full" and not layout.lora_rank
-    kept_wide = 4.0 if masters or style.scheme == "autocast" or not narrow else own
+    narrow, masters = numerics.compute < 4, numerics.scheme == "masters" and numerics.compute < 4
+    own = float(numerics.compute if masters or numerics.scheme == "pure" else 4)
+    lasting, passing = _gradients(layout, numerics, own)
+    copies = numerics.autocast and layout.recompute != "full" and not layout.lora_rank
+    state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
     return States(
         weight=own,
-        frozen=float(style.compute),
-        weight_copies=float(style.compute) if copies else 0.0,
+        frozen=float(numerics.compute),
+        weight_copies=float(numerics.compute) if copies else 0.0,
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,
-        moments=_moments(layout.optimizer, kept_wide),
-        update=_update(layout, masters, lasting, kept_wide),
+        moments=_moments(layout.optimizer, state_width),
+        update=_update(layout, masters, lasting, state_width),
         grads_add_up=not (layout.framework == "native" and masters),
     )
 
 
-def _gradients(layout: Layout, style: Style, own: float) -> tuple[float, float]:
+def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, float]:
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.reduce_bytes)
     if layout.framework == "megatron":  # one flat buffer, as long as the model lives
         return wide or (2.0 if layout.precision == "fp16" else 4.0), 0.0
     if layout.framework == "deepspeed":
         return wide or own, 0.0
-    if layout.framework == "native" and style.scheme == "masters" and style.compute < 4:
+    if layout.framework == "native" and numerics.scheme == "masters" and numerics.compute < 4:
         return 4.0, own
     return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
 

@@ -8,11 +8,10 @@ that a rate in counted bytes/s never exceeds the real one.
 Sources: the 2mkn convention is that of BLAS and of every data sheet's tensor
 peak; STREAM (McCalpin) counts its kernels' bytes the same way.
 
-What the parts of a transformer cost: FLOPs and bytes of one operation, forward and backward.
-
-An operation's FLOPs are those of its matrix products; a norm, an activation or a softmax has none,
-by the field's convention, and is priced by its bytes.  Bytes are the ones a perfect cache would
-move between memory and chip: each operand read once, each result written once.
+The parts of a transformer are priced forward and backward.  An operation's FLOPs are those of its
+matrix products; a norm, an activation or a softmax has none, by the field's convention, and is
+priced by its bytes.  Bytes are the ones a perfect cache would move between memory and chip: each
+operand read once, each result written once.
 
 Backward of y = x·W is two products of the same size: the gradients of x and of W.  A fused
 attention keeps no scores and computes them once more in its backward: `Cost.again`, which counts

@@ -86,7 +86,7 @@ def _llama3_scaling(factor: float) -> RopeScaling:
 
 
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    # Trains on two cores in minutes: ours, published by nobody.
+    # Trains on two cores in minutes: native, published by nobody.
     "gpt2-small-cpu": (
         "gpt2",
         {"num_layers": 4, "hidden": 256, "vocab": 8192, "max_positions": 256},

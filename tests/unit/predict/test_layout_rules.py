@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.errors import DataError, UsageError
-from trainrig.predict import legal
 from trainrig.predict.search.space import Space, divisors, layouts
 from trainrig.workload import custom, named
+from trainrig.workload import layout as layout_rules
 from trainrig.workload.hf_config import shape_of_config
 from trainrig.workload.layout import SIZES, Layout
 
@@ -83,7 +83,7 @@ REFUSED = [
 @pytest.mark.parametrize(("shape", "numbers", "says", "hint"), REFUSED)
 def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint) -> None:
     with pytest.raises(UsageError, match=says) as refused:
-        legal.check(shape, Layout(**MANY | numbers))
+        layout_rules.check_layout(shape, Layout(**MANY | numbers))
     assert "\n" not in refused.value.message
     assert hint in (refused.value.hint or "")
 
@@ -102,30 +102,30 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint)
     ],
 )
 def test_what_can_be_run_is_not(shape, numbers) -> None:
-    legal.check(shape, Layout(**MANY | numbers))
+    layout_rules.check_layout(shape, Layout(**MANY | numbers))
 
 
 def test_every_rule_is_seen_to_refuse() -> None:
     seen = set()
     for shape, numbers, _, _ in REFUSED:
-        asked = legal.Asked(shape, Layout(**MANY | numbers))
+        asked = layout_rules.Pairing(shape, Layout(**MANY | numbers))
         with contextlib.suppress(ZeroDivisionError):  # out of range, which is refused before
-            seen |= {number for number, rule in enumerate(legal.RULES) if rule.broken(asked)}
-    assert seen == set(range(len(legal.RULES)))
+            seen |= {number for number, rule in enumerate(layout_rules.RULES) if rule.broken(asked)}
+    assert seen == set(range(len(layout_rules.RULES)))
 
 
 def test_what_comes_later_is_said() -> None:
     with pytest.raises(UsageError, match="mixture of experts comes later"):
-        legal.refuse_later(expert=8)
+        layout_rules.refuse_later(expert=8)
     with pytest.raises(UsageError, match="context parallelism comes later"):
-        legal.refuse_later(expert=1, context=2)
-    legal.refuse_later(expert=1, context=1)
+        layout_rules.refuse_later(expert=1, context=2)
+    layout_rules.refuse_later(expert=1, context=1)
 
 
 def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:
     inside, outside = Layout(gpus=16, tp=8), Layout(gpus=16, tp=16)
-    assert legal.warnings(inside) == ()
-    assert "leaves the node of 8" in legal.warnings(outside)[0]
+    assert layout_rules.layout_warnings(inside) == ()
+    assert "leaves the node of 8" in layout_rules.layout_warnings(outside)[0]
 
 
 SMALL = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
@@ -146,9 +146,9 @@ def test_the_mask_refuses_what_the_sentences_refuse(rows, zero, sequence, framew
         zero=np.full(len(tp), zero), shard_size=shard * (zero > 0), sequence_parallel=sequence,
         seq_len=512,
     )  # fmt: skip
-    for index, allowed in enumerate(legal.mask(shape, many)):
+    for index, allowed in enumerate(layout_rules.legal_mask(shape, many)):
         try:
-            legal.check(shape, many.at(index))
+            layout_rules.check_layout(shape, many.at(index))
         except UsageError:
             assert not allowed
         else:
@@ -176,9 +176,9 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
             grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
             seq_len=64,
         )  # fmt: skip
-        layout = layout.replace(framework=legal.framework_for(layout))
+        layout = layout.replace(framework=layout_rules.framework_for(layout))
         try:
-            legal.check(shape, layout)
+            layout_rules.check_layout(shape, layout)
         except UsageError:
             continue
         found.add(tuple(int(getattr(layout, name)) for name in SIZES))
@@ -206,7 +206,7 @@ def test_each_group_makes_the_global_batch_and_is_legal() -> None:
     groups = layouts(Space(shape=shape, base=Layout(gpus=64, seq_len=2048), global_batch=192))
     for group in groups:
         assert np.all(np.asarray(group.global_batch) == 192)
-        assert legal.mask(shape, group).all()
+        assert layout_rules.legal_mask(shape, group).all()
         if group.schedule == "gpipe":
             assert np.all(group.pp > 1)
     assert {g.schedule for g in groups} == {"1f1b", "gpipe"}

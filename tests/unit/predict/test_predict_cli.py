@@ -8,8 +8,8 @@ import pytest
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict.prediction import DAY, answer, answer_dict
-from trainrig.predict.scenario import Measured, Site, question
+from trainrig.predict.prediction import DAY, predict, prediction_dict
+from trainrig.predict.scenario import Cluster, Measured, question
 from trainrig.predict.search.upgrades import parse, rank
 from trainrig.predict.step import PARTS
 
@@ -130,15 +130,15 @@ def test_what_is_not_said_is_presumed() -> None:
 
 
 def test_utilisation_is_none_where_it_is_not_defined() -> None:
-    adapters = answer(question(TWO | {"lora_rank": 8}))
+    adapters = predict(question(TWO | {"lora_rank": 8}))
     assert adapters.mfu is None and adapters.hfu is None
-    assert answer_dict(adapters)["mfu"] is None
+    assert prediction_dict(adapters)["mfu"] is None
 
 
 def test_recomputation_adds_to_hfu_alone() -> None:
     kernels = {"kernels": "fused"}
     plain, some, full = (
-        answer(question(TWO | kernels | {"recompute": how}))
+        predict(question(TWO | kernels | {"recompute": how}))
         for how in ("none", "selective", "full")
     )
     assert plain.model_flops == some.model_flops == full.model_flops
@@ -148,7 +148,7 @@ def test_recomputation_adds_to_hfu_alone() -> None:
     assert some.hardware_flops < full.hardware_flops < plain.model_flops * 4 / 3
 
 
-SITE = Site(chip=require_chip("RTX 3090 Ti"), gpus=2, gpus_per_node=2)
+SITE = Cluster(chip=require_chip("RTX 3090 Ti"), gpus=2, gpus_per_node=2)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,10 @@ def test_an_upgrade_changes_the_chip() -> None:
     ],
 )
 def test_what_cannot_be_had_is_last_with_its_reason(chip, word, why) -> None:
-    site = Site(chip=require_chip(chip))
-    first, last = rank(site, parse(f"{word}, +1gpu"), lambda there: 10.0 * there.gpus, before=10.0)
+    cluster = Cluster(chip=require_chip(chip))
+    first, last = rank(
+        cluster, parse(f"{word}, +1gpu"), lambda there: 10.0 * there.gpus, before=10.0
+    )
     assert (first.name, first.rate, first.gain) == ("+1gpu", 20.0, 1.0)
     assert last.rate is None and why in (last.reason or "")
     assert last.to_dict()["tokens_per_s"] is None
@@ -204,7 +206,7 @@ def test_upgrades_are_ranked_by_what_they_bring(trainrig) -> None:
 
 def test_what_is_not_in_the_catalog_cannot_be_upgraded() -> None:
     with pytest.raises(UsageError, match="cannot be upgraded"):
-        parse("+24GB")[0].apply(Site(chip=None))
+        parse("+24GB")[0].apply(Cluster(chip=None))
 
 
 COLUMNS = "chip,num_gpus,layers,hidden,heads,vocab,seq,global_batch,micro_batch,precision"
@@ -258,7 +260,7 @@ def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content
 
 def test_a_precision_that_a_chip_lacks_is_told() -> None:
     def told(chip: str, precision: str) -> tuple[str, ...]:
-        return answer(question({"model": "gpt2", "on": chip, "precision": precision})).warnings
+        return predict(question({"model": "gpt2", "on": chip, "precision": precision})).warnings
 
     assert "no bf16 rate is claimed of V100" in told("V100 SXM2 32GB", "bf16")[0]
     assert told("V100 SXM2 32GB", "fp16") == told("RTX 4090", "fp8") == ()
@@ -274,7 +276,9 @@ def test_measured_rates_of_another_device_are_refused() -> None:
     asked = {"model": "gpt2", "on": "RTX 4090"}
     with pytest.raises(UsageError, match="those of EPYC, not of RTX 4090"):
         question(asked, Measured(device="EPYC"))
-    assert question(asked, Measured(device="NVIDIA GeForce RTX 4090")).site.chip.name == "RTX 4090"
+    assert (
+        question(asked, Measured(device="NVIDIA GeForce RTX 4090")).cluster.chip.name == "RTX 4090"
+    )
 
 
 @pytest.mark.parametrize("verb", ["predict", "fits", "plan"])

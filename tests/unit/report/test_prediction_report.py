@@ -10,8 +10,8 @@ import pytest
 from training_summaries import printed
 from trainrig.analysis.prediction_error import Ledger
 from trainrig.catalog.lookup import require_chip
-from trainrig.predict.prediction import answer
-from trainrig.predict.scenario import Question, Site, question
+from trainrig.predict.prediction import predict
+from trainrig.predict.scenario import Cluster, Question, question
 from trainrig.predict.search import search
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
@@ -47,10 +47,10 @@ def test_layouts_places_and_counts_in_words() -> None:
 
 
 def searched(model: str, gpus: int, batch: int, top: int = 3) -> tuple[Space, Any, Any]:
-    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=gpus)
+    cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=gpus)
     space = Space(shape=find(model), base=Layout(gpus=gpus, seq_len=1024), global_batch=batch)
-    found = search(space, site.rates(), top=top)
-    best = answer(Question(shape=space.shape, layout=found.best[0].layout, site=site))
+    found = search(space, cluster.rates(), top=top)
+    best = predict(Question(shape=space.shape, layout=found.best[0].layout, cluster=cluster))
     return space, found, best
 
 
@@ -66,9 +66,9 @@ def column(table: Table, head: str) -> list[str]:
 def test_the_mfu_of_each_layout_is_the_one_definition_s() -> None:
     space, found, best = searched("gpt2-xl", 8, 64)
     shown = column(tables_of(space, found, best)[0], "MFU")
-    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8)
+    cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=8)
     for text, candidate in zip(shown, found.best, strict=True):
-        one = answer(Question(shape=space.shape, layout=candidate.layout, site=site))
+        one = predict(Question(shape=space.shape, layout=candidate.layout, cluster=cluster))
         assert one.mfu is not None and text == f"{100 * one.mfu:.0f} %"
 
 

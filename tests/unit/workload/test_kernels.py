@@ -7,7 +7,7 @@ import pytest
 from trainrig.errors import UsageError
 from trainrig.workload import Step, block_ops, custom, named
 from trainrig.workload.blocks import block, head
-from trainrig.workload.kernels import STACKS, Kernels, backward, forward, is_bart, way_of
+from trainrig.workload.kernels import STACKS, Kernels, backward, forward, is_bart, kernel_stack_of
 from trainrig.workload.layout import KERNELS, Layout
 from trainrig.workload.operators import Operator
 
@@ -28,7 +28,7 @@ def parts_of(shape_index: int, **step: object) -> list[Operator]:
 
 def kernels(shape_index: int, stack: str, **words: str) -> tuple[Kernels, Kernels]:
     shape = SHAPES[shape_index]
-    how = way_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
+    how = kernel_stack_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
     attention = "fused" if stack in ("flash", "flash+fused", "compiled") else "plain"
     parts = block(shape, Step(batch_size=2, seq_len=512, attention=attention))
     return forward(parts, how), backward(parts, how)
@@ -109,7 +109,8 @@ def test_frozen_weights_have_no_gradients() -> None:
     shape = named("llama-7B")
     parts = block(shape, Step(batch_size=1, seq_len=64))
     full, frozen = (
-        backward(parts, way_of(shape, Layout(kernels="flash", lora_rank=rank))) for rank in (0, 8)
+        backward(parts, kernel_stack_of(shape, Layout(kernels="flash", lora_rank=rank)))
+        for rank in (0, 8)
     )
     assert len(full.products) == 2 * len(frozen.products)
 
@@ -125,4 +126,4 @@ def test_bart_is_told_from_t5_by_its_name() -> None:
     bart = custom("t5", name="BART-large", num_layers=12, hidden=1024)
     assert is_bart(bart) and not is_bart(named("t5-large"))
     layout = Layout(kernels="eager")
-    assert not way_of(bart, layout).rms and way_of(named("t5-large"), layout).rms
+    assert not kernel_stack_of(bart, layout).rms and kernel_stack_of(named("t5-large"), layout).rms

@@ -180,8 +180,8 @@ def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
 def _bandwidth(chip: Chip, kind: Class) -> float:
     """B/s of large streams: a share of the claim, and no more than the processors ask for."""
     reached = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
-    asked = kind.per_processor * (chip.num_sms or 0)
-    return min(reached, asked) if asked else reached
+    requested = kind.per_processor * (chip.num_sms or 0)
+    return min(reached, requested) if requested else reached
 
 
 def _attentions(kind: Class) -> Attention:

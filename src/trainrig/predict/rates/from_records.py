@@ -30,7 +30,7 @@ from trainrig.record import Record, Status
 _HINT = "measure it: trainrig qualify"
 _MEASURED = "measured on this machine"
 _DISTURBED = "measured on this machine while something else ran"
-_QUIET, _NOISY = 0.05, 0.15
+_CLEAN, _NOISY = 0.05, 0.15
 """Spread of a rate from undisturbed points, and from disturbed ones."""
 # What a processor's library cuts a product into: small, since its vectors are.
 _CPU_TILES = ((16, 16, 1.0),)
@@ -50,19 +50,19 @@ def rates_of_records(records: Iterable[Record], chip: Chip | None = None, **plac
         return _without_chip(points)
     near = [r for r in points if r.device in (chip.name, None) or role_of(r.benchmark) is Role.DISK]
     rule = rates_of_chip(chip, **places)
-    return _with_links(_with_streams(_with_products(rule, _quietest(near)), near), near)
+    return _with_links(_with_streams(_with_products(rule, _cleanest(near)), near), near)
 
 
-def _quietest(points: Iterable[Record]) -> list[Record]:
+def _cleanest(points: Iterable[Record]) -> list[Record]:
     """The undisturbed ones, or all where there are none."""
     points = list(points)
-    quiet = [r for r in points if r.disturbed is None]
-    return quiet or points
+    clean = [r for r in points if r.disturbed is None]
+    return clean or points
 
 
 def _of(points: Iterable[Record], role: Role, metric: str, **case: Any) -> list[Record]:
     """Points of one kind on one device, the undisturbed ones where there are any."""
-    return _quietest(
+    return _cleanest(
         r
         for r in points
         if (role_of(r.benchmark), r.metric, r.device_count) == (role, metric, 1)
@@ -84,7 +84,7 @@ def _words(points: Iterable[Record]) -> str:
 
 
 def _spread(points: Iterable[Record]) -> float:
-    return _NOISY if any(r.disturbed for r in points) else _QUIET
+    return _NOISY if any(r.disturbed for r in points) else _CLEAN
 
 
 def _flops(record: Record) -> float:
@@ -110,9 +110,11 @@ def _with_products(rule: Rates, points: list[Record]) -> Rates:
     waited = 1.5 * rates.launch if rates.matmuls.latency else 0.0  # a processor's launch is none
     long = {d: [r for r in some if _flops(r) / _value(r) > waited] for d, some in found.items()}
     curves = {dtype: _curve(rule, some) for dtype, some in long.items() if some}
-    kept = ", ".join(sorted(curves))
+    measured = ", ".join(sorted(curves))
     matmuls = dataclasses.replace(rule.matmuls, measured=curves)
-    return _noted(rates.replace(matmuls=matmuls), "matmul", used, f": {kept}; others by the rule")
+    return _noted(
+        rates.replace(matmuls=matmuls), "matmul", used, f": {measured}; others by the rule"
+    )
 
 
 def _curve(rule: Rates, points: list[Record]) -> tuple[tuple[float, float], ...]:
@@ -173,7 +175,11 @@ def _streamed(points: list[Record]) -> list[Record]:
     found = _of(points, Role.STREAM, "byte_rate", cache="cold")
     if found:
         return found
-    return [r for way in _COPIES for r in _of(points, Role.TRANSFER, "byte_rate", direction=way)]
+    return [
+        r
+        for direction in _COPIES
+        for r in _of(points, Role.TRANSFER, "byte_rate", direction=direction)
+    ]
 
 
 def _with_links(rates: Rates, points: list[Record]) -> Rates:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import DAY
-from trainrig.predict.scenario import Site
+from trainrig.predict.scenario import Cluster
 from trainrig.predict.search import Ranking, search
 from trainrig.predict.search.space import Space
 from trainrig.workload.flops import model_flops
@@ -27,7 +27,7 @@ _BETWEEN = 12
 class Budget:
     """The fewest GPUs that are fast enough."""
 
-    site: Site
+    cluster: Cluster
     found: Ranking
     days: float
     """That the best layout takes."""
@@ -35,7 +35,7 @@ class Budget:
     """Counts of GPUs that were searched."""
 
 
-def gpus_needed(space: Space, site: Site, tokens: float, days: float) -> Budget:
+def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> Budget:
     """The fewest GPUs on which the best layout trains ``tokens`` in ``days``.
 
     Raises UsageError where no count up to MOST_GPUS does.
@@ -43,12 +43,12 @@ def gpus_needed(space: Space, site: Site, tokens: float, days: float) -> Budget:
     slow, tried = 0, 0
     best: Budget | None = None
     quickest: Budget | None = None
-    for count in _counts(site.gpus_per_node):
-        if _least_days(space, site, count, tokens) > days:
+    for count in _counts(cluster.gpus_per_node):
+        if _least_days(space, cluster, count, tokens) > days:
             slow = count
             continue
         tried += 1
-        there = _at(space, site, count, tokens)
+        there = _at(space, cluster, count, tokens)
         if there is not None and there.days <= days:
             best = there
             break
@@ -57,20 +57,20 @@ def gpus_needed(space: Space, site: Site, tokens: float, days: float) -> Budget:
             quickest = there if quickest is None or there.days < quickest.days else quickest
     if best is None:
         raise _never(space, tokens, days, quickest)
-    for count in _between(slow, best.site):
+    for count in _between(slow, best.cluster):
         tried += 1
-        there = _at(space, site, count, tokens)
+        there = _at(space, cluster, count, tokens)
         if there is not None and there.days <= days:
             best = there
             break
-    return Budget(site=best.site, found=best.found, days=best.days, tried=tried)
+    return Budget(cluster=best.cluster, found=best.found, days=best.days, tried=tried)
 
 
 def _never(space: Space, tokens: float, days: float, quickest: Budget | None) -> UsageError:
     """That no number of GPUs is fast enough, and how fast it gets."""
     reached = ""
     if quickest is not None:
-        reached = f"; {quickest.site.gpus} take {quickest.days:.3g} days"
+        reached = f"; {quickest.cluster.gpus} take {quickest.days:.3g} days"
     return UsageError(
         f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
         f"with a global batch of {space.global_batch}{reached}",
@@ -92,16 +92,16 @@ def _counts(per_node: int) -> Iterator[int]:
         nodes *= 2
 
 
-def _between(slow: int, best: Site) -> list[int]:
+def _between(slow: int, best: Cluster) -> list[int]:
     """Whole nodes between a count that is too slow and one that is not, fewest first."""
     step = best.gpus_per_node if slow >= best.gpus_per_node else 1
     every = list(range(slow + step, best.gpus, step))
     return every[:: max(1, -(-len(every) // _BETWEEN))]
 
 
-def _least_days(space: Space, site: Site, gpus: int, tokens: float) -> float:
+def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> float:
     """Days at the claimed peak: a lower bound."""
-    peak = site.rates().peak(space.base.precision)
+    peak = cluster.rates().peak(space.base.precision)
     if peak is None:
         return 0.0
     flops = model_flops(
@@ -110,9 +110,9 @@ def _least_days(space: Space, site: Site, gpus: int, tokens: float) -> float:
     return tokens / space.base.seq_len * flops / (peak * gpus) / DAY
 
 
-def _at(space: Space, site: Site, gpus: int, tokens: float) -> Budget | None:
+def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | None:
     """The best layout on so many GPUs, None where none makes the batch or fits."""
-    there = site.replace(gpus=gpus, gpus_per_node=min(gpus, site.gpus_per_node))
+    there = cluster.replace(gpus=gpus, gpus_per_node=min(gpus, cluster.gpus_per_node))
     base = space.base.replace(gpus=gpus, gpus_per_node=there.gpus_per_node)
     try:
         found = search(space.replace(base=base), there.rates(), top=2)
@@ -121,4 +121,4 @@ def _at(space: Space, site: Site, gpus: int, tokens: float) -> Budget | None:
     if not found.best[0].fits:
         return None
     steps = tokens / (space.global_batch * space.base.seq_len)
-    return Budget(site=there, found=found, days=steps * found.best[0].time / DAY, tried=1)
+    return Budget(cluster=there, found=found, days=steps * found.best[0].time / DAY, tried=1)

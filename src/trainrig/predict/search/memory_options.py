@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from trainrig.predict.legal import framework_for, is_legal
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
-from trainrig.workload.layout import RECOMPUTE, Layout
+from trainrig.workload.layout import RECOMPUTE, Layout, framework_for, is_legal
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 
@@ -129,7 +128,7 @@ def _split(shape: ModelShape, layout: Layout, name: str, size: int, accum: int) 
 
 
 def _with_framework(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
-    """The layout's framework if it runs such a layout, else the one that usually does."""
+    """This layout if its framework runs such a layout, else the one that usually does."""
     if is_legal(shape, after):
         return MemoryOption(name=name, change=change, layout=after)
     layout = after.replace(parallel="auto")
@@ -210,8 +209,8 @@ class Fit:
 
 def fit(question: Question) -> Fit:
     """Whether a layout fits, and what to do about it."""
-    rates, shape, layout = question.site.rates(), question.shape, question.layout
-    trial = _Trial(shape, rates, has_flash(question.site.chip, layout.precision))
+    rates, shape, layout = question.cluster.rates(), question.shape, question.layout
+    trial = _Trial(shape, rates, has_flash(question.cluster.chip, layout.precision))
     effects = trial.effects(layout)
     fits = float(memory(shape, layout).total) <= rates.memory_bytes
     sequence = trial.sequence(layout)
@@ -312,7 +311,7 @@ def fit_dict(found: Fit) -> dict[str, Any]:
     low, high = found.memory.interval("device")
     return {
         "model": found.question.shape.name,
-        "on": found.question.site.rates().device,
+        "on": found.question.cluster.rates().device,
         "layout": layout_dict(found.question.layout),
         "fits": found.fits,
         "close": found.is_close,

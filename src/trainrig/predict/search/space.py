@@ -7,7 +7,7 @@ schedule and the framework.  Fixed are the global batch, the sequence, the preci
 and the optimizer: with another one of these it would not be the same training.
 
 Each size is a divisor of what it divides, so that the candidates are few; which of them are legal
-is `legal.mask`'s to say.
+is `legal_mask`'s to say.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import UsageError
-from trainrig.predict.legal import framework_for, mask
-from trainrig.workload.layout import FRAMEWORKS, RECOMPUTE, SCHEDULES, Layout
+from trainrig.workload.layout import (
+    FRAMEWORKS,
+    RECOMPUTE,
+    SCHEDULES,
+    Layout,
+    framework_for,
+    legal_mask,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +45,7 @@ class Space:
     """GPUs, nodes, sequence and the words that stay; its sizes of the mesh do not count."""
     global_batch: int
     framework: str | None = None
-    """None: what usually runs such a layout (`legal.framework_for`)."""
+    """None: what usually runs such a layout (`framework_for`)."""
     recompute: Sequence[str] = RECOMPUTE
     schedules: Sequence[str] = SCHEDULES
 
@@ -112,7 +118,7 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
         parallel="auto",
         **dict.fromkeys(_RESET, 0 * one),
     ).replace(interleave=one, batch_size=one, grad_accum=one)
-    for number in np.flatnonzero(mask(space.shape, meshes)):
+    for number in np.flatnonzero(legal_mask(space.shape, meshes)):
         dp = gpus // (pairs[number][0] * pairs[number][1])
         if space.global_batch % dp == 0:
             yield *pairs[number], dp, space.global_batch // dp
@@ -150,7 +156,7 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
     for group in np.unique(groups):
         rows = {name: column[groups == group] for name, column in columns.items()}
         base = space.base.replace(framework=FRAMEWORKS[group // 2], schedule="1f1b")
-        legal = mask(space.shape, base.replace(**rows))
+        legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
         for schedule in space.schedules:
             chosen = rows if schedule == "1f1b" else _where(rows, _gpipe(rows))

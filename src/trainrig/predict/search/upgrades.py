@@ -1,4 +1,4 @@
-"""What to buy next: each upgrade is a changed site, and its worth is what is predicted there.
+"""What to buy next: each upgrade is a changed cluster, and its gain is what is predicted there.
 
     nvlink, pcie               the link inside a node
     pcie3, pcie4, pcie5        the slot's generation
@@ -9,9 +9,9 @@
     power=300W                 another power limit
 
 A power limit moves the rate of products by the rule that the rates of chips follow
-(`rates_chip`): it holds for limits near those that such chips are sold with.
+(`rates.from_chip`): it holds for limits near those that such chips are sold with.
 
-What an upgrade is worth for one layout, or for the best layout that can then be had.
+An upgrade is worth what it brings to one layout, or to the best layout that can then be run.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import Any
 
 from trainrig.catalog.chip import Chip
 from trainrig.errors import TrainrigError, UsageError, unknown
-from trainrig.predict.legal import check
-from trainrig.predict.prediction import Answer, answer
-from trainrig.predict.scenario import Question, Site
+from trainrig.predict.prediction import Prediction, predict
+from trainrig.predict.scenario import Cluster, Question
 from trainrig.predict.search import search
 from trainrig.predict.search.space import Space
 from trainrig.units import format_memory
+from trainrig.workload.layout import check_layout
 
 
-def upgrades_of_answer(found: Answer, text: str) -> tuple[Ranked, ...]:
+def upgrades_of_answer(found: Prediction, text: str) -> tuple[Ranked, ...]:
     """Upgrades ranked by tokens/s of the very same layout; more GPUs are more data parallel."""
 
-    def rate_of(site: Site) -> float:
-        layout = found.layout.replace(gpus=site.gpus, gpus_per_node=site.gpus_per_node)
-        check(found.asked.shape, layout)
-        there = answer(Question(shape=found.asked.shape, layout=layout, site=site))
+    def rate_of(cluster: Cluster) -> float:
+        layout = found.layout.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+        check_layout(found.question.shape, layout)
+        there = predict(Question(shape=found.question.shape, layout=layout, cluster=cluster))
         if not there.fits:
             needed = format_memory(float(there.memory.total))
             raise UsageError(
@@ -48,12 +48,12 @@ def upgrades_of_answer(found: Answer, text: str) -> tuple[Ranked, ...]:
 
     upgrades = parse(text)
     if not found.fits:  # nothing to compare with: a memory that is large enough comes first
-        return rank(found.asked.site, upgrades, rate_of, before=None)
-    return rank(found.asked.site, upgrades, rate_of, before=found.tokens_per_s)
+        return rank(found.question.cluster, upgrades, rate_of, before=None)
+    return rank(found.question.cluster, upgrades, rate_of, before=found.tokens_per_s)
 
 
 def upgrades_of_search(
-    space: Space, site: Site, before: float | None, text: str
+    space: Space, cluster: Cluster, before: float | None, text: str
 ) -> tuple[Ranked, ...]:
     """Upgrades ranked by tokens/s of the best layout that each allows.
 
@@ -61,7 +61,7 @@ def upgrades_of_search(
     """
     tokens = space.global_batch * space.base.seq_len
 
-    def rate_of(there: Site) -> float:
+    def rate_of(there: Cluster) -> float:
         base = space.base.replace(gpus=there.gpus, gpus_per_node=there.gpus_per_node)
         best = search(space.replace(base=base), there.rates(), top=1).best[0]
         if not best.fits:
@@ -70,7 +70,7 @@ def upgrades_of_search(
             )
         return tokens / best.time
 
-    return rank(site, parse(text), rate_of, before=None if before is None else tokens / before)
+    return rank(cluster, parse(text), rate_of, before=None if before is None else tokens / before)
 
 
 GBIT = 1e9 / 8.0
@@ -96,7 +96,7 @@ class Upgrade:
     name: str
     says: str
     """What changes, with numbers."""
-    apply: Callable[[Site], Site]
+    apply: Callable[[Cluster], Cluster]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _upgrade(word: str) -> Upgrade:
         return Upgrade(
             name=word,
             says=f"{who} another's memory",
-            apply=lambda site: site.replace(p2p=plain == "p2p"),
+            apply=lambda cluster: cluster.replace(p2p=plain == "p2p"),
         )
     for pattern, make in _PATTERNS:
         found = pattern.fullmatch(plain)
@@ -149,22 +149,22 @@ def _upgrade(word: str) -> Upgrade:
     raise unknown("upgrade", word, _KNOWN)
 
 
-def _linked(link: str) -> Callable[[Site], Site]:
-    def apply(site: Site) -> Site:
-        chip = _chip(site)
+def _linked(link: str) -> Callable[[Cluster], Cluster]:
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
         if link == "nvlink" and (chip.link or "none") == "none":
             raise UsageError(f"{chip.name} has no NVLink")
-        return site.replace(link=link)
+        return cluster.replace(link=link)
 
     return apply
 
 
 def _slot(word: str, generation: str) -> Upgrade:
-    def apply(site: Site) -> Site:
-        chip = _chip(site)
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
         if chip.pcie_lanes is None:
             raise UsageError(f"{chip.name} sits in no PCIe slot that is known")
-        return site.with_chip(pcie_generation=int(generation))
+        return cluster.with_chip(pcie_generation=int(generation))
 
     return Upgrade(name=word, says=f"slots and cards of PCIe {generation}.0", apply=apply)
 
@@ -176,7 +176,7 @@ def _network(word: str, ports: str | None, kind: str, gbit: str) -> Upgrade:
         raise UsageError(f"a network of {rate:g} Gb/s", "as ib-400: one port of 400 Gb/s a node")
     name = {"ib": "InfiniBand", "eth": "Ethernet"}[kind]
     says = f"{num} × {gbit} Gb/s {name} a node" if num > 1 else f"{gbit} Gb/s {name} a node"
-    return Upgrade(name=word, says=says, apply=lambda site: site.replace(fabric=rate * GBIT))
+    return Upgrade(name=word, says=says, apply=lambda cluster: cluster.replace(fabric=rate * GBIT))
 
 
 def _more(word: str, number: str, of: str) -> Upgrade:
@@ -184,13 +184,13 @@ def _more(word: str, number: str, of: str) -> Upgrade:
     if num < 1:
         raise UsageError(f"{word} adds nothing", "as +1gpu")
 
-    def apply(site: Site) -> Site:
+    def apply(cluster: Cluster) -> Cluster:
         if of.startswith("node"):
-            return site.replace(gpus=site.gpus + num * site.gpus_per_node)
-        gpus = site.gpus + num
-        if site.gpus <= site.gpus_per_node:  # one machine, which is filled up
-            return site.replace(gpus=gpus, gpus_per_node=max(site.gpus_per_node, gpus))
-        return site.replace(gpus=gpus)
+            return cluster.replace(gpus=cluster.gpus + num * cluster.gpus_per_node)
+        gpus = cluster.gpus + num
+        if cluster.gpus <= cluster.gpus_per_node:  # one machine, which is filled up
+            return cluster.replace(gpus=gpus, gpus_per_node=max(cluster.gpus_per_node, gpus))
+        return cluster.replace(gpus=gpus)
 
     return Upgrade(name=word, says=f"{num} more {of}", apply=apply)
 
@@ -198,21 +198,21 @@ def _more(word: str, number: str, of: str) -> Upgrade:
 def _memory(word: str, gib: str) -> Upgrade:
     more = float(gib) * GIB
 
-    def apply(site: Site) -> Site:
-        chip = _chip(site)
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
         if chip.memory is None:
             raise UsageError(f"the catalog does not know the memory of {chip.name}")
-        return site.with_chip(memory=chip.memory + more)
+        return cluster.with_chip(memory=chip.memory + more)
 
     return Upgrade(name=word, says=f"{format_memory(more)} more on each GPU", apply=apply)
 
 
 def _power(word: str, watts: str) -> Upgrade:
-    def apply(site: Site) -> Site:
-        chip = _chip(site)
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
         if chip.tdp is None or not 0.4 * chip.tdp <= float(watts) <= 1.5 * chip.tdp:
             raise UsageError(f"{watts} W is no limit that {chip.name} ({_watts(chip)}) takes")
-        return site.with_chip(tdp=float(watts))
+        return cluster.with_chip(tdp=float(watts))
 
     return Upgrade(name=word, says=f"{watts} W for each GPU", apply=apply)
 
@@ -230,33 +230,33 @@ _PATTERNS: Sequence[tuple[re.Pattern[str], Callable[..., Upgrade]]] = (
 )
 
 
-def _chip(site: Site) -> Chip:
-    if site.chip is None:
+def _chip(cluster: Cluster) -> Chip:
+    if cluster.chip is None:
         raise UsageError("what is not in the catalog cannot be upgraded", "name a chip with --on")
-    return site.chip
+    return cluster.chip
 
 
 def rank(
-    site: Site,
+    cluster: Cluster,
     upgrades: Iterable[Upgrade],
-    rate_of: Callable[[Site], float],
+    rate_of: Callable[[Cluster], float],
     before: float | None,
 ) -> tuple[Ranked, ...]:
     """The upgrades, the most worthwhile first; those that cannot be had are last, with the reason.
 
-    ``rate_of`` predicts tokens/s at a site, and raises TrainrigError where nothing can run;
+    ``rate_of`` predicts tokens/s at a cluster, and raises TrainrigError where nothing can run;
     ``before`` is the rate without any, None where nothing can.
     """
-    found = [_ranked(site, upgrade, rate_of, before) for upgrade in upgrades]
+    found = [_ranked(cluster, upgrade, rate_of, before) for upgrade in upgrades]
     return tuple(sorted(found, key=lambda one: -(one.rate or 0.0)))
 
 
 def _ranked(
-    site: Site, upgrade: Upgrade, rate_of: Callable[[Site], float], before: float | None
+    cluster: Cluster, upgrade: Upgrade, rate_of: Callable[[Cluster], float], before: float | None
 ) -> Ranked:
     bare = Ranked(name=upgrade.name, says=upgrade.says, rate=None, gain=None)
     try:
-        rate = rate_of(upgrade.apply(site))
+        rate = rate_of(upgrade.apply(cluster))
     except TrainrigError as error:
         return dataclasses.replace(bare, reason=error.message)
     return dataclasses.replace(

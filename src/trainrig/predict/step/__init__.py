@@ -5,7 +5,7 @@ Answers seconds by part for one layout, or arrays of them for many.  A step is
     + filling and draining the pipeline + exposed gradients + optimizer + offload
 where a phase takes the longer of its device time and the host's time to launch it, and a collective
 that an engine starts early counts for what is left after the computation beside it.  The seconds
-that are composed come from `step_profile`; the shares that hide from `step_constants`.
+that are composed come from `profile`; the shares that hide from `calibration`.
 
 Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan et al. 2021, section
 2.2; the volumes of tensor and sequence parallel are Korthikanti et al. 2022, section 4.

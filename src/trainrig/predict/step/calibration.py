@@ -18,7 +18,7 @@ _HEADER = (
     "# Written by validation/accuracy.py --fit; predict/step/calibration.py says what each means."
 )
 PATH = Path(__file__).parent / "step.toml"
-SETTLED = "2026-11-20T16:00"
+LAST_CHANGED = "2026-11-20T16:00"
 """When the constants were last changed, in step.toml or elsewhere: rows that were added to the
 table of published steps later (its column ``unseen_since``) are unseen.  Whoever refits sets it."""
 

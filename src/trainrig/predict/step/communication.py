@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
 from trainrig.workload.memory.pipeline_stage import stage_of
-from trainrig.workload.numerics import states_of, style_of
+from trainrig.workload.numerics import numerics_of, states_of
 from trainrig.workload.operators import dtype_bytes
 
 if TYPE_CHECKING:
@@ -164,33 +164,33 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     framework, scheme = mesh.layout.framework, mesh.layout.scheme
     near = mesh.data_near
     shard_near = np.minimum(near, mesh.shards)
-    copies = mesh.dp // np.maximum(mesh.shards, 1)
-    copy_near = np.maximum(near // shard_near, 1)
+    replicas = mesh.dp // np.maximum(mesh.shards, 1)
+    replica_near = np.maximum(near // shard_near, 1)
     trained = mesh.trained_share
 
-    def over_shards(kind: str, num_bytes: Array) -> Array:
+    def over_shard_group(kind: str, num_bytes: Array) -> Array:
         sharing = mesh.groups(shard_near)
         if framework == "deepspeed":  # one ring leaves a node by one port, however many there are
             ports = rates.links.between.bandwidth / PORT
             sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
         return rates.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
 
-    def over_copies(num_bytes: Array) -> Array:
+    def over_replicas(num_bytes: Array) -> Array:
         return rates.collective(
-            "all_reduce", num_bytes, copies, copy_near, sharing=mesh.groups(copy_near)
+            "all_reduce", num_bytes, replicas, replica_near, sharing=mesh.groups(replica_near)
         )
 
-    shares, repeats = (mesh.shards > 1).any(), (copies > 1).any()
+    shares, repeats = (mesh.shards > 1).any(), (replicas > 1).any()
 
     def reduced(num: Array) -> Array:
-        """All-reduce, or reduce-scatter and an all-reduce of shards over the copies."""
+        """All-reduce, or reduce-scatter and an all-reduce of shards over the replicas."""
         num_bytes = num * mesh.gradient_bytes * trained
-        scattered = over_shards("reduce_scatter", num_bytes) if shares else 0.0
-        return scattered + (over_copies(num_bytes / mesh.shards) if repeats else 0.0)
+        scattered = over_shard_group("reduce_scatter", num_bytes) if shares else 0.0
+        return scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
 
     def gathered(num: Array, where: Array) -> Array:
         """All-gather of weights, if any layout of ``where`` does one."""
-        return over_shards("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
+        return over_shard_group("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
 
     is_many = mesh.dp > 1
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
@@ -198,13 +198,13 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     hides = each | (scheme != "own")
     block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
-    kept = (mesh.zero > 0) & ~streams
+    gathers = (mesh.zero > 0) & ~streams
     found = {
         "gather_forward": np.where(streams, block, 0.0),
         "gather_backward": np.where(is_full, block, 0.0),
         "scatter": reduced(mesh.block),
         "ends": reduced(mesh.ends) + np.where(streams, ends, 0.0),
-        "after": np.where(kept, gathered(mesh.stage_parameters * trained, kept), 0.0),
+        "after": np.where(gathers, gathered(mesh.stage_parameters * trained, gathers), 0.0),
     }
     found = {name: np.where(is_many, value, 0.0) for name, value in found.items()}
     return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}
@@ -224,7 +224,7 @@ def optimized(mesh: Mesh, rates: Rates) -> Array:
 
 def update_bytes(shape: ModelShape, layout: Layout) -> float:
     """Bytes moved for each parameter: gradients twice (clipping), moments, weights, masters."""
-    held = states_of(layout, style_of(shape, layout))
+    held = states_of(layout, numerics_of(shape, layout))
     gradient = held.lasting_grad or held.passing_grad
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
     return 2.0 * gradient + 2.0 * held.moments + weights
@@ -244,7 +244,7 @@ def offloaded(mesh: Mesh, rates: Rates) -> Array:
     mine = mesh.trained / shards
     moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
     if layout.scheme == "fsdp":
-        held = states_of(layout, style_of(mesh.shape, layout))
+        held = states_of(layout, numerics_of(mesh.shape, layout))
         frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
         passes = np.where(mesh.zero >= 3, 2, 1)
         moved = passes * (held.weight * mine + frozen) + mine * mesh.gradient_bytes

@@ -14,32 +14,32 @@ from trainrig.predict.rates import Rates
 from trainrig.workload import kernels as kernels_of
 from trainrig.workload.blocks import Step, block, embed, head
 from trainrig.workload.flops import until_saved
-from trainrig.workload.kernels import FLASH, Kernels, is_bart
+from trainrig.workload.kernels import FLASH, Kernels, KernelStack, is_bart
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.operators import Operator, dtype_bytes
 
-Load = tuple[float, float, float, float]
+DeviceTime = tuple[float, float, float, float]
 """Seconds of products, fused attention, streams; host seconds of launches."""
-NOTHING: Load = (0.0, 0.0, 0.0, 0.0)
+NOTHING: DeviceTime = (0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
+class DeviceTimes:
     """One micro-batch on one device."""
 
-    forward: Load
+    forward: DeviceTime
     """Of an average block, as are the next two."""
-    backward: Load
-    recompute: Load
-    first: Load
+    backward: DeviceTime
+    recompute: DeviceTime
+    first: DeviceTime
     """Embedding, both directions."""
-    last: Load
+    last: DeviceTime
     """Final norm, logits and loss, both directions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RankShare:
     """What a load depends on besides the shape."""
 
     tp: int
@@ -51,39 +51,39 @@ class Setting:
     """Share of the tokens that logits are computed for."""
 
 
-def loads(shape: ModelShape, setting: Setting, rates: Rates) -> Loads:
+def device_times(shape: ModelShape, rank: RankShare, rates: Rates) -> DeviceTimes:
     """Seconds of a micro-batch's parts; what a search asks for again is priced once."""
-    layout = setting.layout
-    way = kernels_of.way_of(shape, layout)
+    layout = rank.layout
+    stack = kernels_of.kernel_stack_of(shape, layout)
     key = (
-        *(shape, way, setting.tp, setting.batch_size, setting.sequence_parallel, setting.head),
+        *(shape, stack, rank.tp, rank.batch_size, rank.sequence_parallel, rank.head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
         *(layout.framework, layout.scheme),
     )
     known = _known(rates)
     if key not in known:
-        known[key] = _priced(shape, setting, way, rates)
+        known[key] = _priced(shape, rank, stack, rates)
     if layout.recompute == "none":
         return known[key]
     more = (*key, layout.recompute)
     if more not in known:
-        again = _recomputed(shape, setting, way, rates)
+        again = _recomputed(shape, rank, stack, rates)
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
 
 
-def _recomputed(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Load:
-    layout = setting.layout
-    blocks = _blocks(shape, _step(shape, setting))
+def _recomputed(shape: ModelShape, rank: RankShare, stack: KernelStack, rates: Rates) -> DeviceTime:
+    layout = rank.layout
+    blocks = _blocks(shape, _step(shape, rank))
     return _average(
-        [(_timed(_again(parts, layout), way, layout, rates, False), s) for parts, s in blocks]
+        [(_timed(_again(parts, layout), stack, layout, rates, False), s) for parts, s in blocks]
     )
 
 
-_latest: tuple[Rates, dict[object, Loads]] | None = None
+_latest: tuple[Rates, dict[object, DeviceTimes]] | None = None
 
 
-def _known(rates: Rates) -> dict[object, Loads]:
+def _known(rates: Rates) -> dict[object, DeviceTimes]:
     """What was priced by these rates: those of the latest only, so that nothing piles up."""
     global _latest
     if _latest is None or _latest[0] is not rates or len(_latest[1]) > _MOST_KNOWN:
@@ -94,46 +94,44 @@ def _known(rates: Rates) -> dict[object, Loads]:
 _MOST_KNOWN = 1 << 14
 
 
-def _priced(shape: ModelShape, setting: Setting, way: kernels_of.Way, rates: Rates) -> Loads:
-    layout, step = setting.layout, _step(shape, setting)
+def _priced(shape: ModelShape, rank: RankShare, stack: KernelStack, rates: Rates) -> DeviceTimes:
+    layout, step = rank.layout, _step(shape, rank)
 
-    def both(parts: list[Operator]) -> tuple[Load, Load]:
-        forward = _timed(parts, way, layout, rates, False)
-        return forward, _timed(parts, way, layout, rates, True)
+    def both(parts: list[Operator]) -> tuple[DeviceTime, DeviceTime]:
+        forward = _timed(parts, stack, layout, rates, False)
+        return forward, _timed(parts, stack, layout, rates, True)
 
     blocks = [(both(parts), share) for parts, share in _blocks(shape, step)]
-    return Loads(
+    return DeviceTimes(
         forward=_average([(load[0], share) for load, share in blocks]),
         backward=_average([(load[1], share) for load, share in blocks]),
         recompute=NOTHING,
         first=_sum(*both(embed(shape, step.batch_size, step.seq_len, step.dtype))),
-        last=_sum(
-            *both(_head(shape, step, setting.head, is_padded=layout.framework == "megatron"))
-        ),
+        last=_sum(*both(_head(shape, step, rank.head, is_padded=layout.framework == "megatron"))),
     )
 
 
 def _timed(
-    parts: list[Operator], way: kernels_of.Way, layout: Layout, rates: Rates, backward: bool
-) -> Load:
+    parts: list[Operator], stack: KernelStack, layout: Layout, rates: Rates, backward: bool
+) -> DeviceTime:
     make = kernels_of.backward if backward else kernels_of.forward
-    return _seconds(make(parts, way), rates, layout, backward)
+    return _seconds(make(parts, stack), rates, layout, backward)
 
 
-def _step(shape: ModelShape, setting: Setting) -> Step:
-    layout = setting.layout
+def _step(shape: ModelShape, rank: RankShare) -> Step:
+    layout = rank.layout
     has_bias = shape.positions == "relative" and not is_bart(shape)  # it has no fused kernel
     fused = layout.kernels in FLASH and not has_bias
     return Step(
-        batch_size=setting.batch_size,
+        batch_size=rank.batch_size,
         seq_len=layout.seq_len,
         target_seq_len=layout.target_seq_len,
         dtype={"fp8": "bf16"}.get(layout.precision, layout.precision),
         causal="half",
         attention="fused" if fused else "plain",
         recompute=layout.recompute,
-        tp=setting.tp,
-        sequence_parallel=setting.sequence_parallel,
+        tp=rank.tp,
+        sequence_parallel=rank.sequence_parallel,
     )
 
 
@@ -167,7 +165,7 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
 
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
-    whole = Setting(
+    whole = RankShare(
         tp=1, batch_size=int(layout.global_batch), sequence_parallel=False, layout=layout
     )
     step = dataclasses.replace(_step(shape, whole), causal="full")
@@ -191,7 +189,7 @@ _PAD = 128 * 8
 """Megatron pads a vocabulary to a multiple of 128 for each tensor-parallel rank."""
 
 
-def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> Load:
+def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> DeviceTime:
     precision = layout.precision
     low = precision == "fp8"
     products = streams = attention = 0.0
@@ -240,12 +238,12 @@ def _alignment(count: int, n: int, k: int, dtype: str) -> float:
 _HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2
 
 
-def _sum(first: Load, second: Load) -> Load:
+def _sum(first: DeviceTime, second: DeviceTime) -> DeviceTime:
     a, b = first, second
     return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
 
 
-def _average(found: list[tuple[Load, float]]) -> Load:
+def _average(found: list[tuple[DeviceTime, float]]) -> DeviceTime:
     total = NOTHING
     for (a, b, c, d), share in found:
         total = _sum(total, (share * a, share * b, share * c, share * d))

@@ -1,6 +1,6 @@
 """The seconds that a step is composed of, before anything overlaps: arrays over layouts.
 
-Answers, for each layout: what a stage computes for a micro-batch (`step_loads`, once for each
+Answers, for each layout: what a stage computes for a micro-batch (`compute`, once for each
 unique share), what each collective takes by itself, and how often; which of them an engine starts
 early enough to hide.  Does not answer what is hidden: `step` does, with the fitted constants.
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import CLASSES
-from trainrig.predict.step.compute import Loads, Setting, loads
+from trainrig.predict.step.compute import DeviceTimes, RankShare, device_times
 from trainrig.workload.operators import dtype_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Array = Any
 class Profile:
     """Unhidden, unscaled seconds; every field is an array over layouts.
 
-    Loads have a leading axis of four: products, attention, streams, launches.
+    DeviceTimes have a leading axis of four: products, attention, streams, launches.
     """
 
     forward: Array
@@ -130,7 +130,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
 
 
 def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
-    """Loads of each layout; blocks are priced once for each unique share."""
+    """DeviceTimes of each layout; blocks are priced once for each unique share."""
     import numpy as np
 
     sizes = [layout.tp, layout.batch_size, layout.sequence_parallel]
@@ -147,15 +147,15 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     return {name: values.take(where, axis=1) for name, values in table.items()}
 
 
-def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> Loads:
-    setting = Setting(
+def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> DeviceTimes:
+    rank = RankShare(
         tp=key >> 32,
         batch_size=(key >> 1) & 0x7FFFFFFF,
         sequence_parallel=bool(key & 1),
         layout=layout,
         head=head,
     )
-    return loads(shape, setting, rates)
+    return device_times(shape, rank, rates)
 
 
 def _class_index(device: str) -> int:

@@ -6,16 +6,12 @@ have to be computed again; at the end of the backward pass, when all gradients e
 optimizer.  Each is summed up by itself and the worst one is the answer, as is the worst of the
 first and the last pipeline stage: the first keeps most micro-batches, the last has the logits.
 
-`kept` says what a block keeps, `states` what a parameter holds, `style` what a layout's words mean;
+`blocks` says what a block keeps, `numerics` what a layout's words mean and what a parameter holds;
 here they are put together.  Sizes may be arrays, one number for each layout.
 
 Pipeline: with 1F1B the first of p stages keeps p micro-batches, with v interleaved groups
 p + (p - 1)/v of them (Korthikanti et al. 2022, section 4.2.3; Narayanan et al. 2021), with GPipe
 all.  Not modelled: what kernels allocate and free within one call.
-
-The moments of a step at which memory may be at its highest, each summed up by part.
-
-Helper of `memory`, which says why these; the sizes are a stage's.
 """
 
 from __future__ import annotations
@@ -33,8 +29,8 @@ from trainrig.workload.model import ModelShape
 Parts = dict[str, Bytes]
 
 
-def moments(stage: Stage) -> Iterator[Parts]:
-    """Bytes by part, moment after moment."""
+def memory_peaks(stage: Stage) -> Iterator[Parts]:
+    """Bytes by part, one moment of a step after another."""
     yield _at_loss(stage)
     yield _in_backward(stage)
     if stage.shape.num_decoder_layers:
@@ -45,7 +41,7 @@ def moments(stage: Stage) -> Iterator[Parts]:
 
 def _at_loss(stage: Stage) -> Parts:
     """Every activation waits, and the logits exist."""
-    logits = overheads.loss_bytes(stage.shape, stage.layout, stage.style, stage.rows)
+    logits = overheads.loss_bytes(stage.shape, stage.layout, stage.numerics, stage.rows)
     return _parts(
         stage,
         passing=stage.grads_add_up * 1.0,
@@ -162,14 +158,14 @@ def _gradient_numbers(stage: Stage) -> Bytes:
 
 def _rests(stage: Stage) -> Bytes:
     """What a chunked loss holds until the step's end."""
-    return stage.has_loss * overheads.loss_rests(stage.shape, stage.style, stage.rows)
+    return stage.has_loss * overheads.loss_rests(stage.shape, stage.numerics, stage.rows)
 
 
 def _held(stage: Stage) -> Bytes:
     """The rests of the micro-batch before, until the loss's name means the new one."""
     import numpy as np
 
-    rests = overheads.loss_rests(stage.shape, stage.style, stage.rows)
+    rests = overheads.loss_rests(stage.shape, stage.numerics, stage.rows)
     return np.where(np.asarray(stage.layout.grad_accum) > 1, rests, 0)
 
 
@@ -272,13 +268,13 @@ def _pieces(layout: Layout) -> Iterator[Layout]:
 
 
 def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
-    """The worst moment of the worst stage."""
+    """Bytes by part at the worst moment of the worst stage."""
     import numpy as np
 
     stages = (False, True) if bool(np.any(np.asarray(layout.pp) > 1)) else (True,)
     found: list[Parts] = []
     for last in stages:
-        found += moments(stage_of(shape, layout, last=last, head=head))
+        found += memory_peaks(stage_of(shape, layout, last=last, head=head))
     return _worst(found)
 
 
@@ -288,13 +284,13 @@ def _worst(found: list[Parts]) -> Parts:
 
     worst = dict(found[0])
     most: Bytes = sum(worst.values())
-    for moment in found[1:]:
-        size = sum(moment.values())
+    for peak in found[1:]:
+        size = sum(peak.values())
         higher = np.asarray(size > most)
         if higher.all():
-            worst, most = dict(moment), size
+            worst, most = dict(peak), size
         elif higher.any():
-            worst = {name: np.where(higher, moment[name], worst[name]) for name in worst}
+            worst = {name: np.where(higher, peak[name], worst[name]) for name in worst}
             most = np.where(higher, size, most)
     return worst
 

@@ -1,4 +1,6 @@
-"""Communication buffers: gradients in buckets, gathered weights, in bytes of one rank.
+"""What a step needs besides states and activations: buffers, the loss, what the device adds.
+
+Communication buffers, gradients in buckets and gathered weights, in bytes of one rank:
 
 ddp         torch copies all gradients into its buckets, which stay (gradient_as_bucket_view off)
 fsdp        two blocks' weights gathered at a time, the one computed with and the next one, the
@@ -9,7 +11,7 @@ deepspeed   during all of backward a bucket for 2e8 gradients, with stage 2 a se
 megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
 Sources: torch's and DeepSpeed's documentation of the options named here.
 
-What lies between the tensors' sum and what the card shows: estimates, with intervals.
+Between the tensors' sum and what the card shows lie estimates, with intervals:
 
 allocated   the sum of the tensors, as the framework's allocator hands them out
 reserved    what the allocator has taken from the driver: blocks that are free or half used stay
@@ -18,10 +20,9 @@ device      everything on the card: the CUDA context, libraries, communicators' 
 The figures are those that people see: 0.3 to 0.7 GiB for a context with its kernels, 8 to 32 MiB
 of workspace for each cuBLAS handle, and some 10 to 40 MiB for each channel of NCCL that is in use.
 
-What the two ends of a model keep: embedding, final norm, logits and loss, in bytes.
-
-Loss in torch's own operations (`F.cross_entropy` is a softmax of the logits' type and a sum), at
-the worst moment of its backward pass, for each logit:
+The two ends of a model keep embedding, final norm, logits and loss.  Loss in torch's own operations
+(`F.cross_entropy` is a softmax of the logits' type and a sum), at the worst moment of its backward
+pass, for each logit:
     widened by the model   softmax, its gradient, the logits' gradient in fp32; the narrow logits
     autocast               the softmax is narrow (the call names its type, which autocast respects),
                            a copy in fp32 for the sum, and that one's gradient
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import States, Style
+from trainrig.workload.numerics import Numerics, States
 
 if TYPE_CHECKING:
     from trainrig.workload.memory.pipeline_stage import Stage
@@ -66,7 +67,7 @@ def buffers(stage: Stage) -> Any:
         gathered = _gathered(stage, 0.0 if layout.lora_rank else grad)
         size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
     if layout.scheme == "fsdp" and (zero == 2).any():
-        size = np.where(gathers & (zero == 2), stage.style.compute * stage.num_held, size)
+        size = np.where(gathers & (zero == 2), stage.numerics.compute * stage.num_held, size)
     if layout.framework == "megatron":
         shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
         size = size + shared * (2 * layout.seq_len * stage.shape.hidden) * layout.batch_size
@@ -76,7 +77,7 @@ def buffers(stage: Stage) -> Any:
 def _gathered(stage: Stage, grad: float) -> Any:
     """Whole weights of two blocks and of the ends, whole gradients of one block."""
     block = stage.block_parameters(decoder=stage.shape.num_decoder_layers > 0)
-    return stage.style.compute * (2 * block + stage.end_parameters) + grad * block
+    return stage.numerics.compute * (2 * block + stage.end_parameters) + grad * block
 
 
 def buckets(layout: Layout, states: States) -> Any:
@@ -140,67 +141,71 @@ _CHUNK = 2**26
 _FEWEST_ROWS = 256
 
 
-def embedding_bytes(shape: ModelShape, style: Style, seq: int) -> float:
+def embedding_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
     """Of one sample: token ids; BERT's norm keeps the sum; dropout its mask."""
     size = 8 * seq * (3 if shape.family == "bert" else 1)
-    normed = style.residual * shape.hidden * seq if shape.family == "bert" else 0
-    return size + normed + (shape.hidden * seq if style.dropout else 0)
+    normed = numerics.residual * shape.hidden * seq if shape.family == "bert" else 0
+    return size + normed + (shape.hidden * seq if numerics.dropout else 0)
 
 
-def end_bytes(shape: ModelShape, style: Style, seq: int) -> float:
+def end_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
     """Of one sample, between the last block and the logits."""
     wide = seq * shape.hidden
     if shape.family == "bert":  # dense, gelu, norm
-        return wide * (2 * style.compute + style.residual)
-    out = 0 if style.chunked_loss else style.compute
-    copy = 4 + style.residual if style.norm_written_out and not shape.norm_bias else style.residual
+        return wide * (2 * numerics.compute + numerics.residual)
+    out = 0 if numerics.chunked_loss else numerics.compute
+    copy = (
+        4 + numerics.residual
+        if numerics.norm_written_out and not shape.norm_bias
+        else numerics.residual
+    )
     return wide * (copy + out)
 
 
-def loss_bytes(shape: ModelShape, layout: Layout, style: Style, rows: Any) -> Any:
+def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """At the worst moment of the loss, for ``rows`` tokens of one rank."""
-    if style.chunked_loss:
-        return chunk_bytes(shape, style, rows)
+    if numerics.chunked_loss:
+        return chunk_bytes(shape, numerics, rows)
     import numpy as np
 
-    logits, c = rows * shape.vocab / layout.tp, style.compute
+    logits, c = rows * shape.vocab / layout.tp, numerics.compute
     if layout.framework == "megatron":
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
         return np.maximum((4 + c) * logits, c * logits + gradient)
-    return _loss_width(style) * logits
+    return _loss_width(numerics) * logits
 
 
-def _loss_width(style: Style) -> int:
+def _loss_width(numerics: Numerics) -> int:
     """Bytes for each logit where nothing is split or chunked: see the module's paragraph."""
-    c = style.compute
-    if style.compiled:
+    c = numerics.compute
+    if numerics.compiled:
         return 2 * c
     if c == 4:
         return 12
-    if style.wide_loss:
-        return 12 if style.autocast else 12 + c
-    return 8 + c if style.autocast else 3 * c
+    if numerics.wide_loss:
+        return 12 if numerics.autocast else 12 + c
+    return 8 + c if numerics.autocast else 3 * c
 
 
-def loss_rests(shape: ModelShape, style: Style, rows: Any) -> Any:
+def loss_rests(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
     """What the chunked loss holds until the step's end: gradients before their common factor."""
-    if not style.chunked_loss:
+    if not numerics.chunked_loss:
         return 0
-    return 4 * shape.vocab * shape.hidden + style.compute * rows * shape.hidden
+    return 4 * shape.vocab * shape.hidden + numerics.compute * rows * shape.hidden
 
 
-def chunk_bytes(shape: ModelShape, style: Style, rows: Any) -> Any:
+def chunk_bytes(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
     """While a chunk of logits is in memory."""
     import numpy as np
 
-    c, narrow = style.compute, style.compute < 4
+    c, narrow = numerics.compute, numerics.compute < 4
     at_once = max(_FEWEST_ROWS, _CHUNK // shape.vocab)
     first = np.minimum(at_once, rows) * shape.vocab
     second = np.minimum(at_once, rows - np.minimum(at_once, rows)) * shape.vocab
     # in fp32 the softmax, and its input where that is narrow; the chunk before is still held
     softmax = c * first + np.maximum((8 if narrow else 4) * first, _held(first, second, narrow))
     product = (c + 4 + (c if narrow else 0)) * first + c * shape.vocab * shape.hidden
-    return np.maximum(softmax, product) + loss_rests(shape, style, rows)
+    return np.maximum(softmax, product) + loss_rests(shape, numerics, rows)
 
 
 def _held(first: Any, second: Any, narrow: bool) -> Any:

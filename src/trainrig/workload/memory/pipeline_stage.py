@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trainrig.workload.blocks import CORE, FULL, HALF, NONE, PRODUCTS, Kept, block_kept, total
+from trainrig.workload.blocks import (
+    CORE,
+    FULL,
+    HALF,
+    NONE,
+    PRODUCTS,
+    SavedTensor,
+    saved_tensors,
+    total,
+)
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory import overheads as ends
@@ -22,7 +31,7 @@ from trainrig.workload.model import (
     norm_parameters,
     parameters,
 )
-from trainrig.workload.numerics import States, Style, states_of, style_of
+from trainrig.workload.numerics import Numerics, States, numerics_of, states_of
 
 _SELECTIVE = {
     "native": PRODUCTS,
@@ -46,7 +55,7 @@ class Stage:
     last: bool
     head: float
     """Share of the tokens that logits are computed for."""
-    style: Style
+    numerics: Numerics
     states: States
 
     # --- parameters ------------------------------------------------------------------------
@@ -163,12 +172,12 @@ class Stage:
         return read, (self.layout.target_seq_len or read) if self.shape.family == "t5" else read
 
     @cached_property
-    def _lists(self) -> tuple[list[Kept], list[Kept]]:
+    def _lists(self) -> tuple[list[SavedTensor], list[SavedTensor]]:
         read, written = self._seqs
-        plain = block_kept(self.shape, self.style, read)
+        plain = saved_tensors(self.shape, self.numerics, read)
         if self.shape.family != "t5":
             return plain, []
-        return plain, block_kept(self.shape, self.style, written, decoder=True, read=read)
+        return plain, saved_tensors(self.shape, self.numerics, written, decoder=True, read=read)
 
     @cached_property
     def _sequence_shares(self) -> Bytes:
@@ -177,7 +186,7 @@ class Stage:
         split = np.asarray(self.layout.sequence_parallel) > 0
         return np.where(split, self.layout.tp, 1) if split.any() else 1
 
-    def _bytes(self, items: list[Kept], policy: str) -> Bytes:
+    def _bytes(self, items: list[SavedTensor], policy: str) -> Bytes:
         """One micro-batch of one block on one rank."""
         share = total(items, policy, split=True) / self.layout.tp
         rest = total(items, policy, split=False) / self._sequence_shares
@@ -213,9 +222,9 @@ class Stage:
     def early(self) -> Bytes:
         """What the embedding keeps, for all micro-batches under way."""
         read, written = self._seqs
-        size = ends.embedding_bytes(self.shape, self.style, read)
+        size = ends.embedding_bytes(self.shape, self.numerics, read)
         if self.shape.family == "t5":
-            size += ends.embedding_bytes(self.shape, self.style, written)
+            size += ends.embedding_bytes(self.shape, self.numerics, written)
         size = size * self.layout.batch_size / self._sequence_shares
         return self.has_embedding * size * self.in_flight
 
@@ -223,9 +232,9 @@ class Stage:
     def late(self) -> Bytes:
         """What lies between the last block and the loss; T5 has another end after its encoder."""
         read, written = self._seqs
-        size = ends.end_bytes(self.shape, self.style, written)
+        size = ends.end_bytes(self.shape, self.numerics, written)
         if self.shape.family == "t5":
-            size += ends.end_bytes(self.shape, self.style, read)
+            size += ends.end_bytes(self.shape, self.numerics, read)
         return self.has_loss * size * self.layout.batch_size / self._sequence_shares
 
     @cached_property
@@ -237,7 +246,7 @@ class Stage:
 
     @cached_property
     def in_plain_block(self) -> Bytes:
-        """What is computed again, and gradients on their way."""
+        """Recomputed tensors, and gradients on their way, in a plain block."""
         return self._in_block(decoder=False)
 
     @cached_property
@@ -262,7 +271,7 @@ class Stage:
         import numpy as np
 
         layout, shape = self.layout, self.shape
-        outside = self.style.residual * seq * shape.hidden / self._sequence_shares
+        outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
         size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
         matrix = shape.hidden * shape.ffn / layout.tp
         if layout.lora_rank:
@@ -273,12 +282,12 @@ class Stage:
 
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
-        shape, c = self.shape, self.style.compute
+        shape, c = self.shape, self.numerics.compute
         inside = c * seq * shape.ffn * (2 if shape.gated_ffn else 1)
         scores = shape.num_heads * seq * seq
-        if not self.style.flash:
+        if not self.numerics.flash:
             freed = c * seq * shape.ffn * (3 if shape.gated_ffn else 2)
-            return max(inside, scores * (8 - c if self.style.softmax == 4 else 2 * c) - freed)
+            return max(inside, scores * (8 - c if self.numerics.softmax == 4 else 2 * c) - freed)
         if shape.positions == "relative":  # a bias for each score has a gradient
             return max(inside, c * scores)
         return inside
@@ -293,6 +302,6 @@ class Stage:
 
 def stage_of(shape: ModelShape, layout: Layout, *, last: bool, head: float = 1.0) -> Stage:
     """The first or the last stage of a layout."""
-    style = style_of(shape, layout)
-    states = states_of(layout, style)
-    return Stage(shape=shape, layout=layout, last=last, head=head, style=style, states=states)
+    numerics = numerics_of(shape, layout)
+    states = states_of(layout, numerics)
+    return Stage(shape=shape, layout=layout, last=last, head=head, numerics=numerics, states=states)

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from trainrig.cli.fits import command
 from trainrig.errors import UsageError
-from trainrig.predict.legal import check, framework_for
 from trainrig.predict.scenario import Question, question
 from trainrig.predict.search.memory_options import (
     MOST_SAMPLES,
@@ -23,7 +22,14 @@ from trainrig.predict.search.memory_options import (
 )
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
-from trainrig.workload.layout import OFFLOAD, OPTIMIZERS, RECOMPUTE, Layout
+from trainrig.workload.layout import (
+    OFFLOAD,
+    OPTIMIZERS,
+    RECOMPUTE,
+    Layout,
+    check_layout,
+    framework_for,
+)
 from trainrig.workload.memory import memory
 
 GIB = 1 << 30
@@ -52,12 +58,12 @@ def found(case: tuple[str, str, dict[str, Any]]) -> Fit:
 
 def by_hand(of: Fit) -> list[tuple[tuple[bool, float, float], Layout]]:
     """Each change of a number or a word that can be an option, ranked by the definition."""
-    base, shape, rates = of.question.layout, of.question.shape, of.question.site.rates()
+    base, shape, rates = of.question.layout, of.question.shape, of.question.cluster.rates()
     before = memory(shape, base).total
     ranked = []
     for layout in neighbours(base):
         try:
-            check(shape, layout)
+            check_layout(shape, layout)
         except UsageError:
             continue
         needs = float(memory(shape, layout).total)
@@ -105,7 +111,7 @@ def framework(base: Layout, new: Layout) -> str:
     """The same one where it runs the layout, else the usual one."""
     for name in (base.framework, framework_for(new)):
         try:
-            check(BROAD, new.replace(framework=name))
+            check_layout(BROAD, new.replace(framework=name))
         except UsageError:
             continue
         return name
@@ -116,7 +122,9 @@ def framework(base: Layout, new: Layout) -> str:
 def test_the_order_is_that_of_brute_force(case: tuple[str, str, dict[str, Any]]) -> None:
     of = found(case)
     expected = [layout for _, layout in by_hand(of)]
-    flash = set(STACKS) if of.question.site.chip and of.question.site.chip.year >= 2020 else set()
+    flash = (
+        set(STACKS) if of.question.cluster.chip and of.question.cluster.chip.year >= 2020 else set()
+    )
     expected = [x for x in expected if flash or x.kernels in (of.question.layout.kernels, "fused")]
     assert [one.option.layout for one in of.options] == expected
     assert len(expected) >= 4
@@ -189,7 +197,7 @@ def test_no_option_is_illegal() -> None:
     shape = named("llama-7B")
     for layout in (Layout(), Layout(gpus=8, framework="megatron", tp=4), Layout(gpus=6, zero=1)):
         for option in memory_options(shape, layout):
-            check(shape, option.layout)
+            check_layout(shape, option.layout)
 
 
 def run(*words: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict.scenario import Site, space
+from trainrig.predict.scenario import Cluster, space
 from trainrig.predict.search import price, search
 from trainrig.predict.search.gpu_count import _between, _counts, gpus_needed
 from trainrig.predict.search.space import Space, layouts
@@ -46,7 +46,7 @@ def every(space: Space, rates) -> list:
 )
 @settings(max_examples=6, deadline=None)
 def test_the_best_is_that_of_brute_force(chip, gpus, batch, memory) -> None:
-    rates = Site(chip=require_chip(chip), gpus=gpus).rates()
+    rates = Cluster(chip=require_chip(chip), gpus=gpus).rates()
     rates = rates.replace(memory_bytes=memory * 2**30 + 1e9)
     asked = small_space(gpus, batch)
     found = search(asked, rates, top=5)
@@ -70,7 +70,7 @@ def test_the_best_is_that_of_brute_force(chip, gpus, batch, memory) -> None:
 
 
 def test_a_gap_is_the_sum_of_its_parts() -> None:
-    rates = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8).rates()
+    rates = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=8).rates()
     first, *others = search(small_space(8, 24), rates, top=20).best
     for other in others:
         gap = first.gap(other)
@@ -80,7 +80,7 @@ def test_a_gap_is_the_sum_of_its_parts() -> None:
 
 
 def test_more_memory_is_never_slower_and_a_wall_is_a_wall() -> None:
-    rates = Site(chip=require_chip("RTX 4090"), gpus=4).rates()
+    rates = Cluster(chip=require_chip("RTX 4090"), gpus=4).rates()
     times = []
     for gib in (2.0, 3.0, 6.0, 24.0):
         best = search(small_space(4, 48), rates.replace(memory_bytes=gib * 2**30), top=1).best[0]
@@ -92,14 +92,14 @@ def test_more_memory_is_never_slower_and_a_wall_is_a_wall() -> None:
 
 def test_what_is_fixed_stays() -> None:
     asked = {"model": "gpt2", "on": "RTX 4090", "gpus": 4, "global_batch": 16}
-    every_, site = space(asked | {"recompute": "full", "framework": "megatron"})
-    found = search(every_, site.rates())
+    every_, cluster = space(asked | {"recompute": "full", "framework": "megatron"})
+    found = search(every_, cluster.rates())
     assert {(c.layout.recompute, c.layout.framework) for c in found.best} == {("full", "megatron")}
 
 
 def test_counts_of_gpus() -> None:
     assert [n for n in _counts(8) if n <= 100] == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
-    best = Site(chip=None, gpus=48, gpus_per_node=8)
+    best = Cluster(chip=None, gpus=48, gpus_per_node=8)
     assert _between(32, best) == [40]
     assert _between(24, best) == [32, 40]
     assert _between(2, best.replace(gpus=4, gpus_per_node=4)) == [3]
@@ -107,45 +107,45 @@ def test_counts_of_gpus() -> None:
 
 def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
     chip = require_chip("A100 SXM4 80GB")
-    site = Site(chip=chip, gpus=8, gpus_per_node=8)
+    cluster = Cluster(chip=chip, gpus=8, gpus_per_node=8)
     asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=96)
     tokens = 2e12
-    found = gpus_needed(asked, site, tokens, days=30.0)
+    found = gpus_needed(asked, cluster, tokens, days=30.0)
     steps = tokens / (96 * 512)
 
     def days(gpus: int) -> float:
         base = asked.base.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
-        there = site.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
+        there = cluster.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
         try:
             best = search(asked.replace(base=base), there.rates(), top=1).best[0]
         except UsageError:
             return np.inf
         return steps * best.time / 86400.0
 
-    assert found.days == pytest.approx(days(found.site.gpus))
+    assert found.days == pytest.approx(days(found.cluster.gpus))
     assert found.days <= 30.0
-    fewer = [n for n in (1, 2, 3, 4, 6, 8, 16, 24, 32, 40, 48) if n < found.site.gpus]
+    fewer = [n for n in (1, 2, 3, 4, 6, 8, 16, 24, 32, 40, 48) if n < found.cluster.gpus]
     assert fewer and all(days(n) > 30.0 for n in fewer)
 
 
 def test_just_fast_enough_is_fast_enough() -> None:
-    site = Site(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
+    cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
     asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=96)
     for days in (30.0, 35.0):  # a power of two, and 3 between two of them
-        found = gpus_needed(asked, site, 2e12, days=days)
-        again = gpus_needed(asked, site, 2e12, days=found.days)
-        assert (again.site.gpus, again.days) == (found.site.gpus, found.days)
-        assert found.site.gpus == {30.0: 4, 35.0: 3}[days]
+        found = gpus_needed(asked, cluster, 2e12, days=days)
+        again = gpus_needed(asked, cluster, 2e12, days=found.days)
+        assert (again.cluster.gpus, again.days) == (found.cluster.gpus, found.days)
+        assert found.cluster.gpus == {30.0: 4, 35.0: 3}[days]
 
 
 def test_what_no_number_of_gpus_does_is_refused() -> None:
-    site = Site(chip=require_chip("RTX 4090"), gpus=8)
+    cluster = Cluster(chip=require_chip("RTX 4090"), gpus=8)
     asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=2)
     with pytest.raises(UsageError, match=r"no number of GPUs .* in 1e-06 days"):
-        gpus_needed(asked, site, 1e12, days=1e-6)
+        gpus_needed(asked, cluster, 1e12, days=1e-6)
     # Two samples keep two GPUs busy; more wait for them.
     with pytest.raises(UsageError, match=r"in 20 days with a global batch of 2; \d+ take \d+"):
-        gpus_needed(asked, site, 2e12, days=20.0)
+        gpus_needed(asked, cluster, 2e12, days=20.0)
 
 
 PLAN = ("plan", "--model", "gpt2", "--on", "RTX 4090")

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict import rates_of_chip
-from trainrig.predict.legal import check, framework_for
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.workload import named
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import Layout, check_layout, framework_for
 
 EXAMPLES = settings(max_examples=25, deadline=None)
 CHIPS = [require_chip(name) for name in ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")]
@@ -38,12 +37,12 @@ def legal_layouts(draw) -> tuple[object, Layout]:
     )  # fmt: skip
     layout = layout.replace(framework=framework_for(layout))
     try:
-        check(shape, layout)
+        check_layout(shape, layout)
     except UsageError:  # fewer heads than parts
         layout = layout.replace(tp=1, gpus=pp * dp, gpus_per_node=min(pp * dp, 8))
         layout = layout.replace(sequence_parallel=0)
         layout = layout.replace(framework=framework_for(layout))
-        check(shape, layout)
+        check_layout(shape, layout)
     return shape, layout
 
 
