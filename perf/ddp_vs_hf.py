@@ -87,17 +87,21 @@ def race(keys: dict[str, Any], folder: Path, rounds: int) -> None:
     for name, runs in found.items():
         probe = runs[0].result.probe
         assert probe is not None and reference is not None
-        apart = disagreement(probe, reference, ours.dtype)
+        apart = disagreement(probe, reference, ours.precision)
         if apart is not None:
             raise SystemExit(f"{name} is not comparable: {apart}")
     times = {name: [run.mean("time") or math.nan for run in runs] for name, runs in found.items()}
-    print(f"{ours.dtype}, two ranks, {rounds} rounds of {ours.steps} steps; losses comparable: met")
+    print(
+        f"{ours.precision}, two ranks, {rounds} rounds of {ours.steps} steps; "
+        "losses comparable: met"
+    )
     for name in times:
         print(f"  {name:<7} {middle(times[name])}")
     ratio, low, high = ratio_of(times["ours"], times["theirs"])
     said = verdict(ratio >= TARGET, can_tell=low >= TARGET or high < TARGET)
     print(
-        f"ratio {ratio:.3f} of samples/s in {ours.dtype}, 95 % interval {low:.3f} to {high:.3f} "
+        f"ratio {ratio:.3f} of samples/s in {ours.precision}, "
+        f"95 % interval {low:.3f} to {high:.3f} "
         f"(target {TARGET}: {said})"
     )
 

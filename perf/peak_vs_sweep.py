@@ -20,7 +20,7 @@ from pathlib import Path
 from _shared import options, say_load, verdict
 
 from trainrig.machine import inspect
-from trainrig.measure.matmul_search import Found, Grid, Shape, find_peak
+from trainrig.measure.matmul_search import FastestShape, Grid, Shape, find_peak
 from trainrig.process.worker import Worker
 from trainrig.runner.matmul_search import Prober, usual_grid
 from trainrig.runner.progress import null_progress
@@ -39,7 +39,7 @@ class Race:
     """One grid on one device, searched and swept."""
 
     def __init__(self, scene: Scene, target: Target, dtype: str, grid: Grid) -> None:
-        self.found: list[Found] = []
+        self.found: list[FastestShape] = []
         self.sweep_s = 0.0
         self.rates: dict[Shape, float] = {}
         self._scene = scene
