@@ -21,7 +21,7 @@ from trainrig.data.open_batches import OBJECTIVES
 from trainrig.runner.train_records import summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
-from trainrig.train.engines import ENGINES, Peer, Result
+from trainrig.train.engines import ENGINES, OtherRank, Result
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.native import loop
 from trainrig.train.native.device_batches import split
@@ -190,7 +190,7 @@ def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
 
 def test_a_rank_that_is_waited_for_is_a_warning() -> None:
     quick = rows(forward=0.1, communication=0.1)
-    peer = Peer(rank=1, rows=rows(forward=0.19, communication=0.01))
+    peer = OtherRank(rank=1, rows=rows(forward=0.19, communication=0.01))
     own = Experiment.of(name="two", nproc=2)
     found = Trained(experiment=own, result=Result(rows=quick, peers=(peer,)))
     (finding,) = findings_of(found, [])
@@ -203,8 +203,8 @@ FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
     own = requested_layout(Experiment.of(nproc=2))
-    assert wrong_on_ranks(own, Result(facts=FACTS, peers=(Peer(rank=1, facts=FACTS),))) == []
-    other = Peer(rank=1, facts=FACTS | {"micro_tokens": 1024})
+    assert wrong_on_ranks(own, Result(facts=FACTS, peers=(OtherRank(rank=1, facts=FACTS),))) == []
+    other = OtherRank(rank=1, facts=FACTS | {"micro_tokens": 1024})
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(other,))) == [
         "micro_tokens: asked 2048, found 1024 (DistributedDataParallel) on rank 1"
     ]

@@ -57,8 +57,8 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """What another rank than the first told."""
+class OtherRank:
+    """What a rank beside the first reported."""
 
     rank: int
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -67,13 +67,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a training told."""
+    """What a training reported."""
 
     rows: tuple[Mapping[str, Any], ...] = ()
     """A step each, of rank 0."""
     facts: Mapping[str, Any] | None = None
     """Of the layout, of rank 0."""
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[OtherRank, ...] = ()
     """Ranks beside the first."""
     memory: float | None = None
     """The peak of the rank that held most, in bytes."""
@@ -217,7 +217,7 @@ class _Python:
             rows=tuple(_called("row", first)),
             facts=facts[-1] if facts else None,
             peers=tuple(
-                Peer(
+                OtherRank(
                     rank=rank,
                     rows=tuple(_called("row", events)),
                     facts=next(reversed(_called("layout", events)), None),
