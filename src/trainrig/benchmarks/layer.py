@@ -41,6 +41,7 @@ from trainrig.benchmarks.spec import (
     count_of,
     number_in,
     peak_claim,
+    sizes_text,
 )
 from trainrig.errors import UsageError
 from trainrig.record import Case, Scalar
@@ -400,8 +401,7 @@ def _once(cases: Iterable[Case]) -> list[Case]:
 
 
 def _label(case: Case) -> str:
-    words = [f"{case.get('dtype')} {case.get('layer')}"]
-    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len") if case.get(name)]
+    words = [f"{case.get('dtype')} {case.get('layer')}", *sizes_text(case)]
     if "m" in case:
         words.append(f"{case['m']} tokens")
     if case.get("code") == "huggingface":

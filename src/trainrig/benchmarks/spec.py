@@ -366,6 +366,12 @@ def _by_name(case: Case) -> str:
     return ", ".join(words)
 
 
+def sizes_text(case: Case) -> list[str]:
+    """``batch 8``, ``seq 256``: the sizes of a sample that a case has."""
+    sizes = (("batch", case.get("batch_size")), ("seq", case.get("seq_len")))
+    return [f"{name} {size}" for name, size in sizes if size]
+
+
 def kind_text(name: str, case: Case) -> str:
     """What cases of one kind and several sizes have in common."""
     found = find(name)

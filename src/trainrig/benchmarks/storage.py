@@ -37,6 +37,7 @@ from trainrig.benchmarks.spec import (
     Selection,
     check_choice,
     check_options,
+    sizes_text,
 )
 from trainrig.errors import UsageError
 from trainrig.record import Case
@@ -211,7 +212,8 @@ def _label(case: Case) -> str:
     words = [_LABELS.get(str(case.get("op")), str(case.get("op")))]
     if isinstance(block := case.get("block"), int):
         words.append(f"{binary(block)}B blocks")
-    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len", "depth") if name in case]
+    words += sizes_text(case)
+    words += [f"depth {case['depth']}"] if "depth" in case else []
     return ", ".join([*words, str(case.get("tool"))])
 
 

@@ -23,6 +23,7 @@ from trainrig.benchmarks.spec import (
     Metric,
     Role,
     peak_claim,
+    sizes_text,
 )
 from trainrig.errors import UsageError
 from trainrig.record import Case, dtype_of
@@ -158,8 +159,7 @@ def _label(case: Case) -> str:
     if case.get("experiment"):
         return str(case["experiment"])
     words = [f"{dtype_of(case)} {case.get('model')}"]
-    words += [f"{name} {case[name]}" for name in ("batch_size", "seq_len") if name in case]
-    return ", ".join(words)
+    return ", ".join([*words, *sizes_text(case)])
 
 
 BENCHMARK = Benchmark(

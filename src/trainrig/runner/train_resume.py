@@ -34,8 +34,13 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     stored_experiments = run.config.get("experiments")
     if isinstance(old := run.config.get("experiment"), Mapping):  # one training, as it was stored
         from_run(old, str(path))
-    if run.config.get("verb") != "train" or not isinstance(stored_experiments, list):
+    if run.config.get("verb") != "train":
         raise UsageError(f"{path} is no run of trainrig train", "name one, or leave --resume out")
+    if not isinstance(stored_experiments, list):
+        raise UsageError(
+            f"{path} names no experiments: an older trainrig trained it",
+            "train it anew; trainrig report shows what is there",
+        )
     experiments = tuple(from_run(each, str(path)) for each in stored_experiments)
     if keys.keys() - ({"steps"} if len(experiments) == 1 else set()):
         raise UsageError(
@@ -43,7 +48,9 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
             "beside --resume only --json, and --steps of a single experiment, are taken",
         )
     if keys and not (path / CHECKPOINT).exists():
-        raise UsageError(f"{path} has no checkpoint", "train from the start")
+        raise UsageError(
+            f"{path} has no checkpoint", "without --steps it is trained from its start"
+        )
     if len(experiments) == 1:
         experiments = (from_dict({**to_dict(experiments[0]), **_batch_that_fitted(run), **keys}),)
     if len(done_in(run, experiments)) == len(experiments):

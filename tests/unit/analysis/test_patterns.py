@@ -76,7 +76,7 @@ def is_bert(record: Record, *batches: int) -> bool:
 
 def test_equal_times_from_batch_2_to_64_are_launch_bound() -> None:
     text = only(published("RTX 4090", OWNER), "launch-bound")
-    assert text.startswith("RTX 4090, fp16 BERT-large layer, seq_len 128, ")
+    assert text.startswith("RTX 4090, fp16 BERT-large layer, seq 128, ")
     assert (
         "forward + backward: 6.22 to 6.36 ms at every batch from 2 to 64. It is launch-bound"
         in text
