@@ -16,7 +16,7 @@ from trainrig.predict.search import price
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
 from trainrig.predict.step.communication import Mesh
-from trainrig.runner import experiment_forecast
+from trainrig.runner import expectations
 from trainrig.runner.batch_size import guess
 from trainrig.runner.targets import Target
 from trainrig.train.config import Experiment, case_of
@@ -139,7 +139,7 @@ def test_train_asks_with_the_layout_that_is_predicted(model: str, changes: dict[
         assert memory(shape, layout.replace(batch_size=batch)).total <= 80 * 2**30
         more = memory(shape, layout.replace(batch_size=batch + 1)).total
         assert more > 80 * 2**30 or batch == 4096
-    predicted = experiment_forecast._memory(experiment, GPU)
+    predicted = expectations._memory(experiment, GPU)
     assert predicted.value == float(needed.allocated)
     if experiment.nproc == 1:
         assert qualified_step.memory(case_of(experiment, "")) == needed.allocated

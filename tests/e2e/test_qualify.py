@@ -22,7 +22,7 @@ import pytest
 from runner_fakes import point
 from trainrig.errors import UsageError
 from trainrig.record import Kind, Outcome, Verdict
-from trainrig.runner.interrupt import interrupted_once
+from trainrig.runner.progress import interrupted_once
 from trainrig.runner.session import qualify
 from trainrig.runner.view import judged_view
 from trainrig.store import create_run, find_runs, read_run

@@ -1,18 +1,31 @@
-"""What is known before measuring: claims and expectations, as records.
+"""What is known before measuring: claims, expectations and predictions, as records.
 
-They are appended to the run before the first measurement, so that no
-expectation can be adjusted afterwards.  The predictions also hold the plan: the
-judge reads from them which steps were required.
+They are appended to the run before the first measurement, so that none can be adjusted afterwards.
+Expected ranges also hold the plan: the judge reads from them which steps were required.
+
+The prediction of a training has the key of its points: seconds of a step and bytes of a device, by
+the rates that earlier runs in the same folder measured on this machine, or by its chip's claims;
+without either the record says that there is no target.  A rank computes what one process of its
+engine does; what several exchange is added.  On a processor a rank is one thread: it gets a core's
+part of what all of them reached together, its exchanges go through gloo and the loopback device, at
+a presumed rate, and nothing hides them where each core computes.  Corrections that `trainrig ledger
+--calibrate` stored are applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from trainrig.analysis.prediction_error import FROM_RATES
 from trainrig.benchmarks.spec import benchmark, find
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.benchmarks.training import flops
 from trainrig.catalog.lookup import find_chip
-from trainrig.errors import TrainrigError
+from trainrig.errors import TrainrigError, UnavailableError
 from trainrig.machine.snapshot import Missing, Snapshot
 from trainrig.predict import (
     Published,
@@ -23,10 +36,21 @@ from trainrig.predict import (
     link_claims,
     of_device,
 )
-from trainrig.record import Kind, Limit, Record
+from trainrig.predict.prediction import PredictedMetric, predict_metrics
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates.from_records import rates_of_records
+from trainrig.predict.rates.links import Link, Links
+from trainrig.predict.step import predict_step
+from trainrig.predict.step.calibration import fitted
+from trainrig.record import Case, Kind, Limit, Record, Status
+from trainrig.runner.history import corrections_of, host_of
 from trainrig.runner.plan import Task
+from trainrig.runner.predict import corrected
 from trainrig.runner.targets import Target
 from trainrig.store import RunData, find_runs, read_run
+from trainrig.train.config import Experiment
+from trainrig.workload.memory import memory
+from trainrig.workload.model_lookup import find as find_model
 
 _HISTORY_RUNS = 12
 """The newest runs that count as this machine's history."""
@@ -149,4 +173,147 @@ def _point(task: Task, environment: str) -> Record:
         device_count=task.count,
         environment=environment,
         conditions={"step": task.step, "required": task.required},
+    )
+
+
+RUNS = 4
+"""The newest runs that are looked into for rates."""
+_VERBS = ("-qualify-", "-bench-")
+_RATES = ("matmul", "vector", "copy", "storage")
+_GLOO = Link(name="gloo over loopback", bandwidth=4e8, latency=2e-4, hop=1e-4, ramp=1e-3)
+"""Presumed: the bytes of a sum go through the kernel's sockets and are added by the same cores."""
+_UNSURE_CORE = 0.25
+"""What a core's part of all cores' rate adds to a step's uncertainty (natural logarithm)."""
+_RESIDENT = 100e6
+"""B that a process on the host holds besides its tensors from its first step on: libraries that are
+loaded then, what malloc keeps; seen were 50 to 150 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What a machine's predictions rest on; read once for a run of experiments."""
+
+    points: tuple[Record, ...] = ()
+    """Rates that were measured on it, the newest last."""
+    corrections: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    cores: int = 1
+
+
+def grounds_of(parent: Path, host: str, cores: int) -> Grounds:
+    """From the newest runs of ``host`` in a folder that measured rates; others are passed over."""
+    paths = [path for path in find_runs(parent) if any(verb in path.name for verb in _VERBS)]
+    points: list[Record] = []
+    for path in paths[-RUNS:]:
+        try:
+            run = read_run(path)
+        except TrainrigError:
+            continue
+        if host_of(run) == host:
+            points += [r for r in run.records if r.benchmark in _RATES and _is_rate(r)]
+    return Grounds(
+        points=tuple(points), corrections=corrections_of(parent, host), cores=max(1, cores)
+    )
+
+
+def _is_rate(record: Record) -> bool:
+    return record.is_point and record.kind is Kind.MEASURED and record.status is Status.OK
+
+
+def forecast(
+    own: Experiment, case: Case, target: Target, environment: str, grounds: Grounds
+) -> tuple[Record, ...]:
+    """What to write before ``own`` is trained; never raises: no grounds are a record."""
+    bare = Record(
+        kind=Kind.PREDICTED,
+        benchmark=TRAINING.name,
+        version=TRAINING.version,
+        case=case,
+        metric="time",
+        unit="s",
+        value=None,
+        device=target.name,
+        device_index=target.index,
+        device_count=own.nproc,
+        environment=environment,
+        conditions=FROM_RATES,
+    )
+    try:
+        rates = _rates(own, target, grounds)
+        if own.nproc == 1 and own.threads == 0:
+            found = predict_metrics(find_model(own.model), own.predicted_layout, rates)
+        else:
+            time = _time(own, rates, target)
+            found = (time, _flop_rate(case, time), _memory(own, target))
+    except TrainrigError as error:
+        reason = f"no target known: {error.message}"
+        return (bare.replace(status=Status.MISSING, reason=reason),)
+    words = [f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream")]
+    words += [f"collective: {rates.provenance['collective']}"] if own.nproc > 1 else []
+    return tuple(corrected(bare, one, "; ".join(words), grounds.corrections) for one in found)
+
+
+def _time(own: Experiment, rates: Rates, target: Target) -> PredictedMetric:
+    """Seconds of a step; 80 % interval."""
+    shape, constants = find_model(own.model), fitted()
+    if not target.is_gpu:
+        constants = dataclasses.replace(constants, hidden=0.0)
+    step = predict_step(shape, own.predicted_layout, rates, constants=constants)
+    seconds = step.total
+    wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
+    return PredictedMetric(
+        metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
+    )
+
+
+def _flop_rate(case: Case, time: PredictedMetric) -> PredictedMetric:
+    """Model FLOP/s of one device at the predicted time of a step."""
+    counted, (low, high) = float(flops(case)), time.interval
+    return PredictedMetric(
+        metric="flop_rate",
+        unit="FLOP/s",
+        value=counted / time.value,
+        interval=(counted / high, counted / low),
+    )
+
+
+def _memory(own: Experiment, target: Target) -> PredictedMetric:
+    """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
+    found = memory(find_model(own.model), own.predicted_layout)
+    low, high = (float(end) for end in found.interval("allocated"))
+    value = float(found.allocated)
+    if not target.is_gpu:
+        value, high = value + _RESIDENT, high + 2 * _RESIDENT
+    return PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high))
+
+
+def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
+    """Of one rank's device.  UnavailableError where nothing is known of it."""
+    if own.parallel == "dataparallel":
+        raise UnavailableError("DataParallel's scattering and gathering is not modelled")
+    newest: dict[object, Record] = {}
+    for point in grounds.points:
+        if point.device == target.name and (point.disturbed is None or point.key not in newest):
+            newest[point.key] = point
+    rates = rates_of_records(newest.values(), target.chip)
+    if target.is_gpu or own.threads == 0:
+        return rates
+    return _of_a_core(rates, max(grounds.cores, own.nproc))
+
+
+def _of_a_core(rates: Rates, cores: int) -> Rates:
+    """One thread of a processor that was measured with all of its cores."""
+    products, streams = rates.matmuls, rates.streams
+    sustained = {dtype: rate / cores for dtype, rate in products.sustained.items()}
+    return rates.replace(
+        matmuls=dataclasses.replace(
+            products, sustained=sustained, bandwidth=products.bandwidth / cores
+        ),
+        streams=dataclasses.replace(streams, bandwidth=streams.bandwidth / cores),
+        links=Links(inside=_GLOO, between=_GLOO),
+        provenance={
+            **rates.provenance,
+            "matmul": f"{rates.provenance['matmul']}, 1/{cores} of it",
+            "stream": f"{rates.provenance['stream']}, 1/{cores} of it",
+            "collective": "presumed: gloo over the loopback device",
+        },
     )

@@ -1,12 +1,16 @@
-"""What a run tells its watcher while it goes on; how it is shown is the watcher's business.
+"""Progress of an open run, a line for each point as it is known, and how a run is interrupted.
 
-One line for each point as it is known: the number, and whether it is normal.
+How progress is shown is the watcher's business.  The first Ctrl-C or SIGTERM ends the measuring;
+later ones do not disturb the closing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Record, Status
@@ -75,3 +79,36 @@ def _spread(point: Record) -> str:
         return ""
     share = (point.interval[1] - point.interval[0]) / 2.0 / point.value
     return f" ±{format_share(share)}" if share > 0.02 else ""
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM: the run is closed and stays valid."""
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the measuring; the closing of the run is not disturbed.
+
+    SIGTERM is what a scheduler or a shutdown sends.  Whoever is in more of a hurry
+    has SIGKILL, and the run is valid after that too.
+    """
+    seen: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            raise Interrupted
+
+    try:
+        before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    except ValueError:  # not in the main thread: signals are the embedding program's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -26,12 +26,16 @@ from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, val
 from trainrig.process.worker import Worker
 from trainrig.record import Finding, Kind, Outcome, Record, Verdict
 from trainrig.runner.executor import Executor
-from trainrig.runner.expectations import claims_for, expectations, history_of, limit_of_point
-from trainrig.runner.experiment_forecast import Grounds
+from trainrig.runner.expectations import (
+    Grounds,
+    claims_for,
+    expectations,
+    history_of,
+    limit_of_point,
+)
 from trainrig.runner.history import corrections_of
-from trainrig.runner.interrupt import interrupted_once
 from trainrig.runner.plan import Block, Task, qualify_plan
-from trainrig.runner.progress import Progress, Watcher, describe, null_progress
+from trainrig.runner.progress import Progress, Watcher, describe, interrupted_once, null_progress
 from trainrig.runner.targets import HOST, Target, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import TextShelf, measure_block, with_training

@@ -42,10 +42,8 @@ from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, 
 from trainrig.record import WRONG_ANSWER, Finding, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
-from trainrig.runner.expectations import claims_for
-from trainrig.runner.experiment_forecast import Grounds, forecast, grounds_of
-from trainrig.runner.interrupt import interrupted_once
-from trainrig.runner.progress import Progress, Watcher, null_progress
+from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
+from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.runner.train_devices import devices_of, meters_of, site_of
 from trainrig.runner.train_prepare import (

@@ -14,7 +14,7 @@ from trainrig.benchmarks.training import flops
 from trainrig.errors import DataError
 from trainrig.record import Kind, Limit, Record, Status
 from trainrig.report.prediction_report import ledger_headline
-from trainrig.runner.experiment_forecast import Grounds, forecast
+from trainrig.runner.expectations import Grounds, forecast
 from trainrig.runner.history import (
     CALIBRATION,
     corrections_of,

@@ -13,7 +13,7 @@ import pytest
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Record, Status
-from trainrig.runner.experiment_forecast import (
+from trainrig.runner.expectations import (
     Grounds,
     forecast,
     grounds_of,
@@ -64,12 +64,14 @@ def rate(benchmark: str, case: Any, metric: str, unit: str, value: float, **more
 GROUNDS = Grounds(points=(product(), stream()), cores=2)
 
 
-def told(own: Experiment, target: Target = HOST, grounds: Grounds = GROUNDS) -> dict[str, Record]:
+def predicted(
+    own: Experiment, target: Target = HOST, grounds: Grounds = GROUNDS
+) -> dict[str, Record]:
     return {one.metric: one for one in forecast(own, case_of(own, "text"), target, "env", grounds)}
 
 
-def test_a_step_and_its_memory_are_foretold_from_what_was_measured_here() -> None:
-    found = told(OWN)
+def test_a_step_and_its_memory_are_predicted_from_what_was_measured_here() -> None:
+    found = predicted(OWN)
     assert set(found) == {"time", "peak_memory"}
     for one in found.values():
         assert one.kind is Kind.PREDICTED and one.value and one.interval and one.source
@@ -77,26 +79,26 @@ def test_a_step_and_its_memory_are_foretold_from_what_was_measured_here() -> Non
         assert (one.device, one.device_count, one.confidence) == ("EPYC", 1, 0.8)
         assert one.band is None, "it judges nothing"
         assert "1/2 of it" in one.source
-    faster = told(OWN, grounds=Grounds(points=(product(4e11), stream(4e10)), cores=2))
+    faster = predicted(OWN, grounds=Grounds(points=(product(4e11), stream(4e10)), cores=2))
     assert faster["time"].value == pytest.approx(found["time"].value / 2, rel=0.05)
     assert faster["peak_memory"].value == found["peak_memory"].value
 
 
 def test_a_rank_is_a_core_and_exchanges_in_the_open() -> None:
-    alone, both = told(OWN)["time"], told(OWN.replace(nproc=2))["time"]
+    alone, both = predicted(OWN)["time"], predicted(OWN.replace(nproc=2))["time"]
     assert alone.value < both.value, "the same samples on each rank, and a sum of gradients"
-    halves = told(OWN.replace(nproc=2, batch_size=2))["time"]
+    halves = predicted(OWN.replace(nproc=2, batch_size=2))["time"]
     assert halves.value < both.value
-    four = told(OWN.replace(nproc=4))["time"]
+    four = predicted(OWN.replace(nproc=4))["time"]
     assert four.value > 1.5 * both.value, "four ranks have half a core each"
     assert "gloo" in (both.source or "") and "gloo" not in (alone.source or "")
-    sums = told(OWN.replace(nproc=2, grad_accum=4))["time"].value - 4 * alone.value
+    sums = predicted(OWN.replace(nproc=2, grad_accum=4))["time"].value - 4 * alone.value
     assert 0 < sums < 2 * (both.value - alone.value), "exchanged once a step"
 
 
 def test_nothing_hides_an_exchange_where_every_core_computes() -> None:
     """The gradients' bytes go through the loopback device, whatever is computed beside them."""
-    alone, both = (told(OWN.replace(nproc=n, batch_size=64))["time"].value for n in (1, 2))
+    alone, both = (predicted(OWN.replace(nproc=n, batch_size=64))["time"].value for n in (1, 2))
     least = 4 * parameters(find(OWN.model)).total / 4e8
     assert least < both - alone < 2 * least
 
@@ -109,7 +111,7 @@ def test_without_grounds_it_says_so() -> None:
         (OWN.replace(parallel="dataparallel"), GROUNDS, "DataParallel"),
         (OWN, Grounds(points=(product(device="other"), stream(device="other"))), "no measured"),
     ):
-        (missing,) = told(own, grounds=grounds).values()
+        (missing,) = predicted(own, grounds=grounds).values()
         assert (missing.status, missing.value, missing.metric) == (Status.MISSING, None, "time")
         assert (missing.reason or "").startswith("no target known: ")
         assert words in (missing.reason or "")
@@ -118,21 +120,21 @@ def test_without_grounds_it_says_so() -> None:
 
 def test_a_card_of_the_catalog_needs_no_measurement() -> None:
     own = OWN.replace(device="cuda", precision="bf16", model="gpt2-medium", seq_len=1024)
-    one, two = (told(own.replace(nproc=n), CARD, Grounds()) for n in (1, 2))
+    one, two = (predicted(own.replace(nproc=n), CARD, Grounds()) for n in (1, 2))
     assert one["time"].value and "claimed" in (one["time"].source or "")
     assert two["time"].value > one["time"].value
-    sharded = told(own.replace(nproc=2, zero=3), CARD, Grounds())
+    sharded = predicted(own.replace(nproc=2, zero=3), CARD, Grounds())
     assert sharded["peak_memory"].value < two["peak_memory"].value
-    away = told(own.replace(nproc=2, zero=3, offload="host"), CARD, Grounds())
+    away = predicted(own.replace(nproc=2, zero=3, offload="host"), CARD, Grounds())
     assert away["time"].value > sharded["time"].value
     assert away["peak_memory"].value < sharded["peak_memory"].value
 
 
 def test_the_newest_undisturbed_point_of_a_case_counts() -> None:
     points = (product(1e11), product(), product(4e9, disturbed="a neighbour"), stream())
-    assert told(OWN, grounds=Grounds(points=points, cores=2)) != {}
-    quiet = told(OWN, grounds=Grounds(points=points, cores=2))["time"].value
-    assert quiet == told(OWN)["time"].value
+    assert predicted(OWN, grounds=Grounds(points=points, cores=2)) != {}
+    quiet = predicted(OWN, grounds=Grounds(points=points, cores=2))["time"].value
+    assert quiet == predicted(OWN)["time"].value
 
 
 def test_an_experiment_contains_the_layout_that_is_predicted() -> None:
@@ -159,9 +161,9 @@ def test_the_ledger_joins_what_was_written_first() -> None:
 
 
 def test_a_correction_of_the_ledger_is_applied() -> None:
-    plain = told(OWN)["time"]
+    plain = predicted(OWN)["time"]
     grounds = dataclasses.replace(GROUNDS, corrections={"EPYC training time": 1.25})
-    corrected = told(OWN, grounds=grounds)["time"]
+    corrected = predicted(OWN, grounds=grounds)["time"]
     assert corrected.value == pytest.approx(1.25 * plain.value)
     assert corrected.conditions["correction"] == 1.25
 
@@ -185,9 +187,9 @@ def test_grounds_are_this_hosts_and_of_runs_that_measured_rates(tmp_path: Path) 
     assert grounds_of(tmp_path / "none", "here", 0) == Grounds(cores=1)
 
 
-def test_foretelling_loads_no_torch() -> None:
+def test_predicting_loads_no_torch() -> None:
     code = (
-        "import sys; from trainrig.runner import experiment_forecast as f; "
+        "import sys; from trainrig.runner import expectations as f; "
         "from trainrig.train.config import Experiment; "
         "Experiment.of().predicted_layout; print('torch' in sys.modules)"
     )
