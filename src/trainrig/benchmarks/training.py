@@ -204,7 +204,7 @@ BENCHMARK = Benchmark(
         LevelRule(quantity=COMPUTE, name="Training step", order=50),
         LevelRule(
             quantity=COMPUTE,
-            name="Training step, all GPUs",
+            name="Training step, all devices",
             order=60,
             fits=lambda _, count: count > 1,
         ),

@@ -113,8 +113,7 @@ def conclusion(group: Sequence[Speedup]) -> str:
         return f"{best.name} is {_ratio(best)} as fast as {base} ({_interval(best)})."
     if all(one.change is Change.WORSE for one in group):
         return f"{base} is the fastest."
-    hint = _hint(group)
-    return f"None is clearly faster than {base}." + (f" {hint}" if hint else "")
+    return f"None is clearly faster than {base}."
 
 
 # ---- what differs

@@ -359,6 +359,6 @@ def test_a_training_on_several_gpus_is_the_last_level() -> None:
     view = RunView(name="run", records=(claimed("bf16", PEAK), best, one, two))
     (found,) = build_waterfalls(view)
     last, before = found.levels[-1], found.levels[-2]
-    assert (before.name, last.name) == ("Training step", "Training step, all GPUs")
+    assert (before.name, last.name) == ("Training step", "Training step, all devices")
     assert last.gap is not None
     assert last.gap.amount == pytest.approx(-10e12)

@@ -535,7 +535,7 @@ def test_json_has_every_level(capsys: pytest.CaptureFixture[str]) -> None:
         "Best matmul",
         "Best layer",
         "Training step",
-        "Training step, all GPUs",
+        "Training step, all devices",
     ]
     assert all(
         r["kind"] in ("claimed", "baseline") for each in found["waterfalls"] for r in each["levels"]

@@ -76,9 +76,9 @@ def test_the_conclusion_is_one_sentence_for_each_base() -> None:
     first = section.blocks[0]
     assert isinstance(first, Paragraph) and first.text.startswith("b is 2.00 × as fast as a (")
     assert "a is the fastest." in shown(summary("a", 1.0), summary("b", 2.0))
-    assert "None is clearly faster than a. rounds = 3" in shown(
-        summary("a", 1.0), summary("b", 1.01)
-    )
+    undecided = shown(summary("a", 1.0), summary("b", 1.01))
+    assert "None is clearly faster than a." in undecided
+    assert undecided.count("would decide more") == 1, "the table's note says it"
 
 
 # ---- devices, memory, energy
