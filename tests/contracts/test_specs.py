@@ -1,4 +1,4 @@
-"""A benchmark is known by its spec: a new one shows up everywhere, no file knows one by name."""
+"""Benchmarks and frameworks are known by specs: a new one shows up, no file knows one by name."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from trainrig.record import Case, Kind, Record
 from trainrig.runner.plan import qualify_plan
 from trainrig.units import parse_count
 from trainrig.workload import Work
+from trainrig.workload.layout import FRAMEWORKS
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
 
@@ -251,3 +252,62 @@ def test_the_rule_sees_a_name(line: str) -> None:
 )
 def test_the_rule_lets_other_words_pass(line: str) -> None:
     assert list(known_by_name(ast.parse(line))) == []
+
+
+# ---- no file knows a framework by name
+
+FRAMEWORK_FILES = (
+    # the spec
+    "train/engines.py",
+    # what is predicted of a framework: the list that a layout may name, which layouts each can run,
+    # and what it does to kernels, bytes and messages
+    "workload/layout.py",
+    "workload/numerics.py",
+    "workload/memory",
+    "predict/step",
+    # published figures, as their authors call the software
+    "catalog/published",
+    "predict/table.py",
+    "predict/table_words.py",
+    # whose code a layer is: the benchmark's own word
+    "benchmarks/layer.py",
+    "measure/layer_blocks.py",
+)
+
+
+def framework_names(tree: ast.AST) -> Iterator[int]:
+    """Lines on which a framework's name stands as a text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in FRAMEWORKS:
+            yield node.lineno
+
+
+def test_no_file_knows_a_framework_by_name() -> None:
+    found = [
+        f"{path.relative_to(SRC)}:{line}"
+        for path in SRC.rglob("*.py")
+        if not any(path.is_relative_to(SRC / own) for own in FRAMEWORK_FILES)
+        for line in framework_names(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
+def test_every_file_that_may_name_a_framework_does() -> None:
+    for own in FRAMEWORK_FILES:
+        place = SRC / own
+        files = place.rglob("*.py") if place.is_dir() else [place]
+        assert any(list(framework_names(ast.parse(file.read_text()))) for file in files), own
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if own.framework == "huggingface": pass',
+        'if layout.framework not in ("megatron", "deepspeed"): pass',
+        'labels = {"native": "ours"}',
+        'own.replace(framework="native")',
+        'match own.framework:\n    case "torchtitan": pass',
+    ],
+)
+def test_the_rule_sees_a_frameworks_name(line: str) -> None:
+    assert list(framework_names(ast.parse(line)))

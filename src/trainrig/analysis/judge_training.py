@@ -18,7 +18,7 @@ from typing import Any
 from trainrig.analysis.trained import Trained, counted
 from trainrig.benchmarks.training import COMMUNICATION, MAX_OTHER, OTHER, PARTS
 from trainrig.record import Finding, Outcome, Record, Status, Verdict
-from trainrig.train.parity import hint_of
+from trainrig.train.engines import engine_of
 from trainrig.units import format_share, format_time
 
 MARGIN_NATS = 1.0
@@ -70,7 +70,8 @@ def findings_of(
             id="not-comparable",
             severity="error",
             evidence=f"{name}: NOT COMPARABLE: {trained.apart}",
-            fix=hint_of(trained.experiment),
+            fix=engine_of(trained.experiment.framework).rounding(trained.experiment)
+            or "it computes something else than one process does on the same samples",
             records=ids,
         )
     heldout, entropy = trained.result.heldout_loss, trained.entropy

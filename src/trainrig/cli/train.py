@@ -29,6 +29,13 @@ def _of(*words: str) -> Completer:
     return completes(lambda: words)
 
 
+def _frameworks() -> list[str]:
+    """Those that train here."""
+    from trainrig.train.engines import ENGINES
+
+    return list(ENGINES)
+
+
 _OPTIONS = (
     rows(
         "What is trained",
@@ -67,9 +74,18 @@ _OPTIONS = (
             help="Compile each block with torch.compile.",
         ),
     ),
+    (
+        option(
+            "--framework",
+            group="Devices and layout",
+            shell_complete=completes(_frameworks),
+            words=_frameworks,
+            default_text="{first}",
+            help="Whose program trains: {words}.",
+        ),
+    ),
     rows(
         "Devices and layout",
-        ("--framework", _of("native", "huggingface"), "native", "native or huggingface."),
         (
             *("--parallel", _words("PARALLEL"), "as --zero says"),
             "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",

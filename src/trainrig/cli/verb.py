@@ -67,9 +67,26 @@ class Verb(click.Command):
 class Option(click.Option):
     """An option with the heading under which the verb's help lists it."""
 
-    def __init__(self, *args: Any, group: str = "", **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        group: str = "",
+        words: Callable[[], Iterable[str]] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
         self.group = group
+        self.words = words
+        """For ``{words}`` and ``{first}`` in its help; loaded only where help is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Its names and its help."""
+        record = super().get_help_record(ctx)
+        if record is None or self.words is None:
+            return record
+        words = list(self.words())
+        text = record[1].replace("{words}", " or ".join(words)).replace("{first}", words[0])
+        return record[0], text
 
 
 def verb(summary: str, *, text: str | None = None) -> Callable[[Callable[..., Any]], Verb]:

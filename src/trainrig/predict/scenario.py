@@ -24,6 +24,7 @@ from trainrig.predict.search.space import Space
 from trainrig.record import Record
 from trainrig.workload.layout import (
     FRAMEWORKS,
+    LEAST_RESTRICTED,
     MOST_COUNT,
     MOST_GPUS,
     RECOMPUTE,
@@ -135,7 +136,7 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
             raise unknown(name, options[name], _WORDS[name])
     batch = _whole("global-batch", options["global_batch"], MOST_COUNT)
     check_layout(
-        shape, base.replace(framework="deepspeed", parallel="auto")
+        shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto")
     )  # what all of the space have in common
     return (
         Space(

@@ -1,17 +1,19 @@
-"""The frameworks that train here: five functions each, and always a process of its own.
+"""The frameworks that train here: one spec each (`Framework`), and always a process of its own.
 
     supports(layout)           what it cannot train of a layout: an error with its hint, or None
     accepts(experiment)        likewise of an experiment, besides its layout
     missing(site)              why it cannot run here, in one line, or None
     command(experiment, run)   how it is started, with what it needs written to the folder ``run``
-    collect(run)               what came of it, read from the events that its ranks told
+    collect(run)               what came of it, read from the events that its ranks wrote
 
     native        ours: one process a rank, or one for all GPUs (parallel = "dataparallel")
     huggingface   transformers.Trainer, by a driver that knows nothing of this package but its data
 
-What `supports` refuses can be predicted.  A framework that drives another project's engine runs in
-the Python that `interpreters` finds for it, with that project's torch; its
-driver needs nothing of ours but the data.  The first weights are written before, by our own Python.
+A spec that is registered is offered by ``trainrig train --framework`` and treated like these; no
+other file knows one by name (tests/contracts/test_specs.py).  What `supports` refuses can be
+predicted.  A framework that drives another project's engine runs in the Python that
+`process.python_env` finds for it, with that project's torch; its driver needs nothing of ours but
+the data.  The first weights are written before, by our own Python.
 
 Imports no torch: which of them can run is a question of what is installed.
 """
@@ -25,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.process.events import read_events
@@ -38,7 +40,7 @@ from trainrig.process.python_env import (
 from trainrig.process.supervisor import Command
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.parity import Probe
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import FRAMEWORKS, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,44 +127,26 @@ Limit = Callable[[Layout], Refusal]
 Demand = Callable[[Experiment], Refusal]
 
 
-class Framework(Protocol):
-    """A framework that trains here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A framework that trains here: a Python program, from experiment.json to events."""
 
-    @property
-    def driver(self) -> str:
-        """Its name if it is another project's, which may have a Python of its own; else empty."""
-
-    def supports(self, layout: Layout) -> UsageError | None:
-        """Reason why a layout is not trained, or None."""
-
-    def accepts(self, experiment: Experiment) -> UsageError | None:
-        """Reason why an experiment is refused besides its layout, or None."""
-
-    def missing(self, site: Site) -> str | None:
-        """Why it cannot run here, or None."""
-
-    def command(self, experiment: Experiment, run: Path, job: Job) -> Command:
-        """How to start it; what it reads is in ``run`` then."""
-
-    def collect(self, run: Path) -> Result:
-        """What its ranks told."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Python:
-    """A program in Python that reads experiment.json and tells events."""
-
+    name: str
     program: tuple[str, ...]
-    driver: str = ""
-    """The framework whose interpreter it runs in; empty: ours, which has all that we have."""
+    is_driven: bool = False
+    """Another project's, in a Python that may be its own; else it runs in ours."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Packages of a driver's interpreter, each with the oldest version that will do."""
     prepare: tuple[str, ...] = ()
+    """What our Python runs before; it is given the folder, as the program is."""
     limits: tuple[Limit, ...] = ()
     """Reason why a layout is not trained, by a framework."""
     demands: tuple[Demand, ...] = ()
     """Reason why an experiment is refused for something besides its layout."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the program's environment."""
+    rounding: Callable[[Experiment], str | None] = lambda _: None
+    """What in its arithmetic may set it apart from one process on the same samples."""
 
     def supports(self, layout: Layout) -> UsageError | None:
         """Reason why a layout is not trained, or None."""
@@ -178,9 +162,9 @@ class _Python:
         """Why it cannot run here, or None."""
         if find_spec("torch") is None:
             return "torch is not installed"
-        if not self.driver:
+        if not self.is_driven:
             return None
-        return missing_requirement(interpreter_for(site.python, self.driver), self.needs)
+        return missing_requirement(interpreter_for(site.python, self.name), self.needs)
 
     def command(self, experiment: Experiment, run: Path, job: Job) -> Command:
         """One process a rank."""
@@ -333,7 +317,7 @@ def _is_own_python(own: Experiment) -> Refusal:
     if not own.python:
         return None
     words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
-    drivers = " or ".join(name for name, engine in ENGINES.items() if engine.driver)
+    drivers = " or ".join(name for name, engine in ENGINES.items() if engine.is_driven)
     return words, f"leave it out, or name it in the experiments of {drivers}"
 
 
@@ -366,18 +350,43 @@ def _trainer_demands(own: Experiment) -> Refusal:
 MOST_STEPS = 1_000_000
 """Of another project's engine: their learning rates are a list."""
 
-ENGINES: Mapping[str, Framework] = {
-    "native": _Python(("-m", "trainrig.train.native.rank_main"), demands=(_is_own_python,)),
-    "huggingface": _Python(
-        (_START, "huggingface"),
-        driver="huggingface",
+
+def _autocast_mean(own: Experiment) -> str | None:
+    if own.precision == "fp32":
+        return None
+    return (
+        "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
+        "that alone; fp32, or an N that is a power of two, shows whether it is more"
+    )
+
+
+_KNOWN = (
+    Framework(
+        name="native",
+        program=("-m", "trainrig.train.native.rank_main"),
+        demands=(_is_own_python,),
+    ),
+    Framework(
+        name="huggingface",
+        program=(_START, "huggingface"),
+        is_driven=True,
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
         prepare=("-m", "trainrig.train.huggingface_init"),
         limits=(_trainer_shards,),
         demands=(_trainer_demands,),
         settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        rounding=_autocast_mean,
     ),
-}
+)
+ENGINES = {spec.name: spec for spec in _KNOWN}
+"""Frameworks that train here, by name; another one is added by `register`."""
+
+
+def register(spec: Framework) -> None:
+    """Train with one more framework; a layout may name it from now on."""
+    ENGINES[spec.name] = spec
+    if spec.name not in FRAMEWORKS:
+        FRAMEWORKS.append(spec.name)
 
 
 def engine_of(framework: str) -> Framework:
@@ -450,7 +459,7 @@ def python_of(experiment: Experiment) -> str:
 
 def is_driven(experiment: Experiment) -> bool:
     """Whether it is trained by another project's engine, which may have a Python of its own."""
-    return bool(ENGINES[experiment.framework].driver)
+    return ENGINES[experiment.framework].is_driven
 
 
 def _elsewhere(experiment: Experiment) -> str:

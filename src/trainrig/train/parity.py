@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainrig.train.config import Experiment
+from trainrig.workload.layout import Layout
 
 FIRST = 1e-3
 """Of the first step's loss and gradient norm."""
@@ -26,6 +27,8 @@ LATER = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
 """Of the losses after it."""
 STEPS = 5
 RATE = 0.05
+_REFERENCE = Layout().framework
+"""The framework that is trained with where none is named: ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ def reference_of(experiment: Experiment) -> Experiment:
     """One process that trains on the same samples: micro-batches instead of ranks."""
     return experiment.replace(
         name="one-process reference",
-        framework="native",
+        framework=_REFERENCE,
         parallel="auto",
         python="",
         nproc=1,
@@ -65,7 +68,7 @@ def reference_of(experiment: Experiment) -> Experiment:
 
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    if own.framework != "native" or own.nproc != 1 or own.recompute != "none" or own.compile:
+    if own.framework != _REFERENCE or own.nproc != 1 or own.recompute != "none" or own.compile:
         return False
     return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
         own.global_samples == other.global_samples
@@ -73,16 +76,6 @@ def is_reference(own: Experiment, other: Experiment) -> bool:
 
 
 _SAME = ("model", "data", "seq_len", "precision", "seed", "device")
-
-
-def hint_of(own: Experiment) -> str:
-    """What to look at where ``own`` is not comparable."""
-    if own.framework == "huggingface" and own.precision != "fp32":
-        return (
-            "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
-            "that alone; fp32, or an N that is a power of two, shows whether it is more"
-        )
-    return "it computes something else than one process does on the same samples"
 
 
 def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:

@@ -52,7 +52,8 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe")
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
-FRAMEWORKS = ("native", "huggingface", "deepspeed", "megatron", "torchtitan")
+FRAMEWORKS = ["native", "huggingface", "deepspeed", "megatron", "torchtitan"]
+"""Those that a layout may name; `train.engines.register` adds one that trains."""
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
@@ -305,6 +306,12 @@ def framework_for(layout: Layout) -> str:
     if split:
         return "megatron"
     return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else "native"
+
+
+LEAST_RESTRICTED = "deepspeed"
+"""The framework that runs every layout which any of them runs."""
+OFFLOADS_ALONE = (("deepspeed", 2), ("huggingface", 3))
+"""Frameworks that offload gradients or weights of a single GPU, too, and the stage of ZeRO."""
 
 
 def _range(name: str, least: int, most: int) -> Rule:

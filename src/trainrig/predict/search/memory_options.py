@@ -23,7 +23,7 @@ from typing import Any
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
-from trainrig.workload.layout import RECOMPUTE, Layout, framework_for, is_legal
+from trainrig.workload.layout import OFFLOADS_ALONE, RECOMPUTE, Layout, framework_for, is_legal
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 
@@ -151,7 +151,7 @@ def _offload(layout: Layout) -> Iterator[MemoryOption]:
     yield MemoryOption(name="offload", change=change, layout=changed)
     if int(layout.gpus) > 1:
         return
-    for framework, zero in (("deepspeed", 2), ("huggingface", 3)):
+    for framework, zero in OFFLOADS_ALONE:
         if (layout.framework, layout.zero) != (framework, zero):
             yield MemoryOption(
                 name="offload",

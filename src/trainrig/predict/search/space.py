@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig.errors import UsageError
 from trainrig.workload.layout import (
     FRAMEWORKS,
+    LEAST_RESTRICTED,
     RECOMPUTE,
     SCHEDULES,
     Layout,
@@ -114,7 +115,7 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
         tp=tp,
         pp=pp,
         gpus=one * gpus,
-        framework="deepspeed",
+        framework=LEAST_RESTRICTED,
         parallel="auto",
         **dict.fromkeys(_RESET, 0 * one),
     ).replace(interleave=one, batch_size=one, grad_accum=one)

@@ -40,7 +40,7 @@ _SELECTIVE = {
     "megatron": CORE,
     "deepspeed": CORE,
 }
-"""What a framework's selective recomputation keeps."""
+"""What a framework's selective recomputation keeps; another one's, what torch's does."""
 
 Bytes = Any
 """A number of bytes, or an array of them."""
@@ -162,7 +162,7 @@ class Stage:
     def policy(self) -> str:
         """Which tensors are kept."""
         if self.layout.recompute == "selective":
-            return _SELECTIVE[self.layout.framework]
+            return _SELECTIVE.get(self.layout.framework, HALF)
         return FULL if self.layout.recompute == "full" else NONE
 
     @cached_property
