@@ -72,7 +72,7 @@ def predicted(
 
 def test_a_step_and_its_memory_are_predicted_from_what_was_measured_here() -> None:
     found = predicted(OWN)
-    assert set(found) == {"time", "peak_memory"}
+    assert set(found) == {"time", "peak_memory", "flop_rate"}
     for one in found.values():
         assert one.kind is Kind.PREDICTED and one.value and one.interval and one.source
         assert one.interval[0] < one.value < one.interval[1]
