@@ -22,7 +22,6 @@ from typing import Any
 
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.memory import overheads
-from trainrig.workload.memory import overheads as surroundings
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, stage_of
 from trainrig.workload.model import ModelShape
 
@@ -209,7 +208,7 @@ class Memory:
     @property
     def reserved(self) -> Bytes:
         """What the framework's allocator holds: without the context and what libraries take."""
-        return surroundings.reserved(self.allocated)
+        return overheads.reserved(self.allocated)
 
     @property
     def total(self) -> Bytes:
@@ -218,7 +217,7 @@ class Memory:
 
     def interval(self, kind: str = "allocated") -> tuple[Bytes, Bytes]:
         """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
-        return surroundings.interval(self.allocated, kind)
+        return overheads.interval(self.allocated, kind)
 
     def at(self, index: int) -> Memory:
         """One layout of many."""
@@ -299,7 +298,7 @@ def _whole(parts: Parts, layout: Layout) -> Memory:
     """Whole bytes: ints for one layout, arrays for many."""
     import numpy as np
 
-    parts = parts | {"framework": surroundings.around(sum(parts.values()), layout)}
+    parts = parts | {"framework": overheads.around(sum(parts.values()), layout)}
     many = any(np.ndim(value) for value in parts.values())
     rounded: dict[str, Any] = {}
     for name, value in parts.items():

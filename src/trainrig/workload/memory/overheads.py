@@ -36,48 +36,14 @@ gradient of the head's matrix comes into being in fp32 beside the buffer that it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, States
 
-if TYPE_CHECKING:
-    from trainrig.workload.memory.pipeline_stage import Stage
-
 _BUCKET = 2e8
 """reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers."""
-
-
-def buffers(stage: Stage) -> Any:
-    """Bytes of buffers that stay.
-
-    FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are offloaded.
-    """
-    import numpy as np
-
-    layout, states = stage.layout, stage.states
-    many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
-    gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
-    grad = states.lasting_grad + states.passing_grad
-    size: Any = 0.0
-    if layout.scheme == "ddp":
-        size = np.where(many & (zero == 0), grad * stage.num_trained, 0.0)
-    if (zero >= 3).any():
-        gathered = _gathered(stage, 0.0 if layout.lora_rank else grad)
-        size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
-    if layout.scheme == "fsdp" and (zero == 2).any():
-        size = np.where(gathers & (zero == 2), stage.numerics.compute * stage.num_held, size)
-    if layout.framework == "megatron":
-        shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
-        size = size + shared * (2 * layout.seq_len * stage.shape.hidden) * layout.batch_size
-    return size
-
-
-def _gathered(stage: Stage, grad: float) -> Any:
-    """Whole weights of two blocks and of the ends, whole gradients of one block."""
-    block = stage.block_parameters(decoder=stage.shape.num_decoder_layers > 0)
-    return stage.numerics.compute * (2 * block + stage.end_parameters) + grad * block
 
 
 def buckets(layout: Layout, states: States) -> Any:

@@ -22,7 +22,6 @@ from trainrig.workload.blocks import (
 )
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
-from trainrig.workload.memory import overheads as ends
 from trainrig.workload.model import (
     ModelShape,
     adapter_parameters,
@@ -149,7 +148,7 @@ class Stage:
     @cached_property
     def buffers(self) -> Bytes:
         """Buffers that stay allocated."""
-        return overheads.buffers(self)
+        return buffers(self)
 
     @cached_property
     def buckets(self) -> Bytes:
@@ -222,9 +221,9 @@ class Stage:
     def early(self) -> Bytes:
         """What the embedding keeps, for all micro-batches under way."""
         read, written = self._seqs
-        size = ends.embedding_bytes(self.shape, self.numerics, read)
+        size = overheads.embedding_bytes(self.shape, self.numerics, read)
         if self.shape.family == "t5":
-            size += ends.embedding_bytes(self.shape, self.numerics, written)
+            size += overheads.embedding_bytes(self.shape, self.numerics, written)
         size = size * self.layout.batch_size / self._sequence_shares
         return self.has_embedding * size * self.in_flight
 
@@ -232,9 +231,9 @@ class Stage:
     def late(self) -> Bytes:
         """What lies between the last block and the loss; T5 has another end after its encoder."""
         read, written = self._seqs
-        size = ends.end_bytes(self.shape, self.numerics, written)
+        size = overheads.end_bytes(self.shape, self.numerics, written)
         if self.shape.family == "t5":
-            size += ends.end_bytes(self.shape, self.numerics, read)
+            size += overheads.end_bytes(self.shape, self.numerics, read)
         return self.has_loss * size * self.layout.batch_size / self._sequence_shares
 
     @cached_property
@@ -305,3 +304,34 @@ def stage_of(shape: ModelShape, layout: Layout, *, last: bool, head: float = 1.0
     numerics = numerics_of(shape, layout)
     states = states_of(layout, numerics)
     return Stage(shape=shape, layout=layout, last=last, head=head, numerics=numerics, states=states)
+
+
+def buffers(stage: Stage) -> Any:
+    """Bytes of buffers that stay.
+
+    FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are offloaded.
+    """
+    import numpy as np
+
+    layout, states = stage.layout, stage.states
+    many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
+    gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
+    grad = states.lasting_grad + states.passing_grad
+    size: Any = 0.0
+    if layout.scheme == "ddp":
+        size = np.where(many & (zero == 0), grad * stage.num_trained, 0.0)
+    if (zero >= 3).any():
+        gathered = _gathered(stage, 0.0 if layout.lora_rank else grad)
+        size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
+    if layout.scheme == "fsdp" and (zero == 2).any():
+        size = np.where(gathers & (zero == 2), stage.numerics.compute * stage.num_held, size)
+    if layout.framework == "megatron":
+        shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
+        size = size + shared * (2 * layout.seq_len * stage.shape.hidden) * layout.batch_size
+    return size
+
+
+def _gathered(stage: Stage, grad: float) -> Any:
+    """Whole weights of two blocks and of the ends, whole gradients of one block."""
+    block = stage.block_parameters(decoder=stage.shape.num_decoder_layers > 0)
+    return stage.numerics.compute * (2 * block + stage.end_parameters) + grad * block
