@@ -15,7 +15,7 @@ from trainrig.predict.scenario import Cluster, Question
 from trainrig.predict.search import price
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
-from trainrig.predict.step.communication import Mesh
+from trainrig.predict.step.communication import MeshSizes
 from trainrig.runner import expectations
 from trainrig.runner.batch_size import guess
 from trainrig.runner.targets import Target
@@ -74,7 +74,7 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
     assert len(found) >= 10
     for layout in found:
         stages = [stage_of(shape, layout, last=last) for last in (False, True)][-int(layout.pp) :]
-        mesh = Mesh(shape, layout)
+        mesh = MeshSizes(shape, layout)
         lasts = (False, True) if layout.pp > 1 else (True,)
         for stage, last in zip(stages, lasts, strict=True):
             expected = by_hand(shape, layout, last=last)
@@ -93,7 +93,7 @@ def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
     assert stage_of(shape, layout, last=True).num_parameters == parameters(shape).total
     adapted = stage_of(shape, layout.replace(lora_rank=8), last=True)
     assert adapted.num_trained == lora_parameters(shape, 8)
-    assert Mesh(shape, layout.replace(lora_rank=8)).trained == [lora_parameters(shape, 8)]
+    assert MeshSizes(shape, layout.replace(lora_rank=8)).trained == [lora_parameters(shape, 8)]
 
 
 def test_adapters_of_an_encoder_decoder() -> None:

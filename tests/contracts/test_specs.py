@@ -31,9 +31,11 @@ from trainrig.benchmarks.spec import (
 from trainrig.cli import bench as bench_verb
 from trainrig.record import Case, Kind, Record
 from trainrig.runner.plan import qualify_plan
+from trainrig.train.config import Experiment
+from trainrig.train.parity import reference_of
 from trainrig.units import parse_count
 from trainrig.workload import Work
-from trainrig.workload.layout import FRAMEWORKS
+from trainrig.workload.layout import FRAMEWORKS, Layout
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
 
@@ -311,3 +313,62 @@ def test_every_file_that_may_name_a_framework_does() -> None:
 )
 def test_the_rule_sees_a_frameworks_name(line: str) -> None:
     assert list(framework_names(ast.parse(line)))
+
+
+# ---- the number of processes is not the number that shares the data: the mesh says both
+
+NPROC_FILES = (
+    "train/config.py",  # where the key becomes the mesh
+    "train/layout_check.py",  # its range
+    "train/drivers",  # the processes that torchrun started
+)
+
+
+def counts_with_nproc(tree: ast.AST) -> Iterator[int]:
+    """Lines that compute with ``nproc``, compare it, or hand it on by another name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare):
+            parts: list[ast.AST] = [node]
+        elif isinstance(node, ast.Call):
+            parts = [*node.args, *(word.value for word in node.keywords if word.arg != "nproc")]
+            parts = [part for part in parts if isinstance(part, ast.Name | ast.Attribute)]
+        else:
+            continue
+        for part in parts:
+            named = (getattr(n, "attr", None) or getattr(n, "id", None) for n in ast.walk(part))
+            if "nproc" in named:
+                yield node.lineno
+
+
+def test_only_the_mesh_says_how_many_share_the_data() -> None:
+    found = [
+        f"{path.relative_to(SRC)}:{line}"
+        for path in SRC.rglob("*.py")
+        if not any(path.is_relative_to(SRC / own) for own in NPROC_FILES)
+        for line in counts_with_nproc(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "samples = own.samples * own.nproc",
+        "total *= experiment.nproc",
+        "if own.nproc > 1: pass",
+        "Shard(batch=8, num_ranks=own.nproc)",
+        "devices = range(experiment.nproc)",
+    ],
+)
+def test_the_rule_sees_nproc(line: str) -> None:
+    assert list(counts_with_nproc(ast.parse(line)))
+
+
+def test_a_mesh_tells_ranks_from_those_that_share_the_data() -> None:
+    layout = Layout(gpus=8, tp=2, pp=2, batch_size=3, grad_accum=5)
+    assert (layout.mesh.ranks, layout.mesh.dp) == (8, 2)
+    own = Experiment(layout=layout)
+    assert own.global_samples == 3 * 5 * 2
+    assert (own.nproc, own.processes, reference_of(own).grad_accum) == (8, 8, 5 * 2)
+    alone = Experiment(layout=Layout(gpus=4, parallel="dataparallel"))
+    assert (alone.mesh.dp, alone.processes) == (4, 1)

@@ -241,7 +241,7 @@ def device_differences(experiment: Experiment, devices: Sequence[Device]) -> lis
     """Devices that ranks were given and did not get, and GPUs that two of them share."""
     wrong: list[str] = []
     numbers = [device.get("index") for device in devices]
-    if experiment.device_numbers and None not in numbers and len(devices) == experiment.nproc:
+    if experiment.device_numbers and None not in numbers and len(devices) == experiment.mesh.ranks:
         requested = list(experiment.device_numbers)
         wrong += [f"devices: asked {requested}, found {numbers}"] if requested != numbers else []
     uuids = [str(device["uuid"]) for device in devices if device.get("uuid")]

@@ -13,8 +13,6 @@ Here is what is counted and shown; `runner.train` trains.
 
 from __future__ import annotations
 
-import math
-
 from trainrig.benchmarks.spec import (
     COMPUTE,
     Benchmark,
@@ -101,8 +99,8 @@ def _work(case: Case) -> Work:
 
 def data_parallel(case: Case) -> int:
     """Groups of ranks that each train on samples of their own."""
-    nproc, *degrees = (int(str(case.get(name, 1))) for name in ("nproc", "tp", "pp"))
-    return max(1, nproc // math.prod(degrees))
+    gpus, tp, pp = (int(str(case.get(name, 1))) for name in ("nproc", "tp", "pp"))
+    return max(1, Layout(gpus=gpus, tp=tp, pp=pp).mesh.dp)
 
 
 def _metrics(case: Case) -> tuple[Metric, ...]:

@@ -38,7 +38,7 @@ def bound_of(own: Experiment) -> int:
 
 def guess(own: Experiment, free: float) -> int:
     """The largest size that fits in ``free`` bytes of a device by the formula, 1 at the least."""
-    room = free / own.nproc if own.device == "cpu" else free  # ranks share the host's memory
+    room = free / own.mesh.ranks if own.device == "cpu" else free  # ranks share the host's memory
     found = largest_batch_size(find(own.model), own.predicted_layout, room)
     return max(1, min(found, bound_of(own)))
 
@@ -62,12 +62,12 @@ def state_bytes(own: Experiment) -> int:
 def host_bytes(own: Experiment) -> float:
     """Bytes that all ranks on the host need, about: a step's, and the samples read ahead."""
     step = float(memory(find(own.model), own.predicted_layout).allocated)
-    return own.nproc * (step + _AHEAD * 16.0 * own.samples * own.seq_len)
+    return own.mesh.ranks * (step + _AHEAD * 16.0 * own.samples * own.seq_len)
 
 
 def states_do_not_fit(own: Experiment, free: float) -> str | None:
     """Why not even what no batch size changes fits in ``free`` bytes, or None; 0: not known."""
-    needed = state_bytes(own) * (own.nproc if own.device == "cpu" else 1)
+    needed = state_bytes(own) * (own.mesh.ranks if own.device == "cpu" else 1)
     if not free or needed <= free:
         return None
     return f"weights, gradients and optimizer alone need {_not_started(needed, free)}"

@@ -233,13 +233,13 @@ def forecast(
         value=None,
         device=target.name,
         device_index=target.index,
-        device_count=own.nproc,
+        device_count=own.mesh.ranks,
         environment=environment,
         conditions=FROM_RATES,
     )
     try:
         rates = _rates(own, target, grounds)
-        if own.nproc == 1 and own.threads == 0:
+        if own.mesh.ranks == 1 and own.threads == 0:
             found = predict_metrics(find_model(own.model), own.predicted_layout, rates)
         else:
             time = _time(own, rates, target)
@@ -248,7 +248,7 @@ def forecast(
         reason = f"no target known: {error.message}"
         return (bare.replace(status=Status.MISSING, reason=reason),)
     words = [f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream")]
-    words += [f"collective: {rates.provenance['collective']}"] if own.nproc > 1 else []
+    words += [f"collective: {rates.provenance['collective']}"] if own.mesh.ranks > 1 else []
     return tuple(corrected(bare, one, "; ".join(words), grounds.corrections) for one in found)
 
 
@@ -297,7 +297,7 @@ def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
     rates = rates_of_records(newest.values(), target.chip)
     if target.is_gpu or own.threads == 0:
         return rates
-    return _of_a_core(rates, max(grounds.cores, own.nproc))
+    return _of_a_core(rates, max(grounds.cores, own.mesh.ranks))
 
 
 def _of_a_core(rates: Rates, cores: int) -> Rates:

@@ -91,13 +91,13 @@ def train(
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
     ready = [placed(experiment, site) for experiment in experiments]
-    if len(ready) > 1 or ready[0].nproc > 1:  # each rank a core of its own
+    if len(ready) > 1 or ready[0].mesh.ranks > 1:  # each rank a core of its own
         ready = [own.replace(threads=own.threads or 1) for own in ready]
     lacking = [lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
     ready = with_data(ready, watch)
-    if any(experiment.nproc > 1 for experiment in ready):
+    if any(experiment.mesh.ranks > 1 for experiment in ready):
         master_port()  # one that is taken is refused before a run is made
     run = resume_run(resume) if resume else create_run(out, "train", _config(ready))
     with run, interrupted_once():
@@ -119,7 +119,7 @@ def train(
         )
         what = "1 experiment" if len(ready) == 1 else f"{len(ready)} experiments"
         watch(Progress(text=f"{what} on {hostname}", level="stage"))
-        if any(experiment.device == "cuda" and experiment.nproc > 1 for experiment in ready):
+        if any(experiment.device == "cuda" and experiment.mesh.ranks > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
         interrupted = None
         try:
@@ -323,7 +323,7 @@ class TrainRun:
 
     def _is_level(self, experiment: Experiment) -> bool:
         """Whether it is measured for itself: one process of ours, alone in its run."""
-        return self.alone and experiment.nproc == 1 and not is_driven(experiment)
+        return self.alone and experiment.mesh.ranks == 1 and not is_driven(experiment)
 
     def _prepare(self, outcome: Trained) -> None:
         """The batch size that is trained first, and the ceiling of a level."""

@@ -55,7 +55,7 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
             "train",
             objective_of(shape),
             seq_len=own.seq_len,
-            shard=Shard(batch=own.samples, num_ranks=own.nproc, seed=own.seed),
+            shard=Shard(batch=own.samples, num_ranks=own.mesh.dp, seed=own.seed),
             vocab_size=shape.vocab,
         )
     return found
@@ -77,9 +77,9 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
             f"device {device!r}: experiments name cpu or cuda", "devices = 0,1 says which GPUs"
         )
     placed = experiment.replace(device=device)
-    if device == "cuda" and not placed.devices and placed.nproc <= len(site.numbers):
+    if device == "cuda" and not placed.devices and placed.mesh.ranks <= len(site.numbers):
         # A process that saw more GPUs than its own could use them: Trainer does.
-        placed = placed.replace(devices=",".join(map(str, site.numbers[: placed.nproc])))
+        placed = placed.replace(devices=",".join(map(str, site.numbers[: placed.mesh.ranks])))
     check_layout(placed)
     if is_driven(placed):
         placed = placed.replace(python=python_of(placed))

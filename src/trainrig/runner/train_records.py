@@ -84,7 +84,7 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         reason=trained.reason,
         device=target.name,
         device_index=target.index,
-        device_count=trained.experiment.nproc,
+        device_count=trained.experiment.mesh.ranks,
         environment=environment,
         duration=trained.duration,
         disturbed=trained.disturbed if trained.status is Status.OK else None,

@@ -34,7 +34,7 @@ from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import Layout, Mesh
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
@@ -147,8 +147,18 @@ class Experiment:
 
     @property
     def nproc(self) -> int:
-        """Ranks that share the data, each with a device of its own."""
+        """Devices of the training: the key of its file; what is computed asks the mesh."""
         return int(self.layout.gpus)
+
+    @property
+    def mesh(self) -> Mesh:
+        """How its ranks are arranged, and how many share the data."""
+        return self.layout.mesh
+
+    @property
+    def processes(self) -> int:
+        """Processes that are started: one a rank, or one for all devices."""
+        return 1 if self.parallel == "dataparallel" else self.mesh.ranks
 
     @property
     def batch_size(self) -> int:
@@ -225,8 +235,8 @@ class Experiment:
 
     @property
     def global_samples(self) -> int:
-        """Samples of a step on all ranks."""
-        return self.samples * self.nproc
+        """Samples of a step on all data-parallel ranks."""
+        return self.samples * self.mesh.dp
 
     @property
     def predicted_layout(self) -> Layout:

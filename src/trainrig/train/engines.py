@@ -182,7 +182,7 @@ class Framework:
         python = python_of(experiment)
         return Command(
             argv=(python, *self.program, str(run)),
-            ranks=1 if experiment.parallel == "dataparallel" else experiment.nproc,
+            ranks=experiment.processes,
             env=env,
             external=is_external(python),
             prepare=(sys.executable, *self.prepare, str(run)) if self.prepare else (),
@@ -405,8 +405,9 @@ def check_site(experiment: Experiment, site: Site) -> None:
         raise UnavailableError(f"{experiment.framework}: {lacking}", _elsewhere(experiment))
     on_gpu = experiment.device.startswith("cuda")
     have, what = (site.gpus, "GPU") if on_gpu else (site.cores, "core")
-    if experiment.nproc > have:
-        ranks = "1 rank" if experiment.nproc == 1 else f"{experiment.nproc} ranks"
+    needed = experiment.mesh.ranks
+    if needed > have:
+        ranks = "1 rank" if needed == 1 else f"{needed} ranks"
         fewer = f"--nproc {have}" if have else "--device cpu"
         raise UnavailableError(
             f"{ranks}, and {have} {what}{'' if have == 1 else 's'}: each rank needs one of its own",

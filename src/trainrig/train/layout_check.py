@@ -30,9 +30,9 @@ def requested_layout(experiment: Experiment) -> Layout:
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     auto = experiment.attention == "auto"
     return {
-        "ranks": experiment.nproc,
+        "ranks": experiment.mesh.ranks,
         "zero": experiment.zero,
-        "shard_ranks": (experiment.shard_size or experiment.nproc) if experiment.zero else 1,
+        "shard_ranks": (experiment.shard_size or experiment.mesh.dp) if experiment.zero else 1,
         "grad_accum": experiment.grad_accum,
         "micro_tokens": experiment.batch_size * experiment.seq_len,
         "precision": experiment.precision,
@@ -136,7 +136,7 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             "leave one of them out",
         ),
         (
-            bool(given) and len(given) != own.nproc,
+            bool(given) and len(given) != own.mesh.ranks,
             f"devices {own.devices}: {len(given)} of them for nproc = {own.nproc}",
             "a device for each rank",
         ),
@@ -146,7 +146,7 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             "each rank needs one of its own",
         ),
         (
-            own.zero > 0 and own.nproc == 1,
+            own.zero > 0 and own.mesh.dp == 1,
             f"zero {own.zero} spreads over ranks, and there is one",
             "--nproc 2 or more, or --zero 0",
         ),
@@ -156,7 +156,7 @@ def _contradictions(own: Experiment) -> list[tuple[str, str]]:
             "leave it out, or --zero 3",
         ),
         (
-            own.shard_size < 0 or (own.shard_size > 0 and own.nproc % own.shard_size != 0),
+            own.shard_size < 0 or (own.shard_size > 0 and own.mesh.dp % own.shard_size != 0),
             f"nproc {own.nproc} is no multiple of shard_size {own.shard_size}",
             "a divisor of nproc",
         ),

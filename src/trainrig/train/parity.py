@@ -61,14 +61,14 @@ def reference_of(experiment: Experiment) -> Experiment:
         offload="none",
         compile=False,
         recompute="none",
-        grad_accum=experiment.grad_accum * experiment.nproc,
+        grad_accum=experiment.grad_accum * experiment.mesh.dp,
         optimizer="adamw-fused",
     )
 
 
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    if own.framework != _REFERENCE or own.nproc != 1 or own.recompute != "none" or own.compile:
+    if own.framework != _REFERENCE or own.mesh.ranks != 1 or own.recompute != "none" or own.compile:
         return False
     return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
         own.global_samples == other.global_samples

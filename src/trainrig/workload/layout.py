@@ -63,6 +63,21 @@ SOFTWARE = ("current", "torch1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """How the ranks of one layout are arranged: as a block of tp · pp · dp."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    """Groups of ranks that each train on samples of their own."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks in all, each with a device of its own."""
+        return self.tp * self.pp * self.dp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Devices, the sizes of the mesh, and what is run with.
 
@@ -122,6 +137,11 @@ class Layout:
     def dp(self) -> Whole:
         """Data-parallel ranks."""
         return self.gpus // (self.tp * self.pp)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The arrangement of one layout's ranks."""
+        return Mesh(tp=int(self.tp), pp=int(self.pp), dp=int(self.dp))
 
     @property
     def scheme(self) -> str:

@@ -1,6 +1,6 @@
 """What devices exchange in a step, and what is done once a step: seconds of each by itself.
 
-`Mesh` holds the sizes that follow from a layout (ranks of each group, members of a node, bytes
+`MeshSizes` holds the sizes that follow from a layout (ranks of each group, members of a node, bytes
 of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  All take arrays.
 """
 
@@ -39,7 +39,7 @@ def gradient_bytes(layout: Layout) -> int:
     return 2
 
 
-class Mesh:
+class MeshSizes:
     """Sizes that follow from a layout, as arrays."""
 
     def __init__(self, shape: ModelShape, layout: Layout) -> None:
@@ -101,12 +101,12 @@ def _most(found: Iterable[Array]) -> Array:
     return np.atleast_1d(functools.reduce(np.maximum, found))
 
 
-def exchanges(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+def exchanges(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Seconds of all exchanges by name of `Profile`'s fields."""
     return _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates)
 
 
-def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Two sums of activations over the group for each block and direction.
 
     With sequence parallel each is a scatter and a gather; backward gathers once more, and does that
@@ -137,7 +137,7 @@ def _tensor(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     }
 
 
-def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """One boundary's activations; Megatron sends each rank's share and gathers inside the node."""
     import numpy as np
 
@@ -157,7 +157,7 @@ def _pipeline(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     return {"send": np.where(mesh.pp > 1, sent, 0.0)}
 
 
-def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
+def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
     import numpy as np
 
@@ -210,7 +210,7 @@ def _data(mesh: Mesh, rates: Rates) -> dict[str, Array]:
     return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}
 
 
-def optimized(mesh: Mesh, rates: Rates) -> Array:
+def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     """Streams over states, masters and gradients of this rank's share, and clipping."""
     import numpy as np
 
@@ -230,7 +230,7 @@ def update_bytes(shape: ModelShape, layout: Layout) -> float:
     return 2.0 * gradient + 2.0 * held.moments + weights
 
 
-def offloaded(mesh: Mesh, rates: Rates) -> Array:
+def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
     """Gradients to the host, its Adam over this rank's share, weights back.
 
     FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and

@@ -103,11 +103,11 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
     """What a step of each layout is made of; ``head``: share of tokens with logits."""
     import numpy as np
 
-    from trainrig.predict.step.communication import Mesh, exchanges, offloaded, optimized
+    from trainrig.predict.step.communication import MeshSizes, exchanges, offloaded, optimized
 
     found = _computed(shape, layout, rates, head)
     num = found["forward"].shape[-1]
-    mesh = Mesh(shape, layout)
+    mesh = MeshSizes(shape, layout)
     parts = exchanges(mesh, rates) | {
         "layers": mesh.layers,
         "stage_layers": mesh.stage_layers,

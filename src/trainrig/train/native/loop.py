@@ -184,7 +184,7 @@ class Engine:
             part,
             objective_of(self.shape),
             seq_len=own.seq_len,
-            shard=Shard(batch=own.samples, rank=self._rank, num_ranks=own.nproc, seed=own.seed),
+            shard=Shard(batch=own.samples, rank=self._rank, num_ranks=own.mesh.dp, seed=own.seed),
             vocab_size=self.shape.vocab,
         )
 

@@ -76,7 +76,7 @@ def train(
 
 def _check_ranks(experiment: Experiment, size: int) -> None:
     """Whoever starts the ranks by hand may start more or fewer than the experiment has."""
-    expected = 1 if experiment.parallel == "dataparallel" else experiment.nproc
+    expected = experiment.processes
     if size != expected:
         raise UsageError(
             f"{size} ranks were started, and the experiment has nproc = {expected}",
@@ -95,7 +95,7 @@ def _device(experiment: Experiment) -> str:
 def _devices(experiment: Experiment, device: str) -> list[str]:
     """All that this process trains on."""
     if experiment.parallel == "dataparallel":
-        return [f"cuda:{number}" for number in range(experiment.nproc)]
+        return [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     return [device]
 
 
@@ -183,7 +183,7 @@ def _engine(
     spread = partial(spread_of, experiment=experiment, shape=shape, wire=wire)
     if experiment.parallel == "dataparallel":  # one process reads for all devices
         experiment = experiment.replace(
-            batch_size=experiment.batch_size * experiment.nproc, nproc=1
+            batch_size=experiment.batch_size * experiment.mesh.dp, nproc=1
         )
     return Engine(experiment, shape, device, watch=watch, spread=spread, rank=rank)
 
@@ -198,7 +198,7 @@ def spread_of(
 ) -> Any:
     """The model's weights on the ranks, as the experiment asks."""
     if experiment.parallel == "dataparallel":
-        return ManyDevices(Weights(model, dtype), list(range(experiment.nproc)))
+        return ManyDevices(Weights(model, dtype), list(range(experiment.mesh.ranks)))
     if wire is None:
         return Weights(model, dtype)
     even = objective_of(shape) != "masked"
