@@ -29,9 +29,16 @@ from trainrig.benchmarks.spec import (
     register,
 )
 from trainrig.cli import bench as bench_verb
+from trainrig.cli import compare as compare_verb
+from trainrig.cli import train as train_verb
+from trainrig.errors import UsageError
 from trainrig.record import Case, Kind, Record
 from trainrig.runner.plan import qualify_plan
+from trainrig.runner.view import judged_view
+from trainrig.store import read_run
+from trainrig.train import engines
 from trainrig.train.config import Experiment
+from trainrig.train.engines import ENGINES, Framework
 from trainrig.train.parity import reference_of
 from trainrig.units import parse_count
 from trainrig.workload import Work
@@ -372,3 +379,89 @@ def test_a_mesh_tells_ranks_from_those_that_share_the_data() -> None:
     assert (own.nproc, own.processes, reference_of(own).grad_accum) == (8, 8, 5 * 2)
     alone = Experiment(layout=Layout(gpus=4, parallel="dataparallel"))
     assert (alone.mesh.dp, alone.processes) == (4, 1)
+
+
+# ---- a framework of which nothing is known but its spec and its program
+
+PROGRAM = """
+import json
+from trainrig.process.child import run_rank
+
+WEIGHTS = "num_parameters weights weights_between gradients masters states".split()
+DTYPES = "weight_dtype gradient_dtype master_dtype state_dtype".split()
+PARTS = {"data": 0.001, "forward": 0.003, "backward": 0.005, "optimizer": 0.001}
+
+
+def train(folder, events):
+    own = json.loads((folder / "experiment.json").read_text())["experiment"]
+    facts = dict.fromkeys(WEIGHTS, 1000) | dict.fromkeys(DTYPES, "float32")
+    facts |= {"ranks": 1, "moments": 2, "block_forwards": 1, "micro_batches": own["grad_accum"]}
+    facts |= {"micro_tokens": own["batch_size"] * own["seq_len"], "wrapped": "Dummy"}
+    facts |= {"optimizer": "AdamW", "fused": True, "compiled": False, "offloaded": False}
+    facts |= {"device": "cpu", "threads": 1, "transport": None, "placements": None}
+    events.emit("layout", **facts)
+    for step in range(own["steps"]):
+        row = {"step": step, "loss": 6.0 - 0.2 * step, "grad_norm": 1.0, "time": 0.010}
+        events.emit("row", **row, **PARTS)
+    events.emit("memory", peak=None, reserved=None, devices=[])
+    events.emit("trained")
+
+
+run_rank(train)
+"""
+
+
+@pytest.fixture
+def dummy(tmp_path: Path) -> Iterator[Framework]:
+    """A framework that claims ten steps and computes nothing."""
+    program = tmp_path / "dummy_program.py"
+    program.write_text(PROGRAM)
+    spec = Framework(name="dummy", program=(str(program),))
+    engines.register(spec)
+    yield spec
+    del ENGINES["dummy"]
+    FRAMEWORKS.remove("dummy")
+
+
+def test_a_framework_is_unknown_before() -> None:
+    with pytest.raises(UsageError, match="dummy"):
+        Layout(framework="dummy")
+
+
+TRAIN = ("--framework", "dummy", "--scale", "tiny", "--model", "gpt2", "--device", "cpu")
+
+
+@pytest.mark.usefixtures("dummy")
+def test_help_and_a_dry_run_know_it() -> None:
+    run = CliRunner().invoke
+    shown = " ".join(run(train_verb.command, ["--help"]).output.split())
+    assert "native or huggingface or dummy" in shown
+    done = run(train_verb.command, [*TRAIN, "--dry-run", "--json"], standalone_mode=False)
+    assert done.exception is None, done.exception
+    assert '"framework": "dummy"' in done.stdout
+
+
+@pytest.mark.usefixtures("dummy")
+def test_it_is_trained_with_judged_reported_and_compared(
+    prepared_text: Path, tmp_path: Path
+) -> None:
+    from reports import markdown
+
+    words = [*TRAIN, "--data", str(prepared_text), "--steps", "10", "--batch-size", "2"]
+    words += ["--precision", "fp32", "--seq-len", "16", "--json", "--out", str(tmp_path / "runs")]
+    for _ in range(2):
+        done = CliRunner().invoke(train_verb.command, words, standalone_mode=False)
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert (found["framework"], found["row_verdict"]) == ("dummy", "not compared")
+        assert found["layout_found"]["wrapped"] == "Dummy"
+    runs = [read_run(path) for path in sorted((tmp_path / "runs").iterdir())]
+    views = [judged_view(run) for run in runs]
+    rates = [r.value for r in runs[0].records if r.metric == "sample_rate"]
+    assert rates == [pytest.approx(2 / 0.010)]
+    page = markdown(views[0])
+    assert "| dummy | not compared |" in page
+    assert "1 × fp32 (Dummy)" in page
+    old, new = (str(run.path) for run in runs)
+    compared = CliRunner().invoke(compare_verb.command, [old, new], standalone_mode=False)
+    (row,) = [line for line in compared.stdout.splitlines() if "4.2000" in line]
+    assert row.split() == ["dummy", "200", "200", "-", "-", "4.2000", "4.2000", "not", "compared"]

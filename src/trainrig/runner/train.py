@@ -60,8 +60,8 @@ from trainrig.store import RunWriter, create_run, read_run, resume_run, store_er
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
-from trainrig.train.engines import ENGINES, WARM_UP, Job, Result, is_driven
-from trainrig.train.parity import Probe, disagreement, is_reference, reference_of
+from trainrig.train.engines import ENGINES, WARM_UP, Job, Result
+from trainrig.train.parity import REFERENCE, Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
 from trainrig.workload import find
 
@@ -323,7 +323,8 @@ class TrainRun:
 
     def _is_level(self, experiment: Experiment) -> bool:
         """Whether it is measured for itself: one process of ours, alone in its run."""
-        return self.alone and experiment.mesh.ranks == 1 and not is_driven(experiment)
+        ours = experiment.framework == REFERENCE
+        return self.alone and experiment.mesh.ranks == 1 and ours
 
     def _prepare(self, outcome: Trained) -> None:
         """The batch size that is trained first, and the ceiling of a level."""

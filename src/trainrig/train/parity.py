@@ -27,7 +27,7 @@ LATER = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
 """Of the losses after it."""
 STEPS = 5
 RATE = 0.05
-_REFERENCE = Layout().framework
+REFERENCE = Layout().framework
 """The framework that is trained with where none is named: ours."""
 
 
@@ -51,7 +51,7 @@ def reference_of(experiment: Experiment) -> Experiment:
     """One process that trains on the same samples: micro-batches instead of ranks."""
     return experiment.replace(
         name="one-process reference",
-        framework=_REFERENCE,
+        framework=REFERENCE,
         parallel="auto",
         python="",
         nproc=1,
@@ -68,7 +68,7 @@ def reference_of(experiment: Experiment) -> Experiment:
 
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    if own.framework != _REFERENCE or own.mesh.ranks != 1 or own.recompute != "none" or own.compile:
+    if own.framework != REFERENCE or own.mesh.ranks != 1 or own.recompute != "none" or own.compile:
         return False
     return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
         own.global_samples == other.global_samples
