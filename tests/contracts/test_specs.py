@@ -30,9 +30,12 @@ from trainrig.benchmarks.spec import (
 )
 from trainrig.cli import bench as bench_verb
 from trainrig.cli import compare as compare_verb
+from trainrig.cli import plan as plan_verb
+from trainrig.cli import predict as predict_verb
 from trainrig.cli import train as train_verb
 from trainrig.errors import UsageError
 from trainrig.record import Case, Kind, Record
+from trainrig.runner.layout_search import predict_only
 from trainrig.runner.plan import qualify_plan
 from trainrig.runner.view import judged_view
 from trainrig.store import read_run
@@ -439,6 +442,17 @@ def test_help_and_a_dry_run_know_it() -> None:
     done = run(train_verb.command, [*TRAIN, "--dry-run", "--json"], standalone_mode=False)
     assert done.exception is None, done.exception
     assert '"framework": "dummy"' in done.stdout
+
+
+@pytest.mark.usefixtures("dummy")
+def test_it_is_predicted_and_planned_with_as_one_that_trains() -> None:
+    words = ["--model", "gpt2", "--on", "RTX 4090", "--framework", "dummy", "--gpus", "4"]
+    for verb, more in ((predict_verb, []), (plan_verb, ["--global-batch", "8"])):
+        done = CliRunner().invoke(verb.command, [*words, *more], standalone_mode=False)
+        assert done.exception is None, done.exception
+        assert "dummy, " in done.stdout
+    assert predict_only(Layout(gpus=4, zero=3, framework="dummy")) is None
+    assert predict_only(Layout(gpus=4, zero=3, framework="megatron")) is not None
 
 
 @pytest.mark.usefixtures("dummy")
