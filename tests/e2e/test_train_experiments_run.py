@@ -83,10 +83,11 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert fine["peak_memory_bytes"] > 0
     run = read_run(outcomes.run)
     told = [r for r in run.records if r.kind is Kind.PREDICTED and r.case["experiment"] == "fine"]
-    assert [r.metric for r in told] == ["time", "peak_memory"] and told[0].value
-    assert run.records.index(told[0]) == 0, "written before anything was measured"
-    assert [row["name"] for row in found["foretold"]] == ["fine", "wild"], "no training, no telling"
-    assert found["foretold"][0]["step_time_s"] == told[0].value
+    assert [r.metric for r in told] == ["time", "flop_rate", "peak_memory"] and told[0].value
+    first = next(n for n, r in enumerate(run.records) if r.kind is Kind.MEASURED)
+    assert run.records.index(told[0]) < first, "written before anything was measured"
+    assert [row["name"] for row in found["predicted"]] == ["fine", "wild"], "no training, no prediction"
+    assert found["predicted"][0]["step_time_s"] == told[0].value
     measured = [r for r in run.records if r.kind is Kind.MEASURED]
     points = {r.metric: r for r in measured if r.case["experiment"] == "fine"}
     assert points["time"].key == told[0].key
@@ -94,9 +95,9 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert points["time"].device_count == 2 and points["sample_rate"].status is Status.OK
     statuses = {r.case["experiment"]: r.status for r in measured if r.metric == "time"}
     assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
-    assert [row["step"] for row in run.series["01-fine"]] == list(range(6))
-    assert {row["tokens"] for row in run.series["01-fine"]} == {8 * 16}
-    assert all(row["overlapped"] > 0.0 for row in run.series["01-fine"])
+    assert [row["step"] for row in run.series["steps-fine"]] == list(range(6))
+    assert {row["tokens"] for row in run.series["steps-fine"]} == {8 * 16}
+    assert all(row["overlapped"] > 0.0 for row in run.series["steps-fine"])
     stored = [from_dict(content) for content in run.config["experiments"]]
     assert [e.name for e in stored] == ["fine", "wild", "wide"]
     assert stored[0] == asked[0].replace(data=str(Path(data).resolve()))
@@ -146,7 +147,7 @@ def test_a_full_disk_is_one_line_and_what_was_trained_stays(data: str, tmp_path:
     assert len(said) == 1 and "cannot write" in said[0] and "File too large" in said[0]
     (folder,) = tmp_path.iterdir()
     run = read_run(folder)
-    assert len(run.series["01-native"]) == 5
+    assert len(run.series["steps-native"]) == 5
     assert any(r.metric == "time" and r.status is Status.OK for r in run.records)
     assert ranks_of(folder) == []
 

@@ -180,7 +180,7 @@ def other_tokens(folder: Path) -> None:
     ("damage", "keys", "words"),
     [
         (truncated, {}, "train.bin"),
-        (other_tokens, {}, "train.bin is not the one"),
+        (other_tokens, {}, "train.bin does not match its manifest"),
         (None, {"model": MODEL.replace("vocab=512", "vocab=300")}, "beyond a vocabulary of 300"),
         (None, {"model": "gpt2", "seq_len": 1024, "batch_size": 1}, None),
         (None, {"model": "llama:num_layers=1,hidden=8,vocab=512", "seq_len": 99999}, "too few"),

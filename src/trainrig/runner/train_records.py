@@ -56,6 +56,7 @@ def step_row(event: Mapping[str, Any], number: int) -> dict[str, Any]:
         "tokens_per_s": tokens / seconds if seconds and tokens else None,
         "lr": event.get("lr"),
         "parts": {name: event[name] for name in _PARTS if name in event},
+        "overlapped": event.get("overlapped"),
         "at": event.get("at"),
     }
 

@@ -236,7 +236,7 @@ def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float |
     stretches: list[list[Event]] = [[]]
     ended = [0.0]
     for event in events:
-        at = float(event.get("at", 0.0))
+        at = float(event.get("at") or 0.0)  # what is no number was read as None
         if event["event"] == "row":
             stretches[-1].append(event)
             ended[-1] = at
