@@ -124,7 +124,7 @@ def _timed(
         events.emit("layout", **facts)
 
         def over(step: int) -> bool:
-            if wire is not None:
+            if wire is not None and step - 1 not in overlapped:  # asked again between stretches
                 overlapped[step - 1] = wire.take_overlapped()
             events.set_position(step=step)
             enough = step - first > WARM_UP
@@ -150,7 +150,7 @@ def _timed(
 
 def _is_due(over: Callable[[int], bool], due: int, step: int) -> bool:
     """Whether the next checkpoint, or the end, is reached."""
-    return step >= due or over(step)
+    return over(step) or step >= due
 
 
 def _probe(
