@@ -131,7 +131,8 @@ def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samp
             continue
         spent = now - sampling
         out_of_time = now + (now - before) > deadline
-        stop = _why_stop(times, out_of_time, spent >= _least_time(settings), settings.target)
+        least = min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
+        stop = _why_stop(times, out_of_time, spent >= least, settings.target)
         if stop is not None:
             return _result(times, count, stop)
         before = now
@@ -154,10 +155,6 @@ def _warm_up_time(settings: Settings) -> float:
     if settings.warmup_time is None:
         return settings.max_time * _WARM_UP_SHARE
     return min(settings.warmup_time, settings.max_time)
-
-
-def _least_time(settings: Settings) -> float:
-    return min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
 
 
 def _sample_time(clock: Clock, settings: Settings) -> float:

@@ -39,7 +39,7 @@ from trainrig.runner.progress import Progress, Watcher, describe, interrupted_on
 from trainrig.runner.targets import HOST, Target, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import TextShelf, measure_block, with_training
-from trainrig.runner.view import published_baselines, view_of
+from trainrig.runner.view import view_of
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 
 
@@ -237,12 +237,12 @@ class _Session:
 
         A resumed run keeps the ones it has; what it plans beyond them is added.
         """
+        from trainrig.catalog.published import published_records
+
         self._hostname = value_or(scene.snapshot.host.hostname, "")
         parent, environment = self._run.path.parent, scene.environment
         self._history = history_of(parent, self._run.name, self._hostname, environment)
-        wanted = expectations(
-            tasks, scene.claims, self._history, published_baselines(), environment
-        )
+        wanted = expectations(tasks, scene.claims, self._history, published_records(), environment)
         known = [record for record in earlier if record.kind is Kind.PREDICTED]
         return (*known, *self._append_missing(wanted, earlier))
 

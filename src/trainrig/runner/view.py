@@ -12,15 +12,10 @@ from trainrig.record import Record
 from trainrig.store import RunData
 
 
-def published_baselines() -> tuple[Record, ...]:
-    """What others published, of the families that are measured here."""
-    from trainrig.catalog.published import published_records
-
-    return published_records()
-
-
 def view_of(run: RunData) -> RunView:
     """The report's view of a run, with the published figures beside it."""
+    from trainrig.catalog.published import published_records
+
     return RunView(
         name=run.name,
         config=run.config,
@@ -29,7 +24,7 @@ def view_of(run: RunData) -> RunView:
         series=run.series,
         verdict=run.verdict,
         problems=run.problems,
-        baselines=published_baselines(),
+        baselines=published_records(),
     )
 
 

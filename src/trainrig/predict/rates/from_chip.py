@@ -131,7 +131,7 @@ def rates_of_chip(
     kind = class_constants(name)
     sustained, words = _sustained(chip, kind)
     bandwidth = _bandwidth(chip, kind)
-    links = _links(chip, link, fabric, p2p)
+    links = Links(inside=_inside(chip, link, p2p), between=_between(chip, fabric))
     return Rates(
         device=chip.name,
         matmuls=_matmuls(chip, kind, sustained, bandwidth),
@@ -139,7 +139,7 @@ def rates_of_chip(
         attentions=_attentions(kind),
         links=links,
         launch=_launch(chip),
-        host_link=_host_link(chip),
+        host_link=_pcie(chip, chip.pcie_lanes) * 0.8,
         disk=3e9,
         memory_bytes=chip.memory or 16e9,
         power=chip.tdp or 400.0,
@@ -229,14 +229,6 @@ def _launch(chip: Chip) -> float:
     years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
     known = [year for year in sorted(years) if int(year) <= (chip.year or 2022)]
     return float(years[known[-1] if known else min(years)])
-
-
-def _host_link(chip: Chip) -> float:
-    return _pcie(chip, chip.pcie_lanes) * 0.8
-
-
-def _links(chip: Chip, link: str | None, fabric: float | None, p2p: bool | None) -> Links:
-    return Links(inside=_inside(chip, link, p2p), between=_between(chip, fabric))
 
 
 def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
