@@ -30,7 +30,7 @@ def _of(*words: str) -> Completer:
 
 
 def _frameworks() -> list[str]:
-    """Those that train here."""
+    """Names of the frameworks that train here."""
     from trainrig.train.engines import ENGINES
 
     return list(ENGINES)

@@ -323,8 +323,8 @@ class TrainRun:
 
     def _is_level(self, experiment: Experiment) -> bool:
         """Whether it is measured for itself: one process of ours, alone in its run."""
-        ours = experiment.framework == REFERENCE
-        return self.alone and experiment.mesh.ranks == 1 and ours
+        is_native = experiment.framework == REFERENCE
+        return self.alone and experiment.mesh.ranks == 1 and is_native
 
     def _prepare(self, outcome: Trained) -> None:
         """The batch size that is trained first, and the ceiling of a level."""

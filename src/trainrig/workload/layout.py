@@ -53,7 +53,7 @@ RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe")
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
 FRAMEWORKS = ["native", "huggingface", "deepspeed", "megatron", "torchtitan"]
-"""Those that a layout may name; `train.engines.register` adds one that trains."""
+"""Frameworks that a layout may name; `train.engines.register` adds one that trains."""
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
