@@ -260,14 +260,20 @@ _WHOLE_LAYERS = frozenset(
 _WITHOUT_ATTENTION = frozenset(["dense h->4h", "dense+GELU", "FFN"])
 
 
+_LAYER_SIZES = (  # as the collected table heads its columns
+    ("batch", "batch_size"),
+    ("seq", "seq_len"),
+    *((axis, axis) for axis in ("hidden", "heads", "ffn")),
+)
+
+
 def _layer(row: Row) -> Iterator[_Figure]:
     for column, (passed, metric, unit, scale) in _LAYER_FIGURES.items():
         value = number(row[column])
         if value is None:
             continue
         case: Case = {"layer": row["layer"], "dtype": row["dtype"], "pass": passed}
-        sizes = ("batch_size", "seq_len", "hidden", "heads", "ffn")
-        case |= {axis: int(row[axis]) for axis in sizes if row[axis]}
+        case |= {axis: int(row[printed]) for printed, axis in _LAYER_SIZES if row[printed]}
         yield _Figure(
             benchmark="layer",
             case=_with_code(case),
