@@ -23,12 +23,10 @@ MODELS = {"Attention", "Block", "FeedForward", "Model"}
 SUBJECTS = {
     "energy.py": {"machine", "runner"},
     "matmul.py": {"benchmarks", "measure", "predict"},
-    "matmul_search.py": {"measure", "runner"},
     "training.py": {"benchmarks", "catalog"},
 }
 """One subject in several rooms: meters and who reads them beside a training; a matmul as it is
-described, measured and rated; a search and who drives it through a worker; a training step as a
-benchmark and as others published it."""
+described, measured and rated; a training step as a benchmark and as others published it."""
 
 # Names that stand twice until the rooms that hold them are rebuilt; none is ever added.
 STILL_FILES = {"training.py"}

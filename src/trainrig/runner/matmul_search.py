@@ -1,38 +1,49 @@
-"""Which shape a device multiplies fastest: drives the search through a worker, stores every probe.
+"""Which shape a device multiplies fastest: a look at each of a written list, then the best again.
 
-The search runs in one worker per device; each of its measurements leaves an
-attempt record whose conditions say ``search: true``, so that it is not taken for
-a point.  The winner becomes an ordinary case, expected, measured in two
-fresh workers and judged like any other; the conditions of its point say of how
-many shapes it is the peak.
+One worker per device looks at the shapes, the cheapest first, as far as the time goes.  A look is
+short, so the best of many is partly lucky: the finalists are measured again, in turn, and ranked by
+these later looks alone.  Each look leaves an attempt record whose conditions say ``search: true``,
+so that it is not taken for a point.  The winner becomes an ordinary case, expected, measured in two
+fresh workers and judged like any other; the conditions of its point say of how many shapes it is
+the fastest.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
 
-from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case, shape
+from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case
 from trainrig.benchmarks.spec import check_options
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
-from trainrig.measure.matmul_search import FastestShape, Grid, Seen, Shape, find_peak, flops
-from trainrig.process.worker import Reply, Request, Worker
-from trainrig.record import Scalar, Status, case_label
+from trainrig.process.worker import Request, Worker
+from trainrig.record import Case, Status, case_label
 from trainrig.runner.bench import BenchRequest
 from trainrig.runner.expectations import limit_of
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress
 from trainrig.runner.session import Scene
 from trainrig.runner.targets import Target
+from trainrig.stats import median
 from trainrig.units import format_quantity, format_share, format_time, parse_count
+
+Shape = tuple[int, int, int]
+"""(m, k, n)."""
 
 MIN_BUDGET = 15.0
 """Seconds: three workers must come up, and the search needs some time of its own."""
 
-CPU_SIZES = (256, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
-GPU_SIZES = tuple(range(512, 16384 + 1, 512))
+_USUAL_SIZES = {
+    False: ((512, 1024, 2048, 4096), (256, 512, 1024, 2048)),
+    True: ((4096, 7168, 8192, 14336), (4096, 8192, 16384)),
+}
+"""On a host and on a GPU: sizes of m and n, and of k.  Tiles fill a chip's processors in waves, the
+last one in part: powers of two and seven times a power of two leave little of it empty on chips of
+46 to 304 processors.  A larger k repays what a tile costs to begin and to end."""
 _USUAL_DTYPES = {False: ("fp32", "bf16"), True: ("bf16", "fp16")}
 
 # Of the time that is left: the searches; the rest is for the winners' two fresh workers.
@@ -43,13 +54,28 @@ _SETTLING = 6.0
 _LOOK_TIME = 0.04
 _LOOK_CALLS = 3.5
 _PATIENCE = 10.0
+# Of a search's time, for measuring the finalists again, each this often.
+_FINALS = 0.25
+_NUM_FINALISTS = 4
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastestShape:
+    """The fastest of the shapes that were looked at."""
+
+    shape: Shape
+    rate: float
+    """FLOP/s: median of its later looks."""
+    num_measured: int
+    """Shapes that there was time for."""
+    seconds: float
 
 
 def plan_search(
     scene: Scene, targets: Sequence[Target], request: BenchRequest
 ) -> tuple[Block, ...]:
     """Search on each target for each dtype, and plan the winners; a block a target."""
-    sizes = _sizes(request)
     blocks = []
     for number, target in enumerate(targets):
         dtypes = request.dtypes or _USUAL_DTYPES[target.is_gpu]
@@ -58,7 +84,7 @@ def plan_search(
         block = Block(
             targets=(target,),
             name=f"the fastest shapes on {target.label}, in two fresh workers",
-            tasks=_search_target(scene, target, dtypes, sizes, end),
+            tasks=_search_target(scene, target, request, dtypes, end),
             share=1.0 / len(targets),
         )
         blocks.append(block)
@@ -72,99 +98,131 @@ def check_search(request: BenchRequest, budget: float) -> None:
             f"a search for the peak does not fit {budget:g} s", f"give it --budget {MIN_BUDGET:g}s"
         )
     check_options("matmul", "--dtype", request.dtypes, DTYPES)
-    _sizes(request)
+    _axes(request.sizes, is_gpu=True)
 
 
-def _sizes(request: BenchRequest) -> tuple[int, ...]:
-    """Sizes of each of the three axes; none for the usual grid."""
-    return tuple(parse_count(size, MAX_SIZE) for size in request.sizes)
+def _axes(sizes: Sequence[str], *, is_gpu: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of m and n, and of k: those that were asked for, or the usual ones."""
+    asked = tuple(sorted({parse_count(size, MAX_SIZE) for size in sizes}))
+    return (asked, asked) if asked else _USUAL_SIZES[is_gpu]
 
 
-def usual_grid(target: Target, dtype: str, sizes: Sequence[int] = ()) -> Grid:
-    """The grid that is searched on a device: what fits half of its memory."""
-    axis = tuple(sorted(set(sizes))) or (GPU_SIZES if target.is_gpu else CPU_SIZES)
-    return Grid(m=axis, k=axis, n=axis, fits=lambda s: _task(target, dtype, s).fits_memory)
+def usual_shapes(target: Target, dtype: str, sizes: Sequence[str] = ()) -> list[Shape]:
+    """What is looked at on a device: those shapes that fit half of its memory."""
+    wide, deep = _axes(sizes, is_gpu=target.is_gpu)
+    return [mkn for mkn in product(wide, deep, wide) if _task(target, dtype, mkn).fits_memory]
 
 
 def _search_target(
-    scene: Scene, target: Target, dtypes: Sequence[str], sizes: Sequence[int], end: float
+    scene: Scene, target: Target, request: BenchRequest, dtypes: Sequence[str], end: float
 ) -> tuple[Task, ...]:
     """The winners' tasks of one device, one a dtype."""
     scene.watch(Progress(text=f"search for the fastest shapes on {target.label}", level="stage"))
+    wide, deep = _axes(request.sizes, is_gpu=target.is_gpu)
     tasks = []
     with ExitStack() as stack:
         log = scene.run.log_path(f"search-{target.torch_device.replace(':', '-')}")
         worker = stack.enter_context(Worker(target.torch_device, log))
         for number, dtype in enumerate(dtypes):
-            grid = usual_grid(target, dtype, sizes)
+            shapes = usual_shapes(target, dtype, request.sizes)
             seconds = (end - time.monotonic()) / (len(dtypes) - number)
-            found = _search(scene, Prober(scene, target, dtype, worker), grid, seconds)
-            tasks.append(_winner(scene, target, dtype, grid, found))
+            found = None
+            try:
+                worker.wait_ready()
+                look = Prober(scene, target, dtype, worker).look
+                found = find_fastest(shapes, look, seconds=seconds)
+            except UnavailableError as error:
+                scene.watch(Progress(text=error.message))
+            if found is None:  # the smallest shape, as an ordinary case, will say why
+                tasks.append(_task(target, dtype, (wide[0], deep[0], wide[0])))
+                continue
+            notes: Case = {
+                "peak_of": len(shapes),
+                "peak_measured": found.num_measured,
+                "peak_search_s": found.seconds,
+                "peak_axes": f"m and n: {_listed(wide)}; k: {_listed(deep)}",
+            }
+            task = _task(target, dtype, found.shape, notes)
+            scene.watch(Progress(text=_text_of(scene, task, found)))
+            tasks.append(task)
     return tuple(tasks)
 
 
-def _search(scene: Scene, prober: Prober, grid: Grid, seconds: float) -> FastestShape | None:
-    """The grid's fastest shape, or None where nothing runs or the worker does not come up."""
-    try:
-        start = time.monotonic()
-        if not prober.warm_up(_smallest(grid)):
+def _listed(sizes: Sequence[int]) -> str:
+    return " ".join(map(str, sizes))
+
+
+def find_fastest(
+    shapes: Iterable[Shape],
+    look: Callable[[Shape], float | None],
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> FastestShape | None:
+    """The fastest of ``shapes`` by ``look``, which gives FLOP/s, or None for what does not run.
+
+    None where the cheapest shape does not run.
+    """
+    start = clock()
+    rates: dict[Shape, float] = {}
+    num_measured, per_flop = 0, 0.0
+    for mkn in sorted(shapes, key=flops):
+        before = clock()
+        if before - start + per_flop * flops(mkn) > (1.0 - _FINALS) * seconds and rates:
+            break
+        rate = look(mkn)
+        num_measured += 1
+        per_flop = (clock() - before) / flops(mkn)
+        if rate is not None:
+            rates[mkn] = rate
+        elif not rates:
             return None
-        return find_peak(grid, prober.look, seconds=seconds - (time.monotonic() - start))
-    except UnavailableError as error:
-        scene.watch(Progress(text=error.message))
+    finalists = sorted(rates, key=rates.__getitem__, reverse=True)[:_NUM_FINALISTS]
+    again: dict[Shape, list[float]] = {}
+    for _ in range(_ROUNDS):
+        for mkn in finalists:
+            if (rate := look(mkn)) is not None:
+                again.setdefault(mkn, []).append(rate)
+        if clock() - start > seconds:
+            break
+    if not again:
         return None
+    best = max(again, key=lambda mkn: median(again[mkn]))
+    return FastestShape(
+        shape=best,
+        rate=median(again[best]),
+        num_measured=num_measured,
+        seconds=clock() - start,
+    )
 
 
-def _winner(
-    scene: Scene, target: Target, dtype: str, grid: Grid, found: FastestShape | None
-) -> Task:
-    if found is None:  # its reason is shown by running the smallest shape as an ordinary case
-        return _task(target, dtype, _smallest(grid))
-    task = _task(target, dtype, found.shape, found, grid)
-    scene.watch(Progress(text=_text_of(scene, task, found)))
-    return task
+def flops(mkn: Shape) -> int:
+    """2·m·k·n."""
+    m, k, n = mkn
+    return 2 * m * k * n
 
 
 def _text_of(scene: Scene, task: Task, found: FastestShape) -> str:
-    """``bf16 matmul: fastest of 1728 shapes is 256×1536×512 at 430 GFLOPS, 98 % of the claim``."""
+    """``bf16 matmul: fastest of 48 shapes is 4096×2048×4096 at 430 GFLOPS, 98 % of the claim``."""
     unit = BENCHMARK.metrics(task.case)[0].unit
     limit = limit_of(task, scene.claims)
     share = f", {format_share(found.rate / limit.value)} of the claim" if limit else ""
     return (
-        f"{task.case['dtype']} matmul: fastest of {found.num_shapes} shapes is "
+        f"{task.case['dtype']} matmul: fastest of {task.notes['peak_of']} shapes is "
         f"{'×'.join(map(str, found.shape))} at {format_quantity(found.rate, unit)}{share} "
-        f"({found.num_measured} shapes measured in {format_time(found.seconds)}; all of them "
-        f"would take {format_time(found.sweep_seconds)})"
+        f"({found.num_measured} shapes measured in {format_time(found.seconds)})"
     )
 
 
-def _task(
-    target: Target,
-    dtype: str,
-    mkn: Shape,
-    found: FastestShape | None = None,
-    grid: Grid | None = None,
-) -> Task:
-    notes: dict[str, Scalar] = {}
-    if found is not None and grid is not None:
-        notes = {
-            "peak_of": found.num_shapes,
-            "peak_measured": found.num_measured,
-            "peak_search_s": found.seconds,
-            "peak_axes": " ".join(map(str, grid.m)),
-        }
+def _task(target: Target, dtype: str, mkn: Shape, notes: Case | None = None) -> Task:
     return Task(
         target=target,
         benchmark=BENCHMARK.name,
         case=matmul_case(dtype, *mkn),
         step=f"{dtype} matmul peak",
         required=True,
-        notes=notes,
+        notes=notes or {},
     )
-
-
-def _smallest(grid: Grid) -> Shape:
-    return (min(grid.m), min(grid.k), min(grid.n))
 
 
 class Prober:
@@ -178,45 +236,21 @@ class Prober:
         self._call_rate = 0.0
         self._looks: dict[Shape, int] = {}
 
-    def warm_up(self, mkn: Shape) -> bool:
-        """Load what the first call of a kind loads; whether it runs at all."""
-        self._worker.wait_ready()
-        return self.look(mkn).rate is not None
-
-    def look(self, mkn: Shape) -> Seen:
-        """One measurement: the first quartile of its samples, since noise only ever slows."""
-        start = time.monotonic()
+    def look(self, mkn: Shape) -> float | None:
+        """FLOP/s at the first quartile of its samples, since noise only ever slows."""
         case = matmul_case(self._dtype, *mkn)
         self._scene.watch(Progress(text=f"looking at {case_label(case)}", level="running"))
+        call_time = flops(mkn) / self._call_rate if self._call_rate else 0.0
+        left = max(self._scene.deadline - time.monotonic(), 1.0)
         request = Request(
             benchmark=BENCHMARK.name,
             module=BENCHMARK.module,
             case=case,
-            settings=self._settings(mkn),
-            timeout=self._timeout(mkn),
+            settings={"max_time": max(_LOOK_TIME, _LOOK_CALLS * call_time)},
+            # Generous, since a shape may be far slower than the best one.
+            timeout=min(_PATIENCE + 100.0 * call_time, left),
         )
         reply = self._worker.run(request)
-        self._keep(request, reply)
-        if reply.status is not Status.OK:
-            return Seen(rate=None, seconds=time.monotonic() - start)
-        ordered = sorted(reply.samples)
-        rate = flops(mkn) / ordered[len(ordered) // 4]
-        self._call_rate = max(self._call_rate, rate)
-        return Seen(rate=rate, seconds=time.monotonic() - start)
-
-    def _settings(self, mkn: Shape) -> dict[str, float | None]:
-        return {"max_time": max(_LOOK_TIME, _LOOK_CALLS * self._call_time(mkn))}
-
-    def _timeout(self, mkn: Shape) -> float:
-        """Hard limit: generous, since a shape may be far slower than the best one."""
-        left = max(self._scene.deadline - time.monotonic(), 1.0)
-        return min(_PATIENCE + 100.0 * self._call_time(mkn), left)
-
-    def _call_time(self, mkn: Shape) -> float:
-        return flops(mkn) / self._call_rate if self._call_rate else 0.0
-
-    def _keep(self, request: Request, reply: Reply) -> None:
-        mkn = shape(request.case)
         self._looks[mkn] = number = self._looks.get(mkn, 0) + 1
         subject = Subject(
             device=self._target.name,
@@ -232,3 +266,8 @@ class Prober:
             # That is a fault of the device, not of the shape: it is judged.
             for point in point_records([stored]):
                 self._scene.run.append(point)
+        if reply.status is not Status.OK:
+            return None
+        rate = flops(mkn) / sorted(reply.samples)[len(reply.samples) // 4]
+        self._call_rate = max(self._call_rate, rate)
+        return rate

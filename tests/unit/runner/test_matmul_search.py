@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,18 @@ from runner_fakes import HOST, FakeWorker, gpu, quiet
 from trainrig.benchmarks.matmul import shape
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import inspect
-from trainrig.measure.matmul_search import FastestShape, Grid, Seen, Shape, find_peak, flops
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner import matmul_search
 from trainrig.runner.bench import BenchRequest, bench
+from trainrig.runner.matmul_search import FastestShape, Shape, find_fastest, flops
 from trainrig.runner.progress import null_progress
 from trainrig.runner.session import Scene
 from trainrig.store import RunWriter, create_run, read_run
 
-AXIS = tuple(range(1024, 16384 + 1, 1024))
-GRID = Grid(m=AXIS, k=AXIS, n=AXIS)
+WIDE, DEEP = matmul_search._USUAL_SIZES[True]
+SHAPES = tuple(product(WIDE, DEEP, WIDE))
+GRID = tuple(product(range(512, 16384 + 1, 512), repeat=3))
 Rate = Callable[[Shape], float]
 
 
@@ -61,109 +63,102 @@ class Machine:
         self.noise = noise
         self.random = random.Random(1)
         self.seen: list[Shape] = []
+        self.now = 0.0
 
     def cost(self, mkn: Shape) -> float:
         return 0.03 + 8 * flops(mkn) / self.rate(mkn)
 
-    def look(self, mkn: Shape) -> Seen:
+    def look(self, mkn: Shape) -> float:
         self.seen.append(mkn)
-        slow = abs(self.random.gauss(0.0, self.noise))
-        return Seen(rate=self.rate(mkn) * math.exp(-slow), seconds=self.cost(mkn))
+        self.now += self.cost(mkn)
+        return self.rate(mkn) * math.exp(-abs(self.random.gauss(0.0, self.noise)))
 
-
-def search(machine: Machine, grid: Grid = GRID, seconds: float = 1e9) -> FastestShape:
-    found = find_peak(grid, machine.look, seconds=seconds)
-    assert found is not None
-    return found
+    def search(self, shapes: tuple[Shape, ...] = SHAPES, seconds: float = 1e9) -> FastestShape:
+        found = find_fastest(shapes, self.look, seconds=seconds, clock=lambda: self.now)
+        assert found is not None
+        assert found.seconds == self.now
+        return found
 
 
 @pytest.mark.parametrize(
     "rate",
     [
-        hump((2048, 8192, 4096)),
-        hump((16384, 16384, 16384)),
-        hump((1024, 16384, 1024)),
         waves(),
+        waves(132, (128, 128)),
+        waves(114),
         waves(108, (128, 128)),
         waves(128),
+        waves(84, (128, 128)),
+        waves(72),
+        waves(148, (256, 256)),
+        waves(228, (256, 256)),
+        waves(304, (256, 256)),
+        waves(170, (128, 128)),
+        waves(46, (128, 128)),
     ],
 )
+def test_the_written_list_comes_near_the_best_of_a_fine_grid(rate: Rate) -> None:
+    assert 40 <= len(SHAPES) <= 64
+    assert max(map(rate, SHAPES)) >= 0.97 * max(map(rate, GRID))
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_finds_the_summit_in_a_tenth_of_a_sweep(rate: Rate, noise: float) -> None:
-    machine = Machine(rate, noise)
-    found = search(machine)
-    best = max(map(rate, GRID.shapes()))
-    sweep = sum(map(machine.cost, GRID.shapes()))
-    assert rate(found.shape) >= 0.98 * best
-    assert sum(map(machine.cost, machine.seen)) <= 0.1 * sweep
-    assert found.num_shapes == 16**3
-    assert found.num_measured == len(set(machine.seen))
+def test_finds_the_fastest_of_the_list(noise: float) -> None:
+    machine = Machine(waves(), noise)
+    found = machine.search()
+    assert machine.rate(found.shape) >= (1.0 - noise) * max(map(machine.rate, SHAPES))
+    assert found.num_measured == len(set(machine.seen)) == len(SHAPES)
 
 
-def test_the_projected_sweep_is_what_a_sweep_costs() -> None:
+def test_keeps_to_its_seconds_the_cheapest_first() -> None:
     machine = Machine(waves())
-    found = search(machine)
-    assert found.seconds == pytest.approx(sum(map(machine.cost, machine.seen)))
-    sweep = sum(map(machine.cost, GRID.shapes()))
-    assert found.sweep_seconds == pytest.approx(sweep, rel=0.3)
-
-
-def test_keeps_to_its_seconds() -> None:
-    machine = Machine(waves())
-    found = search(machine, seconds=3.0)
-    # The finals measure at least two shapes three times, whatever is left.
-    assert found.seconds <= 3.0 + 7 * max(map(machine.cost, machine.seen))
+    found = machine.search(seconds=1.5)
+    # The finals measure four shapes once, whatever is left.
+    assert found.seconds <= 1.5 + 4 * max(map(machine.cost, machine.seen))
+    assert 5 < found.num_measured < len(SHAPES)
+    assert machine.seen[: found.num_measured] == sorted(SHAPES, key=flops)[: found.num_measured]
 
 
 def test_one_lucky_look_does_not_win() -> None:
     """The finals rank by their own measurements, not by the first sight of a shape."""
-    true, lucky = hump((2048, 2048, 2048)), (1024, 1024, 1024)
+    true, lucky = hump((8192, 8192, 8192)), (4096, 4096, 4096)
     looks: Counter[Shape] = Counter()
 
-    def look(mkn: Shape) -> Seen:
+    def look(mkn: Shape) -> float:
         looks[mkn] += 1
-        luck = 3.0 if mkn == lucky and looks[mkn] == 1 else 1.0
-        return Seen(rate=true(mkn) * luck, seconds=0.03)
+        return true(mkn) * (3.0 if mkn == lucky and looks[mkn] == 1 else 1.0)
 
-    found = find_peak(GRID, look, seconds=1e9)
+    found = find_fastest(SHAPES, look, seconds=1e9)
     assert found is not None
     assert looks[lucky] > 1  # it came to the finals
-    assert found.shape != lucky
-    assert true(found.shape) >= 0.98 * true((2048, 2048, 2048))
+    assert found.shape == (8192, 8192, 8192)
 
 
 def test_finalists_are_measured_in_turn() -> None:
     machine = Machine(waves())
-    search(machine)
-    last = machine.seen[-6:]
-    assert last == [last[0], last[1]] * 3
-    assert last[0] != last[1]
+    machine.search()
+    last = machine.seen[-12:]
+    assert last == last[:4] * 3
+    assert len(set(last)) == 4
 
 
-def test_shapes_that_do_not_run_or_fit_are_passed_over() -> None:
-    rate = hump((16384, 16384, 16384))
-    grid = Grid(m=AXIS, k=AXIS, n=AXIS, fits=lambda s: max(s) <= 8192)
-
-    def look(mkn: Shape) -> Seen:
-        assert max(mkn) <= 8192
-        return Seen(rate=None if mkn[1] > 4096 else rate(mkn), seconds=0.03)
-
-    found = find_peak(grid, look, seconds=1e9)
-    assert found is not None and found.shape[1] <= 4096
-    assert rate(found.shape) >= 0.9 * rate((8192, 4096, 8192))
-    assert found.num_shapes == 8**3
+def test_shapes_that_do_not_run_are_passed_over() -> None:
+    rate = hump((14336, 16384, 14336))
+    found = find_fastest(SHAPES, lambda s: None if s[1] > 4096 else rate(s), seconds=1e9)
+    assert found is not None and found.shape == (14336, 4096, 14336)
+    assert found.num_measured == len(SHAPES)
 
 
 def test_nothing_runs() -> None:
-    def look(_: Shape) -> Seen:
-        return Seen(rate=None, seconds=1.0)
+    seen: list[Shape] = []
+    assert find_fastest(SHAPES, seen.append, seconds=5.0) is None  # type: ignore[arg-type]
+    assert len(seen) == 1
+    assert find_fastest((), lambda _: 1.0, seconds=5.0) is None
 
-    assert find_peak(GRID, look, seconds=5.0) is None
 
-
-def test_a_grid_of_one() -> None:
-    found = search(Machine(waves()), Grid(m=(512,), k=(256,), n=(128,)))
-    assert found.shape == (512, 256, 128) and found.num_shapes == 1
+def test_a_list_of_one() -> None:
+    found = Machine(waves()).search(((512, 256, 128),))
+    assert found.shape == (512, 256, 128) and found.num_measured == 1
 
 
 def scene(run: RunWriter, seconds: float = 1000.0) -> Scene:
@@ -208,7 +203,10 @@ def test_every_look_leaves_a_marked_attempt(
     (block,), records = searched(tmp_path, monkeypatch, answer_by(hump((512, 1024, 256))))
     (task,) = block.tasks
     assert shape(task.case) == (512, 1024, 256)
-    assert task.notes["peak_of"] == 27 and task.notes["peak_axes"] == "256 512 1024"
+    assert (
+        task.notes["peak_of"] == 27
+        and task.notes["peak_axes"] == "m and n: 256 512 1024; k: 256 512 1024"
+    )
     assert records and all(r.kind is Kind.MEASURED and r.samples for r in records)
     assert all(r.conditions["search"] is True and not r.is_point for r in records)
     measured = {tuple(r.case.items()) for r in records}
@@ -258,11 +256,19 @@ def test_a_wrong_answer_in_the_search_becomes_a_failed_point(
     assert bad.status is Status.FAILED and (bad.reason or "").startswith("wrong answer")
 
 
-def test_a_gpu_has_its_own_grid_within_its_memory() -> None:
-    assert max(matmul_search.usual_grid(HOST, "fp32").m) == 8192
-    grid = matmul_search.usual_grid(gpu(0, memory_bytes=2 << 30), "fp16")
-    assert grid.m[:2] == (512, 1024)
-    assert (512, 512, 512) in grid.shapes() and not grid.fits((16384, 16384, 16384))
+def test_a_gpu_has_its_own_list_within_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        matmul_search, "Worker", lambda device, log: FakeWorker(device, log, answer_by(waves()), [])
+    )
+    request = BenchRequest(benchmark="matmul", dtypes=("fp16",), peak=True)
+    with create_run(tmp_path, "bench", {}) as run:
+        (block,) = matmul_search.plan_search(scene(run), (gpu(0, memory_bytes=2 << 30),), request)
+    (task,) = block.tasks
+    assert str(task.notes["peak_axes"]).startswith("m and n: 4096 7168")
+    looked_at = [shape(record.case) for record in read_run(run.path).records]
+    assert (4096, 4096, 4096) in looked_at and (14336, 16384, 14336) not in looked_at
 
 
 @pytest.mark.parametrize(
