@@ -103,8 +103,8 @@ def check_search(request: BenchRequest, budget: float) -> None:
 
 def _axes(sizes: Sequence[str], *, is_gpu: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes of m and n, and of k: those that were asked for, or the usual ones."""
-    asked = tuple(sorted({parse_count(size, MAX_SIZE) for size in sizes}))
-    return (asked, asked) if asked else _USUAL_SIZES[is_gpu]
+    chosen = tuple(sorted({parse_count(size, MAX_SIZE) for size in sizes}))
+    return (chosen, chosen) if chosen else _USUAL_SIZES[is_gpu]
 
 
 def usual_shapes(target: Target, dtype: str, sizes: Sequence[str] = ()) -> list[Shape]:
