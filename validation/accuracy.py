@@ -32,13 +32,12 @@ from trainrig.predict.table_errors import (
     ErrorLine,
     RowError,
     is_unseen,
-    label_of,
     line,
     lines,
     mean_of_medians,
-    outcomes,
     plain_table,
     positive,
+    row_errors,
     weak,
 )
 from trainrig.predict.table_words import Row
@@ -88,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     kept, profiles = profiled(training.read())
     if options.fit:
         write(fit(kept, profiles))
-    found, refused = outcomes(training.read())
+    found, refused = row_errors(training.read())
     text = page(found, refused, left_out(kept, profiles), later())
     print(text)
     if options.write:
@@ -137,7 +136,7 @@ def page(
         " these rows were in sight, so figures of sources that nobody has looked at will be worse.",
         fenced(theirs),
         "## Time by chip",
-        fenced(lines(found, lambda o: o.chip)),
+        fenced(lines(found, lambda o: o.case.chip.name)),
         "## Memory, by kind of figure and source",
         memory_table(),
         MEMORY_WORDS,
@@ -169,9 +168,9 @@ def memory_table() -> str:
     """Errors by kind, then by kind and source; unseen rows apart."""
     read = list(training.read())
     known, later = (memory_outcomes(read, later=late) for late in (False, True))
-    table = lines(known, lambda o: o.group)
-    table += lines(known, lambda o: f"{o.group}, {o.label.partition(':')[0]}")
-    table += lines(later, lambda o: f"{o.group}, {o.label.partition(':')[0]}, later")
+    table = lines(known, lambda o: o.case.memory_kind)
+    table += lines(known, lambda o: f"{o.case.memory_kind}, {o.group}")
+    table += lines(later, lambda o: f"{o.case.memory_kind}, {o.group}, later")
     return fenced(table)
 
 
@@ -214,11 +213,23 @@ def worst(found: list[RowError], num: int = 15) -> str:
     """The rows that are furthest off."""
     ordered = sorted(found, key=lambda one: -abs(one.error))[:num]
     rows = [
-        f"| {one.row} | {one.group} | {one.label} | {one.measured:.4g} | {one.predicted:.4g} |"
+        f"| {one.number} | {one.group} | {label_of(one)} | {one.measured:.4g} |"
+        f" {one.predicted:.4g} |"
         for one in ordered
     ]
     return "\n".join(
         ["| row | group | what | measured s | predicted s |", "|---|---|---|---|---|", *rows]
+    )
+
+
+def label_of(one: RowError) -> str:
+    """``MPT-7b on 8 A100 SXM4 80GB, tp 1 pp 1 zero 3, 2 × 16 of 2048, flash``."""
+    case, x = one.case, one.case.layout
+    how = f"tp {x.tp} pp {x.pp} zero {x.zero}, {x.batch_size} × {x.grad_accum}"
+    name = (one.row.get("model") or case.shape.name)[:32]
+    return (
+        f"{name} on {x.gpus} {case.chip.name}, {how} of {x.seq_len}, "
+        f"{x.precision}, {x.kernels}, recompute {x.recompute}"
     )
 
 
@@ -236,11 +247,11 @@ def constants() -> str:
 
 def unseen(rows: Iterable[Row]) -> tuple[list[RowError], dict[str, int]]:
     """Step times of the rows that were added after the constants were settled, of these alone."""
-    return outcomes(filter(is_unseen, rows), weak)
+    return row_errors(filter(is_unseen, rows), weak)
 
 
 def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[RowError]:
-    """Bytes a GPU of all rows that state them; ``group`` is the kind of figure.
+    """Bytes a GPU of all rows that state them, with their kind.
 
     ``later``: of the unseen rows alone.
     """
@@ -255,17 +266,15 @@ def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[RowErro
             continue
         try:
             case = case_of(row)
-            low, predicted, high = memory_of(case, row)
+            low, predicted, high = memory_of(case)
             measured = positive(row, "memory_bytes_per_gpu")
         except TrainrigError:
             continue
-        label = label_of(row, case)
         found.append(
             RowError(
-                row=number,
-                group=kind,
-                chip=case.chip.name,
-                label=f"{row.get('group', '')}: {label}",
+                number=number,
+                row=row,
+                case=case,
                 measured=measured,
                 low=low,
                 predicted=predicted,

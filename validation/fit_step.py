@@ -21,7 +21,7 @@ from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, CLASSES, Constants
 from trainrig.predict.step.profile import Profile, profile, stack
 from trainrig.predict.table import Case, case_of
-from trainrig.predict.table_errors import RowError, label_of, left_out_by, measured_time
+from trainrig.predict.table_errors import RowError, left_out_by, measured_time
 from trainrig.predict.table_words import Row
 
 BOUNDS = {
@@ -74,10 +74,9 @@ def composed(
     total: Any = step.total
     return [
         RowError(
-            row=number,
-            group=row.get("group", ""),
-            chip=case.chip.name,
-            label=label_of(row, case),
+            number=number,
+            row=row,
+            case=case,
             measured=measured,
             low=float(total[at] / spread[at]),
             predicted=float(total[at]),
@@ -158,4 +157,4 @@ def left_out(kept: list[Any], found: Profile) -> list[RowError]:
     for group in groups:
         constants = fit(kept, found, without=group)
         outcomes += [one for one in composed(kept, found, constants) if one.group == group]
-    return sorted(outcomes, key=lambda one: one.row)
+    return sorted(outcomes, key=lambda one: one.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,23 @@ from trainrig.predict.table_errors import (
     line,
     lines,
     mean_of_medians,
-    outcomes,
+    row_errors,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+CASE = case_of(
+    {"chip": "RTX 4090", "layers": "12", "hidden": "768", "seq": "1024", "num_gpus": "1"}
+    | {"micro_batch": "1"}
+)
+
+
 def outcome(measured: float, predicted: float, group: str = "a", wide: float = 1.2) -> RowError:
     return RowError(
-        row=0,
-        group=group,
-        chip="c",
-        label="",
+        number=0,
+        row={"group": group},
+        case=CASE,
         measured=measured,
         low=predicted / wide,
         predicted=predicted,
@@ -63,7 +69,7 @@ def test_rank_correlation() -> None:
 
 
 def test_the_error_table_in_text() -> None:
-    words = error_table([outcome(10.0, 11.0)], {"grade C": 3})
+    words = error_table([outcome(10.0, 11.0)], Counter({"grade C": 3}))
     assert "mean of the groups' medians 10.0%" in words and "3 × grade C" in words
 
 
@@ -71,7 +77,7 @@ PROFILED = profiled(training.read())
 
 
 def test_published_steps_are_met() -> None:
-    found, refused = outcomes(list(training.read())[::4])
+    found, refused = row_errors(list(training.read())[::4])
     assert len(found) > 200
     assert any("Transformer-XL" in reason for reason in refused)
     everything = composed(*PROFILED, fitted())
@@ -88,7 +94,7 @@ def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
     later = [row for row in rows if is_unseen(row)]
     assert len(later) == 16 and {row["chip"] for row in later} == {"RTX 4090"}
     assert not [row for _, row, _, _ in PROFILED[0] if is_unseen(row)]
-    assert outcomes(later) == ([], {"added after the constants were settled": 16})
+    assert row_errors(later) == ([], {"added after the constants were settled": 16})
     assert not memory_outcomes(later)
     found, refused = unseen(rows)
     assert len(found) == 16 and not refused
@@ -98,7 +104,7 @@ def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
 
 def test_published_memory_is_met() -> None:
     rows = list(training.read())
-    kinds = {one.name: one for one in lines(memory_outcomes(rows), lambda o: o.group)}
+    kinds = {one.name: one for one in lines(memory_outcomes(rows), lambda o: o.case.memory_kind)}
     assert kinds["allocated"].median < 0.03 and kinds["allocated"].p90 < 0.12
     assert 0.7 < kinds["reserved"].coverage < 0.95 and 0.7 < kinds["device"].coverage < 0.95
     later = line("later", memory_outcomes(rows, later=True))
@@ -115,10 +121,10 @@ def test_attention_is_torchs_since_its_version_2_1() -> None:
 
 
 def test_both_ways_to_the_same_prediction_agree() -> None:
-    alone, _ = outcomes(list(training.read())[:5])
+    alone, _ = row_errors(list(training.read())[:5])
     together = composed(*PROFILED, fitted())[:5]
     for a, b in zip(alone, together, strict=True):
-        assert (a.row, a.group, a.label) == (b.row, b.group, b.label)
+        assert (a.number, a.group, a.case) == (b.number, b.group, b.case)
         assert a.predicted == pytest.approx(b.predicted)
         assert (a.low, a.high) == pytest.approx((b.low, b.high))
 

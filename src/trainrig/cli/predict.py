@@ -99,12 +99,12 @@ def _cases(path: Path, as_json: bool) -> int:
             click.echo(json.dumps(row, ensure_ascii=False))
         return EXIT_OK
     from trainrig.cli.output import console
-    from trainrig.predict.table_errors import error_table, outcomes
+    from trainrig.predict.table_errors import error_table, row_errors
     from trainrig.report.prediction_report import cases_document
     from trainrig.report.render.terminal import print_document
 
     rows = list(read_rows(path))
-    found, refused = outcomes(rows)
+    found, refused = row_errors(rows)
     if found:
         click.echo(error_table(found, refused))
     else:

@@ -16,35 +16,30 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from trainrig.catalog import Chip, find_chip
+from trainrig.catalog import Chip, require_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.table_words import (
+    Cells,
     Row,
-    Unstated,
-    cell,
     chip_of,
     fabric_of,
     framework_of,
-    is_fsdp,
     kernels_of,
     link_of,
-    offload_of,
     precision_of,
-    recompute_of,
-    software_of,
     states_of,
-    whole,
 )
-from trainrig.workload.layout import Layout, check_layout
+from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout, check_layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.presets import custom
 
@@ -73,7 +68,9 @@ class Case:
     """Share of the tokens that logits are computed for."""
     mean_seq: int = 0
     """Tokens of a sequence on average, where the layout's are the most; 0: they are the mean."""
-    unstated: tuple[str, ...] = field(default=())
+    memory_kind: str = "allocated"
+    """Whose bytes: the framework's peak, what its allocator reserved, or the device's."""
+    unstated: tuple[str, ...] = ()
     """Cells that a default stands for."""
     spread: float = 0.0
     """What they add to the half width of the interval of the time (natural logarithm)."""
@@ -81,57 +78,76 @@ class Case:
 
 def case_of(row: Row) -> Case:
     """The case that a row means.  UsageError with the reason where it means none."""
-    missing = Unstated()
-    _refuse(row)
-    chip = chip_of(row, missing)
-    shape = shape_of(row)
-    for name in ("heads", "ffn", "vocab"):
-        if not cell(row, name):
-            missing.add(name)
-    sizes = sizes_of(row, missing)
-    framework, parallel = framework_of(row, sizes)
-    precision = precision_of(row, chip, missing)
-    rates = _rates(chip.name, link_of(row, missing), fabric_of(row, sizes, missing))
+    cells = Cells(row)
+    _refuse(cells)
+    chip = chip_of(cells)
+    shape = _shape_of(cells)
+    cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
+    sizes = _sizes_of(cells)
+    zero = sizes["zero"]
+    framework, parallel = framework_of(cells, sizes)
+    precision = precision_of(cells, chip)
+    rates = _rates(chip.name, link_of(cells), fabric_of(cells, sizes))
+    is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
-        seq_len=whole(row, "seq"),
+        seq_len=cells.whole("seq"),
         precision=precision,
-        recompute=recompute_of(row, sizes["zero"], missing),
-        kernels=kernels_of(row, chip, precision, missing),
+        # Not stated: full where weights are sharded, for want of memory.
+        recompute=cells.choice("recompute", RECOMPUTE, "full" if zero == 3 else "none"),
+        kernels=kernels_of(cells, chip, precision),
         framework=framework,
         parallel=parallel,
         optimizer="adamw-fused",
-        states=states_of(row, shape),
-        software=software_of(row),
-        offload=offload_of(row, framework, sizes["zero"], missing),
-        lora_rank=8 if row.get("kind", "") == "lora" else 0,
+        states=states_of(cells, shape.family),
+        software="torch1" if is_torch1 else "current",
+        # DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which
+        # takes less memory: there a blank cell is not known, and the interval begins with it.
+        offload=cells.choice(
+            "offload", OFFLOAD, "none", is_unsure=framework == "deepspeed" and zero >= 2
+        ),
+        lora_rank=8 if cells["kind"] == "lora" else 0,
     )
-    check_layout(*_evened(row, shape, layout))
-    if "micro_batch" in missing.names:
+    check_layout(_evened(cells, shape, layout), layout)
+    if "micro_batch" in cells.unstated:
         layout = _fitting(shape, layout, rates.memory_bytes)
-    mean_seq = whole(row, "mean_seq", 0)
+    mean_seq = cells.whole("mean_seq", 0)
     if mean_seq > layout.seq_len:
         raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
     if mean_seq:  # batches are filled from bins, or padded: what is printed is the longest
-        missing.add("seq")
+        cells.unstated.append("seq")
+    kind = cells["memory_kind"]
     return Case(
         shape=shape,
         layout=layout,
         rates=rates,
         chip=chip,
-        head=head_share(row, shape),
+        head=_head_share(cells, shape.family),
         mean_seq=mean_seq,
-        unstated=tuple(missing.names),
-        spread=missing.spread,
+        memory_kind=kind if kind in ("reserved", "device") else "allocated",
+        unstated=tuple(cells.unstated),
+        spread=cells.spread,
     )
 
 
-def _evened(row: Row, shape: ModelShape, layout: Layout) -> tuple[ModelShape, Layout]:
+def _refuse(cells: Cells) -> None:
+    for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
+        if cells.whole(name, 1) > 1:
+            raise UsageError(f"{what} ({name} = {cells[name]}) comes later")
+    model = cells.word("model")
+    for word in ("moe", "mixtral", "expert", "switch"):
+        if word in model.replace("-", " ").split() or f"{word}-" in model:
+            raise UsageError("mixture of experts comes later: dense models only so far")
+    if "transformer-xl" in model:
+        raise UsageError("Transformer-XL attends to what it remembers: not modelled")
+
+
+def _evened(cells: Cells, shape: ModelShape, layout: Layout) -> ModelShape:
     """What has to be legal: DeepSpeed deals layers to stages by weight, so they need not divide."""
     stages = int(layout.pp * layout.interleave)
-    if "deepspeed" not in cell(row, "framework").lower() or shape.num_decoder_layers:
-        return shape, layout
-    return dataclasses.replace(shape, num_layers=-(-shape.num_layers // stages) * stages), layout
+    if "deepspeed" not in cells.word("framework") or shape.num_decoder_layers:
+        return shape
+    return dataclasses.replace(shape, num_layers=-(-shape.num_layers // stages) * stages)
 
 
 def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
@@ -155,16 +171,14 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
 
 @lru_cache(maxsize=256)
 def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
-    found = find_chip(chip)
-    assert found is not None
-    return rates_of_chip(found, link=link, fabric=fabric)
+    return rates_of_chip(require_chip(chip), link=link, fabric=fabric)
 
 
-def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
+def _sizes_of(cells: Cells) -> dict[str, int]:
     """Devices and batch; what is blank follows from the other numbers."""
-    tp, pp = whole(row, "tp", 1), whole(row, "pp", 1)
-    dp = whole(row, "dp", 0)
-    gpus = whole(row, "num_gpus", dp * tp * pp)
+    tp, pp = cells.whole("tp", 1), cells.whole("pp", 1)
+    dp = cells.whole("dp", 0)
+    gpus = cells.whole("num_gpus", dp * tp * pp)
     if not gpus:
         raise UsageError("num_gpus: not stated, nor does it follow from dp")
     if gpus % (tp * pp):
@@ -172,41 +186,40 @@ def sizes_of(row: Row, missing: Unstated) -> dict[str, int]:
     if dp not in (0, gpus // (tp * pp)):
         raise UsageError(f"dp = {dp}: {gpus} GPUs by tp {tp} × pp {pp} are {gpus // (tp * pp)}")
     dp = gpus // (tp * pp)
-    micro, accum = batch_of(row, dp, missing)
-    if not cell(row, "zero_stage") and dp > 1:
-        missing.add("zero_stage")
-    zero = whole(row, "zero_stage", 3 if is_fsdp(row) and pp == 1 else 0)
+    micro, accum = _batch_of(cells, dp)
+    if not cells["zero_stage"] and dp > 1:
+        cells.unstated.append("zero_stage")
+    zero = cells.whole("zero_stage", 3 if cells.is_fsdp and pp == 1 else 0)
     if zero > 3:
         raise UsageError(f"zero_stage = {zero}: 0 to 3")
+    filled = max(n for n in range(1, 9) if gpus % n == 0)
     return {
         "gpus": gpus,
-        "gpus_per_node": whole(row, "gpus_per_node", max(n for n in range(1, 9) if gpus % n == 0)),
+        "gpus_per_node": cells.whole("gpus_per_node", filled),
         "tp": tp,
         "pp": pp,
-        "interleave": whole(row, "vpp", 1),
+        "interleave": cells.whole("vpp", 1),
         "batch_size": micro,
         "grad_accum": accum,
         "zero": zero,
-        "sequence_parallel": int(
-            tp > 1 and cell(row, "seq_parallel").lower() in ("true", "1", "1.0")
-        ),
+        "sequence_parallel": int(tp > 1 and cells.word("seq_parallel") in ("true", "1", "1.0")),
     }
 
 
-def batch_of(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
+def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
     """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
-    micro, accum = whole(row, "micro_batch", 0), whole(row, "grad_accum", 0)
-    batch = whole(row, "global_batch", 0)
+    micro, accum = cells.whole("micro_batch", 0), cells.whole("grad_accum", 0)
+    batch = cells.whole("global_batch", 0)
     if not batch and not micro:
         raise UsageError("neither global_batch nor micro_batch is stated")
     if not micro:
         if not accum:
-            missing.add("micro_batch")
+            cells.unstated.append("micro_batch")
         micro = max(1, batch // (dp * max(accum, 1)))
     if not accum:
         accum = max(1, round(batch / (dp * micro))) if batch else 1
         if not batch:
-            missing.add("grad_accum")
+            cells.unstated.append("grad_accum")
     if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
         raise UsageError(
             f"a global batch of {batch} is not micro-batches of {micro} × {accum} × {dp} ranks"
@@ -214,23 +227,17 @@ def batch_of(row: Row, dp: int, missing: Unstated) -> tuple[int, int]:
     return micro, accum
 
 
-_TANH = ("gpt-2", "gpt2", "neo")
-"""Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
-
-
-def shape_of(row: Row) -> ModelShape:
+def _shape_of(cells: Cells) -> ModelShape:
     """The shape of a row.  UsageError where numbers are missing or contradict."""
-    layers, hidden = whole(row, "layers"), whole(row, "hidden")
-    heads = whole(row, "heads", usual_heads(hidden, whole(row, "tp", 1)))
-    kv_heads = whole(row, "kv_heads", heads)
-    ffn = whole(row, "ffn", 0)
-    vocab = whole(row, "vocab", 0)
-    name = (row.get("model") or "").strip()
-    return _shape(name, layers, hidden, heads, kv_heads, ffn, vocab, whole(row, "seq"))
+    layers, hidden = cells.whole("layers"), cells.whole("hidden")
+    heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
+    kv_heads = cells.whole("kv_heads", heads)
+    ffn, vocab = cells.whole("ffn", 0), cells.whole("vocab", 0)
+    return _shape(cells["model"], layers, hidden, heads, kv_heads, ffn, vocab, cells.whole("seq"))
 
 
 @lru_cache(maxsize=1024)
-def usual_heads(hidden: int, tp: int) -> int:
+def _usual_heads(hidden: int, tp: int) -> int:
     """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
     fitting = [tp * n for n in range(1, hidden // tp + 1) if hidden % (tp * n) == 0]
     aligned = [n for n in fitting if hidden // n % 8 == 0] or fitting or [1]
@@ -243,7 +250,8 @@ def _shape(
 ) -> ModelShape:
     if hidden % heads:
         raise UsageError(f"{heads} heads do not divide a width of {hidden}")
-    family = family_of(name, hidden, heads, kv_heads, ffn)
+    is_gated = 2.2 < ffn / hidden < 3.9 or kv_heads != heads
+    family = _family_of(name) or ("llama" if is_gated else "gpt2")
     numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
     if ffn:
         numbers["ffn"] = ffn
@@ -260,32 +268,36 @@ def _shape(
     return custom(family, name=name or None, max_positions=max(seq, 512), **numbers)
 
 
-def family_of(name: str, hidden: int, heads: int, kv_heads: int, ffn: int) -> str:
-    """gpt2, bert, t5 or llama."""
+_FAMILIES = {
+    "bert": ("bert", "electra", "vit-"),
+    "t5": ("t5", "bart", "enc-dec", "pegasus", "marian"),
+    "llama": ("llama", "mistral", "qwen", "gemma", "yi-", "deepseek"),
+    "gpt2": ("gpt", "mpt", "opt-", "bloom", "neox", "pythia", "megatron"),
+}
+"""Words in the names of models; the first family that has one counts."""
+_TANH = ("gpt-2", "gpt2", "neo")
+"""Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
+
+
+def _family_of(name: str) -> str | None:
     word = name.lower()
-    if any(one in word for one in ("bert", "electra", "vit-")):
-        return "bert"
-    if any(one in word for one in ("t5", "bart", "enc-dec", "pegasus", "marian")):
-        return "t5"
-    if any(one in word for one in ("llama", "mistral", "qwen", "gemma", "yi-", "deepseek")):
-        return "llama"
-    if any(one in word for one in ("gpt", "mpt", "opt-", "bloom", "neox", "pythia", "megatron")):
-        return "gpt2"
-    gated = ffn and 2.2 < ffn / hidden < 3.9
-    return "llama" if gated or kv_heads != heads else "gpt2"
+    for family, words in _FAMILIES.items():
+        if any(one in word for one in words):
+            return family
+    return None
 
 
-def head_share(row: Row, shape: ModelShape) -> float:
+def _head_share(cells: Cells, family: str) -> float:
     """Share of the tokens that logits are computed for: a fine-tuned encoder has a small head.
 
     ``masked_share`` is of the tokens that a masked language model is asked for, where its code
     computes no other logits.
     """
-    if shape.family != "bert":
+    if family != "bert":
         return 1.0
-    if cell(row, "kind").lower() == "finetune":
+    if cells.word("kind") == "finetune":
         return 0.0
-    text = cell(row, "masked_share")
+    text = cells["masked_share"]
     try:
         share = float(text) if text else 1.0
     except ValueError:
@@ -293,18 +305,6 @@ def head_share(row: Row, shape: ModelShape) -> float:
     if not 0.0 < share <= 1.0:
         raise UsageError(f"masked_share = {text[:40]!r}: a share, above 0 and at most 1")
     return share
-
-
-def _refuse(row: Row) -> None:
-    for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
-        if whole(row, name, 1) > 1:
-            raise UsageError(f"{what} ({name} = {row[name]}) comes later")
-    model = row.get("model", "").lower()
-    for word in ("moe", "mixtral", "expert", "switch"):
-        if word in model.replace("-", " ").split() or f"{word}-" in model:
-            raise UsageError("mixture of experts comes later: dense models only so far")
-    if "transformer-xl" in model:
-        raise UsageError("Transformer-XL attends to what it remembers: not modelled")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -319,8 +319,7 @@ def read_rows(path: Path) -> Iterator[dict[str, str]]:
         raise DataError(f"{path} is no CSV: {error}", "name a CSV file") from None
 
 
-def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
-    lines = iter(lines)
+def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
     head = next(lines, "")
     between = max(",;\t", key=head.count)
     csv.field_size_limit(LONGEST_CELL)
@@ -336,34 +335,39 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, str]]:
         yield {key: value for key, value in row.items() if isinstance(value, str)}
 
 
+@dataclass(frozen=True, slots=True)
+class RowPrediction:
+    """What is predicted for a row, with 80 % intervals, or the reason why nothing is."""
+
+    step_time_s: float | None
+    memory_bytes_per_gpu: float | None
+    interval: Mapping[str, tuple[float, float] | None]
+    reason: str | None = None
+
+
+def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """One object for each row, in order."""
+    for number, row in enumerate(rows):
+        yield {"row": number} | predict_row(row)
+
+
 def predict_row(row: Row) -> dict[str, Any]:
-    """`step_time_s`, `memory_bytes_per_gpu`, `interval` of each, and `reason` where one is null."""
-    found = _known(tuple(cell(row, name) for name in READ))
-    ends = {name: band and [*band] for name, band in found["interval"].items()}
-    return found | {"interval": ends}  # not the one that is kept: an answer may be changed
+    """`RowPrediction` in plain values."""
+    return dataclasses.asdict(_known(tuple(row.get(name) or "" for name in READ)))
 
 
 @lru_cache(maxsize=1 << 14)
-def _known(cells: tuple[str, ...]) -> dict[str, Any]:
+def _known(row: tuple[str, ...]) -> RowPrediction:
     """The answer to a row, of which long tables have many alike."""
-    row = dict(zip(READ, cells, strict=True))
-    found: dict[str, Any] = {
-        "step_time_s": None,
-        "memory_bytes_per_gpu": None,
-        "interval": {"step_time_s": None, "memory_bytes_per_gpu": None},
-        "reason": None,
-    }
     try:
-        case = case_of(row)
-        low, found["step_time_s"], high = time_of(case)
-        least, found["memory_bytes_per_gpu"], most = memory_of(case, row)
-        found["interval"] = {
-            "step_time_s": [low, high],
-            "memory_bytes_per_gpu": [least, most],
-        }
+        case = case_of(dict(zip(READ, row, strict=True)))
+        low, time, high = time_of(case)
+        least, needed, most = memory_of(case)
     except (TrainrigError, OverflowError) as error:
-        found["reason"] = str(error)
-    return found
+        none = {"step_time_s": None, "memory_bytes_per_gpu": None}
+        return RowPrediction(**none, interval=none, reason=str(error))
+    interval = {"step_time_s": (low, high), "memory_bytes_per_gpu": (least, most)}
+    return RowPrediction(time, needed, interval)
 
 
 def time_of(case: Case) -> tuple[float, float, float]:
@@ -388,13 +392,11 @@ _MEMORY_UNSURE = {
 """What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
 
 
-def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
+def memory_of(case: Case) -> tuple[float, float, float]:
     """Low, predicted, high bytes on each GPU, of the kind that the row states."""
     from trainrig.workload.memory import memory
 
-    found = memory(case.shape, case.layout, head=case.head)
-    kind = cell(row, "memory_kind")
-    kind = kind if kind in ("allocated", "reserved", "device") else "allocated"
+    found, kind = memory(case.shape, case.layout, head=case.head), case.memory_kind
     low, high = found.interval(kind)
     if "offload" in case.unstated:
         away = memory(case.shape, case.layout.replace(offload="host"), head=case.head)
@@ -402,9 +404,3 @@ def memory_of(case: Case, row: Row) -> tuple[float, float, float]:
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
     middle = {"allocated": found.allocated, "reserved": found.reserved, "device": found.total}
     return low / wider, middle[kind], high * wider
-
-
-def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """One object for each row, in order."""
-    for number, row in enumerate(rows):
-        yield {"row": number} | predict_row(row)
