@@ -329,7 +329,6 @@ def test_the_rule_sees_a_frameworks_name(line: str) -> None:
 
 NPROC_FILES = (
     "train/config.py",  # where the key becomes the mesh
-    "train/layout_check.py",  # its range
     "train/drivers",  # the processes that torchrun started
 )
 

@@ -22,10 +22,10 @@ from trainrig.report.training_report import training_document
 from trainrig.runner.batch_size import state_bytes
 from trainrig.runner.train_prepare import requested_experiments, stall_timeout_of
 from trainrig.runner.train_records import slug_of, summary_of
-from trainrig.train.config import Experiment
+from trainrig.train.config import Experiment, check
 from trainrig.train.config_file import KEYS, LATER, experiment_of, read_file, tiny
-from trainrig.train.engines import ENGINES, Result, Site, check_site
-from trainrig.train.layout_check import check_layout, differences, observed_layout, requested_layout
+from trainrig.train.engines import ENGINES, Result, Site, check_site, engine_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.parity import Probe, disagreement, is_reference, probe_of, reference_of
 from trainrig.workload import find, model_flops, parameters
 
@@ -106,7 +106,7 @@ def test_every_family_has_a_tiny_shape(model: str) -> None:
         ('seed = 1\nmodel = "gpt2:num_layers=0"\n', 2, "model = .*needs num_layers"),
         ('seed = 1\nmodel = "nosuch.json"\n', 2, "model = .*cannot read"),
         ('seed = 1\nmodel = "' + "x" * 5000 + '"\n', 2, "unknown model"),
-        ("seed = 1\nshard_size = -1\n", 2, "no multiple of shard_size -1"),
+        ("seed = 1\nshard_size = -1\n", 2, "shard_size = -1"),
         ("seed = 1\ntokens = inf\n", 2, "tokens = inf"),
         ("seed = 1\nexperiment = []\n", 2, "experiments is empty"),
         ("seed = 1\nexperiment = [{zeal = 1}]\n", 2, "no 'zeal'"),
@@ -214,7 +214,8 @@ def test_the_files_that_are_handed_out_can_be_read(path: Path, scale: str) -> No
     found = read_file(path, {"scale": scale})
     assert found
     for experiment in found:
-        check_layout(experiment)
+        check(experiment)
+        engine_of(experiment.framework).check(experiment)
 
 
 def test_there_are_files() -> None:
@@ -229,8 +230,8 @@ def test_there_are_files() -> None:
     [
         ({"nproc": 0}, "nproc = 0"),
         ({"zero": 2}, "there is one"),
-        ({"nproc": 2, "shard_size": 2}, "shard_size is for"),
-        ({"nproc": 4, "zero": 3, "shard_size": 3}, "no multiple"),
+        ({"nproc": 2, "shard_size": 2}, "nothing is sharded"),
+        ({"nproc": 4, "zero": 3, "shard_size": 3}, "cannot be cut into groups of 3"),
         ({"nproc": 2, "zero": 1, "offload": "host"}, "offload host"),
         ({"nproc": 2, "zero": 1, "precision": "fp16"}, "fp16"),
         ({"parallel": "dataparallel", "nproc": 2, "zero": 3, "device": "cuda"}, "every weight"),
@@ -265,7 +266,7 @@ def test_what_the_machine_lacks_is_a_sentence(keys: dict[str, Any], site: Site, 
 
 def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainrig.train.engines.find_spec", lambda _: None)
-    assert ENGINES["huggingface"].missing(Site(gpus=0, cores=2)) == "torch is not installed"
+    assert ENGINES["huggingface"].missing() == "torch is not installed"
 
 
 # ---- layouts as found

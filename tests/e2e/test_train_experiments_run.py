@@ -29,7 +29,7 @@ from trainrig.runner import train_records
 from trainrig.runner.targets import find_targets
 from trainrig.runner.train_records import BREAKDOWN
 from trainrig.store import create_run, read_run
-from trainrig.train.config import Experiment, from_dict
+from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, tiny
 from trainrig.train.engines import ENGINES, Job, Result
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
@@ -100,7 +100,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert [row["step"] for row in run.series["steps-fine"]] == list(range(6))
     assert {row["tokens"] for row in run.series["steps-fine"]} == {8 * 16}
     assert all(row["overlapped"] > 0.0 for row in run.series["steps-fine"])
-    stored = [from_dict(content) for content in run.config["experiments"]]
+    stored = [Experiment.of(**content) for content in run.config["experiments"]]
     assert [e.name for e in stored] == ["fine", "wild", "wide"]
     assert stored[0] == asked[0].replace(data=str(Path(data).resolve()), threads=1)
     assert (outcomes.run / "report.html").exists()

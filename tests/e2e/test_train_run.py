@@ -23,7 +23,7 @@ from trainrig.runner.progress import Progress
 from trainrig.runner.session import exit_code
 from trainrig.runner.train_resume import CHECKPOINT, experiments_of
 from trainrig.store import create_run, read_run
-from trainrig.train.config import Experiment, check, from_dict, to_dict
+from trainrig.train.config import Experiment, check, to_dict
 from trainrig.train.native import checkpoint
 from trainrig.train.native.loop import Engine
 
@@ -106,7 +106,7 @@ def test_a_training_becomes_a_run(
     assert any("step 6 of 6" in event.text for event in seen)
     found = read_run(result.run)
     (stored,) = found.config["experiments"]
-    assert from_dict(stored) == experiment(data)
+    assert Experiment.of(**stored) == experiment(data)
     assert (result.run / "report.html").exists()
     rows = found.series["steps-native"]
     assert [(row["round"], row["step"]) for row in rows] == [

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from trainrig.data.batches import Batch
 from trainrig.process.child import die_with_parent, leave
 from trainrig.process.events import Events
-from trainrig.train.config import Experiment, from_dict, objective_of
+from trainrig.train.config import Experiment, objective_of
 from trainrig.train.native import layout_observed
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.loop import Engine
@@ -119,8 +119,8 @@ def main() -> None:
     found = {}
     for name, content in json.loads((folder / "layouts.json").read_text()).items():
         events.set_position(part=name)
-        found[name] = probe(from_dict(content), rank, alone=False)
-        weights = clipped(from_dict(content), rank, alone=False)
+        found[name] = probe(Experiment.of(**content), rank, alone=False)
+        weights = clipped(Experiment.of(**content), rank, alone=False)
         found[name]["digests"] = digests(weights)
         if rank == 0:
             torch.save(weights, folder / f"{name}.pt")

@@ -31,10 +31,9 @@ from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.runner.targets import Target
 from trainrig.store import RunWriter, read_run
-from trainrig.train.config import Experiment, check_compiler, objective_of, to_dict
+from trainrig.train.config import Experiment, check, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file
-from trainrig.train.engines import Site, check_site, is_driven, python_of
-from trainrig.train.layout_check import check_layout
+from trainrig.train.engines import Site, check_site, engine_of, is_driven, python_of
 from trainrig.units import parse_duration
 from trainrig.workload import find
 
@@ -80,7 +79,8 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
     if device == "cuda" and not placed.devices and placed.mesh.ranks <= len(site.numbers):
         # A process that saw more GPUs than its own could use them: Trainer does.
         placed = placed.replace(devices=",".join(map(str, site.numbers[: placed.mesh.ranks])))
-    check_layout(placed)
+    check(placed)
+    engine_of(placed.framework).check(placed)
     if is_driven(placed):
         placed = placed.replace(python=python_of(placed))
     return placed

@@ -18,7 +18,7 @@ from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, Status
 from trainrig.store import RunData, read_run
-from trainrig.train.config import Experiment, from_dict, from_run, to_dict
+from trainrig.train.config import Experiment, from_run
 from trainrig.train.engines import ENGINES
 
 CHECKPOINT = ".checkpoint.pt"
@@ -52,7 +52,7 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
             f"{path} has no checkpoint", "without --steps it is trained from its start"
         )
     if len(experiments) == 1:
-        experiments = (from_dict({**to_dict(experiments[0]), **_batch_that_fitted(run), **keys}),)
+        experiments = (experiments[0].replace(**_batch_that_fitted(run), **keys),)
     if len(done_in(run, experiments)) == len(experiments):
         if len(experiments) == 1:
             steps = experiments[0].steps

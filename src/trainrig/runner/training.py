@@ -26,7 +26,7 @@ from trainrig.runner.plan import MEMORY_SHARE, Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
 from trainrig.runner.train import TrainRun
-from trainrig.train.config import Experiment, case_of, from_dict, to_dict
+from trainrig.train.config import Experiment, case_of, to_dict
 
 SHARE = 0.25
 """Of a qualification's time, at most."""
@@ -217,7 +217,7 @@ def measure_block(block: Block, session: TrainRun, executor: Executor, seconds: 
             executor.skip(task, f"it takes {needed:.0f} s, and {max(left, 0.0):.0f} s are left")
         else:
             session.watch(Progress(text=task.step, level="running"))
-            session.measure_step(from_dict(task.extra["experiment"]), task.seconds)
+            session.measure_step(Experiment.of(**task.extra["experiment"]), task.seconds)
             executor.done += 1
 
 

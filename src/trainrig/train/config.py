@@ -1,9 +1,9 @@
 """What is trained, and how: the description that a whole training follows from.
 
 An Experiment contains the layout that a prediction reads; in files, options and stored runs its
-keys are flat, each the name of its field.  `from_dict` checks types and names where a description
-enters; `check` refuses what contradicts itself or the model, in one line, before anything is
-started.  Where the tokens lie is in it, which tokens they are is their hash, in the case.
+keys are flat, each the name of its field.  `Experiment.of` checks names, types and ranges; `check`
+refuses what contradicts itself or the model, in one line, before anything is started.  Where the
+tokens lie is in it, which tokens they are is their hash, in the case.
 
 The learning rate of a step: a linear warm-up, then half a cosine down to a tenth.
 
@@ -19,22 +19,21 @@ that of Loshchilov and Hutter 2017 (arXiv 1608.03983), the tenth that of Hoffman
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
-from trainrig.workload.layout import Layout, Mesh
+from trainrig.workload.layout import Layout, Mesh, check_layout
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
@@ -59,20 +58,17 @@ class Cosine:
         return floor + (self.peak - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
 
 
-KEYS_OF_LAYOUT = (
-    "framework",
-    "parallel",
-    "batch_size",
-    "seq_len",
-    "grad_accum",
-    "precision",
-    "recompute",
-    "optimizer",
-    "zero",
-    "shard_size",
-    "offload",
-)
-"""Keys of the layout; besides, ``nproc`` are its GPUs, and ``compile`` says its kernels."""
+T = TypeVar("T")
+
+
+class _OfLayout(Generic[T]):
+    """A key of an experiment that its layout holds, where sizes may be arrays: here one number."""
+
+    def __init__(self, kind: Callable[[Any], T], field: str) -> None:
+        self._kind, self._field = kind, field
+
+    def __get__(self, experiment: Experiment, _: type) -> T:
+        return self._kind(getattr(experiment.layout, self._field))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,34 +117,43 @@ class Experiment:
     rounds: int = 1
     """How often it is trained, by fresh processes, in turns with the others of its run."""
 
+    framework = _OfLayout(str, "framework")
+    parallel = _OfLayout(str, "parallel")
+    nproc = _OfLayout(int, "gpus")
+    """Devices of the training: the key of its file; what is computed asks the mesh."""
+    batch_size = _OfLayout(int, "batch_size")
+    seq_len = _OfLayout(int, "seq_len")
+    grad_accum = _OfLayout(int, "grad_accum")
+    precision = _OfLayout(str, "precision")
+    """What is computed in; weights are updated in fp32 (`train.native.precision`)."""
+    recompute = _OfLayout(str, "recompute")
+    compile = _OfLayout(lambda kernels: bool(kernels == "compiled"), "kernels")
+    """torch.compile for each block."""
+    optimizer = _OfLayout(str, "optimizer")
+    zero = _OfLayout(int, "zero")
+    shard_size = _OfLayout(int, "shard_size")
+    offload = _OfLayout(str, "offload")
+
     @classmethod
     def of(cls, **keys: Any) -> Experiment:
-        """The experiment of flat keys; what is not given is as usual."""
-        own = {name: keys.pop(name) for name in tuple(keys) if name in _OWN}
-        return cls(layout=_layout_of_keys(_USUAL, keys), **own)
+        """The experiment of flat keys; what is not given is as usual.  Raises UsageError."""
+        return cls(layout=_USUAL).replace(**keys)
 
-    def replace(self, **changes: Any) -> Experiment:
-        """A copy with some keys changed."""
-        own = {name: changes.pop(name) for name in tuple(changes) if name in _OWN}
-        layout = _layout_of_keys(self.layout, changes) if changes else self.layout
+    def replace(self, **keys: Any) -> Experiment:
+        """A copy with some keys changed.  UsageError names the first key that is wrong."""
+        keys = _checked(keys)
+        own = {name: keys[name] for name in _OWN & keys.keys()}
+        changes = {name: keys[name] for name in KEYS_OF_LAYOUT if name in keys}
+        if "nproc" in keys:
+            changes |= {"gpus": keys["nproc"], "gpus_per_node": keys["nproc"]}
+        if "compile" in keys:
+            changes["kernels"] = "compiled" if keys["compile"] else "flash"
+        layout = self.layout.replace(**changes) if changes else self.layout
         return dataclasses.replace(self, layout=layout, **own)
 
-    # A layout's sizes may be arrays; a training's are numbers.
-
-    @property
-    def framework(self) -> str:
-        """Whose program trains."""
-        return self.layout.framework
-
-    @property
-    def parallel(self) -> str:
-        """The wrapper that was asked for; auto: as the sizes say."""
-        return self.layout.parallel
-
-    @property
-    def nproc(self) -> int:
-        """Devices of the training: the key of its file; what is computed asks the mesh."""
-        return int(self.layout.gpus)
+    def __post_init__(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise unknown("attention", self.attention, ATTENTIONS)
 
     @property
     def mesh(self) -> Mesh:
@@ -159,56 +164,6 @@ class Experiment:
     def processes(self) -> int:
         """Processes that are started: one a rank, or one for all devices."""
         return 1 if self.parallel == "dataparallel" else self.mesh.ranks
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of a rank that go through the model at once."""
-        return int(self.layout.batch_size)
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sample."""
-        return self.layout.seq_len
-
-    @property
-    def grad_accum(self) -> int:
-        """Micro-batches of a step."""
-        return int(self.layout.grad_accum)
-
-    @property
-    def precision(self) -> str:
-        """What is computed in; weights are updated in fp32 (`train.native.precision`)."""
-        return self.layout.precision
-
-    @property
-    def recompute(self) -> str:
-        """What backward computes a second time: nothing, all but matrix products, or all."""
-        return self.layout.recompute
-
-    @property
-    def compile(self) -> bool:
-        """torch.compile for each block."""
-        return self.layout.kernels == "compiled"
-
-    @property
-    def optimizer(self) -> str:
-        """adamw: kernel by kernel; adamw-fused: torch's fused kernel; see `native.optimizers`."""
-        return self.layout.optimizer
-
-    @property
-    def zero(self) -> int:
-        """What is spread over ranks: 1 optimizer states, 2 gradients too, 3 weights too."""
-        return int(self.layout.zero)
-
-    @property
-    def shard_size(self) -> int:
-        """Ranks that share one copy when zero is 2 or 3 (hybrid sharding); 0: all."""
-        return int(self.layout.shard_size)
-
-    @property
-    def offload(self) -> str:
-        """Where sharded weights and optimizer states live: none (on the device) or host."""
-        return self.layout.offload
 
     @property
     def warmup_steps(self) -> int:
@@ -248,19 +203,95 @@ _USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, dropout="no")
 _OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
 
 
-def _layout_of_keys(layout: Layout, keys: Mapping[str, Any]) -> Layout:
-    """``layout`` with the flat keys of an experiment that speak of it.  Raises UsageError."""
+def _whole(least: int, most: int, kind: Any = int) -> Any:
+    words = f"a whole number from {least} to {most - 1}"
+    return Annotated[kind, Field(ge=least, lt=most, description=words)]
+
+
+_TEXT = Annotated[str, Field(description="text")]
+_SWITCH = Annotated[bool, Field(description="true or false")]
+_COUNT, _ANY_WHOLE = _whole(1, 2**31), _whole(0, 2**63)
+_ABOVE_0 = Annotated[float, Field(gt=0.0, description="a number above 0")]
+_FROM_0 = Annotated[float, Field(ge=0.0, description="a number from 0")]
+_SHARE = Annotated[float, Field(ge=0.0, lt=1.0, description="a number from 0 to below 1")]
+KEYS: dict[str, Any] = {
+    "name": _TEXT,
+    "framework": _TEXT,
+    "parallel": _TEXT,
+    "python": _TEXT,
+    "model": _TEXT,
+    "data": _TEXT,
+    "batch_size": _COUNT,
+    "auto_batch": _SWITCH,
+    "seq_len": _COUNT,
+    "grad_accum": _COUNT,
+    "steps": _COUNT,
+    "precision": _TEXT,
+    "recompute": _TEXT,
+    "attention": _TEXT,
+    "compile": _SWITCH,
+    "optimizer": _TEXT,
+    "lr": _ABOVE_0,
+    "warmup": _whole(0, 2**63, int | None),
+    "weight_decay": _FROM_0,
+    "beta1": _SHARE,
+    "beta2": _SHARE,
+    "eps": _ABOVE_0,
+    "clip": _FROM_0,
+    "seed": _ANY_WHOLE,
+    "heldout_batches": _ANY_WHOLE,
+    "checkpoint_every": _ANY_WHOLE,
+    "device": _TEXT,
+    "devices": _TEXT,
+    "nproc": _whole(1, 4097),
+    "zero": _whole(0, 4),
+    "shard_size": _whole(0, 4097),
+    "offload": _TEXT,
+    "p2p": _SWITCH,
+    "threads": _ANY_WHOLE,
+    "rounds": _whole(1, 1001),
+}
+"""Every flat key and what it may be, in the order in which a file has them."""
+KEYS_OF_LAYOUT = tuple(name for name in KEYS if name in Layout.__dataclass_fields__)
+"""Keys of the layout; besides, ``nproc`` are its GPUs, and ``compile`` says its kernels."""
+
+RETIRED = {
+    "backend": "framework (DataParallel: parallel)",
+    "engine": "framework (DDP and FSDP: parallel)",
+    "batch": "batch_size",
+    "micro_batch": "batch_size",
+    "seq": "seq_len",
+    "dtype": "precision",
+    "learning_rate": "lr",
+    "ranks": "nproc",
+}
+"""Keys of earlier versions, refused, with what they are called now."""
+RETIRED_WORDS = {("optimizer", "adamw-plain"): "adamw"}
+"""Likewise of values."""
+
+
+@cache
+def _model() -> type[BaseModel]:
+    """The flat keys; none of them has to be there."""
+    config = ConfigDict(strict=True, allow_inf_nan=False)
+    fields: Any = {name: (kind, None) for name, kind in KEYS.items()}
+    return create_model("Keys", __config__=config, **fields)
+
+
+def _checked(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that there are, each of its type and within its range.  Raises UsageError."""
+    for name in keys:
+        if name not in KEYS:
+            raise no_key(name, KEYS)
     for (name, word), other in RETIRED_WORDS.items():
         if keys.get(name) == word:
             raise UsageError(f"{name} {word}: it is called {other} now", f"{name} = {other!r}")
-    changes = {name: keys[name] for name in KEYS_OF_LAYOUT if name in keys}
-    if "nproc" in keys:
-        changes |= {"gpus": keys["nproc"], "gpus_per_node": max(1, keys["nproc"])}
-    if "compile" in keys:
-        changes["kernels"] = "compiled" if keys["compile"] else "flash"
-    for name in keys.keys() - {*KEYS_OF_LAYOUT, "nproc", "compile"}:
-        raise no_key(name, KEYS)
-    return layout.replace(**changes)
+    try:
+        return _model().model_validate(keys).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        hint = _model().model_fields[name].description
+        raise UsageError(field_text(name, keys[name]), hint) from None
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
@@ -281,55 +312,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 _NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}
 
 
-def from_dict(content: Mapping[str, Any]) -> Experiment:
-    """The experiment in a mapping of flat keys.  UsageError names the first key that is wrong."""
-    for name in content:
-        if name not in _KINDS:
-            raise no_key(name, KEYS)
-    try:
-        # What JSON has no word for, a date, becomes a list: no key takes one.
-        text = json.dumps(dict(content), default=lambda other: [str(other)])
-        keys = _keys().model_validate_json(text).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        raise UsageError(field_text(name, content[name]), _WORDS[_KINDS[name]]) from None
-    return Experiment.of(**keys)
-
-
-KEYS = (
-    *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
-    *(
-        "seq_len",
-        "grad_accum",
-        "steps",
-        "precision",
-        "recompute",
-        "attention",
-        "compile",
-        "optimizer",
-    ),
-    *("lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "seed", "heldout_batches"),
-    *("checkpoint_every", "device", "devices", "nproc", "zero", "shard_size", "offload", "p2p"),
-    *("threads", "rounds"),
-)
-"""Every flat key, in the order in which a file has them."""
-
-RETIRED = {
-    "backend": "framework (DataParallel: parallel)",
-    "engine": "framework (DDP and FSDP: parallel)",
-    "batch": "batch_size",
-    "micro_batch": "batch_size",
-    "seq": "seq_len",
-    "dtype": "precision",
-    "learning_rate": "lr",
-    "ranks": "nproc",
-}
-"""Keys of earlier versions, refused, with what they are called now."""
-RETIRED_WORDS = {("optimizer", "adamw-plain"): "adamw"}
-"""Likewise of values."""
-
-
-def no_key(key: str, known: Sequence[str]) -> UsageError:
+def no_key(key: str, known: Iterable[str]) -> UsageError:
     """The error for a key that no experiment has."""
     short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
     if key in RETIRED:
@@ -344,20 +327,9 @@ def from_run(content: Mapping[str, Any], run: str) -> Experiment:
             f"{run} was trained by an older trainrig, whose keys had other names",
             "train it anew; trainrig report shows what is there",
         )
-    return from_dict(content)
+    return Experiment.of(**content)
 
 
-def _kinds() -> dict[str, str]:
-    """The type of each key, as a word."""
-    own = {f.name: str(f.type).removesuffix(" | None") for f in dataclasses.fields(Experiment)}
-    kinds = {name: "int" if name == "nproc" else own.get(name, "") for name in KEYS}
-    kinds |= {name: type(getattr(_USUAL, name)).__name__ for name in KEYS_OF_LAYOUT}
-    return {**kinds, "compile": "bool"}
-
-
-_KINDS = _kinds()
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _MOST_SHOWN = 60
 
 
@@ -368,36 +340,17 @@ def field_text(name: str, value: Any) -> str:
     return f"{name} = {short}"
 
 
-@cache
-def _keys() -> type[BaseModel]:
-    """The flat keys as a model; none of them has to be there."""
-    fields: dict[str, Any] = {
-        name: (_TYPES[kind] | None if name == "warmup" else _TYPES[kind], None)
-        for name, kind in _KINDS.items()
-    }
-    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    return create_model("Keys", __config__=config, **fields)
-
-
 def case_of(experiment: Experiment, data_hash: str) -> Case:
     """What decides the numbers: the case of benchmark ``training``."""
-    return {
-        "model": experiment.model,
-        "precision": experiment.precision,
-        "batch_size": experiment.batch_size,
-        "seq_len": experiment.seq_len,
-        "grad_accum": experiment.grad_accum,
-        "optimizer": experiment.optimizer,
-        "recompute": experiment.recompute,
-        "attention": experiment.attention,
-        "compile": experiment.compile,
-        "data": data_hash[:8],
-        **{name: getattr(experiment, name) for name in _LAYOUT},
-        "experiment": experiment.name,
-    }
+    found = {name: getattr(experiment, name) for name in _OF_CASE}
+    return {**found, "data": data_hash[:8], "experiment": experiment.name}
 
 
-_LAYOUT = ("framework", "parallel", "nproc", "zero", "shard_size", "offload", "p2p", "seed")
+_OF_CASE = (
+    *("model", "precision", "batch_size", "seq_len", "grad_accum", "optimizer", "recompute"),
+    *("attention", "compile", "framework", "parallel", "nproc", "zero", "shard_size", "offload"),
+    *("p2p", "seed"),
+)
 
 
 def objective_of(shape: ModelShape) -> str:
@@ -407,43 +360,40 @@ def objective_of(shape: ModelShape) -> str:
 
 def check(experiment: Experiment) -> ModelShape:
     """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
-    for name in ("batch_size", "seq_len", "grad_accum", "steps"):
-        _check_range(experiment, name, 1, 2**31)
-    _check_range(experiment, "rounds", 1, 1001)
-    for name in ("heldout_batches", "checkpoint_every", "seed", "threads"):
-        _check_range(experiment, name, 0, 2**63)
-    if experiment.warmup is not None:
-        _check_range(experiment, "warmup", 0, 2**63)
-    if experiment.attention not in ATTENTIONS:
-        raise unknown("attention", experiment.attention, ATTENTIONS)
-    _check_optimizer(experiment)
-    shape = find(experiment.model)
-    if experiment.seq_len > shape.max_positions and shape.positions == "learned":
-        raise UsageError(
-            f"seq_len = {experiment.seq_len}: {shape.name} knows {shape.max_positions} positions",
-            f"--seq-len {shape.max_positions} at most, or a shape with more max_positions",
-        )
+    own, shape = experiment, find(experiment.model)
+    check_layout(shape, own.predicted_layout)
+    given = own.device_numbers
+    rules = (
+        (
+            bool(given) and own.device == "cpu",
+            f"devices {own.devices} are GPUs, and device is cpu",
+            "leave one of them out",
+        ),
+        (
+            bool(given) and len(given) != own.mesh.ranks,
+            f"devices {own.devices}: {len(given)} of them for nproc = {own.nproc}",
+            "a device for each rank",
+        ),
+        (
+            len(set(given)) != len(given),
+            f"devices {own.devices}: one of them twice",
+            "each rank needs one of its own",
+        ),
+        (
+            own.zero > 0 and own.mesh.dp == 1,
+            f"zero {own.zero} spreads over ranks, and there is one",
+            "--nproc 2 or more, or --zero 0",
+        ),
+        (
+            own.attention == "tiles" and own.device.startswith("cuda"),
+            "attention = tiles: only the native engine has it, on a CPU",
+            "attention sdpa, plain or auto",
+        ),
+    )
+    for is_broken, words, hint in rules:
+        if is_broken:
+            raise UsageError(words, hint)
     return shape
-
-
-def _check_range(experiment: Experiment, name: str, least: int, most: int) -> None:
-    value = getattr(experiment, name)
-    if not least <= value < most:
-        raise UsageError(field_text(name, value), f"a whole number from {least} to {most - 1}")
-
-
-def _check_optimizer(experiment: Experiment) -> None:
-    for name in ("lr", "eps"):
-        if not 0.0 < getattr(experiment, name) < math.inf:
-            raise UsageError(field_text(name, getattr(experiment, name)), "a number above 0")
-    for name in ("beta1", "beta2"):
-        if not 0.0 <= getattr(experiment, name) < 1.0:
-            raise UsageError(
-                field_text(name, getattr(experiment, name)), "a number from 0 to below 1"
-            )
-    for name in ("weight_decay", "clip"):
-        if not 0.0 <= getattr(experiment, name) < math.inf:
-            raise UsageError(field_text(name, getattr(experiment, name)), "a number from 0")
 
 
 def check_compiler(experiment: Experiment) -> None:

@@ -15,17 +15,13 @@
     seq_len = 128
 
 Keys are those of the command line, with underscores.  A key that there is not, a value of another
-type and a combination that contradicts itself are refused with their line.  What comes out is what
-the rest of the program reads: frozen experiments, every default filled in.
+type and a combination that contradicts itself are refused with their line, which tomllib does not
+say: `Lines` reads headers of tables and keys at the beginning of a line; a key inside an inline
+table has the line on which that begins.  What comes out is what the rest of the program reads:
+frozen experiments, every default filled in.
 
-Where a key stands in an experiment file, so that what is refused is refused with its line.
-
-tomllib does not say.  Read here are headers of tables and keys at the beginning of a line; a key
-inside an inline table has the line on which that begins.
-
-Experiments as the file that gives them again, every default filled in.
-
-A run keeps it as experiments.toml: ``trainrig train RUN/experiments.toml`` trains the same.
+A run keeps its own as experiments.toml (`file_of`): ``trainrig train RUN/experiments.toml`` trains
+the same.
 """
 
 from __future__ import annotations
@@ -35,6 +31,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +39,8 @@ import tomli_w
 
 from trainrig.errors import DataError, TrainrigError, UsageError, unknown
 from trainrig.train.config import KEYS as EXPERIMENT_KEYS
-from trainrig.train.config import Experiment, check, field_text, from_dict, no_key
-from trainrig.train.layout_check import check_layout
+from trainrig.train.config import Experiment, check, field_text, no_key
+from trainrig.train.engines import engine_of
 from trainrig.workload import find
 
 _EXPERIMENT = "experiment"
@@ -77,39 +74,24 @@ class Lines:
         name = _EXPERIMENT if isinstance(table, int) else table
         return self._tables.get(table) or self._at.get((str(name), None), 1)
 
-    def blaming(self, number: int) -> _Blame:
-        """What is refused inside is refused with a line of experiment ``number``."""
-        return _Blame(self, number)
+    @contextmanager
+    def blaming(self, number: int) -> Iterator[None]:
+        """Add the line of the key that a refusal of experiment ``number`` speaks of.
 
-    def of_words(self, words: str, number: int) -> str | None:
-        """The key among the file's that a refusal speaks of, the experiment's own first."""
-        spoken = set(re.findall(r"[a-z_0-9]+", words))
-        keys = [key for key, table in self._at if table == number]
-        keys += [key for key, table in self._at if table in (None, "sweep", "tiny")]
-        return next((key for key in keys if key in spoken), None)
-
-    def table_of(self, key: str, number: int) -> object:
-        """The table in which a key is set for an experiment."""
-        for table in (number, "sweep", "tiny", None):
-            if (key, table) in self._at:
-                return table
-        return number
-
-
-class _Blame:
-    """Adds the line to what is refused."""
-
-    def __init__(self, lines: Lines, number: int) -> None:
-        self._lines, self._number = lines, number
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, TrainrigError):
-            key = self._lines.of_words(error.message, self._number) or ""
-            table = self._lines.table_of(key, self._number)
-            raise self._lines.error(key, table, error.message, error.hint) from None
+        It is looked for in the message, then in the hint; the experiment's own keys come first.
+        """
+        try:
+            yield
+        except TrainrigError as error:
+            tables = (number, "sweep", "tiny", None)
+            keys = [place for place in self._at if place[1] in tables]
+            keys.sort(key=lambda place: tables.index(place[1]))
+            for words in (error.message, error.hint or ""):
+                spoken = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", words.lower().replace("-", "_"))
+                for key, table in keys:
+                    if key in spoken:
+                        raise self.error(key, table, error.message, error.hint) from None
+            raise self.error("", number, error.message, error.hint) from None
 
 
 _NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
@@ -134,13 +116,7 @@ _LENGTH = {"steps", "tokens"}
 _MOST_BYTES = 1 << 24
 _MOST_TOKENS = 1e18
 
-_TINY = {
-    "gpt2": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
-    "gpt-neo": "num_layers=2,hidden=128,num_heads=2,vocab=8192,max_positions=1024",
-    "bert": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
-    "t5": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
-    "llama": "num_layers=2,hidden=128,vocab=8192,max_positions=1024",
-}
+_TINY = "num_layers=2,hidden=128,vocab=8192,max_positions=1024"
 
 Keys = Mapping[str, Any]
 
@@ -148,15 +124,8 @@ Keys = Mapping[str, Any]
 def tiny(model: str) -> str:
     """The model's family at a size that trains in seconds."""
     family = find(model).family
-    return f"{family}:{_TINY[family]}"
-
-
-def _check_model(model: str) -> None:
-    """What is no model is refused by its key."""
-    try:
-        find(model)
-    except TrainrigError as error:
-        raise UsageError(f"{field_text('model', model)}: {error.message}", error.hint) from None
+    heads = ",num_heads=2" if family == "gpt-neo" else ""
+    return f"{family}:{_TINY}{heads}"
 
 
 def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
@@ -169,18 +138,26 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
     _check_keys(content, lines)
     _check_sweep(content, changes, lines)
     shared = {key: value for key, value in content.items() if key not in _TABLES}
+    sweep = content.get("sweep", {})
     found: dict[str, Experiment] = {}
     for number, table in enumerate(content.get("experiment", [{}])):
         own = {key: value for key, value in table.items() if key != "tiny"}
         smaller = [each.get("tiny", {}) for each in (content, table)]
-        for swept in _combinations(content.get("sweep", {})):
+        for values in itertools.product(*sweep.values()):
+            swept = dict(zip(sweep, values, strict=True))
             keys = _together(shared, own, swept)
             is_tiny = changes.get("scale", keys.get("scale")) == "tiny"
             keys = _together(keys, *(smaller if is_tiny else ()), changes)
             if swept:
-                keys["name"] = _swept_name(keys.get("name"), swept)
+                words = ", ".join(f"{key} {value}" for key, value in swept.items())
+                keys["name"] = f"{name}, {words}" if (name := keys.get("name")) else words
             with lines.blaming(number):
-                _add(experiment_of(keys), found)
+                experiment = experiment_of(keys)
+                name = experiment.name or f"experiment {len(found) + 1}"
+                if name in found:
+                    words = f"two experiments are called {name!r}"
+                    raise UsageError(words, "give each a name of its own: name")
+                found[name] = experiment.replace(name=name)
     return tuple(found.values())
 
 
@@ -209,25 +186,29 @@ def _together(*tables: Keys) -> dict[str, Any]:
     return keys
 
 
-def _add(experiment: Experiment, found: dict[str, Experiment]) -> None:
-    """Each has a name of its own."""
-    name = experiment.name or f"experiment {len(found) + 1}"
-    if name in found:
-        raise UsageError(
-            f"two experiments are called {name!r}", "give each a name of its own: name"
-        )
-    found[name] = experiment.replace(name=name)
+def _check_values(keys: Keys) -> None:
+    """Every key is one that there is, what it says can be printed, and a length is said once."""
+    for key, value in keys.items():
+        if key in LATER:
+            raise UsageError(
+                f"{field_text(key, value)}: {LATER[key]} comes in a later version",
+                f"leave {key} out; nproc and zero spread a training over ranks",
+            )
+        if key not in KEYS:
+            raise no_key(key, KEYS)
+        if isinstance(value, str) and not value.isprintable():
+            raise UsageError(field_text(key, value), "text without line breaks and control codes")
+    if keys.keys() >= _LENGTH:
+        raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
 
 
 def experiment_of(keys: Keys) -> Experiment:
     """One experiment of keys as the command line has them.  Raises UsageError."""
-    _check_names(keys)
-    keys = dict(keys)
+    _check_values(keys)
+    keys = {"heldout_batches": 0, "checkpoint_every": 0, **keys}
     scale, tokens = keys.pop("scale", "full"), keys.pop("tokens", None)
     if scale not in SCALES:
         raise unknown("scale", str(scale), SCALES)
-    if tokens is not None and "steps" in keys:
-        raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
     if keys.get("batch_size") == AUTO:
         if tokens is not None:
             raise UsageError(
@@ -236,65 +217,32 @@ def experiment_of(keys: Keys) -> Experiment:
             )
         keys |= {"batch_size": 1, "auto_batch": True}
     if "devices" in keys:
-        keys["devices"] = _listed(keys["devices"])
-        keys.setdefault("nproc", keys["devices"].count(",") + 1)
-    found = from_dict({"heldout_batches": 0, "checkpoint_every": 0, **keys})
-    _check_model(found.model)
+        devices = keys["devices"]
+        if isinstance(devices, list):
+            devices = keys["devices"] = ",".join(map(str, devices))
+        if not isinstance(devices, str) or not devices:
+            raise UsageError(field_text("devices", devices), 'numbers of GPUs: devices = "0,1"')
+        keys.setdefault("nproc", devices.count(",") + 1)
+    found = Experiment.of(**keys)
+    try:
+        find(found.model)
+    except TrainrigError as error:
+        words = f"{field_text('model', found.model)}: {error.message}"
+        raise UsageError(words, error.hint) from None
     if scale == "tiny":
         found = found.replace(model=tiny(found.model))
     if tokens is not None:
         found = found.replace(steps=_steps_for(tokens, found))
-    check_layout(found)
     check(found)
+    engine_of(found.framework).check(found)
     return found
-
-
-def _listed(devices: Any) -> str:
-    """``0,1``, of a list of numbers too."""
-    if isinstance(devices, list):
-        devices = ",".join(map(str, devices))
-    if not isinstance(devices, str) or not devices:
-        raise UsageError(field_text("devices", devices), 'numbers of GPUs: devices = "0,1"')
-    return devices
-
-
-def _check_names(keys: Keys) -> None:
-    """Every key is one that there is, and what it says can be printed."""
-    _refuse_later(keys)
-    for key in keys:
-        if key not in KEYS:
-            raise no_key(key, KEYS)
-    for key, value in keys.items():
-        if isinstance(value, str) and not value.isprintable():
-            raise UsageError(field_text(key, value), "text without line breaks and control codes")
-
-
-def _refuse_later(keys: Keys) -> None:
-    for key, what in LATER.items():
-        if key in keys:
-            raise UsageError(
-                f"{field_text(key, keys[key])}: {what} comes in a later version",
-                f"leave {key} out; nproc and zero spread a training over ranks",
-            )
 
 
 def _steps_for(tokens: Any, found: Experiment) -> int:
     is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
     if not is_number or not 1 <= tokens <= _MOST_TOKENS:
         raise UsageError(field_text("tokens", tokens), "a number from 1 to 1e18")
-    per_step = max(1, found.global_samples * found.seq_len)
-    return max(1, math.ceil(tokens / per_step))
-
-
-def _combinations(sweep: Any) -> Iterator[dict[str, Any]]:
-    """Each combination of the swept values; one without any where nothing is swept."""
-    for values in itertools.product(*sweep.values()):
-        yield dict(zip(sweep, values, strict=True))
-
-
-def _swept_name(name: Any, swept: Keys) -> str:
-    words = ", ".join(f"{key} {value}" for key, value in swept.items())
-    return f"{name}, {words}" if name else words
+    return math.ceil(tokens / (found.global_samples * found.seq_len))
 
 
 def _check_keys(content: Keys, lines: Lines) -> None:
@@ -307,14 +255,13 @@ def _check_keys(content: Keys, lines: Lines) -> None:
     for name in ("sweep", "tiny"):
         if not isinstance(content.get(name, {}), dict):
             raise lines.error(name, None, f"{name} is a table", f"[{name}]")
-    shared = [(key, None) for key in content if key not in _TABLES]
-    own = [(key, number) for number, table in enumerate(tables) for key in table if key != "tiny"]
+    keys: list[tuple[str, object]] = [(key, None) for key in content if key not in _TABLES]
     for number, table in enumerate(tables):
         if not isinstance(table.get("tiny", {}), dict):
             raise lines.error("tiny", number, "tiny is a table", "tiny = { batch_size = 2 }")
-        own += [(key, number) for key in table.get("tiny", {})]
-    rest = [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
-    for key, place in [*shared, *own, *rest]:
+        keys += [(key, number) for key in (*table, *table.get("tiny", {})) if key != "tiny"]
+    keys += [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
+    for key, place in keys:
         if key not in KEYS and key not in LATER:
             error = no_key(key, KEYS)
             raise lines.error(key, place, error.message, error.hint)

@@ -1,8 +1,8 @@
 """The frameworks that train here: one spec each (`Framework`), and always a process of its own.
 
     supports(layout)           what it cannot train of a layout: an error with its hint, or None
-    accepts(experiment)        likewise of an experiment, besides its layout
-    missing(site)              why it cannot run here, in one line, or None
+    check(experiment)          refuses what it cannot train of an experiment
+    missing(python)            why it cannot run here, in one line, or None
     command(experiment, run)   how it is started, with what it needs written to the folder ``run``
     collect(run)               what came of it, read from the events that its ranks wrote
 
@@ -24,7 +24,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,6 @@ class Site:
     """The driver's numbers of these GPUs, in the order in which torch sees them."""
     present: tuple[int, ...] = ()
     """Of all GPUs there are."""
-    python: str = ""
-    """The interpreter that an experiment names for its framework; empty: the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +121,6 @@ class Job:
 
 Refusal = tuple[str, str] | None
 """What is refused and what to do instead."""
-Limit = Callable[[Layout], Refusal]
-Demand = Callable[[Experiment], Refusal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +135,9 @@ class Framework:
     """Packages of a driver's interpreter, each with the oldest version that will do."""
     prepare: tuple[str, ...] = ()
     """What our Python runs before; it is given the folder, as the program is."""
-    limits: tuple[Limit, ...] = ()
-    """Reason why a layout is not trained, by a framework."""
-    demands: tuple[Demand, ...] = ()
+    refuses_layout: Callable[[Layout], Refusal] = lambda _: None
+    """Reason why a layout is not trained by it, which another one may train."""
+    refuses: Callable[[Experiment], Refusal] = lambda _: None
     """Reason why an experiment is refused for something besides its layout."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the program's environment."""
@@ -150,21 +146,23 @@ class Framework:
 
     def supports(self, layout: Layout) -> UsageError | None:
         """Reason why a layout is not trained, or None."""
-        refused = (limit(layout) for limit in (*_LIMITS, *self.limits))
-        return next((UsageError(*words) for words in refused if words), None)
+        refused = _refused_by_all(layout) or self.refuses_layout(layout)
+        return UsageError(*refused) if refused else None
 
-    def accepts(self, experiment: Experiment) -> UsageError | None:
-        """Reason why an experiment is refused besides its layout, or None."""
-        refused = (demand(experiment) for demand in self.demands)
-        return next((UsageError(*words) for words in refused if words), None)
+    def check(self, experiment: Experiment) -> None:
+        """Raise UsageError for what is not trained."""
+        if (refusal := self.supports(experiment.layout)) is not None:
+            raise refusal
+        if (refused := self.refuses(experiment)) is not None:
+            raise UsageError(*refused)
 
-    def missing(self, site: Site) -> str | None:
-        """Why it cannot run here, or None."""
+    def missing(self, python: str = "") -> str | None:
+        """Why it cannot run here, or None; ``python``: the interpreter that an experiment names."""
         if find_spec("torch") is None:
             return "torch is not installed"
         if not self.is_driven:
             return None
-        return missing_requirement(interpreter_for(site.python, self.name), self.needs)
+        return missing_requirement(interpreter_for(python, self.name), self.needs)
 
     def command(self, experiment: Experiment, run: Path, job: Job) -> Command:
         """One process a rank."""
@@ -268,52 +266,56 @@ def _each(
 _START = str(Path(__file__).resolve().parent / "drivers" / "start.py")
 
 
-def _nodes(layout: Layout) -> Refusal:
-    hint = "one node: as many GPUs as --gpus-per-node"
-    is_far = layout.gpus > layout.gpus_per_node
-    return ("training over several machines comes in a later version", hint) if is_far else None
-
-
-def _split(layout: Layout) -> Refusal:
-    split = layout.tp * layout.pp > 1 or layout.interleave > 1 or layout.sequence_parallel > 0
-    hint = "nproc and zero spread a training over ranks"
-    return ("tensor and pipeline parallelism come in a later version", hint) if split else None
-
-
-def _adapters(layout: Layout) -> Refusal:
-    return ("adapters (LoRA) are not trained yet", "lora_rank 0") if layout.lora_rank else None
-
-
-def _words(layout: Layout) -> Refusal:
-    for name, known in _TRAINED.items():
-        if getattr(layout, name) not in known:
-            word = getattr(layout, name)
-            return f"{name} {word} is not trained yet", "one of: " + ", ".join(known)
-    return None
-
-
-def _shards(layout: Layout) -> Refusal:
-    if layout.shard_size > 0 and layout.zero < 2:
-        return "shards of a part of the ranks (shard_size) are for zero 2 and 3", "--zero 3"
-    if layout.offload == "host" and layout.zero < 2:
-        words = "offload host moves shards of weights, and there are none"
-        return words, "zero 2 or 3, or offload none"
-    if layout.precision == "fp16" and layout.zero > 0:
-        words = "fp16 scales its loss, and a shard cannot see where another one overflows"
-        return words, "bf16, or zero 0"
-    return None
-
-
 _TRAINED = {
     "precision": ("fp32", "bf16", "fp16"),
     "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd"),
     "offload": ("none", "host"),
 }
-_LIMITS: tuple[Limit, ...] = (_nodes, _split, _adapters, _words, _shards)
-"""Of every framework so far."""
 
 
-def _is_own_python(own: Experiment) -> Refusal:
+def _refused_by_all(layout: Layout) -> Refusal:
+    """What no framework trains so far."""
+    split = layout.tp * layout.pp > 1 or layout.interleave > 1 or layout.sequence_parallel > 0
+    rules = (
+        (
+            layout.gpus > layout.gpus_per_node,
+            "training over several machines comes in a later version",
+            "one node: as many GPUs as --gpus-per-node",
+        ),
+        (
+            split,
+            "tensor and pipeline parallelism come in a later version",
+            "nproc and zero spread a training over ranks",
+        ),
+        (layout.lora_rank > 0, "adapters (LoRA) are not trained yet", "lora_rank 0"),
+        *(
+            (
+                getattr(layout, name) not in known,
+                f"{name} {getattr(layout, name)} is not trained yet",
+                "one of: " + ", ".join(known),
+            )
+            for name, known in _TRAINED.items()
+        ),
+        (
+            layout.shard_size > 0 and layout.zero < 2,
+            "shards of a part of the ranks (shard_size) are for zero 2 and 3",
+            "--zero 3",
+        ),
+        (
+            layout.offload == "host" and layout.zero < 2,
+            "offload host moves shards of weights, and there are none",
+            "zero 2 or 3, or offload none",
+        ),
+        (
+            layout.precision == "fp16" and layout.zero > 0,
+            "fp16 scales its loss, and a shard cannot see where another one overflows",
+            "bf16, or zero 0",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
+
+
+def _refused_by_native(own: Experiment) -> Refusal:
     if not own.python:
         return None
     words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
@@ -321,7 +323,7 @@ def _is_own_python(own: Experiment) -> Refusal:
     return words, f"leave it out, or name it in the experiments of {drivers}"
 
 
-def _trainer_shards(layout: Layout) -> Refusal:
+def _layout_refused_by_trainer(layout: Layout) -> Refusal:
     if layout.zero == 1:
         words = f"huggingface with zero {layout.zero}: Trainer shards through FSDP, which has no"
         return f"{words} such stage", "zero 2 or 3, or --framework native"
@@ -334,7 +336,7 @@ def _trainer_shards(layout: Layout) -> Refusal:
     return None
 
 
-def _trainer_demands(own: Experiment) -> Refusal:
+def _refused_by_trainer(own: Experiment) -> Refusal:
     if own.zero > 0 and not own.device.startswith("cuda"):
         words = f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say"
         return f"{words} so", "zero 0, or --framework native"
@@ -364,7 +366,7 @@ _KNOWN = (
     Framework(
         name="native",
         program=("-m", "trainrig.train.native.rank_main"),
-        demands=(_is_own_python,),
+        refuses=_refused_by_native,
     ),
     Framework(
         name="huggingface",
@@ -372,8 +374,8 @@ _KNOWN = (
         is_driven=True,
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
         prepare=("-m", "trainrig.train.huggingface_init"),
-        limits=(_trainer_shards,),
-        demands=(_trainer_demands,),
+        refuses_layout=_layout_refused_by_trainer,
+        refuses=_refused_by_trainer,
         settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
         rounding=_autocast_mean,
     ),
@@ -399,13 +401,18 @@ def engine_of(framework: str) -> Framework:
 
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
-    _check_needs_gpu(experiment)
-    lacking = ENGINES[experiment.framework].missing(replace(site, python=experiment.python))
-    if lacking is not None:
-        raise UnavailableError(f"{experiment.framework}: {lacking}", _elsewhere(experiment))
-    on_gpu = experiment.device.startswith("cuda")
+    own, on_gpu = experiment, experiment.device.startswith("cuda")
+    if not own.p2p and not on_gpu:
+        raise NeedsGpuError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
+    if own.parallel == "dataparallel" and not on_gpu:
+        raise NeedsGpuError("torch.nn.DataParallel is a matter of GPUs", "leave parallel out: DDP")
+    if (lacking := ENGINES[own.framework].missing(own.python)) is not None:
+        hint = "another --framework"
+        if is_driven(own):
+            hint += f", or name a Python that has it: --python PATH or {variable_of(own.framework)}"
+        raise UnavailableError(f"{own.framework}: {lacking}", hint)
     have, what = (site.gpus, "GPU") if on_gpu else (site.cores, "core")
-    needed = experiment.mesh.ranks
+    needed = own.mesh.ranks
     if needed > have:
         ranks = "1 rank" if needed == 1 else f"{needed} ranks"
         fewer = f"--nproc {have}" if have else "--device cpu"
@@ -413,59 +420,27 @@ def check_site(experiment: Experiment, site: Site) -> None:
             f"{ranks}, and {have} {what}{'' if have == 1 else 's'}: each rank needs one of its own",
             fewer + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
-    _check_devices(experiment, site)
-    if experiment.optimizer == "adamw-8bit" and missing_requirement(
-        python_of(experiment), {"torchao": ""}
-    ):
-        raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
-
-
-def _check_needs_gpu(experiment: Experiment) -> None:
-    """Refuse on a processor what only GPUs have: the way between them, and one process for all."""
-    if experiment.device.startswith("cuda"):
-        return
-    if not experiment.p2p:
-        raise NeedsGpuError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
-    if experiment.parallel == "dataparallel":
-        hint = "leave parallel out: DDP"
-        raise NeedsGpuError("torch.nn.DataParallel is a matter of GPUs", hint)
-
-
-def _check_devices(experiment: Experiment, site: Site) -> None:
-    """Every GPU that it names is there, and may be used."""
-    for number in experiment.device_numbers:
+    for number in own.device_numbers:
         if number not in site.present:
             there = ", ".join(map(str, site.present)) or "none"
-            raise UnavailableError(
-                f"devices {experiment.devices}: there is no GPU {number}",
-                f"this machine has: {there}",
-            )
+            words = f"devices {own.devices}: there is no GPU {number}"
+            raise UnavailableError(words, f"this machine has: {there}")
         if number not in site.numbers:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-            raise UnavailableError(
-                f"devices {experiment.devices}: GPU {number} is hidden from torch"
-                + (f" by CUDA_VISIBLE_DEVICES={shown}" if shown is not None else ""),
-                "unset CUDA_VISIBLE_DEVICES, or name others",
-            )
+            by = f" by CUDA_VISIBLE_DEVICES={shown}" if shown is not None else ""
+            words = f"devices {own.devices}: GPU {number} is hidden from torch{by}"
+            raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
+    if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
+        raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
 
 
 def python_of(experiment: Experiment) -> str:
     """The interpreter that its ranks run in.  UsageError for a name that is none."""
-    return (
-        interpreter_for(experiment.python, experiment.framework)
-        if is_driven(experiment)
-        else sys.executable
-    )
+    if is_driven(experiment):
+        return interpreter_for(experiment.python, experiment.framework)
+    return sys.executable
 
 
 def is_driven(experiment: Experiment) -> bool:
     """Whether it is trained by another project's engine, which may have a Python of its own."""
     return ENGINES[experiment.framework].is_driven
-
-
-def _elsewhere(experiment: Experiment) -> str:
-    """What to do about a framework that cannot run."""
-    if not is_driven(experiment):
-        return "another --framework"
-    variable = variable_of(experiment.framework)
-    return f"another --framework, or name a Python that has it: --python PATH or {variable}"

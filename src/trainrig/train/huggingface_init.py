@@ -20,7 +20,7 @@ import torch
 from trainrig import models
 from trainrig.models.hf_weights import to_hugging_face
 from trainrig.process.child import die_with_parent
-from trainrig.train.config import Experiment, check, from_dict, objective_of
+from trainrig.train.config import Experiment, check, objective_of
 from trainrig.train.parity import probe_of
 from trainrig.units import format_memory
 from trainrig.workload.hf_config import class_names, config_of
@@ -30,7 +30,8 @@ def main() -> None:
     """Write both files."""
     die_with_parent()
     folder = Path(sys.argv[1])
-    experiment = from_dict(json.loads((folder / "experiment.json").read_text())["experiment"])
+    request = json.loads((folder / "experiment.json").read_text())
+    experiment = Experiment.of(**request["experiment"])
     shape = check(experiment)
     config_class, model_class = class_names(shape)
     hf = {

@@ -1,4 +1,4 @@
-"""The layout that was asked for, the one that was found, and what contradicts itself.
+"""The layout that was asked for, the one that was found, and what sets them apart.
 
 A layout as found comes from the facts that a rank read from its live objects (`look`, and the
 drivers): the request is never repeated as a result.  A difference is a fault of the run.
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainrig.errors import UsageError
 from trainrig.train.config import Experiment
-from trainrig.train.engines import engine_of
 
 Layout = dict[str, Any]
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -111,74 +109,3 @@ def differences(requested: Layout, found: Layout) -> list[str]:
         for name in requested
         if requested[name] != found.get(name)
     ]
-
-
-def check_layout(experiment: Experiment) -> None:
-    """Refuse what contradicts itself or its framework does not train.  Raises UsageError."""
-    if not 1 <= experiment.nproc <= 4096:
-        raise UsageError(f"nproc = {experiment.nproc}", "a whole number from 1 to 4096")
-    if experiment.zero not in (0, 1, 2, 3):
-        raise UsageError(f"zero = {experiment.zero}", "0, 1, 2 or 3")
-    for words, hint in _contradictions(experiment):
-        raise UsageError(words, hint)
-    engine = engine_of(experiment.framework)
-    if (refusal := engine.supports(experiment.layout) or engine.accepts(experiment)) is not None:
-        raise refusal
-
-
-def _contradictions(own: Experiment) -> list[tuple[str, str]]:
-    """What cannot be had together: a sentence and what to do."""
-    given = own.device_numbers
-    rules = [
-        (
-            bool(given) and own.device == "cpu",
-            f"devices {own.devices} are GPUs, and device is cpu",
-            "leave one of them out",
-        ),
-        (
-            bool(given) and len(given) != own.mesh.ranks,
-            f"devices {own.devices}: {len(given)} of them for nproc = {own.nproc}",
-            "a device for each rank",
-        ),
-        (
-            len(set(given)) != len(given),
-            f"devices {own.devices}: one of them twice",
-            "each rank needs one of its own",
-        ),
-        (
-            own.zero > 0 and own.mesh.dp == 1,
-            f"zero {own.zero} spreads over ranks, and there is one",
-            "--nproc 2 or more, or --zero 0",
-        ),
-        (
-            own.shard_size > 0 and own.zero < 2,
-            "shard_size is for zero 2 and 3",
-            "leave it out, or --zero 3",
-        ),
-        (
-            own.shard_size < 0 or (own.shard_size > 0 and own.mesh.dp % own.shard_size != 0),
-            f"nproc {own.nproc} is no multiple of shard_size {own.shard_size}",
-            "a divisor of nproc",
-        ),
-        (
-            own.parallel == "dataparallel" and own.zero > 0,
-            "torch.nn.DataParallel has every weight on every GPU",
-            "--zero 0, or leave --parallel out",
-        ),
-        (
-            own.parallel == "ddp" and own.zero >= 2,
-            f"DDP has every weight on every rank, and zero {own.zero} shards them",
-            "--zero 0 or 1, or leave --parallel out",
-        ),
-        (
-            own.parallel == "fsdp" and own.zero < 2,
-            f"FSDP shards gradients and weights, and zero {own.zero} neither",
-            "--zero 3 or 2, or leave --parallel out",
-        ),
-        (
-            own.attention == "tiles" and own.device.startswith("cuda"),
-            "attention = tiles: only the native engine has it, on a CPU",
-            "attention sdpa, plain or auto",
-        ),
-    ]
-    return [(words, hint) for wrong, words, hint in rules if wrong]

@@ -40,7 +40,6 @@ from trainrig.runner.train_records import records_of, summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job, Site, check_site, python_of
-from trainrig.train.layout_check import check_layout
 
 ROOT = Path(__file__).resolve().parents[3]
 SRC = ROOT / "src"
@@ -132,7 +131,7 @@ def test_a_folder_of_an_environment_is_answered_with_its_python(tmp_path: Path) 
 
 def test_our_own_engine_has_no_python_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="native is ours"):
-        check_layout(Experiment.of(python=python(tmp_path)))
+        ENGINES["native"].check(Experiment.of(python=python(tmp_path)))
     assert python_of(Experiment.of()) == sys.executable
 
 
@@ -140,7 +139,7 @@ def test_our_own_engine_has_no_python_of_its_own(tmp_path: Path) -> None:
 
 
 def text(path: str) -> str | None:
-    return ENGINES["huggingface"].missing(Site(gpus=0, cores=2, python=path))
+    return ENGINES["huggingface"].missing(path)
 
 
 def test_what_it_lacks_is_asked_of_it_and_not_of_us(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trainrig.runner import train as runner
 from trainrig.runner.batch_size import by_doubling, guess, smaller
 from trainrig.runner.train_resume import done_in, experiments_of
 from trainrig.store import read_run
-from trainrig.train.config import Experiment, from_dict
+from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.workload import find
 from trainrig.workload.memory import memory
@@ -275,7 +275,7 @@ def test_a_run_is_resumed_with_what_is_not_done(
 
 def runner_ready(run: Path) -> list[Experiment]:
     """The experiments as the run has them: with data and device filled in."""
-    return [from_dict(each) for each in read_run(run).config["experiments"]]
+    return [Experiment.of(**each) for each in read_run(run).config["experiments"]]
 
 
 def test_a_row_that_failed_is_not_done(data: str, tmp_path: Path, quick: list[str]) -> None:

@@ -33,7 +33,7 @@ from trainrig.runner.progress import null_progress
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
 from trainrig.store import create_run, read_run
-from trainrig.train.config import Experiment, check, from_dict
+from trainrig.train.config import Experiment, check
 from trainrig.train.native.loop import Engine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,7 +66,7 @@ def test_training_comes_last_and_takes_its_share(budget: float) -> None:
     assert 2.0 <= first.seconds <= 8.0
     for task in blocks[-1].tasks:
         benchmark("training").check(task.case)
-        shape = check(from_dict(task.extra["experiment"]))
+        shape = check(Experiment.of(**task.extra["experiment"]))
         assert shape.vocab >= 8192  # of the tokenizer that the text is prepared with
 
 

@@ -16,7 +16,6 @@ from trainrig.train.config import (
     case_of,
     check,
     check_compiler,
-    from_dict,
     to_dict,
 )
 from trainrig.workload import find, model_flops, parameters
@@ -26,7 +25,7 @@ STEP = benchmark("training")
 
 def test_an_experiment_is_stored_and_read_back() -> None:
     experiment = Experiment.of(model="gpt2", steps=7, warmup=2, clip=0.0)
-    assert from_dict(to_dict(experiment)) == experiment
+    assert Experiment.of(**to_dict(experiment)) == experiment
     assert "warmup" not in to_dict(Experiment.of())
 
 
@@ -42,7 +41,7 @@ def test_an_experiment_is_stored_and_read_back() -> None:
 )
 def test_what_is_no_experiment_is_refused_by_name(content: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        from_dict(content)
+        Experiment.of(**content)
 
 
 @pytest.mark.parametrize(

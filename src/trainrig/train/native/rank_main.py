@@ -27,7 +27,7 @@ from torch import nn
 from trainrig.errors import UsageError
 from trainrig.process.child import run_rank, tune_malloc
 from trainrig.process.events import Events
-from trainrig.train.config import Experiment, check, from_dict, objective_of
+from trainrig.train.config import Experiment, check, objective_of
 from trainrig.train.engines import WARM_UP, Job
 from trainrig.train.native import checkpoint, layout_observed
 from trainrig.train.native.collectives import Collectives
@@ -52,7 +52,7 @@ def main() -> None:
 def _train(folder: Path, events: Events) -> None:
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     request = json.loads((folder / "experiment.json").read_text())
-    train(from_dict(request.pop("experiment")), events, rank, size, Job(**request))
+    train(Experiment.of(**request.pop("experiment")), events, rank, size, Job(**request))
 
 
 def train(
