@@ -7,13 +7,15 @@ nothing here knows about characters, pixels or markup, and every renderer escape
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from trainrig.report.charts.svg import Chart
 
 Tone = Literal["", "good", "bad", "warn", "dim", "strong"]
+Row = TypeVar("Row")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,44 @@ class Table:
             for n in range(len(self.columns))
             if not cells or any(row[n] not in empty for row in cells)
         ]
+
+
+Shown = tuple[Column, Callable[[Row], str | Cell]]
+"""A column and the cell that it has for a row."""
+
+
+def column(
+    head: str,
+    value: Callable[[Row], Value | None],
+    form: Callable[[Value], str | Cell] = str,
+    kind: Literal["words", "number", "code", "drawing"] = "number",
+    optional: int = 0,
+) -> Shown[Row]:
+    """What a table shows of each row under ``head``, as ``form`` writes it; None is a dash."""
+
+    def cell(row: Row) -> str | Cell:
+        found = value(row)
+        return found if isinstance(found, Cell) else "-" if found is None else form(found)
+
+    return Column(head, kind, optional), cell
+
+
+def words(head: str, value: Callable[[Row], str | Cell | None]) -> Shown[Row]:
+    """A `column` of text, which wraps."""
+    return column(head, value, kind="words")
+
+
+def table(
+    rows: Iterable[Row],
+    *columns: Shown[Row],
+    title: str = "",
+    notes: Iterable[str] = (),
+    line: Callable[[Row, tuple[str | Cell, ...]], Line] | None = None,
+) -> Table:
+    """A table with a line for each row; ``line`` adds a tone, a note or details to its cells."""
+    listed = [(row, tuple(cell(row) for _, cell in columns)) for row in rows]
+    lines = tuple(line(row, cells) if line else cells for row, cells in listed)
+    return Table(tuple(head for head, _ in columns), lines, title, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
 
 from trainrig.analysis.compare_training import (
@@ -33,61 +33,39 @@ from trainrig.analysis.training_results import (
 )
 from trainrig.catalog.chip import peak
 from trainrig.catalog.lookup import find_chip
-from trainrig.report.document import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Facts,
-    Findings,
-    Item,
-    Line,
-    Paragraph,
-    Section,
-    Stack,
-    Strip,
-    Table,
-    Tone,
-    Whisker,
-)
+from trainrig.report import document as doc
+from trainrig.report.document import column, table, words
 from trainrig.stats import Change
 from trainrig.units import format_memory, format_quantity, format_time, ranges, signed_share
 
-PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
-"""Of a step; they add up to it."""
-_PART_NAMES = ("data", "forward", "backward", "communication", "optimizer", "other")
-_SHORT_NAMES = ("data", "fwd", "bwd", "comm", "opt", "other")
+PARTS = {
+    "data_wait": ("data", "data"),
+    "forward": ("forward", "fwd"),
+    "backward": ("backward", "bwd"),
+    "communication": ("communication", "comm"),
+    "optimizer": ("optimizer", "opt"),
+    "other": ("other", "other"),
+}
+"""Of a step, which they add up to: how each is called in a bar's key, and above a column."""
 _EVEN = 1.05
 """Ranks whose memory differs by less are alike."""
-_TONES: dict[Change, Tone] = {Change.BETTER: "good", Change.WORSE: "bad"}
-_VERDICT_TONES: dict[str, Tone] = {"PASS": "good", "FAIL": "bad", "NOT COMPARABLE": "warn"}
+_TONES: dict[Change, doc.Tone] = {Change.BETTER: "good", Change.WORSE: "bad"}
+_VERDICT_TONES: dict[str, doc.Tone] = {"PASS": "good", "FAIL": "bad", "NOT COMPARABLE": "warn"}
+_EXPERIMENT: doc.Shown[TrainingResult | Speedup] = words("experiment", lambda one: one.name)
 
 
-def training_blocks(view: RunView) -> tuple[Block, ...]:
-    """The experiments of a run as one section; none where it has none, or they are damaged."""
+def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
+    """The experiments of a run, what differs first; none where it has none, or they are damaged."""
     results = readable(view)
     if not results:
         return ()
-    return experiment_blocks(results, predictions(view), published_figures(view))
-
-
-def training_document(view: RunView) -> Document:
-    """The experiments of a run alone, for the end of ``trainrig train``."""
-    return Document(title=view.name, blocks=training_blocks(view))
-
-
-def experiment_blocks(
-    results: Sequence[TrainingResult],
-    predicted: Sequence[TrainingPrediction] = (),
-    published: Sequence[PublishedFigure] = (),
-) -> tuple[Block, ...]:
-    """Experiments side by side: what differs comes first."""
+    predicted, published = predictions(view), published_figures(view)
     compared = speedups(results)
     bases = dict.fromkeys(speedup.base for speedup in compared)
     groups = [[one for one in compared if one.base == base] for base in bases]
-    differing = _differing(results)
-    blocks: list[Block] = [Facts(differing, "What differs")] if differing else []
-    blocks += [Paragraph(" ".join(map(conclusion, groups)))] if groups else []
+    differing = tuple(_differing(results))
+    blocks: list[doc.Block] = [doc.Facts(differing, "What differs")] if differing else []
+    blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
     blocks += [
         *(speedup_table(own, f"Samples/s over {own[0].base!r}, 95 % interval") for own in groups),
         _numbers(results),
@@ -98,13 +76,18 @@ def experiment_blocks(
         *_predictions(results, predicted),
         *_published(published),
     ]
-    remarks = tuple(Item(text=text) for text in _remarks(results, predicted, published))
+    remarks = tuple(doc.Item(text=text) for text in _remarks(results, predicted, published))
     if remarks:
-        blocks.append(Findings(remarks))
-    return (Section("Experiments", tuple(blocks)),)
+        blocks.append(doc.Findings(remarks))
+    return (doc.Section("Experiments", tuple(blocks)),)
 
 
-def conclusion(group: Sequence[Speedup]) -> str:
+def training_document(view: RunView) -> doc.Document:
+    """The experiments of a run alone, for the end of ``trainrig train``."""
+    return doc.Document(title=view.name, blocks=training_blocks(view))
+
+
+def _conclusion(group: Sequence[Speedup]) -> str:
     """What came out for one base, in a sentence."""
     base = group[0].base
     better = [one for one in group if one.change is Change.BETTER and one.ratio is not None]
@@ -116,19 +99,14 @@ def conclusion(group: Sequence[Speedup]) -> str:
     return f"None is clearly faster than {base}."
 
 
-# ---- what differs
-
-
-def _differing(results: Sequence[TrainingResult]) -> tuple[tuple[str, str], ...]:
+def _differing(results: Sequence[TrainingResult]) -> Iterator[tuple[str, str]]:
     """Settings in which the experiments differ, as they were asked for, with their values."""
     whole = all(result.settings for result in results)
     settings = [settings_of(result, whole=whole) for result in results]
-    found = []
     for name in dict.fromkeys(name for own in settings for name in own):
         values = list(dict.fromkeys(setting_text(own[name]) for own in settings if name in own))
         if len(values) > 1:
-            found.append((name, ", ".join(shortened(values))))
-    return tuple(found)
+            yield name, ", ".join(shortened(values))
 
 
 # ---- speedups
@@ -141,49 +119,48 @@ _TOO_WIDE = 50.0
 """An interval whose ends are this factor apart is not worth its numbers."""
 
 
-def speedup_table(found: Sequence[Speedup], title: str) -> Table:
+def speedup_table(found: Sequence[Speedup], title: str) -> doc.Table:
     """Ratios with their intervals on one logarithmic axis: twice and half are as far from 1."""
-    low, high = _axis(found)
-    hint = _hint(found)
-    return Table(
-        (
-            Column("experiment", "words"),
-            Column("what differs", "words"),
-            Column("ratio"),
-            Column("interval"),
-            Column(f"{low:.2g} to {high:.2g}", "drawing", optional=1),
-            Column("result", "words"),
-        ),
-        tuple(_speedup_row(one, low, high) for one in found),
-        title=title,
-        notes=(hint,) if hint else (),
-    )
+    ratios = [one.ratio for one in found if one.ratio]
+    lows = [one.low for one in found if one.low]
+    highs = [one.high for one in found if one.high]
+    low = max(min(lows, default=1.0), min(ratios, default=1.0) / _MOST_BEYOND)
+    high = min(max(highs, default=1.0), max(ratios, default=1.0) * _MOST_BEYOND)
+    low, high = min(low / 1.03, _LEAST_AXIS[0]), max(high * 1.03, _LEAST_AXIS[1])
 
-
-def _speedup_row(one: Speedup, low: float, high: float) -> Line:
     def place(ratio: float | None) -> float | None:
         if ratio is None:
             return None
-        share = math.log(max(ratio, low) / low) / math.log(high / low)
-        return min(1.0, share)
+        return min(1.0, math.log(max(ratio, low) / low) / math.log(high / low))
 
-    tone = _TONES.get(one.change, "")
-    whisker = Whisker(place(1.0) or 0.0, place(one.low), place(one.ratio), place(one.high), tone)
-    result = f"{one.change}: {one.reason}" if one.reason else str(one.change)
-    return Line(
-        (
-            one.name,
-            "; ".join(one.differences) or "nothing",
-            _ratio(one),
-            _interval(one),
-            Cell("", drawing=whisker),
-            Cell(result, tone),
-        )
+    def whisker(one: Speedup) -> doc.Cell:
+        tone = _TONES.get(one.change, "")
+        ends = place(one.low), place(one.ratio), place(one.high)
+        return doc.Cell("", drawing=doc.Whisker(place(1.0) or 0.0, *ends, tone))
+
+    def result(one: Speedup) -> doc.Cell:
+        reason = f": {one.reason}" if one.reason else ""
+        return doc.Cell(f"{one.change}{reason}", _TONES.get(one.change, ""))
+
+    undecided = [one for one in found if one.ratio is not None and one.change is Change.CANNOT_TELL]
+    hint = "More rounds would decide more."
+    if any(one.basis == STEPS for one in undecided):
+        hint = "rounds = 3 in the file would decide more: fresh processes, interleaved."
+    return table(
+        found,
+        _EXPERIMENT,
+        words("what differs", lambda one: "; ".join(one.differences) or "nothing"),
+        column("ratio", _ratio),
+        column("interval", _interval),
+        column(f"{low:.2g} to {high:.2g}", whisker, kind="drawing", optional=1),
+        words("result", result),
+        title=title,
+        notes=[hint] if undecided else [],
     )
 
 
-def _ratio(one: Speedup) -> str:
-    return "-" if one.ratio is None else f"{one.ratio:.2f} ×"
+def _ratio(one: Speedup) -> str | None:
+    return None if one.ratio is None else f"{one.ratio:.2f} ×"
 
 
 def _interval(one: Speedup) -> str:
@@ -194,144 +171,133 @@ def _interval(one: Speedup) -> str:
     return f"{one.low:.2f} to {one.high:.2f}"
 
 
-def _axis(found: Sequence[Speedup]) -> tuple[float, float]:
-    ratios = [one.ratio for one in found if one.ratio]
-    lows = [one.low for one in found if one.low]
-    highs = [one.high for one in found if one.high]
-    low = max(min(lows, default=1.0), min(ratios, default=1.0) / _MOST_BEYOND)
-    high = min(max(highs, default=1.0), max(ratios, default=1.0) * _MOST_BEYOND)
-    return min(low / 1.03, _LEAST_AXIS[0]), max(high * 1.03, _LEAST_AXIS[1])
-
-
-def _hint(found: Sequence[Speedup]) -> str:
-    """What would decide the undecided; empty where all are decided."""
-    undecided = [one for one in found if one.ratio is not None and one.change is Change.CANNOT_TELL]
-    if any(one.basis == STEPS for one in undecided):
-        return "rounds = 3 in the file would decide more: fresh processes, interleaved."
-    return "More rounds would decide more." if undecided else ""
-
-
 # ---- numbers
 
 
-def _numbers(results: Sequence[TrainingResult]) -> Table:
+def _plain(value: float) -> str:
+    return format_quantity(value, "")
+
+
+def _numbers(results: Sequence[TrainingResult]) -> doc.Table:
     """Verdict, rates and memory of each, with bars as shares of the largest."""
 
-    def bars(field: str, words: Callable[[float], str]) -> list[Cell]:
-        values = [getattr(result, field) for result in results]
-        most = max((value for value in values if value), default=0.0)
-        if not most:
-            return [Cell("")] * len(values)
-        return [
-            Cell("-")
-            if value is None
-            else Cell(words(value), drawing=Strip(0.0, value / most, muted=not result.passed))
-            for value, result in zip(values, results, strict=True)
-        ]
+    def bars(
+        head: str, value: Callable[[TrainingResult], float | None], form: Callable[[float], str]
+    ) -> doc.Shown[TrainingResult]:
+        most = max((value(result) or 0.0 for result in results), default=0.0)
 
-    columns = (
-        [Cell(r.row_verdict, _VERDICT_TONES.get(r.row_verdict, "")) for r in results],
-        [_quantity(result.tokens_per_s, "") for result in results],
-        bars("samples_per_s", lambda value: format_quantity(value, "sample/s")),
-        bars("model_flops_per_s_per_device", lambda value: format_quantity(value, "FLOP/s")),
-        bars("peak_memory_bytes", format_memory),
-    )
-    heads = ("samples/s", "model FLOP/s a device", "peak memory a device")
-    return Table(
-        (
-            *(Column(head, "words") for head in ("experiment", "verdict")),
-            Column("tokens/s"),
-            *(Column(head, "drawing") for head in heads),
+        def bar(result: TrainingResult) -> doc.Cell | None:
+            found = value(result)
+            if not most:
+                return doc.Cell("")
+            if found is None:
+                return None
+            strip = doc.Strip(0.0, found / most, muted=not result.passed)
+            return doc.Cell(form(found), drawing=strip)
+
+        return column(head, bar, kind="drawing")
+
+    return table(
+        results,
+        _EXPERIMENT,
+        words("verdict", lambda r: doc.Cell(r.row_verdict, _VERDICT_TONES.get(r.row_verdict, ""))),
+        column("tokens/s", lambda r: r.tokens_per_s, _plain),
+        bars("samples/s", lambda r: r.samples_per_s, lambda v: format_quantity(v, "sample/s")),
+        bars(
+            "model FLOP/s a device",
+            lambda r: r.model_flops_per_s_per_device,
+            lambda v: format_quantity(v, "FLOP/s"),
         ),
-        tuple(zip((result.name for result in results), *columns, strict=True)),
+        bars("peak memory a device", lambda r: r.peak_memory_bytes, format_memory),
         title="Side by side, bars as shares of the largest",
     )
 
 
-def _stacks(results: Sequence[TrainingResult]) -> Iterator[Table]:
+def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """What a sample takes, by the parts of its step, on the slowest experiment's scale."""
-    timed = [result for result in results if result.samples_per_s and result.step_time_s]
+    timed = [
+        (1.0 / result.samples_per_s, result.step_time_s, result)
+        for result in results
+        if result.samples_per_s and result.step_time_s
+    ]
     if not timed:
         return
-    slowest = max(1.0 / (result.samples_per_s or 1.0) for result in timed)
-    rows = []
-    for result in timed:
-        sample, step = 1.0 / (result.samples_per_s or 1.0), result.step_time_s or 1.0
-        scale = sample / slowest / step
-        parts = tuple(
+    slowest = max(sample for sample, _, _ in timed)
+
+    def stack(row: tuple[float, float, TrainingResult]) -> doc.Cell:
+        sample, step, result = row
+
+        def share(seconds: float | None) -> float:
             # A file may hold any number: no part is longer than the longest bar.
-            (name, min(1.0, scale * max(0.0, result.breakdown.get(part) or 0.0)))
-            for part, name in zip(PARTS, _PART_NAMES, strict=True)
-        )
-        overlapped = result.overlapped_communication_s or 0.0
-        stack = Stack(parts, hidden=min(1.0, scale * overlapped))
-        rows.append((result.name, Cell("", drawing=stack), format_time(sample)))
-    yield Table(
-        (Column("experiment", "words"), Column("", "drawing"), Column("a sample")),
-        tuple(rows),
+            return min(1.0, sample / slowest / step * max(0.0, seconds or 0.0))
+
+        parts = tuple((name, share(result.breakdown.get(p))) for p, (name, _) in PARTS.items())
+        return doc.Cell("", drawing=doc.Stack(parts, share(result.overlapped_communication_s)))
+
+    yield table(
+        timed,
+        words("experiment", lambda row: row[2].name),
+        column("", stack, kind="drawing"),
+        column("a sample", lambda row: row[0], format_time),
         title="Time for a sample, by what it goes to",
     )
 
 
-def _step_times(results: Sequence[TrainingResult]) -> Table:
+def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
     """Where a step's time goes, in numbers."""
 
-    def cells(result: TrainingResult) -> Iterator[str]:
-        step = result.step_time_s
-        yield format_time(step) if step else "-"
-        yield from (_percent(result.breakdown.get(part), step) for part in PARTS)
-        overlapped = result.overlapped_communication_s
-        any_overlapped = any(one.overlapped_communication_s for one in results)
-        yield _percent(overlapped, step) if any_overlapped else ""
-        yield _percent(result.mfu, 1.0)
-        yield _percent(result.hfu, 1.0)
+    def percent(
+        head: str, value: Callable[[TrainingResult], float | None], optional: int = 0
+    ) -> doc.Shown[TrainingResult]:
+        return column(head, value, lambda share: f"{100.0 * share:.0f} %", optional=optional)
 
-    return Table(
-        (
-            Column("experiment", "words"),
-            *map(Column, ("step", *_SHORT_NAMES)),
-            Column("overlapped", optional=1),
-            *map(Column, ("MFU", "HFU")),
-        ),
-        tuple((result.name, *cells(result)) for result in results),
+    def part(name: str) -> Callable[[TrainingResult], float | None]:
+        return lambda result: _divided(result.breakdown.get(name), result.step_time_s)
+
+    overlapped = percent(
+        "overlapped", lambda r: _divided(r.overlapped_communication_s, r.step_time_s), optional=1
+    )
+    any_overlapped = any(result.overlapped_communication_s for result in results)
+    return table(
+        results,
+        _EXPERIMENT,
+        column("step", lambda result: result.step_time_s or None, format_time),
+        *(percent(head, part(name)) for name, (_, head) in PARTS.items()),
+        *([overlapped] if any_overlapped else []),
+        percent("MFU", lambda result: result.mfu),
+        percent("HFU", lambda result: result.hfu),
         title="A step's time, and what the device did of its claimed peak",
     )
 
 
-def _percent(part: float | None, whole: float | None) -> str:
-    """A share in whole per cent."""
-    return "-" if part is None or not whole else f"{100.0 * part / whole:.0f} %"
+def _divided(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
-def _resources(results: Sequence[TrainingResult]) -> Iterator[Table]:
+def _resources(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """Devices, memory of each rank, and energy where it could be read."""
-    rows = [
-        (
-            _devices(result),
-            _rank_memory([rank.allocated_bytes for rank in result.memory_by_rank]),
-            _rank_memory([rank.reserved_bytes for rank in result.memory_by_rank]),
-            _quantity(result.energy_per_token_j, "J"),
-            _quantity(result.mean_power_w, "W"),
-        )
-        for result in results
-    ]
-    known = [any(cell != "-" for cell in column) for column in zip(*rows, strict=True)]
-    if any(known):
-        yield Table(
-            (
-                Column("experiment", "words"),
-                Column("devices", "words"),
-                *map(Column, ("allocated", "reserved", "J/token", "power")),
-            ),
-            tuple(
-                (result.name, *(cell if has else "" for cell, has in zip(row, known, strict=True)))
-                for result, row in zip(results, rows, strict=True)
-            ),
-            title="Devices and energy; memory is the peak of a device, lowest to highest",
-        )
+
+    def memory(sizes: Iterable[float | None]) -> str | None:
+        known = [size for size in sizes if size is not None]
+        if not known:
+            return None
+        even = max(known) <= _EVEN * min(known)
+        return ("" if even else f"{format_memory(min(known))} to ") + format_memory(max(known))
+
+    columns: tuple[doc.Shown[TrainingResult], ...] = (
+        words("devices", _devices),
+        column("allocated", lambda r: memory(rank.allocated_bytes for rank in r.memory_by_rank)),
+        column("reserved", lambda r: memory(rank.reserved_bytes for rank in r.memory_by_rank)),
+        column("J/token", lambda r: r.energy_per_token_j, lambda v: format_quantity(v, "J")),
+        column("power", lambda r: r.mean_power_w, lambda v: format_quantity(v, "W")),
+    )
+    known = [one for one in columns if any(one[1](result) != "-" for result in results)]
+    if known:
+        title = "Devices and energy; memory is the peak of a device, lowest to highest"
+        yield table(results, _EXPERIMENT, *known, title=title)
 
 
-def _devices(result: TrainingResult) -> str:
+def _devices(result: TrainingResult) -> str | None:
     """``GPU 0, 1 (RTX 4090)``, ``cores 0-3``."""
     gpus = [device for device in result.devices if device.device.startswith("cuda")]
     if gpus:
@@ -339,56 +305,46 @@ def _devices(result: TrainingResult) -> str:
         names = dict.fromkeys(gpu.name for gpu in gpus if gpu.name)
         return f"GPU {', '.join(numbers)}" + (f" ({', '.join(names)})" if names else "")
     cores = sorted({core for device in result.devices for core in device.cores or ()})
-    return f"cores {ranges(cores)}" if cores else "-"
+    return f"cores {ranges(cores)}" if cores else None
 
 
-def _rank_memory(sizes: Sequence[float | None]) -> str:
-    known = [size for size in sizes if size is not None]
-    if not known or max(known) <= _EVEN * min(known):
-        return _memory(max(known, default=None))
-    return f"{format_memory(min(known))} to {format_memory(max(known))}"
-
-
-def _quantity(value: float | None, unit: str) -> str:
-    return "-" if value is None else format_quantity(value, unit)
-
-
-def _losses(results: Sequence[TrainingResult]) -> Table:
+def _losses(results: Sequence[TrainingResult]) -> doc.Table:
     steps = max(len(result.losses) for result in results)
 
-    def cells(result: TrainingResult) -> tuple[str, str, str]:
-        losses = result.losses
-        if not losses:
-            return "-", "-", "-"
-        norm = "-" if result.grad_norms[0] is None else f"{result.grad_norms[0]:.4f}"
-        fewer = "" if len(losses) == steps else f" ({len(losses)})"
-        return f"{losses[0]:.4f}", norm, f"{losses[-1]:.4f}{fewer}"
+    def last(result: TrainingResult) -> str | None:
+        if not result.losses:
+            return None
+        fewer = "" if len(result.losses) == steps else f" ({len(result.losses)})"
+        return f"{result.losses[-1]:.4f}{fewer}"
 
-    return Table(
-        (
-            Column("experiment", "words"),
-            Column("observed layout", "words"),
-            *map(Column, ("loss 1", "norm 1", f"loss {steps}")),
-        ),
-        tuple((result.name, observed_layout(result), *cells(result)) for result in results),
+    return table(
+        results,
+        _EXPERIMENT,
+        words("observed layout", _observed_layout),
+        column("loss 1", lambda r: r.losses[0] if r.losses else None, "{:.4f}".format),
+        column("norm 1", lambda r: r.grad_norms[0] if r.losses else None, "{:.4f}".format),
+        column(f"loss {steps}", last),
         title="Loss of the first and the last step, norm of the first gradient, observed layout",
     )
 
 
-def observed_layout(result: TrainingResult) -> str:
+def _observed_layout(result: TrainingResult) -> str | None:
     """``2 × ZeRO-3 bf16, recomputed (FSDPModel)``."""
     found = result.layout_found
     if found is None:
-        return "-"
-    words = [f"{found.ranks} ×"]
-    words += [f"ZeRO-{found.zero}"] if found.zero else []
-    words += [found.precision]
-    words += [f"accum {found.grad_accum}"] if found.grad_accum > 1 else []
-    words += ["recomputed"] if found.recompute else []
-    words += [f"{found.attention} attention"] if found.attention not in (None, "sdpa") else []
-    words += ["compiled"] if found.compile else []
-    words += ["offloaded"] if found.offload else []
-    return f"{' '.join(words)} ({found.wrapped})"
+        return None
+    said = (
+        (True, f"{found.ranks} ×"),
+        (found.zero, f"ZeRO-{found.zero}"),
+        (True, found.precision),
+        (found.grad_accum > 1, f"accum {found.grad_accum}"),
+        (found.recompute, "recomputed"),
+        (found.attention not in (None, "sdpa"), f"{found.attention} attention"),
+        (found.compile, "compiled"),
+        (found.offload, "offloaded"),
+        (True, f"({found.wrapped})"),
+    )
+    return " ".join(text for holds, text in said if holds)
 
 
 # ---- predictions
@@ -396,36 +352,31 @@ def observed_layout(result: TrainingResult) -> str:
 
 def _predictions(
     results: Sequence[TrainingResult], predicted: Sequence[TrainingPrediction]
-) -> Iterator[Table]:
+) -> Iterator[doc.Table]:
     by_name = {result.name: result for result in results}
-    rows = []
-    for one in predicted:
-        result, seconds = by_name.get(one.name), one.step_time_s
-        if result is None or not seconds:
-            continue
-        took, interval = result.step_time_s, one.step_time_interval_s
-        rows.append(
-            (
-                one.name,
-                format_time(seconds),
-                " to ".join(map(format_time, interval)) if interval else "-",
-                format_time(took) if took else "-",
-                signed_share(seconds / took - 1.0) if took else "-",
-                _memory(one.peak_memory_bytes),
-                _memory(result.peak_memory_bytes),
-            )
-        )
-    if rows:
-        heads = ("predicted", "80 % interval", "measured", "error", "memory", "measured")
-        yield Table(
-            (Column("experiment", "words"), *map(Column, heads)),
-            tuple(rows),
+    pairs = [
+        (one, by_name[one.name]) for one in predicted if one.step_time_s and one.name in by_name
+    ]
+
+    def error(pair: tuple[TrainingPrediction, TrainingResult]) -> float | None:
+        share = _divided(pair[0].step_time_s, pair[1].step_time_s)
+        return None if share is None else share - 1.0
+
+    def interval(pair: tuple[TrainingPrediction, TrainingResult]) -> str | None:
+        return " to ".join(map(format_time, pair[0].step_time_interval_s or ())) or None
+
+    if pairs:
+        yield table(
+            pairs,
+            words("experiment", lambda pair: pair[0].name),
+            column("predicted", lambda pair: pair[0].step_time_s, format_time),
+            column("80 % interval", interval),
+            column("measured", lambda pair: pair[1].step_time_s or None, format_time),
+            column("error", error, signed_share),
+            column("memory", lambda pair: pair[0].peak_memory_bytes, format_memory),
+            column("measured", lambda pair: pair[1].peak_memory_bytes, format_memory),
             title="Predicted before it was trained, and how far off",
         )
-
-
-def _memory(size: float | None) -> str:
-    return "-" if size is None else format_memory(size)
 
 
 # ---- published figures
@@ -436,31 +387,33 @@ _PRODUCTS = {"fp32": "tf32"}
 """What torch multiplies fp32 by in the published rows that are not called fp32."""
 
 
-def _published(figures: Sequence[PublishedFigure]) -> Iterator[Table]:
+def _published(figures: Sequence[PublishedFigure]) -> Iterator[doc.Table]:
     """A row for an experiment and a case, a column for each device."""
     if not figures:
         return
-    devices = list(dict.fromkeys(figure.device for figure in figures))
     cells: dict[tuple[str, str], dict[str, list[str]]] = {}
     sources: dict[tuple[str, str], dict[str, None]] = {}
     for figure in figures:
-        head = figure.experiment, _case_text(figure)
-        cells.setdefault(head, {}).setdefault(figure.device, []).append(_figure_text(figure))
+        own = cells.setdefault((figure.experiment, _case_text(figure)), {})
+        own.setdefault(figure.device, []).append(_figure_text(figure))
         origin = sources.setdefault((figure.device, figure.source), {})
         origin[str(figure.software)] = None
         if figure.interconnect:
             origin[f"cards over {figure.interconnect}"] = None
-    yield Table(
-        (Column("experiment", "words"), Column("published case", "words"), *map(Column, devices)),
-        tuple(
-            (*head, *(" or ".join(own.get(device, ["-"])) for device in devices))
-            for head, own in cells.items()
-        ),
+
+    def of_device(device: str) -> doc.Shown[tuple[str, str]]:
+        return column(device, lambda row: " or ".join(cells[row].get(device, ["-"])))
+
+    yield table(
+        cells,
+        words("experiment", lambda row: row[0]),
+        words("published case", lambda row: row[1]),
+        *map(of_device, dict.fromkeys(figure.device for figure in figures)),
         title="Published by others, at full scale: tokens/s of a device, and its memory",
-        notes=tuple(
+        notes=[
             f"{device}: {source}; {'; '.join(origin)}"
             for (device, source), origin in sources.items()
-        ),
+        ],
     )
 
 
@@ -478,10 +431,9 @@ def _case_text(figure: PublishedFigure) -> str:
 def _figure_text(figure: PublishedFigure) -> str:
     """``8008 (tf32), 20.3 GiB``: the printed precision where it is another than the model's."""
     printed = figure.printed_precision or figure.precision
-    words = f"{figure.tokens_per_s_per_device:.0f}"
-    words += f" ({printed})" if printed != figure.precision else ""
-    memory = figure.memory_bytes
-    return words if memory is None else f"{words}, {format_memory(memory)}"
+    text = f"{figure.tokens_per_s_per_device:.0f}"
+    text += f" ({printed})" if printed != figure.precision else ""
+    return text if figure.memory_bytes is None else f"{text}, {format_memory(figure.memory_bytes)}"
 
 
 def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
@@ -509,15 +461,8 @@ def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
 
 def _claim(figure: PublishedFigure) -> float:
     chip = find_chip(figure.device)
-    found = (
-        peak(chip, _PRODUCTS.get(figure.precision) or figure.precision)
-        if chip is not None
-        else None
-    )
+    found = peak(chip, _PRODUCTS.get(figure.precision, figure.precision)) if chip else None
     return found.rate if found is not None else 0.0
-
-
-# ---- remarks
 
 
 def _remarks(
