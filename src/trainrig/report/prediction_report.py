@@ -6,7 +6,7 @@ bar that begins where the one above ends shows a part of a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,12 @@ from trainrig.report.document import (
     Facts,
     Line,
     Paragraph,
+    Shown,
     Strip,
     Table,
-    Tone,
+    column,
+    table,
+    words,
 )
 from trainrig.units import (
     format_count,
@@ -49,20 +52,21 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory
 from trainrig.workload.numerics import scheme_of
 
-_PART_LABELS = {
+_LABELS = {
     "recompute": "recomputation",
     "gaps": "launch gaps",
     "tensor_comm": "tensor-parallel collectives",
     "pipeline_comm": "pipeline P2P",
     "bubble": "pipeline bubble",
     "data_comm": "gradient + weight collectives",
+    "framework": "context + fragmentation",
 }
-"""Parts of a step whose names need words."""
-_MEMORY_LABELS = {"framework": "context + fragmentation"}
+"""Parts of a step and of memory whose names need words."""
 _MOST_FRONT = 10
 _MOST_OPTIONS = 12
 TIGHT = 0.05
 """Of a GPU's memory: less room than a prediction of it is sure of."""
+_SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
 
 
 # ---- words
@@ -76,32 +80,33 @@ def place_text(layout: Layout, device: str) -> str:
     return f"{gpus} × {device}" + (f" in {nodes} nodes" if nodes > 1 else "")
 
 
-_SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
-
-
 def layout_text(layout: Layout, *, fixed: bool = True) -> str:
     """A layout in the field's words, without what is 1 or none.
 
     ``fixed``: with precision and kernels, which a search does not vary.
     """
-    words = [layout.framework]
-    words += [layout.scheme] if layout.scheme not in ("none", "own") else []
-    for name, value in (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp)):
-        words += [f"{name} {value}"] if value > 1 else []
-    words += [f"interleave {layout.interleave}"] if layout.interleave > 1 else []
-    words += [layout.schedule] if layout.pp > 1 else []
-    shards = f" over {layout.shard_size}" if layout.shard_size else ""
-    words += [f"zero {layout.zero}{shards}"] if layout.zero else []
-    words += ["sequence parallel"] if layout.sequence_parallel else []
     accum = int(layout.grad_accum)
-    words.append(f"batch {layout.batch_size}" + (f" × {accum}" if accum > 1 else ""))
-    words += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    words += [f"offload {layout.offload}"] if layout.offload != "none" else []
-    if fixed:
-        is_wide = layout.precision in ("fp32", "tf32")
-        scheme = "" if is_wide else _SCHEMES[scheme_of(layout)]
-        words += [layout.precision + scheme, layout.kernels]
-    return ", ".join(words)
+    is_wide = layout.precision in ("fp32", "tf32")
+    said = (
+        (True, layout.framework),
+        (layout.scheme not in ("none", "own"), layout.scheme),
+        (layout.tp > 1, f"tp {layout.tp}"),
+        (layout.pp > 1, f"pp {layout.pp}"),
+        (layout.dp > 1, f"dp {layout.dp}"),
+        (layout.interleave > 1, f"interleave {layout.interleave}"),
+        (layout.pp > 1, layout.schedule),
+        (
+            layout.zero,
+            f"zero {layout.zero}" + (f" over {layout.shard_size}" if layout.shard_size else ""),
+        ),
+        (layout.sequence_parallel, "sequence parallel"),
+        (True, f"batch {layout.batch_size}" + (f" × {accum}" if accum > 1 else "")),
+        (layout.recompute != "none", f"recompute {layout.recompute}"),
+        (layout.offload != "none", f"offload {layout.offload}"),
+        (fixed, layout.precision + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
+        (fixed, layout.kernels),
+    )
+    return ", ".join(text for holds, text in said if holds)
 
 
 def duration_text(found: Prediction, tokens: float) -> str:
@@ -119,18 +124,9 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.2f}"
 
 
-def _signed_time(seconds: float) -> str:
-    return ("+" if seconds >= 0 else "−") + format_time(abs(seconds))
-
-
 def _memory_parts(needed: Memory) -> list[tuple[str, int]]:
     """Bytes by part, without what is 0."""
-    parts = memory_dict(needed).items()
-    return [(_MEMORY_LABELS.get(name, name), size) for name, size in parts if size]
-
-
-def _name(part: str) -> str:
-    return _PART_LABELS.get(part, part)
+    return [(_LABELS.get(name, name), size) for name, size in memory_dict(needed).items() if size]
 
 
 # ---- predict
@@ -141,13 +137,21 @@ def prediction_document(
 ) -> Document:
     """One layout: its time by part, its memory by part, what follows, where the rates come from."""
     title = f"{found.question.shape.name} on {place_text(found.layout, found.rates.device)}"
+    unused = set() if found.layout.gpus > 1 else {"collective"}
+    unused |= set() if found.layout.offload != "none" else {"host_link"}
+    unused |= set() if found.layout.offload == "disk" else {"disk"}
+    origins = tuple(
+        (name.replace("_", " "), origin)
+        for name, origin in found.rates.provenance.items()
+        if name not in unused
+    )
     blocks: list[Block] = [
         Paragraph(title, "strong"),
         _time_table(found),
         Facts(tuple(_facts(found, tokens)), "Prediction"),
         *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
         _memory_table(found),
-        Facts(tuple(_rate_facts(found)), "Where the rates come from"),
+        Facts(origins, "Where the rates come from"),
         *_upgrade_table(upgrades),
     ]
     return Document(title=title, blocks=tuple(blocks))
@@ -172,83 +176,76 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
         yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
 
 
-def _rate_facts(found: Prediction) -> Iterator[tuple[str, str]]:
-    """The origin of each rate that this layout uses."""
-    unused = set() if found.layout.gpus > 1 else {"collective"}
-    unused |= set() if found.layout.offload != "none" else {"host_link"}
-    unused |= set() if found.layout.offload == "disk" else {"disk"}
-    for name, origin in found.rates.provenance.items():
-        if name not in unused:
-            yield name.replace("_", " "), origin
-
-
 def _time_table(found: Prediction) -> Table:
     """The step's waterfall: each part with its share."""
-    rows: list[Line | tuple[str | Cell, ...]] = []
-    end = 0.0
-    for part in PARTS:
-        seconds = float(getattr(found.step, part))
-        if seconds > 0.0:
-            start, end = end, end + seconds
-            strip = Strip(start / found.time, end / found.time)
-            share = f"{seconds / found.time * 100:.1f}"
-            rows.append((_name(part), _milliseconds(seconds), share, Cell("", drawing=strip)))
-    rows.append(Line(("step", _milliseconds(found.time), "100", ""), "strong"))
-    overlapped = float(found.step.overlapped)
-    if overlapped > 0.0:
+    sizes = {_LABELS.get(part, part): float(getattr(found.step, part)) for part in PARTS}
+    parts = [(name, seconds) for name, seconds in sizes.items() if seconds > 0.0]
+    sums = [Line(("step", _milliseconds(found.time), "100", ""), "strong")]
+    if (overlapped := float(found.step.overlapped)) > 0.0:
         cells = ("overlapped communication", _milliseconds(overlapped), "", "")
-        rows.append(Line(cells, "dim"))
-    columns = (Column("part", "words"), Column("ms"), Column("%"), Column("", "drawing"))
-    return Table(columns, tuple(rows))
+        sums.append(Line(cells, "dim"))
+    return _parts_table(("part", "ms"), parts, found.time, _milliseconds, sums)
 
 
 def _memory_table(found: Prediction) -> Table:
     total, limit = float(found.memory.total), found.rates.memory_bytes
-    rows: list[Line | tuple[str | Cell, ...]] = []
-    end = 0.0
-    for name, size in _memory_parts(found.memory):
-        start, end = end, end + size
-        strip = Strip(min(1.0, start / limit), min(1.0, end / limit))
-        rows.append((name, _gib(size), f"{size / limit * 100:.1f}", Cell("", drawing=strip)))
     verdict = Cell("fits", "good") if found.fits else Cell("does not fit", "bad")
-    rows.append(Line(("all", _gib(total), f"{total / limit * 100:.1f}", verdict), "strong"))
-    rows.append(Line(("a GPU has", _gib(limit), "", ""), "dim"))
-    columns = (Column("memory", "words"), Column("GiB"), Column("%"), Column("", "drawing"))
-    return Table(columns, tuple(rows))
+    sums = [
+        Line(("all", _gib(total), f"{total / limit * 100:.1f}", verdict), "strong"),
+        Line(("a GPU has", _gib(limit), "", ""), "dim"),
+    ]
+    return _parts_table(("memory", "GiB"), _memory_parts(found.memory), limit, _gib, sums)
+
+
+def _parts_table(
+    heads: tuple[str, str],
+    parts: Iterable[tuple[str, float]],
+    whole: float,
+    form: Callable[[float], str],
+    sums: Sequence[Line],
+) -> Table:
+    """Parts of a whole, each bar from where the one above ends, and below them their sums."""
+    rows, end = [], 0.0
+    for name, size in parts:
+        start, end = end, end + size
+        strip = Strip(min(1.0, start / whole), min(1.0, end / whole))
+        rows.append(Line((name, form(size), f"{size / whole * 100:.1f}", Cell("", drawing=strip))))
+    columns = Column(heads[0], "words"), Column(heads[1]), Column("%"), Column("", "drawing")
+    return Table(columns, (*rows, *sums))
 
 
 def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
     """Upgrades, best first."""
     if upgrades:
-        yield Table(
-            (Column("upgrade", "code"), Column("tokens/s"), Column("gain"), Column("", "words")),
-            tuple(
-                (
-                    one.name,
-                    "" if one.rate is None else format_count(one.rate),
-                    "" if one.gain is None else signed_share(one.gain),
-                    Cell(one.reason or one.says, "dim"),
-                )
-                for one in upgrades
-            ),
+        yield table(
+            upgrades,
+            column("upgrade", lambda one: one.name, kind="code"),
+            column("tokens/s", lambda one: "" if one.rate is None else format_count(one.rate)),
+            column("gain", lambda one: "" if one.gain is None else signed_share(one.gain)),
+            words("", lambda one: Cell(one.reason or one.says, "dim")),
         )
 
 
 def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
     """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
-    fields = (("step_time_s", format_time), ("memory_bytes_per_gpu", format_memory))
-    lines: list[Line] = []
-    for row in rows:
-        cells = [str(row["row"])]
-        for name, words in fields:
-            known = row["reason"] is None
-            cells.append(words(row[name]) if known else "")
-            cells.append(" to ".join(map(words, row["interval"][name])) if known else "")
-        lines.append(Line(tuple(cells), note=row["reason"] or ""))
-    heads = ("row", "step", "80 % interval", "memory a GPU", "80 % interval")
-    table = Table(tuple(map(Column, heads)), tuple(lines))
-    blocks: tuple[Block, ...] = (table,) if lines else (Paragraph("The table is empty."),)
-    return Document(title="predictions", blocks=blocks)
+
+    def size(head: str, field: str, form: Callable[[float], str]) -> Iterator[Shown[Any]]:
+        def known(shown: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
+            return lambda row: shown(row) if row["reason"] is None else ""
+
+        yield column(head, known(lambda row: form(row[field])))
+        interval = known(lambda row: " to ".join(map(form, row["interval"][field])))
+        yield column("80 % interval", interval)
+
+    found = table(
+        rows,
+        column("row", lambda row: row["row"]),
+        *size("step", "step_time_s", format_time),
+        *size("memory a GPU", "memory_bytes_per_gpu", format_memory),
+        line=lambda row, cells: Line(cells, note=row["reason"] or ""),
+    )
+    block = found if found.rows else Paragraph("The table is empty.")
+    return Document(title="predictions", blocks=(block,))
 
 
 # ---- plan
@@ -293,11 +290,10 @@ def plan_document(
         head = f"less memory (Pareto front, {len(found.front)} layouts)"
         blocks.append(_candidate_table(space, chosen, head, best))
     if tokens is not None:
-        words = f"{duration_text(best, tokens)} of GPUs"
-        blocks.append(Paragraph(f"{format_count(tokens)} tokens: {words}"))
+        cost = f"{duration_text(best, tokens)} of GPUs"
+        blocks.append(Paragraph(f"{format_count(tokens)} tokens: {cost}"))
     blocks += _upgrade_table(upgrades)
-    blocks += [Paragraph(note) for note in notes]
-    blocks += [Paragraph(f"wrote {path}") for path in written]
+    blocks += [Paragraph(note) for note in (*notes, *(f"wrote {path}" for path in written))]
     return Document(title=title, blocks=tuple(blocks))
 
 
@@ -309,20 +305,20 @@ def _candidate_table(
     space: Space, candidates: Sequence[Candidate], head: str, best: Prediction
 ) -> Table:
     """Layouts of one search: they share the FLOPs of a step, so MFU goes as one over the time."""
-    tokens = space.global_batch * space.base.seq_len
+    tokens, limit = space.global_batch * space.base.seq_len, best.rates.memory_bytes
+    mfu = None if best.mfu is None else best.mfu * best.time * 100
 
-    def row(one: Candidate) -> tuple[str, ...]:
-        tight = ", tight" if _is_tight(one, best.rates.memory_bytes) else ""
-        return (
-            f"{one.time:.3g}" if one.time < 100 else f"{one.time:.0f}",
-            format_memory(one.memory).partition(" ")[0],
-            format_count(tokens / one.time),
-            "" if best.mfu is None else f"{best.mfu * best.time / one.time * 100:.0f} %",
-            layout_text(one.layout, fixed=False) + tight,
-        )
+    def layout(one: Candidate) -> str:
+        return layout_text(one.layout, fixed=False) + (", tight" if _is_tight(one, limit) else "")
 
-    heads = ("step s", "GiB", "tokens/s", "MFU")
-    return Table((*map(Column, heads), Column(head, "words")), tuple(map(row, candidates)))
+    return table(
+        candidates,
+        column("step s", lambda one: f"{one.time:.3g}" if one.time < 100 else f"{one.time:.0f}"),
+        column("GiB", lambda one: format_memory(one.memory).partition(" ")[0]),
+        column("tokens/s", lambda one: format_count(tokens / one.time)),
+        column("MFU", lambda one: "" if mfu is None else f"{mfu / one.time:.0f} %"),
+        words(head, layout),
+    )
 
 
 def gap_text(first: Candidate, second: Candidate) -> str:
@@ -330,7 +326,7 @@ def gap_text(first: Candidate, second: Candidate) -> str:
     gap = second.time - first.time
     parts = sorted(first.gap(second).items(), key=lambda item: -abs(item[1]))
     named = [
-        f"{_name(part)} {_signed_time(seconds)}"
+        f"{_LABELS.get(part, part)} {'+' if seconds >= 0 else '−'}{format_time(abs(seconds))}"
         for part, seconds in parts
         if abs(seconds) >= gap * 1e-3 > 0
     ]
@@ -348,20 +344,30 @@ def fits_document(found: Fit) -> Document:
     need, have = format_memory(float(found.memory.total)), format_memory(found.capacity)
     verdict = "fits" if found.fits else "does not fit"
     title = f"{found.question.shape.name} on {place}: {verdict}, {need} of {have} a GPU"
-    parts, total = _memory_parts(found.memory), float(found.memory.total)
+    parts = table(
+        [*_memory_parts(found.memory), ("all", float(found.memory.total))],
+        words("memory", lambda part: part[0]),
+        column("GiB", lambda part: _gib(part[1])),
+        column("of a GPU", lambda part: format_share(part[1] / found.capacity)),
+        line=lambda part, cells: Line(cells, "strong" if part[0] == "all" else ""),
+    )
     blocks: list[Block] = [
         Paragraph(title, "good" if found.fits else "bad"),
-        Table(
-            (Column("memory", "words"), Column("GiB"), Column("of a GPU")),
-            (
-                *((name, _gib(size), format_share(size / found.capacity)) for name, size in parts),
-                Line(("all", _gib(total), format_share(total / found.capacity)), "strong"),
-            ),
-        ),
+        parts,
         Facts(tuple(_fit_facts(found)), "Layout"),
     ]
     if found.options:
-        blocks.append(_option_table(found))
+        options = table(
+            found.options[:_MOST_OPTIONS],
+            column("change", lambda one: one.option.change, kind="code"),
+            column("GiB", lambda one: float(one.memory.total), _gib),
+            column("saves", lambda one: one.saved, _gib, optional=1),
+            column("time", lambda one: f"× {one.slower:.2f}"),
+            column("per sample", lambda one: one.sample_time, format_time, optional=2),
+            column("", lambda one: Cell("fits", "good") if one.fits else "", kind="code"),
+            line=lambda one, cells: Line(cells, "" if one.fits else "dim"),
+        )
+        blocks.append(options)
     return Document(title=title, blocks=tuple(blocks))
 
 
@@ -387,35 +393,13 @@ def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:
     return f"{' '.join(one.option.change for one in effects)}: {memory}, time × {slower:.2f}"
 
 
-def _option_table(found: Fit) -> Table:
-    """Options that need less memory, the first to change first."""
-
-    def row(one: OptionEffect) -> Line:
-        tone: Tone = "" if one.fits else "dim"
-        cells = (
-            one.option.change,
-            _gib(float(one.memory.total)),
-            _gib(one.saved),
-            f"× {one.slower:.2f}",
-            format_time(one.sample_time),
-            Cell("fits", "good") if one.fits else "",
-        )
-        return Line(cells, tone)
-
-    return Table(
-        (
-            Column("change", "code"),
-            Column("GiB"),
-            Column("saves", optional=1),
-            Column("time"),
-            Column("per sample", optional=2),
-            Column("", "code"),
-        ),
-        tuple(map(row, found.options[:_MOST_OPTIONS])),
-    )
-
-
 # ---- ledger
+
+_ERRORS = (
+    "Errors are of the time, predicted over measured less one: above zero it took less than was "
+    "predicted. Median and worst are of single predictions, bias is the median with its sign, "
+    "inside the share of measured values in their predicted interval."
+)
 
 
 def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = None) -> Document:
@@ -426,19 +410,20 @@ def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = N
     if ledger.entries:
         blocks += [_error_table("part", by_part(ledger)), _error_table("run", by_run(ledger))]
         blocks.append(Paragraph(_ERRORS, "dim"))
-    if corrections:
-        blocks.append(_correction_table(corrections))
+    if corrections:  # each factor, and the error of the newest runs without and with it
+        factors = table(
+            corrections,
+            words("part", lambda one: one.part),
+            column("factor", lambda one: f"×{one.factor:.3f}"),
+            column("before", lambda one: format_share(one.median_error_before)),
+            column("after", lambda one: format_share(one.median_error_after)),
+            words("", lambda one: "stored" if one.helps else "left out"),
+        )
+        blocks.append(factors)
     elif corrections is not None:
         needed = f"a part needs {MIN_RUNS} runs with a predicted step"
         blocks.append(Paragraph(f"Nothing to fit: {needed}."))
     return Document(title=title, blocks=tuple(blocks))
-
-
-_ERRORS = (
-    "Errors are of the time, predicted over measured less one: above zero it took less than was "
-    "predicted. Median and worst are of single predictions, bias is the median with its sign, "
-    "inside the share of measured values in their predicted interval."
-)
 
 
 def ledger_headline(ledger: Ledger) -> str:
@@ -455,34 +440,12 @@ def ledger_headline(ledger: Ledger) -> str:
 
 
 def _error_table(head: str, summaries: Sequence[ErrorSummary]) -> Table:
-    return Table(
-        (Column(head, "words"), *map(Column, ("n", "median", "worst", "bias", "inside"))),
-        tuple(
-            (
-                one.name,
-                str(one.count),
-                format_share(one.median_error),
-                signed_share(one.worst_error),
-                signed_share(one.bias),
-                "" if one.coverage is None else format_share(one.coverage),
-            )
-            for one in summaries
-        ),
-    )
-
-
-def _correction_table(corrections: Sequence[Correction]) -> Table:
-    """Each factor, and the error of the newest runs without and with it."""
-    return Table(
-        (Column("part", "words"), *map(Column, ("factor", "before", "after")), Column("", "words")),
-        tuple(
-            (
-                one.part,
-                f"×{one.factor:.3f}",
-                format_share(one.median_error_before),
-                format_share(one.median_error_after),
-                "stored" if one.helps else "left out",
-            )
-            for one in corrections
-        ),
+    return table(
+        summaries,
+        words(head, lambda one: one.name),
+        column("n", lambda one: one.count),
+        column("median", lambda one: format_share(one.median_error)),
+        column("worst", lambda one: signed_share(one.worst_error)),
+        column("bias", lambda one: signed_share(one.bias)),
+        column("inside", lambda one: "" if one.coverage is None else format_share(one.coverage)),
     )
