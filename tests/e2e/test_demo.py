@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from reports import tables_of
 from trainrig.analysis.patterns import find_patterns
 from trainrig.analysis.run_view import rows
 from trainrig.analysis.waterfall import build_waterfalls
@@ -82,10 +83,10 @@ def test_the_classic_answers_are_visible() -> None:
 
 def test_the_heat_map_stands_beside_the_published_grids() -> None:
     view = read_view(BUNDLE)
-    first = heat_maps(view, rows(view), find_patterns(view))[0]
-    assert [table.title for table in first.tables][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
-    assert first.tables[-1].title == "RTX 3090 Ti"
-    assert any(cell.marked for _, cells in first.tables[0].lines() for cell in cells)
+    tables = tables_of(heat_maps(view, rows(view), find_patterns(view))[0][1])
+    assert [table.title for table in tables][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
+    assert tables[-1].title == "RTX 3090 Ti"
+    assert any(cell.marked for _, cells in tables[0].lines() for cell in cells)
 
 
 def test_the_waterfall_goes_from_the_claim_to_two_cards() -> None:

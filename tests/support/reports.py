@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from trainrig.analysis.run_view import RunView
+from trainrig.report.document import Beside, Card, Section, Table
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.render.terminal import print_document
 from trainrig.report.run_report import run_document
@@ -18,3 +19,12 @@ def markdown(*views: RunView) -> str:
 def print_report(view: RunView, console: Console) -> None:
     """One run."""
     print_document(run_document([view]), console)
+
+
+def tables_of(one: Card) -> list[Table]:
+    """The grids of a heat map."""
+    (section,) = one.blocks
+    assert isinstance(section, Section)
+    (beside,) = section.blocks
+    assert isinstance(beside, Beside)
+    return [block for block in beside.blocks if isinstance(block, Table)]

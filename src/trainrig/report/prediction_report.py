@@ -87,7 +87,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
     """
     accum = int(layout.grad_accum)
     is_wide = layout.precision in ("fp32", "tf32")
-    said = (
+    parts = (
         (True, layout.framework),
         (layout.scheme not in ("none", "own"), layout.scheme),
         (layout.tp > 1, f"tp {layout.tp}"),
@@ -106,7 +106,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
         (fixed, layout.precision + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
         (fixed, layout.kernels),
     )
-    return ", ".join(text for holds, text in said if holds)
+    return ", ".join(text for holds, text in parts if holds)
 
 
 def duration_text(found: Prediction, tokens: float) -> str:

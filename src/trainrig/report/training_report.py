@@ -333,7 +333,7 @@ def _observed_layout(result: TrainingResult) -> str | None:
     found = result.layout_found
     if found is None:
         return None
-    said = (
+    parts = (
         (True, f"{found.ranks} ×"),
         (found.zero, f"ZeRO-{found.zero}"),
         (True, found.precision),
@@ -344,7 +344,7 @@ def _observed_layout(result: TrainingResult) -> str | None:
         (found.offload, "offloaded"),
         (True, f"({found.wrapped})"),
     )
-    return " ".join(text for holds, text in said if holds)
+    return " ".join(text for holds, text in parts if holds)
 
 
 # ---- predictions

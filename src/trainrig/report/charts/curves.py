@@ -8,8 +8,9 @@ run of ten thousand points still makes one page.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from trainrig.analysis.match import Device, Row, claim_for, is_burst, name_devices
 from trainrig.analysis.run_view import RunView
@@ -17,10 +18,10 @@ from trainrig.analysis.waterfall import devices, dtype_order
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, case_text
 from trainrig.record import Record, Scalar, Status
-from trainrig.report.charts.svg import Axis, Chart, Point, Series
+from trainrig.report.charts.svg import Axis, Chart, Point, Series, quantity_axis, thinned
 from trainrig.report.document import Figure
 from trainrig.stats import AGREEMENT, median
-from trainrig.units import binary, format_quantity, si_scale
+from trainrig.units import binary, format_quantity
 
 MAX_OWN = 8
 """Lines of this run in one chart."""
@@ -32,25 +33,28 @@ MAX_POINTS = 64
 COLOURS = 7
 _LOG_SPAN = 20.0
 """Lines that differ by more than this factor need a logarithmic axis."""
+_KNOWN = ("RTX 4090", "RTX 3090 Ti", "A100", "V100", "H100", "RTX 5090", "MI300X", "B200")
+"""Machines that many readers know, in the order in which they are worth a line."""
+_NEAR = 4.0
+"""A machine this many times faster would flatten the curves: it is left out."""
 
 
 def curves(view: RunView, everything: Sequence[Row]) -> tuple[Figure, ...]:
     """The curves over size that this run's points can fill."""
-    usable = [row for row in everything if value_of(row.measured) is not None]
+    usable = [row for row in everything if value_of(row.measured)]
     names = name_devices(devices(usable))
-    found = [
-        *_matmul_figures(view, usable, names),
-        *_vector_figures(view, usable, names),
-        *_copy_figures(usable, names),
-    ]
-    return tuple(found[:MAX_CHARTS])
+    found = itertools.chain(
+        _matmul_figures(view, usable, names),
+        _vector_figures(view, usable, names),
+        _copy_figures(usable, names),
+    )
+    return tuple(itertools.islice(found, MAX_CHARTS))
 
 
-def value_of(record: Record | None) -> float | None:
-    """A value that can be drawn: present and above zero."""
-    if record is None or record.status is not Status.OK or not record.value or record.value <= 0.0:
-        return None
-    return record.value
+def value_of(record: Record | None) -> float:
+    """A value that can be drawn, which is above zero; else 0."""
+    is_drawn = record is not None and record.status is Status.OK
+    return max(0.0, record.value or 0.0) if record is not None and is_drawn else 0.0
 
 
 def one_device(chosen: Sequence[Row]) -> list[Row]:
@@ -62,8 +66,7 @@ def one_device(chosen: Sequence[Row]) -> list[Row]:
 def claim_of(view: RunView, chosen: Sequence[Row]) -> float | None:
     """The claim that bounds these rows, in their unit."""
     for row in chosen:
-        claim = claim_for(view.records, row)
-        if claim is not None:
+        if (claim := claim_for(view.records, row)) is not None:
             return claim.value
         if row.measured is not None and row.measured.limit is not None:
             return row.measured.limit.value
@@ -78,86 +81,73 @@ def by_dtype(chosen: Iterable[Row]) -> dict[str, list[Row]]:
     return {dtype: groups[dtype] for dtype in sorted(groups, key=dtype_order)}
 
 
+def mark(row: Row, x: float, y: float, unit: str) -> Point:
+    """A row's point: hollow where it was noisy, or hot in cache."""
+    noisy = row.measured.disturbed if row.measured is not None else None
+    hot = row.role is Role.STREAM and row.case.get("cache") == "hot"
+    title = f"{case_text(row.benchmark, row.case)}: {format_quantity(y, unit)}"
+    title += f" (noisy: {noisy})" if noisy else ""
+    return Point(x=x, y=y, title=title, hollow=hot or noisy is not None)
+
+
 def _matmul_figures(
     view: RunView, usable: Sequence[Row], names: Mapping[Device, str]
-) -> Iterable[Figure]:
+) -> Iterator[Figure]:
     burst = [row for row in usable if is_burst(row) and square_size(row.case)]
     if not burst:
         return
-    first = by_dtype(one_device(burst))
-    own = [
-        Series(
-            label=dtype,
-            points=_points(members, "m"),
-            colour=f"c{number % COLOURS}",
-            marker=number,
-        )
-        for number, (dtype, members) in enumerate(list(first.items())[:MAX_OWN])
-    ]
-    where = names[burst[0].device, devices(burst)[0][1]]
+    groups = by_dtype(one_device(burst))
+    own = _by_case(itertools.chain(*groups.values()), ("dtype",), "m")
+    x = "n of an n × n × n matmul"
     if len(own) > 1:
-        yield _curve(f"Matmul over size, {where}", _SIZE, burst[0].unit, own, (), None, _plain)
+        where = names[burst[0].device, devices(burst)[0][1]]
+        yield _curve(f"Matmul over size, {where}", x, own)
     for dtype, chosen in by_dtype(burst).items():
-        lines = _by_device(chosen, names)
-        others = _others(view, chosen, {"dtype": dtype}, "m")
+        lines, others = _by_device(chosen, names), _others(view, chosen, {"dtype": dtype}, "m")
         if others or len(lines) > 1 or len(own) == 1:
-            claim = claim_of(view, chosen)
             title = f"{dtype} matmul over size"
-            yield _curve(title, _SIZE, chosen[0].unit, lines, others, claim, _plain)
-
-
-_SIZE = "n of an n × n × n matmul"
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
+            yield _curve(title, x, lines, others, claim_of(view, chosen), chosen[0].unit)
 
 
 def _vector_figures(
     view: RunView, usable: Sequence[Row], names: Mapping[Device, str]
-) -> Iterable[Figure]:
+) -> Iterator[Figure]:
     vector = [row for row in usable if row.role is Role.STREAM and row.metric == "byte_rate"]
     for dtype, chosen in by_dtype(one_device(vector)).items():
         own = _by_case(chosen, ("op", "cache"), "num_elements")
         others = _others(view, chosen, {"dtype": dtype, "op": "scale"}, "num_elements")
         title = f"{dtype} vector over size, {names[chosen[0].device, chosen[0].index]}"
         claim = claim_of(view, [row for row in chosen if row.case.get("cache") == "cold"] or chosen)
-        yield _curve(title, "Elements", "B/s", own, others, claim, lambda n: binary(n).strip())
+        yield _curve(title, "Elements", own, others, claim, "B/s", lambda n: binary(n).strip())
 
 
-def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterable[Figure]:
+def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterator[Figure]:
     copies = one_device([row for row in usable if row.role is Role.TRANSFER])
     own = _by_case(copies, ("direction", "memory"), "bytes")
-    if own and max(len(s.points) for s in own) > 1:
+    if own and max(len(line.points) for line in own) > 1:
         title = f"Copies over size, {names[copies[0].device, copies[0].index]}"
-        yield _curve(title, "Bytes", "B/s", own, (), None, lambda n: f"{binary(n)}B")
+        yield _curve(title, "Bytes", own, unit="B/s", word=lambda n: f"{binary(n)}B")
 
 
 def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Series]:
     """One line a device.  More than two are drawn alike, but for those that fall behind."""
-    groups: dict[Device, list[Row]] = {}
-    for row in chosen:
-        groups.setdefault((row.device, row.index), []).append(row)
-    groups = {where: groups[where] for where in devices(chosen) if where in groups}
-    few = len(groups) <= 2
-    best = {where: max(value_of(r.measured) or 0.0 for r in rows) for where, rows in groups.items()}
-    usual = median(list(best.values()))
+    groups = {
+        where: [row for row in chosen if (row.device, row.index) == where]
+        for where in devices(chosen)
+    }
+    best = {where: max(value_of(row.measured) for row in rows) for where, rows in groups.items()}
+    usual, few = median(list(best.values())), len(groups) <= 2
     found = []
     for number, (where, members) in enumerate(list(groups.items())[:MAX_OWN]):
         behind = not few and best[where] < usual * (1.0 - AGREEMENT)
-        named = few or behind or number == 0
-        found.append(
-            Series(
-                label=names[where] if named else "",
-                points=_points(members, "m"),
-                colour=f"c{number}" if few else "c1" if behind else "c0",
-                marker=number if few else 1 if behind else 0,
-            )
-        )
+        place = number if few else int(behind)
+        label = names[where] if few or behind or number == 0 else ""
+        points = _points(members, "m")
+        found.append(Series(label=label, points=points, colour=f"c{place}", marker=place))
     return found
 
 
-def _by_case(chosen: Sequence[Row], names: Sequence[str], field: str) -> list[Series]:
+def _by_case(chosen: Iterable[Row], names: Sequence[str], field: str) -> list[Series]:
     """One line for each value of the named fields; the first field picks the colour."""
     groups: dict[tuple[Scalar, ...], list[Row]] = {}
     for row in chosen:
@@ -170,120 +160,96 @@ def _by_case(chosen: Sequence[Row], names: Sequence[str], field: str) -> list[Se
             colour=f"c{first.index(group[0]) % COLOURS}",
             marker=first.index(group[0]),
         )
-        for group, members in list(groups.items())[:MAX_OWN]
+        for group, members in itertools.islice(groups.items(), MAX_OWN)
     ]
 
 
 def _points(chosen: Iterable[Row], field: str) -> tuple[Point, ...]:
-    found = []
-    for row in chosen:
-        value, place = value_of(row.measured), row.case.get(field)
-        if value is None or not isinstance(place, int) or row.measured is None:
-            continue
-        disturbed = row.measured.disturbed
-        title = f"{case_text(row.benchmark, row.case)}: {format_quantity(value, row.unit)}"
-        if disturbed:
-            title += f" (disturbed: {disturbed})"
-        hot = row.role is Role.STREAM and row.case.get("cache") == "hot"
-        hollow = disturbed is not None or hot
-        found.append(Point(x=float(place), y=value, title=title, hollow=hollow))
-    found.sort(key=lambda p: p.x)
-    stride = max(1, -(-len(found) // MAX_POINTS))
-    return tuple(found[::stride])
+    found = [
+        mark(row, float(place), value_of(row.measured), row.unit)
+        for row in chosen
+        if isinstance(place := row.case.get(field), int)
+    ]
+    return thinned(sorted(found, key=lambda point: point.x), MAX_POINTS)
 
 
 def _others(
     view: RunView, chosen: Sequence[Row], case: Mapping[str, Scalar], field: str
 ) -> list[Series]:
     """Published curves of the same benchmark, those with most points first."""
-    first = chosen[0]
-    own = {record.id for record in view.records}
-    found: dict[str, dict[float, Record]] = {}
+    first, own = chosen[0], {record.id for record in view.records}
+    found: dict[str, dict[int, Record]] = {}
     for record in view.baselines:
         place = record.case.get(field)
         if (
             isinstance(place, int)
             and record.id not in own
-            and _is_comparable(record, first, case)
+            and record.benchmark == first.benchmark
+            and record.metric == first.metric
+            and record.unit == first.unit
+            and record.device_count == 1
+            and value_of(record)
+            and all(record.case.get(name) == value for name, value in case.items())
             and (field != "m" or square_size(record.case))
         ):
             best = found.setdefault(record.device or "unknown", {})
-            if place not in best or (record.value or 0.0) > (best[place].value or 0.0):
-                best[float(place)] = record
-    top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) or 0.0 for row in chosen)])
-    near = {
-        device: best
+            best[place] = max(best.get(place, record), record, key=value_of)
+    top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) for row in chosen)])
+    near = [
+        (_fame(device), -len(best), device)
         for device, best in found.items()
-        if max(record.value or 0.0 for record in best.values()) <= top * _NEAR
-    }
-    ranked = sorted(near.items(), key=lambda item: (_fame(item[0]), -len(item[1]), item[0]))
+        if max(map(value_of, best.values())) <= top * _NEAR
+    ]
     # One of each make before a second one: three V100s say what one says.
-    makes = [_fame(device) for device, _ in ranked]
-    places = sorted(range(len(ranked)), key=lambda n: (makes[:n].count(makes[n]), n))
-    return [_published_line(*ranked[n], first) for n in places[:MAX_OTHERS]]
-
-
-# Machines that many readers know, in the order in which they are worth a line.
-_KNOWN = ("RTX 4090", "RTX 3090 Ti", "A100", "V100", "H100", "RTX 5090", "MI300X", "B200")
-_NEAR = 4.0
-"""A machine this many times faster would flatten the curves: it is left out."""
+    ranked = [list(own) for _, own in itertools.groupby(sorted(near), key=lambda one: one[0])]
+    turns = itertools.chain(*itertools.zip_longest(*ranked))
+    names = [one[2] for one in turns if one is not None]
+    return [_published_line(name, found[name], first) for name in names[:MAX_OTHERS]]
 
 
 def _fame(device: str) -> int:
     return next((n for n, name in enumerate(_KNOWN) if device.startswith(name)), len(_KNOWN))
 
 
-def _is_comparable(record: Record, first: Row, case: Mapping[str, Scalar]) -> bool:
-    return (
-        record.benchmark == first.benchmark
-        and record.metric == first.metric
-        and record.unit == first.unit
-        and record.device_count == 1
-        and value_of(record) is not None
-        and all(record.case.get(name) == value for name, value in case.items())
-    )
-
-
-def _published_line(device: str, best: Mapping[float, Record], first: Row) -> Series:
+def _published_line(device: str, best: Mapping[int, Record], first: Row) -> Series:
     points = []
     for x, record in sorted(best.items())[:MAX_POINTS]:
-        value = format_quantity(record.value or 0.0, record.unit)
+        value = format_quantity(value_of(record), record.unit)
         what = case_text(record.benchmark, record.case)
         title = f"{device}, {what}: {value} (published: {record.source})"
-        points.append(Point(x=x, y=record.value or 0.0, title=title))
-    own = device == first.device
-    label, short = (f"{device}, published", "published") if own else (device, "")
+        points.append(Point(x=x, y=value_of(record), title=title))
+    label, short = (device, "")
+    if device == first.device:
+        label, short = f"{device}, published", "published"
     return Series(label=label, short=short, points=tuple(points), colour="cq", faint=True)
 
 
 def _curve(
     title: str,
     x_title: str,
-    unit: str,
     own: Sequence[Series],
-    others: Sequence[Series],
-    claim: float | None,
-    word: Callable[[float], str],
+    others: Sequence[Series] = (),
+    claim: float | None = None,
+    unit: str = "FLOP/s",
+    word: Callable[[float], str] = "{:g}".format,
 ) -> Figure:
     lines = [*others, *own]
-    tops = [max(p.y for p in s.points) for s in lines if s.points]
+    tops = [max(point.y for point in line.points) for line in lines if line.points]
     highest = max([*tops, claim or 0.0])
-    log = highest / min(tops) > _LOG_SPAN
-    xs = [p.x for s in lines for p in s.points]
+    xs = [point.x for line in lines for point in line.points]
     if claim is not None:
         ends = (Point(x=min(xs), y=claim), Point(x=max(xs), y=claim))
         lines.append(Series(label="claim", points=ends, colour="cc", dashed=True))
-    divisor, spelled = si_scale(highest, unit)
     powers = range(math.ceil(math.log2(min(xs))), math.floor(math.log2(max(xs))) + 1)
-    ticks = tuple(2.0**power for power in powers)
     chart = Chart(
         title=title,
-        x=Axis(title=f"{x_title} (log scale)", log=True, ticks=ticks, word=word),
-        y=Axis(title=f"{spelled}{' (log scale)' if log else ''}", log=log, scale=divisor),
+        x=Axis(title=x_title, log=True, ticks=tuple(2.0**power for power in powers), word=word),
+        y=quantity_axis(highest, unit, log=highest / min(tops) > _LOG_SPAN),
         series=tuple(lines),
     )
-    caption = (
-        "Hollow: hot in cache, or noisy. " if any(p.hollow for s in own for p in s.points) else ""
-    )
-    caption += "Grey: published by others, with other software and clocks." if others else ""
-    return Figure(chart=chart, caption=caption.strip())
+    is_hollow = any(point.hollow for line in own for point in line.points)
+    caption = [
+        "Hollow: hot in cache, or noisy." if is_hollow else "",
+        "Grey: published by others, with other software and clocks." if others else "",
+    ]
+    return Figure(chart=chart, caption=" ".join(filter(None, caption)))

@@ -8,65 +8,56 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainrig.report.charts.svg import Axis, Chart, Point, Series
+from trainrig.report.charts.svg import Axis, Chart, Point, Series, quantity_axis, thinned
 from trainrig.report.document import Figure
-from trainrig.units import format_quantity, si_scale
+from trainrig.units import format_quantity
 
 TELEMETRY = "telemetry"
-_STEPS = "steps-"
 _MAX_LINES = 7
 _MAX_POINTS = 400
 """In one line; a longer series is thinned evenly, first and last row kept."""
-Rows = Sequence[Mapping[str, Any]]
+_PREFIXED = ("tokens/s", "Hz")
+"""Units that take a prefix."""
+Row = Mapping[str, Any]
+Line = list[tuple[float, float]]
 
 
-def over_time(series: Mapping[str, Rows], names: Iterable[str] = ()) -> tuple[Figure, ...]:
+def over_time(series: Mapping[str, Sequence[Row]], names: Iterable[str] = ()) -> tuple[Figure, ...]:
     """The charts that a run's series fill; ``names`` of the experiments label their lines."""
     known = {_plain(name): name for name in names}
     steps = {
         known.get(_plain(name), _plain(name)): rows
         for name, rows in series.items()
-        if _is_training(rows)
+        if rows and {"step", "loss"} <= rows[0].keys()
     }
     return (*_step_figures(steps), *_telemetry_figures(series.get(TELEMETRY, ())))
 
 
-def _is_training(rows: Rows) -> bool:
-    return bool(rows) and {"step", "loss"} <= rows[0].keys()
-
-
 def _plain(name: str) -> str:
     """What an experiment's name and its file's share: ``zero 3`` of ``steps-02-zero-3``."""
-    words = re.sub(r"^\d+-", "", name.removeprefix(_STEPS)).lower()
-    return re.sub(r"[^a-z0-9]+", " ", words).strip()
+    text = re.sub(r"^\d+-", "", name.removeprefix("steps-")).lower()
+    return re.sub(r"[^a-z0-9]+", " ", text).strip()
 
 
-def _step_figures(steps: Mapping[str, Rows]) -> Iterator[Figure]:
-    def tokens_per_s(row: Mapping[str, Any]) -> float | None:
+def _step_figures(steps: Mapping[str, Sequence[Row]]) -> Iterator[Figure]:
+    def tokens_per_s(row: Row) -> float | None:
         tokens, time = _number(row.get("tokens")), _number(row.get("time"))
         return tokens / time if tokens and time else _number(row.get("tokens_per_s"))
 
-    for title, unit, value in (
-        ("Loss", "", lambda row: _number(row.get("loss"))),
-        ("Gradient norm", "", lambda row: _number(row.get("grad_norm"))),
-        ("Training speed", "tokens/s", tokens_per_s),
-    ):
-        lines = {
-            name: [
-                (at, found)
-                for row in rows
-                if (at := _number(row.get("step"))) is not None
-                and (found := value(row)) is not None
-            ]
-            for name, rows in steps.items()
-        }
-        yield from _figure(title, unit or f"{title.lower()} of a step", lines)
+    values: dict[tuple[str, str], Callable[[Row], float | None]] = {
+        ("Loss", "loss of a step"): _value("loss"),
+        ("Gradient norm", "gradient norm of a step"): _value("grad_norm"),
+        ("Training speed", "tokens/s"): tokens_per_s,
+    }
+    for (title, unit), value in values.items():
+        lines = {name: _line(rows, "step", value) for name, rows in steps.items()}
+        yield from _figure(title, unit, lines, "step")
 
 
-def _telemetry_figures(rows: Rows) -> Iterator[Figure]:
+def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
     start = next((at for row in rows if (at := _number(row.get("t"))) is not None), 0.0)
     gpus = sorted({int(m[1]) for row in rows for key in row if (m := re.match(r"gpu(\d+)_", key))})
     for title, unit, key, scale in (
@@ -78,57 +69,51 @@ def _telemetry_figures(rows: Rows) -> Iterator[Figure]:
     ):
         keys = {f"GPU {n}": f"gpu{n}_{key}" for n in gpus} if title.startswith("GPU") else {"": key}
         lines = {
-            name: [
-                (at - start, value * scale)
-                for row in rows
-                if (at := _number(row.get("t"))) is not None
-                and (value := _number(row.get(key))) is not None
-            ]
-            for name, key in keys.items()
+            name: [(at - start, value * scale) for at, value in _line(rows, "t", _value(own))]
+            for name, own in keys.items()
         }
         if key != "steal_share" or any(value for line in lines.values() for _, value in line):
             yield from _figure(title, unit, lines, "s since the first reading")
 
 
-def _figure(
-    title: str,
-    unit: str,
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    x_title: str = "step",
-) -> Iterator[Figure]:
+def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) -> Line:
+    """The rows that have both numbers."""
+    pairs = ((_number(row.get(at)), value(row)) for row in rows)
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
+
+
+def _figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) -> Iterator[Figure]:
     """Nothing where no line has two points."""
-    drawn = {name: line for name, line in lines.items() if len(line) > 1}
-    if not drawn:
+    drawn = [(name, line) for name, line in lines.items() if len(line) > 1]
+    shown = drawn[:_MAX_LINES]
+    if not shown:
         return
-    names = list(drawn)[:_MAX_LINES]
-    highest = max(abs(value) for name in names for _, value in drawn[name])
-    has_prefix = unit in ("tokens/s", "Hz")
-    divisor, spelled = si_scale(highest, unit) if has_prefix else (1.0, unit)
-    left = len(drawn) - len(names)
-    yield Figure(
-        chart=Chart(
-            title=title,
-            x=Axis(title=x_title),
-            y=Axis(title=spelled, scale=divisor, from_zero=has_prefix or unit == "%"),
-            series=tuple(
-                Series(
-                    label=name if len(names) > 1 else "",
-                    points=tuple(_points(drawn[name], unit if has_prefix else "")),
-                    colour=f"c{place % _MAX_LINES}",
-                    marker=place if len(drawn[name]) <= 40 else -1,
-                )
-                for place, name in enumerate(names)
-            ),
-        ),
-        caption=f"{left} more left out." if left else "",
+    axis = Axis(title=unit, from_zero=unit == "%")
+    if unit in _PREFIXED:
+        axis = quantity_axis(max(abs(y) for _, line in shown for _, y in line), unit)
+
+    def points(line: Line) -> tuple[Point, ...]:
+        spelled = unit if unit in _PREFIXED else ""
+        found = [Point(x=x, y=y, title=f"{x:g}: {format_quantity(y, spelled)}") for x, y in line]
+        return thinned(found, _MAX_POINTS)
+
+    own = tuple(
+        Series(
+            label=name if len(shown) > 1 else "",
+            points=points(line),
+            colour=f"c{place}",
+            marker=place if len(line) <= 40 else -1,
+        )
+        for place, (name, line) in enumerate(shown)
     )
+    left = len(drawn) - len(shown)
+    caption = f"{left} more left out." if left else ""
+    chart = Chart(title=title, x=Axis(title=x_title), y=axis, series=own)
+    yield Figure(chart=chart, caption=caption)
 
 
-def _points(line: Sequence[tuple[float, float]], unit: str) -> Iterator[Point]:
-    stride = max(1, math.ceil(len(line) / _MAX_POINTS))
-    for n, (x, y) in enumerate(line):
-        if n % stride == 0 or n == len(line) - 1:
-            yield Point(x=x, y=y, title=f"{x:g}: {format_quantity(y, unit)}")
+def _value(key: str) -> Callable[[Row], float | None]:
+    return lambda row: _number(row.get(key))
 
 
 def _number(value: object) -> float | None:

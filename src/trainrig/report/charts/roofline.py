@@ -16,26 +16,27 @@ from trainrig.analysis.evidence import intensity_of
 from trainrig.analysis.match import Row, is_cold_stream, name_devices
 from trainrig.analysis.run_view import RunView, is_published
 from trainrig.analysis.waterfall import devices
-from trainrig.benchmarks.spec import Role, case_text
+from trainrig.benchmarks.spec import Role
 from trainrig.record import Kind
 from trainrig.report.charts.curves import (
     COLOURS,
     MAX_POINTS,
     by_dtype,
     claim_of,
+    mark,
     one_device,
     value_of,
 )
-from trainrig.report.charts.svg import Axis, Chart, Note, Point, Series
+from trainrig.report.charts.svg import Axis, Chart, Note, Point, Series, quantity_axis
 from trainrig.report.document import Figure
-from trainrig.units import amount_of, format_quantity, si_scale
+from trainrig.units import amount_of, format_quantity
 
 _MIN_POINTS = 3
 Placed = tuple[Row, float]
 
 _CAPTION = (
     "Slope: memory bandwidth, {slopes}. Flat: arithmetic. Dashed: claimed; solid: {seen}. "
-    "Coloured marks: matmul by dtype and size. Grey squares: vector operations. Hollow: disturbed, "
+    "Coloured marks: matmul by dtype and size. Grey squares: vector operations. Hollow: noisy, "
     "or hot in cache (these may lie above the memory roof)."
 )
 
@@ -45,11 +46,16 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     usable = [
         row
         for row in everything
-        if value_of(row.measured) is not None
-        and row.role in (Role.PRODUCT, Role.STREAM, Role.TRANSFER)
+        if value_of(row.measured) and row.role in (Role.PRODUCT, Role.STREAM, Role.TRANSFER)
     ]
     chosen = one_device(usable)
-    placed = [(row, x) for row in chosen if (x := _intensity(row)) is not None]
+    placed = [
+        (row, x)
+        for row in chosen
+        if row.measured is not None
+        and (row.role is not Role.STREAM or row.metric == "byte_rate")
+        and (x := intensity_of(row.measured)) is not None
+    ]
     slopes = _slopes(view, chosen)
     if len(placed) < _MIN_POINTS or not slopes:
         return None
@@ -59,38 +65,40 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         pair for pair in placed if pair[0].role is Role.PRODUCT and pair[0].unit == "FLOP/s"
     ]
     matmuls = by_dtype(row for row, _ in products)
-    vectors = _best_points([pair for pair in placed if pair[0].role is Role.STREAM])
-    lines = [_marks(vectors, "cv", 1)] if vectors else []
+    # Of each operation the best cold and the best hot point: small ones only show launches.
+    vectors: dict[tuple[object, ...], Placed] = {}
+    for pair in (pair for pair in placed if pair[0].role is Role.STREAM):
+        kind = tuple(pair[0].case.get(field) for field in ("op", "dtype", "cache"))
+        vectors[kind] = max(vectors.get(kind, pair), pair, key=lambda p: value_of(p[0].measured))
+    lines = [_marks(list(vectors.values()), "cv", 1)] if vectors else []
     flats = [claim_of(view, members) or 0.0 for members in matmuls.values()]
-    roof = max([0.0, *flats, *(value_of(row.measured) or 0.0 for row, _ in products)])
+    roof = max([0.0, *flats, *(value_of(row.measured) for row, _ in products)])
     for number, dtype in enumerate(matmuls):
         own = [pair for pair in products if str(pair[0].case.get("dtype")) == dtype]
         lines += _flats(view, dtype, own, slopes, span, number)
         lines.append(_marks(own, f"c{number % COLOURS}", number))
-    lines += _slants(slopes, roof, span)
-    top = max(p.y for s in lines for p in s.points)
-    divisor, spelled = si_scale(top, "FLOP/s")
-    where = name_devices(devices(usable))[chosen[0].device, chosen[0].index]
+
+    def ridge(slope: float) -> float:
+        """Where the highest arithmetic roof begins."""
+        return min(max(roof / slope, span[0] * 2.0), span[1]) if roof else span[1]
+
+    for name, slope in slopes.items():
+        ends = tuple(Point(x=x, y=slope * x) for x in (span[0], ridge(slope)))
+        dashed = name == "claimed"
+        lines.append(Series(label="", points=ends, colour="cc", dashed=dashed, marker=-1))
+    shown = ", ".join(f"{format_quantity(slope, 'B/s')} {name}" for name, slope in slopes.items())
+    steepest = max(slopes.values())
+    # The bandwidths stand beside the slope where there is room: high up, on its left.
+    x = span[0] * (ridge(steepest) / span[0]) ** 0.78
     chart = Chart(
-        title=f"Roofline of {where}",
-        x=Axis(title="Arithmetic intensity, FLOP per byte (log scale)", log=True),
-        y=Axis(title=f"{spelled} (log scale)", log=True, scale=divisor),
+        title=f"Roofline of {name_devices(devices(usable))[chosen[0].device, chosen[0].index]}",
+        x=Axis(title="Arithmetic intensity, FLOP per byte", log=True),
+        y=quantity_axis(max(p.y for line in lines for p in line.points), "FLOP/s", log=True),
         series=tuple(lines),
-        notes=_slope_notes(slopes, roof, span),
+        notes=(Note(x=x, y=x * steepest, text=shown, colour="cc"),),
     )
     seen = "published" if is_published(view) else "measured"
-    caption = _CAPTION.format(seen=seen, slopes=_slope_text(slopes))
-    return Figure(chart=chart, caption=caption, is_wide=True)
-
-
-def _slope_text(slopes: dict[str, float]) -> str:
-    return ", ".join(f"{format_quantity(slope, 'B/s')} {name}" for name, slope in slopes.items())
-
-
-def _intensity(row: Row) -> float | None:
-    if row.measured is None or (row.role is Role.STREAM and row.metric != "byte_rate"):
-        return None
-    return intensity_of(row.measured)
+    return Figure(chart=chart, caption=_CAPTION.format(seen=seen, slopes=shown), is_wide=True)
 
 
 def _slopes(view: RunView, chosen: Sequence[Row]) -> dict[str, float]:
@@ -112,29 +120,9 @@ def _slopes(view: RunView, chosen: Sequence[Row]) -> dict[str, float]:
 
 
 def _roof(row: Row) -> float:
-    """What a row says of a roof: nothing if it was disturbed."""
+    """What a row says of a roof: nothing if it was noisy."""
     usable = row.measured is not None and row.measured.is_usable
-    return (value_of(row.measured) or 0.0) if usable else 0.0
-
-
-def _slants(slopes: dict[str, float], roof: float, span: tuple[float, float]) -> list[Series]:
-    """The memory roofs, from the left edge to where the highest arithmetic roof begins."""
-    found = []
-    for name, slope in slopes.items():
-        end = min(max(roof / slope, span[0] * 2.0), span[1]) if roof else span[1]
-        points = (Point(x=span[0], y=slope * span[0]), Point(x=end, y=slope * end))
-        dashed = name == "claimed"
-        found.append(Series(label="", points=points, colour="cc", dashed=dashed, marker=-1))
-    return found
-
-
-def _slope_notes(
-    slopes: dict[str, float], roof: float, span: tuple[float, float]
-) -> tuple[Note, ...]:
-    """The bandwidths, written beside the slope where there is room: high up, on its left."""
-    ridge = min(max(roof / max(slopes.values()), span[0] * 2.0), span[1]) if roof else span[1]
-    x = span[0] * (ridge / span[0]) ** 0.78
-    return (Note(x=x, y=x * max(slopes.values()), text=_slope_text(slopes), colour="cc"),)
+    return value_of(row.measured) if usable else 0.0
 
 
 def _flats(
@@ -149,46 +137,28 @@ def _flats(
     unit = own[0][0].unit
     claim = claim_of(view, [row for row, _ in own])
     best = max(_roof(row) for row, _ in own)
-    words = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
+    amount = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
     found = []
     for name, flat in (("claimed", claim), ("measured", best)):
-        if not flat:
-            continue
-        slope = slopes.get(name) or next(iter(slopes.values()))
-        ridge = min(max(flat / slope, span[0]), span[1] / 1.5)
-        found.append(
-            Series(
-                label=f"{dtype} {words}" if name == "measured" else "",
+        if flat:
+            slope = slopes.get(name) or next(iter(slopes.values()))
+            start = min(max(flat / slope, span[0]), span[1] / 1.5)
+            line = Series(
+                label=f"{dtype} {amount}" if name == "measured" else "",
                 short=dtype if name == "measured" else "",
-                points=(Point(x=ridge, y=flat), Point(x=span[1], y=flat)),
+                points=(Point(x=start, y=flat), Point(x=span[1], y=flat)),
                 colour=f"c{number % COLOURS}",
                 dashed=name == "claimed",
                 marker=-1,
             )
-        )
+            found.append(line)
     return found
 
 
 def _marks(own: Sequence[Placed], colour: str, marker: int) -> Series:
     points = []
-    for row, intensity in own[: MAX_POINTS * 2]:
-        value = value_of(row.measured) or 0.0
-        rate = value if row.metric == "flop_rate" else value * intensity
-        hot = row.role is Role.STREAM and row.case.get("cache") == "hot"
-        disturbed = row.measured is not None and row.measured.disturbed is not None
-        title = f"{case_text(row.benchmark, row.case)}: {format_quantity(rate, 'FLOP/s')}"
-        points.append(Point(x=intensity, y=rate, title=title, hollow=hot or disturbed))
+    for row, x in own[: MAX_POINTS * 2]:
+        value = value_of(row.measured)
+        rate = value if row.metric == "flop_rate" else value * x
+        points.append(mark(row, x, rate, "FLOP/s"))
     return Series(label="", points=tuple(points), colour=colour, marker=marker, line=False)
-
-
-def _best_points(vectors: Sequence[Placed]) -> list[Placed]:
-    """Of each operation the best cold and the best hot point: small ones only show launches."""
-    best: dict[tuple[object, ...], Placed] = {}
-    for pair in vectors:
-        row = pair[0]
-        name = (row.case.get("op"), row.case.get("dtype"), row.case.get("cache"))
-        if name not in best or (value_of(row.measured) or 0.0) > (
-            value_of(best[name][0].measured) or 0.0
-        ):
-            best[name] = pair
-    return list(best.values())

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-FONT = 12.0
+from trainrig.units import si_scale
+
 _CHAR = 7.2
-"""Width of an average character at FONT pixels: wider than Helvetica's and DejaVu's are close."""
+"""Width of an average character at 12 pixels: wider than Helvetica's and DejaVu's are close."""
 _LINE = 15.0
 _MARKERS = 4
 _NARROW = 400.0
@@ -54,6 +55,12 @@ class Series:
     """Drawn behind, thin; its label goes first when there are too many."""
 
 
+def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
+    """Every so manieth point, so that about ``most`` are left, and the last."""
+    stride = max(1, math.ceil(len(points) / most))
+    return (*points[:-1:stride], *points[-1:])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """One axis; values are divided by ``scale`` before they are printed."""
@@ -67,6 +74,23 @@ class Axis:
     """How a tick reads."""
     from_zero: bool = True
     """A linear axis begins at zero, or near its lowest value."""
+
+    def tick(self, value: float) -> str:
+        """How the value reads: ``0.05``, ``2.5``, ``1,000``."""
+        if self.word is not None:
+            return self.word(value)
+        value /= self.scale
+        return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e4 or value == 0.0 else f"{value:,.0f}"
+
+    def named(self) -> str:
+        """What stands beside it."""
+        return f"{self.title} (log scale)" if self.log else self.title
+
+
+def quantity_axis(highest: float, unit: str, *, log: bool = False) -> Axis:
+    """An axis in the prefixed unit that the highest value reads best in."""
+    divisor, spelled = si_scale(highest, unit)
+    return Axis(title=spelled, log=log, scale=divisor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +135,7 @@ class _Scale:
 def draw(chart: Chart, width: float, height: float) -> str:
     """The chart as an ``<svg>`` of ``width`` × ``height`` units, or nothing without points."""
     narrow = width < _NARROW
-    series = [s for s in (_drawable(chart, s, narrow) for s in chart.series) if s.points]
+    series = [drawn for each in chart.series if (drawn := _drawable(chart, each, narrow)).points]
     if not series:
         return ""
     left, top, bottom = 52.0, 26.0, 44.0
@@ -187,34 +211,26 @@ def _nice_step(span: float, most: int) -> float:
     return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= rough * 0.999)
 
 
-def plain_number(value: float) -> str:
-    """A tick's number: ``0.05``, ``2.5``, ``1,000``."""
-    return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e4 or value == 0.0 else f"{value:,.0f}"
-
-
 def _y_axis(axis: Axis, scale: _Scale, left: float, right: float) -> list[str]:
-    word = axis.word or (lambda value: plain_number(value / axis.scale))
-    parts = [_text(4.0, 12.0, axis.title, "axis")]
+    parts = [_text(4.0, 12.0, axis.named(), "axis")]
     for tick in _ticks(axis, scale, 9 if axis.log else 6):
         y = scale(tick)
         parts.append(f'<path class="grid" d="M{left:g} {y:.1f}H{right:.1f}"/>')
-        parts.append(_text(left - 7.0, y + 4.0, word(tick), "tick", anchor="end"))
+        parts.append(_text(left - 7.0, y + 4.0, axis.tick(tick), "tick", anchor="end"))
     return parts
 
 
 def _x_axis(axis: Axis, scale: _Scale, height: float, bottom: float, width: float) -> list[str]:
-    word = axis.word or (lambda value: plain_number(value / axis.scale))
-    base = height - bottom
-    candidates = _ticks(axis, scale, 99)
-    widest = max((len(word(tick)) for tick in candidates), default=1) * _CHAR + 12.0
-    ticks = _ticks(axis, scale, max(2, int((scale.end - scale.start) / widest)))
+    base, title = height - bottom, axis.named()
+    texts = map(axis.tick, _ticks(axis, scale, 99))
+    widest = max(map(len, texts), default=1) * _CHAR + 12.0
     parts = [f'<path class="base" d="M{scale.start:g} {base:g}H{scale.end:.1f}"/>']
-    for tick in ticks:
+    for tick in _ticks(axis, scale, max(2, int((scale.end - scale.start) / widest))):
         x = scale(tick)
         parts.append(f'<path class="base" d="M{x:.1f} {base:g}v4"/>')
-        parts.append(_text(x, base + 17.0, word(tick), "tick", anchor="middle"))
-    middle = min((scale.start + scale.end) / 2.0, width - len(axis.title) * _CHAR / 2.0 - 2.0)
-    parts.append(_text(middle, height - 6.0, axis.title, "axis", anchor="middle"))
+        parts.append(_text(x, base + 17.0, axis.tick(tick), "tick", anchor="middle"))
+    middle = min((scale.start + scale.end) / 2.0, width - len(title) * _CHAR / 2.0 - 2.0)
+    parts.append(_text(middle, height - 6.0, title, "axis", anchor="middle"))
     return parts
 
 

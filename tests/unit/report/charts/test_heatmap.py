@@ -8,18 +8,13 @@ import pytest
 
 import report_views as made
 from report_views import matmul_case, point
-from reports import markdown, print_report
+from reports import markdown, print_report, tables_of
 from trainrig.analysis.patterns import find_patterns
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.catalog.published import published_records
 from trainrig.record import Record
-from trainrig.report.charts.heatmap import (
-    LEVELS,
-    MAX_GRIDS,
-    HeatMap,
-    heat_maps,
-)
-from trainrig.report.document import Cell
+from trainrig.report.charts.heatmap import LEVELS, MAX_GRIDS, heat_maps
+from trainrig.report.document import Card, Cell
 from trainrig.report.run_report import render_html
 
 BERT = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
@@ -31,14 +26,14 @@ def layer(batch: int, seq: int, value: float | None, **more: object) -> Record:
     return point("layer", case, value, **({"metric": "flop_rate", "unit": "FLOP/s"} | more))
 
 
-def maps(*records: Record, baselines: tuple[Record, ...] = ()) -> tuple[HeatMap, ...]:
+def maps(*records: Record, baselines: tuple[Record, ...] = ()) -> list[Card]:
     view = RunView(name="run", records=records, baselines=baselines)
-    return heat_maps(view, rows(view), find_patterns(view))
+    return [card for _, card in heat_maps(view, rows(view), find_patterns(view))]
 
 
-def cells(one: HeatMap) -> list[Cell]:
+def cells(one: Card) -> list[Cell]:
     """The first table's, row by row."""
-    return [cell for _, line in one.tables[0].lines() for cell in line[1:]]
+    return [cell for _, line in tables_of(one)[0].lines() for cell in line[1:]]
 
 
 PEAK = point("matmul", matmul_case("bf16", 8192), 160e12)
@@ -48,7 +43,7 @@ GRID = (layer(2, 128, 8e12), layer(2, 512, 80e12), layer(8, 128, 40e12))
 
 def test_a_cells_share_is_of_the_matmul_of_its_dtype() -> None:
     (one,) = maps(PEAK, OTHER, *GRID)
-    (table,) = one.tables
+    (table,) = tables_of(one)
     assert [column.head for column in table.columns] == ["batch", "seq 128", "seq 512"]
     assert table.notes == ("best matmul 160 TFLOPS",)
     assert table.rows == (
@@ -60,13 +55,13 @@ def test_a_cells_share_is_of_the_matmul_of_its_dtype() -> None:
 def test_without_a_measured_matmul_there_is_no_share() -> None:
     """The data sheet's number is not the peak that is meant."""
     (one,) = maps(made.claimed("bf16", 165.2e12), OTHER, *GRID)
-    assert one.tables[0].notes == ("no matmul measured",)
+    assert tables_of(one)[0].notes == ("no matmul measured",)
     assert {cell.small for cell in cells(one)} == {""}
 
 
 def test_a_disturbed_matmul_is_no_peak() -> None:
     (one,) = maps(PEAK.replace(disturbed="busy"), *GRID)
-    assert one.tables[0].notes == ("no matmul measured",)
+    assert tables_of(one)[0].notes == ("no matmul measured",)
 
 
 @pytest.mark.parametrize("share", [*LEVELS, 0.0001, 1.2])
@@ -77,11 +72,11 @@ def test_colours_rise_with_the_share(share: float) -> None:
 
 def test_published_grids_of_the_same_layer_stand_beside() -> None:
     (one,) = maps(PEAK, *GRID, baselines=published_records())
-    assert [table.title for table in one.tables] == ["RTX 4090", "RTX 3090 Ti", "RTX 4090"]
-    peaks = [table.notes[0].partition(";")[0] for table in one.tables]
+    assert [table.title for table in tables_of(one)] == ["RTX 4090", "RTX 3090 Ti", "RTX 4090"]
+    peaks = [table.notes[0].partition(";")[0] for table in tables_of(one)]
     assert peaks == [f"best matmul {rate} TFLOPS" for rate in ("160", "81.3", "169")]
-    assert "published by mli/" in one.tables[1].notes[0]
-    batches = [line[0].text for _, line in one.tables[1].lines()]
+    assert "published by mli/" in tables_of(one)[1].notes[0]
+    batches = [line[0].text for _, line in tables_of(one)[1].lines()]
     assert batches == ["2", "4", "8", "16", "32", "64", "128"]
 
 
@@ -89,8 +84,8 @@ def test_another_layer_or_pass_is_not_beside() -> None:
     forward = [record.replace(case={**record.case, "pass": "forward"}) for record in GRID]
     unknown = [record.replace(case={**record.case, "layer": "Mamba"}) for record in GRID]
     baselines = tuple(r for r in published_records() if r.case.get("pass") == "forward+backward")
-    assert [len(one.tables) for one in maps(*forward, baselines=baselines)] == [1]
-    assert [len(one.tables) for one in maps(*unknown, baselines=baselines)] == [1]
+    assert [len(tables_of(one)) for one in maps(*forward, baselines=baselines)] == [1]
+    assert [len(tables_of(one)) for one in maps(*unknown, baselines=baselines)] == [1]
 
 
 def test_many_devices_leave_room_for_the_published() -> None:
@@ -98,12 +93,12 @@ def test_many_devices_leave_room_for_the_published() -> None:
         record.replace(device_index=n, id=f"{n}{record.id}") for n in range(8) for record in GRID
     ]
     (one,) = maps(*cards, baselines=published_records())
-    assert len(one.tables) == MAX_GRIDS
-    assert [table.title for table in one.tables[-2:]] == ["RTX 3090 Ti", "RTX 4090"]
+    assert len(tables_of(one)) == MAX_GRIDS
+    assert [table.title for table in tables_of(one)[-2:]] == ["RTX 3090 Ti", "RTX 4090"]
 
 
 def test_one_cell_is_no_map() -> None:
-    assert maps(PEAK, layer(2, 128, 8e12)) == ()
+    assert maps(PEAK, layer(2, 128, 8e12)) == []
 
 
 def test_what_is_not_judged_is_marked() -> None:
@@ -122,7 +117,8 @@ def test_launch_bound_cells_are_marked() -> None:
 
 def test_the_forward_pass_is_folded_away() -> None:
     forward = [record.replace(case={**record.case, "pass": "forward"}) for record in GRID]
-    assert [one.is_forward for one in maps(*forward, *GRID)] == [False, True]
+    view = RunView(name="run", records=(*forward, *GRID))
+    assert [is_forward for is_forward, _ in heat_maps(view, rows(view))] == [False, True]
 
 
 def test_all_three_reports_show_it() -> None:
