@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
@@ -24,29 +24,52 @@ from trainrig.workload.presets import custom
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"]
+_GPT_CONSTANTS = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
 
 
 class _Config(BaseModel):
-    """Keys that no shape follows from (dropout, token ids, versions) are left aside."""
+    """One family's configuration.
+
+    Fields are called as in ModelShape, their aliases are the keys; those that are no fields of a
+    shape are read by `extra` and written by `extra_keys`.  Keys that no shape follows from
+    (dropout, token ids, versions) are left aside.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True)
+
+    config_class: ClassVar[str]
+    """Names in transformers; the model's is the one with the head that is trained."""
+    model_class: ClassVar[str]
+    constants: ClassVar[dict[str, Any]]
+    """What else is written: no dropout, no cache."""
+
+    vocab: Count = Field(alias="vocab_size")
+    init_std: Share = Field(0.02, alias="initializer_range")
+    tied: bool = Field(True, alias="tie_word_embeddings")
 
     def extra(self) -> dict[str, Any]:
         """The shape's numbers that are no plain copies of a key."""
         return {}
 
+    @staticmethod
+    def extra_keys(shape: ModelShape) -> dict[str, Any]:
+        """The keys of a configuration that are no plain copies: `extra` the other way."""
+        del shape
+        return {}
+
 
 class _Gpt2(_Config):
-    vocab_size: Count
-    n_positions: Count
-    n_embd: Count
-    n_layer: Count
-    n_head: Count
-    n_inner: Count | None = None
-    activation_function: Activation = "gelu_new"
-    layer_norm_epsilon: Share = 1e-5
-    initializer_range: Share = 0.02
-    tie_word_embeddings: bool = True
+    config_class = "GPT2Config"
+    model_class = "GPT2LMHeadModel"
+    constants = _GPT_CONSTANTS | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+    max_positions: Count = Field(alias="n_positions")
+    hidden: Count = Field(alias="n_embd")
+    num_layers: Count = Field(alias="n_layer")
+    num_heads: Count = Field(alias="n_head")
+    ffn: Count | None = Field(None, alias="n_inner")
+    activation: Activation = Field("gelu_new", alias="activation_function")
+    norm_eps: Share = Field(1e-5, alias="layer_norm_epsilon")
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
@@ -57,55 +80,72 @@ _Group = Annotated[tuple[list[Literal["global", "local"]], Count], Strict(False)
 
 
 class _GptNeo(_Config):
-    vocab_size: Count
-    max_position_embeddings: Count
-    hidden_size: Count
+    config_class = "GPTNeoConfig"
+    model_class = "GPTNeoForCausalLM"
+    constants = _GPT_CONSTANTS | {
+        "resid_dropout": 0.0,
+        "embed_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+
+    max_positions: Count = Field(alias="max_position_embeddings")
+    hidden: Count = Field(alias="hidden_size")
     num_layers: Count
     num_heads: Count
-    intermediate_size: Count | None = None
+    ffn: Count | None = Field(None, alias="intermediate_size")
+    activation: Activation = Field("gelu_new", alias="activation_function")
+    norm_eps: Share = Field(1e-5, alias="layer_norm_epsilon")
     attention_types: list[_Group]
     window_size: Count = 256
-    activation_function: Activation = "gelu_new"
-    layer_norm_epsilon: Share = 1e-5
-    initializer_range: Share = 0.02
-    tie_word_embeddings: bool = True
 
     def extra(self) -> dict[str, Any]:
         kinds = [kind for group, times in self.attention_types for kind in group * times]
         return {"windows": tuple(self.window_size if kind == "local" else 0 for kind in kinds)}
 
+    @staticmethod
+    def extra_keys(shape: ModelShape) -> dict[str, Any]:
+        windows = shape.windows or (0,) * shape.num_layers
+        return {
+            "attention_types": [[["local" if window else "global"], 1] for window in windows],
+            "window_size": max(windows) or 256,
+        }
+
 
 class _Bert(_Config):
-    vocab_size: Count
-    hidden_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    intermediate_size: Count
-    max_position_embeddings: Count
-    hidden_act: Activation = "gelu"
-    type_vocab_size: Count = 2
-    layer_norm_eps: Share = 1e-12
-    initializer_range: Share = 0.02
-    tie_word_embeddings: Literal[True] = True
+    config_class = "BertConfig"
+    model_class = "BertForMaskedLM"
+    constants = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+    tied: Literal[True] = Field(True, alias="tie_word_embeddings")
+    hidden: Count = Field(alias="hidden_size")
+    num_layers: Count = Field(alias="num_hidden_layers")
+    num_heads: Count = Field(alias="num_attention_heads")
+    ffn: Count = Field(alias="intermediate_size")
+    max_positions: Count = Field(alias="max_position_embeddings")
+    activation: Activation = Field("gelu", alias="hidden_act")
+    token_types: Count = Field(2, alias="type_vocab_size")
+    norm_eps: Share = Field(1e-12, alias="layer_norm_eps")
     position_embedding_type: Literal["absolute"] = "absolute"
     is_decoder: Literal[False] = False
 
 
 class _T5(_Config):
-    vocab_size: Count
-    d_model: Count
-    d_kv: Count
-    d_ff: Count
+    config_class = "T5Config"
+    model_class = "T5ForConditionalGeneration"
+    constants = {"dropout_rate": 0.0, "decoder_start_token_id": 0, "use_cache": False}
+
+    init_std: Share = Field(1.0, alias="initializer_factor")
+    hidden: Count = Field(alias="d_model")
+    head_dim: Count = Field(alias="d_kv")
+    ffn: Count = Field(alias="d_ff")
     num_layers: Count
     num_decoder_layers: Count | None = None
     num_heads: Count
-    n_positions: Count = 512
-    relative_attention_num_buckets: Count = 32
-    relative_attention_max_distance: Count = 128
-    layer_norm_epsilon: Share = 1e-6
-    initializer_factor: Share = 1.0
+    max_positions: Count = Field(512, alias="n_positions")
+    num_buckets: Count = Field(32, alias="relative_attention_num_buckets")
+    max_distance: Count = Field(128, alias="relative_attention_max_distance")
+    norm_eps: Share = Field(1e-6, alias="layer_norm_epsilon")
     feed_forward_proj: Literal["relu", "gated-gelu", "gated-silu", "gelu", "silu"] = "relu"
-    tie_word_embeddings: bool = True
     scale_decoder_outputs: bool | None = None
     """Written by transformers 5; before, what is tied was scaled and what is not was not."""
 
@@ -117,172 +157,89 @@ class _T5(_Config):
         return {
             "activation": activation,
             "gated_ffn": self.feed_forward_proj.startswith("gated-"),
-            "scale_logits": self.tie_word_embeddings if scaled is None else scaled,
+            "scale_logits": self.tied if scaled is None else scaled,
+        }
+
+    @staticmethod
+    def extra_keys(shape: ModelShape) -> dict[str, Any]:
+        activation = shape.activation.removesuffix("_tanh") if shape.gated_ffn else shape.activation
+        return {
+            "feed_forward_proj": ("gated-" if shape.gated_ffn else "") + activation,
+            "scale_decoder_outputs": shape.scale_logits,
         }
 
 
-class _Rope(_Config):
+class _Rope(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
     rope_type: Literal["default", "llama3"] = Field(
         "default", validation_alias=AliasChoices("rope_type", "type")
     )
     rope_theta: Share | None = None
     partial_rotary_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
     factor: Share = 1.0
-    low_freq_factor: Share = 1.0
-    high_freq_factor: Share = 4.0
-    original_max_position_embeddings: Count = 8192
-
-    def scaling(self) -> RopeScaling | None:
-        if self.rope_type == "default":
-            return None
-        return RopeScaling(**{name: getattr(self, key) for name, key in _ROPE_SCALING.items()})
+    low: Share = Field(1.0, alias="low_freq_factor")
+    high: Share = Field(4.0, alias="high_freq_factor")
+    original_positions: Count = Field(8192, alias="original_max_position_embeddings")
 
 
 class _Llama(_Config):
-    vocab_size: Count
-    hidden_size: Count
-    intermediate_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count | None = None
+    config_class = "LlamaConfig"
+    model_class = "LlamaForCausalLM"
+    constants = {"use_cache": False}
+
+    tied: bool = Field(False, alias="tie_word_embeddings")
+    hidden: Count = Field(alias="hidden_size")
+    ffn: Count = Field(alias="intermediate_size")
+    num_layers: Count = Field(alias="num_hidden_layers")
+    num_heads: Count = Field(alias="num_attention_heads")
+    num_kv_heads: Count | None = Field(None, alias="num_key_value_heads")
     head_dim: Count | None = None
-    hidden_act: Activation = "silu"
-    max_position_embeddings: Count = 2048
-    initializer_range: Share = 0.02
-    rms_norm_eps: Share = 1e-6
-    tie_word_embeddings: bool = False
-    rope_theta: Share = 10000.0
-    rope_scaling: _Rope | None = None
+    activation: Activation = Field("silu", alias="hidden_act")
+    max_positions: Count = Field(2048, alias="max_position_embeddings")
+    norm_eps: Share = Field(1e-6, alias="rms_norm_eps")
+    qkv_bias: bool = Field(False, alias="attention_bias")
+    ffn_bias: bool = Field(False, alias="mlp_bias")
+    theta: Share = Field(10000.0, alias="rope_theta")
+    rope: _Rope | None = Field(None, alias="rope_scaling")
     rope_parameters: _Rope | None = None
     """What transformers 5 writes instead of the two above."""
-    attention_bias: bool = False
-    mlp_bias: bool = False
 
     def extra(self) -> dict[str, Any]:
-        rope = self.rope_parameters or self.rope_scaling or _Rope.model_validate({})
+        rope = self.rope_parameters or self.rope or _Rope.model_validate({})
+        scaling = RopeScaling(**{name: getattr(rope, name) for name in _keys(_Rope, RopeScaling)})
         return {
-            "rope_theta": rope.rope_theta or self.rope_theta,
-            "rope_scaling": rope.scaling(),
-            "out_bias": self.attention_bias,
+            "rope_theta": rope.rope_theta or self.theta,
+            "rope_scaling": None if rope.rope_type == "default" else scaling,
+            "out_bias": self.qkv_bias,
         }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """How one family's shapes and configurations are written in each other's words."""
-
-    config_class: str
-    model_class: str
-    """Their names in transformers; the model is the one with the head that is trained."""
-    keys: type[_Config]
-    names: Mapping[str, str]
-    """Field of a ModelShape: key of config.json.  What is no plain copy stands in `extra`."""
-    constants: Mapping[str, Any]
-    """What else is written: no dropout, no cache."""
+    @staticmethod
+    def extra_keys(shape: ModelShape) -> dict[str, Any]:
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
+        if shape.rope_scaling is not None:
+            rope |= {"rope_type": "llama3"} | _copied(_Rope, shape.rope_scaling)
+        return {"rope_parameters": rope}
 
 
-# What every family's configuration calls alike.
-_SHARED = {"vocab": "vocab_size", "init_std": "initializer_range", "tied": "tie_word_embeddings"}
-_ROPE_SCALING = {
-    "factor": "factor",
-    "low": "low_freq_factor",
-    "high": "high_freq_factor",
-    "original_positions": "original_max_position_embeddings",
+_FAMILIES: dict[str, type[_Config]] = {
+    "gpt2": _Gpt2,
+    "gpt-neo": _GptNeo,
+    "bert": _Bert,
+    "t5": _T5,
+    "llama": _Llama,
 }
-_GPT_CONSTANTS = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
 
-_FAMILIES = {
-    "gpt2": _Family(
-        config_class="GPT2Config",
-        model_class="GPT2LMHeadModel",
-        keys=_Gpt2,
-        names=_SHARED
-        | {
-            "num_layers": "n_layer",
-            "hidden": "n_embd",
-            "num_heads": "n_head",
-            "ffn": "n_inner",
-            "max_positions": "n_positions",
-            "activation": "activation_function",
-            "norm_eps": "layer_norm_epsilon",
-        },
-        constants=_GPT_CONSTANTS | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    ),
-    "gpt-neo": _Family(
-        config_class="GPTNeoConfig",
-        model_class="GPTNeoForCausalLM",
-        keys=_GptNeo,
-        names=_SHARED
-        | {
-            "num_layers": "num_layers",
-            "hidden": "hidden_size",
-            "num_heads": "num_heads",
-            "ffn": "intermediate_size",
-            "max_positions": "max_position_embeddings",
-            "activation": "activation_function",
-            "norm_eps": "layer_norm_epsilon",
-        },
-        constants=_GPT_CONSTANTS
-        | {"resid_dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0},
-    ),
-    "bert": _Family(
-        config_class="BertConfig",
-        model_class="BertForMaskedLM",
-        keys=_Bert,
-        names=_SHARED
-        | {
-            "num_layers": "num_hidden_layers",
-            "hidden": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "ffn": "intermediate_size",
-            "max_positions": "max_position_embeddings",
-            "token_types": "type_vocab_size",
-            "activation": "hidden_act",
-            "norm_eps": "layer_norm_eps",
-        },
-        constants={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    ),
-    "t5": _Family(
-        config_class="T5Config",
-        model_class="T5ForConditionalGeneration",
-        keys=_T5,
-        names=_SHARED
-        | {
-            "init_std": "initializer_factor",
-            "num_layers": "num_layers",
-            "num_decoder_layers": "num_decoder_layers",
-            "hidden": "d_model",
-            "num_heads": "num_heads",
-            "head_dim": "d_kv",
-            "ffn": "d_ff",
-            "max_positions": "n_positions",
-            "num_buckets": "relative_attention_num_buckets",
-            "max_distance": "relative_attention_max_distance",
-            "norm_eps": "layer_norm_epsilon",
-        },
-        constants={"dropout_rate": 0.0, "decoder_start_token_id": 0, "use_cache": False},
-    ),
-    "llama": _Family(
-        config_class="LlamaConfig",
-        model_class="LlamaForCausalLM",
-        keys=_Llama,
-        names=_SHARED
-        | {
-            "num_layers": "num_hidden_layers",
-            "hidden": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "num_kv_heads": "num_key_value_heads",
-            "head_dim": "head_dim",
-            "ffn": "intermediate_size",
-            "max_positions": "max_position_embeddings",
-            "qkv_bias": "attention_bias",
-            "ffn_bias": "mlp_bias",
-            "activation": "hidden_act",
-            "norm_eps": "rms_norm_eps",
-        },
-        constants={"use_cache": False},
-    ),
-}
+
+def _keys(config: type[BaseModel], kind: type) -> dict[str, str]:
+    """Field of ``kind``: its key, where a configuration holds a plain copy of it."""
+    named = {field.name for field in fields(kind)}
+    listed = config.model_fields.items()
+    return {name: info.alias or name for name, info in listed if name in named}
+
+
+def _copied(config: type[BaseModel], values: ModelShape | RopeScaling) -> dict[str, Any]:
+    return {key: getattr(values, name) for name, key in _keys(config, type(values)).items()}
 
 
 def class_names(shape: ModelShape) -> tuple[str, str]:
@@ -297,10 +254,10 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
     Raises UsageError where that configuration would describe another model.
     """
     family = _FAMILIES[shape.family]
-    written = {key: getattr(shape, name) for name, key in family.names.items()}
-    config = {**written, **_extra_keys(shape), **family.constants}
-    if shape.activation == "gelu_tanh" and shape.family != "t5":
-        config[family.names["activation"]] = "gelu_new"
+    config = _copied(family, shape) | family.extra_keys(shape) | family.constants
+    key = _keys(family, ModelShape).get("activation")
+    if key and shape.activation == "gelu_tanh":
+        config[key] = "gelu_new"
     try:
         known = _shape_from(shape.family, config, shape.name)
     except (DataError, UsageError):
@@ -311,29 +268,6 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
             "train it with the native framework",
         )
     return config
-
-
-def _extra_keys(shape: ModelShape) -> dict[str, Any]:
-    """The keys of a configuration that are no plain copies: `_Config.extra` the other way."""
-    if shape.family == "gpt-neo":
-        windows = shape.windows or (0,) * shape.num_layers
-        return {
-            "attention_types": [[["local" if window else "global"], 1] for window in windows],
-            "window_size": max(windows) or 256,
-        }
-    if shape.family == "t5":
-        activation = shape.activation.removesuffix("_tanh") if shape.gated_ffn else shape.activation
-        return {
-            "feed_forward_proj": ("gated-" if shape.gated_ffn else "") + activation,
-            "scale_decoder_outputs": shape.scale_logits,
-        }
-    if shape.family == "llama":
-        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
-        if shape.rope_scaling is not None:
-            scaling = {key: getattr(shape.rope_scaling, n) for n, key in _ROPE_SCALING.items()}
-            rope |= {"rope_type": "llama3"} | scaling
-        return {"rope_parameters": rope}
-    return {}
 
 
 def read_config(path: Path) -> ModelShape:
@@ -366,11 +300,11 @@ def shape_of_config(config: object, where: str) -> ModelShape:
 def _shape_from(name: str, config: Mapping[str, Any], where: str) -> ModelShape:
     family = _FAMILIES[name]
     try:
-        keys = family.keys.model_validate(config)
+        read = family.model_validate(config)
     except ValidationError as error:
         raise DataError(f"{where}: {first_problem(error)}") from None
-    copied = {field: getattr(keys, key) for field, key in family.names.items()}
+    copied = {field: getattr(read, field) for field in _keys(family, ModelShape)}
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"
     given = {field: value for field, value in copied.items() if value is not None}
-    return custom(name, name=where, **given, **keys.extra())
+    return custom(name, name=where, **given, **read.extra())
