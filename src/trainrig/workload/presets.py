@@ -67,13 +67,6 @@ _FAMILY: dict[str, dict[str, Any]] = {
     },
 }
 
-_LLAMA3: dict[str, Any] = {
-    "vocab": 128256,
-    "max_positions": 131072,
-    "num_kv_heads": 8,
-    "rope_theta": 500000.0,
-}
-
 
 def _gpt(layers: int, hidden: int, heads: int, vocab: int = 51200) -> tuple[str, dict[str, Any]]:
     """A GPT that reads 2048 tokens."""
@@ -81,8 +74,20 @@ def _gpt(layers: int, hidden: int, heads: int, vocab: int = 51200) -> tuple[str,
     return "gpt2", numbers | {"vocab": vocab, "max_positions": 2048}
 
 
-def _llama3_scaling(factor: float) -> RopeScaling:
-    return RopeScaling(factor=factor, low=1.0, high=4.0, original_positions=8192)
+def _llama(
+    layers: int, hidden: int, heads: int, ffn: int, **more: Any
+) -> tuple[str, dict[str, Any]]:
+    return "llama", {"num_layers": layers, "hidden": hidden, "num_heads": heads, "ffn": ffn} | more
+
+
+def _llama3(
+    layers: int, hidden: int, heads: int, ffn: int, stretch: float, **more: Any
+) -> tuple[str, dict[str, Any]]:
+    """Rotary wavelengths up to ``stretch`` times as long as those of the first training length."""
+    scaling = RopeScaling(factor=stretch, low=1.0, high=4.0, original_positions=8192)
+    more |= {"vocab": 128256, "max_positions": 131072, "num_kv_heads": 8}
+    more |= {"rope_theta": 500000.0, "rope_scaling": scaling}
+    return _llama(layers, hidden, heads, ffn, **more)
 
 
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -103,80 +108,25 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-large": ("bert", {"num_layers": 24, "hidden": 1024}),
     "t5-base": ("t5", {"num_layers": 12, "hidden": 768}),
     "t5-large": ("t5", {"num_layers": 24, "hidden": 1024}),
-    "llama-1B": (
-        "llama",
-        _LLAMA3
-        | {
-            "num_layers": 16,
-            "hidden": 2048,
-            "ffn": 8192,
-            "tied": True,
-            "rope_scaling": _llama3_scaling(32.0),
-        },
-    ),
-    "llama-7B": ("llama", {"num_layers": 32, "hidden": 4096, "num_heads": 32, "ffn": 11008}),
-    "llama-8B": (
-        "llama",
-        _LLAMA3
-        | {
-            "num_layers": 32,
-            "hidden": 4096,
-            "num_heads": 32,
-            "ffn": 14336,
-            "rope_scaling": _llama3_scaling(8.0),
-        },
-    ),
-    "llama-13B": ("llama", {"num_layers": 40, "hidden": 5120, "num_heads": 40, "ffn": 13824}),
-    "llama-3B": (
-        "llama",
-        _LLAMA3
-        | {
-            "num_layers": 28,
-            "hidden": 3072,
-            "num_heads": 24,
-            "ffn": 8192,
-            "tied": True,
-            "rope_scaling": _llama3_scaling(32.0),
-        },
-    ),
-    "llama-30B": (
-        "llama",
-        {"num_layers": 60, "hidden": 6656, "num_heads": 52, "ffn": 17920, "max_positions": 2048},
-    ),
-    "llama-65B": (
-        "llama",
-        {"num_layers": 80, "hidden": 8192, "num_heads": 64, "ffn": 22016, "max_positions": 2048},
-    ),
-    "llama-70B": (
-        "llama",
-        {"num_layers": 80, "hidden": 8192, "num_heads": 64, "num_kv_heads": 8, "ffn": 28672},
-    ),
-    "llama3-70B": (
-        "llama",
-        _LLAMA3
-        | {
-            "num_layers": 80,
-            "hidden": 8192,
-            "num_heads": 64,
-            "ffn": 28672,
-            "rope_scaling": _llama3_scaling(8.0),
-        },
-    ),
-    "llama3-405B": (
-        "llama",
-        _LLAMA3
-        | {
-            "num_layers": 126,
-            "hidden": 16384,
-            "num_heads": 128,
-            "ffn": 53248,
-            "rope_scaling": _llama3_scaling(8.0),
-        },
-    ),
-    "mistral-7B": (
-        "llama",
-        {"num_layers": 32, "hidden": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn": 14336}
-        | {"vocab": 32768, "max_positions": 32768, "rope_theta": 1000000.0},
+    "llama-1B": _llama3(16, 2048, 32, 8192, 32.0, tied=True),
+    "llama-7B": _llama(32, 4096, 32, 11008),
+    "llama-8B": _llama3(32, 4096, 32, 14336, 8.0),
+    "llama-13B": _llama(40, 5120, 40, 13824),
+    "llama-3B": _llama3(28, 3072, 24, 8192, 32.0, tied=True),
+    "llama-30B": _llama(60, 6656, 52, 17920, max_positions=2048),
+    "llama-65B": _llama(80, 8192, 64, 22016, max_positions=2048),
+    "llama-70B": _llama(80, 8192, 64, 28672, num_kv_heads=8),
+    "llama3-70B": _llama3(80, 8192, 64, 28672, 8.0),
+    "llama3-405B": _llama3(126, 16384, 128, 53248, 8.0),
+    "mistral-7B": _llama(
+        32,
+        4096,
+        32,
+        14336,
+        num_kv_heads=8,
+        vocab=32768,
+        max_positions=32768,
+        rope_theta=1000000.0,
     ),
     "gpt3-1.3B": _gpt(24, 2048, 16, 50257),
     "gpt3-2.7B": _gpt(32, 2560, 32, 50257),
@@ -223,11 +173,8 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
     )
     if family == "t5":
         full.setdefault("num_decoder_layers", full["num_layers"])
-    return ModelShape(name=name or _describe(family, numbers), family=family, **full)
-
-
-def _describe(family: str, numbers: dict[str, Any]) -> str:
-    return f"{family}:" + ",".join(f"{name}={number}" for name, number in numbers.items())
+    described = ",".join(f"{number}={value}" for number, value in numbers.items())
+    return ModelShape(name=name or f"{family}:{described}", family=family, **full)
 
 
 def named(name: str) -> ModelShape:
