@@ -27,7 +27,6 @@ from trainrig.errors import UsageError
 from trainrig.record import Case, dtype_of
 from trainrig.workload import Step, Work, find, model_flops, step_ops
 from trainrig.workload.layout import Layout
-from trainrig.workload.memory import memory as needed
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
@@ -149,6 +148,8 @@ def layout_of(case: Case) -> Layout:
 
 def memory(case: Case) -> int:
     """Bytes of tensors that a step needs on its device."""
+    from trainrig.workload.memory import memory as needed  # numpy: no spec needs it to be read
+
     return int(needed(find(str(case["model"])), layout_of(case)).allocated)
 
 

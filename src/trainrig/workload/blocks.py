@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from trainrig.errors import UsageError
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import Matrix, ModelShape, matrices
 from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import (
     Heads,
@@ -104,95 +104,67 @@ class Step:
 
 
 def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Operator]:
-    """One block; ``decoder``: t5's, over ``step.written`` tokens, with cross-attention."""
+    """One block; ``decoder``: t5's, over ``step.written`` tokens, with cross-attention.
+
+    Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
+    """
     seq = step.written if decoder else step.seq_len
-    rows, dtype = step.rows(seq), step.dtype
-    parts = _branch(shape, "attention", _self_attention(shape, step, seq, decoder), rows, dtype)
-    if decoder:
-        parts += _branch(shape, "cross", _cross_attention(shape, step), rows, dtype)
-    inside = feed_forward(shape, step.batch_size * seq, step.share(shape.ffn), dtype)
-    return parts + _branch(shape, "ffn", inside, rows, dtype)
+    rows = step.rows(seq)
+    parts: list[Operator] = []
+    for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
+        every = matrices(shape, decoder=decoder, tp=step.tp)
+        weights = {each.part: each for each in every if each.branch == branch}
+        if branch == "ffn":
+            inside = _feed_forward(weights, step.batch_size * seq, step.dtype)
+        else:
+            inside = _attention(shape, step, branch, weights, decoder=decoder)
+        normed = norm(f"{branch}.norm", rows, shape.hidden, step.dtype)
+        add = residual(f"{branch}.residual", rows * shape.hidden, step.dtype)
+        parts += [*inside, add, normed] if shape.family == "bert" else [normed, *inside, add]
+    return parts
 
 
-def _branch(
-    shape: ModelShape, name: str, parts: list[Operator], rows: int, dtype: str
+def _attention(
+    shape: ModelShape, step: Step, branch: str, weights: dict[str, Matrix], *, decoder: bool
 ) -> list[Operator]:
-    """What leaves the residual stream and is added back: x + f(norm(x)); BERT: norm(x + f(x))."""
-    normed = norm(f"{name}.norm", rows, shape.hidden, dtype)
-    add = residual(f"{name}.residual", rows * shape.hidden, dtype)
-    return [*parts, add, normed] if shape.family == "bert" else [normed, *parts, add]
-
-
-def _self_attention(shape: ModelShape, step: Step, seq: int, decoder: bool) -> list[Operator]:
-    rows, dtype = step.batch_size * seq, step.dtype
-    causal = shape.causal and (decoder or shape.family != "t5")
-    queries, keys = _widths(shape, step)
-    heads = _heads(shape, step, seq, seq, half=causal and step.causal == "half")
-    if shape.family in ("gpt2", "gpt-neo"):  # one matrix for the three, as in `models`
-        parts = [linear("attention.qkv", rows, shape.hidden, queries + 2 * keys, dtype)]
-    else:
-        sizes = {"q": queries, "k": keys, "v": keys}
-        parts = [
-            linear(f"attention.{name}", rows, shape.hidden, size, dtype)
-            for name, size in sizes.items()
-        ]
-    if shape.positions == "rotary":
-        turned = rows * (queries + keys)
-        parts.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
-    bias = step.share(shape.num_heads) * seq * seq if shape.positions == "relative" else 0
-    parts += _attend("attention", heads, step, bias)
-    return [*parts, linear("attention.out", rows, queries, shape.hidden, dtype)]
-
-
-def _cross_attention(shape: ModelShape, step: Step) -> list[Operator]:
-    """Queries of what is written, keys and values of what was read."""
-    written, read, dtype = (
-        step.batch_size * step.written,
-        step.batch_size * step.seq_len,
-        step.dtype,
-    )
-    queries, keys = _widths(shape, step)
-    heads = _heads(shape, step, step.written, step.seq_len, half=False)
-    return [
-        linear("cross.q", written, shape.hidden, queries, dtype),
-        linear("cross.k", read, shape.hidden, keys, dtype),
-        linear("cross.v", read, shape.hidden, keys, dtype),
-        *_attend("cross", heads, step, 0),
-        linear("cross.out", written, queries, shape.hidden, dtype),
-    ]
-
-
-def _widths(shape: ModelShape, step: Step) -> tuple[int, int]:
-    """Columns of the queries, and of the keys: a head of keys is not cut, but repeated."""
-    heads, kv_heads = step.share(shape.num_heads), step.share(shape.num_kv_heads)
-    return heads * shape.head_dim, kv_heads * shape.head_dim
-
-
-def _heads(shape: ModelShape, step: Step, queries: int, keys: int, *, half: bool) -> Heads:
-    return Heads(
+    """In cross-attention, keys and values come from what was read."""
+    is_self, dtype = branch == "attention", step.dtype
+    seq = step.written if decoder else step.seq_len
+    read = seq if is_self else step.seq_len
+    rows = {part: step.batch_size * (read if part in "kv" else seq) for part in weights}
+    *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
+    queries, keys = weights["q"].wide_out, weights["k"].wide_out
+    if not _apart(shape):  # one matrix for the three, as in `models`
+        products = [linear("attention.qkv", rows["q"], shape.hidden, queries + 2 * keys, dtype)]
+    if is_self and shape.positions == "rotary":
+        turned = rows["q"] * (queries + keys)
+        products.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
+    causal = is_self and shape.causal and (decoder or shape.family != "t5")
+    heads = Heads(
         batch=step.batch_size,
-        queries=queries,
-        keys=keys,
+        queries=seq,
+        keys=read,
         num_heads=step.share(shape.num_heads),
         num_kv_heads=step.share(shape.num_kv_heads),
         head_dim=shape.head_dim,
-        half=half,
+        half=causal and step.causal == "half",
     )
+    bias = heads.num_heads * seq * seq if is_self and shape.positions == "relative" else 0
+    attend = fused_attention if step.attention == "fused" else plain_attention
+    return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
 
 
-def _attend(name: str, heads: Heads, step: Step, bias: int) -> list[Operator]:
-    attention = fused_attention if step.attention == "fused" else plain_attention
-    return attention(f"{name}.attend", heads, step.dtype, bias)
+def _feed_forward(weights: dict[str, Matrix], rows: int, dtype: str) -> list[Operator]:
+    """2·rows·h·f up and as much down, once more up if gated."""
+    *ups, down = (_product(each, rows, dtype) for each in weights.values())
+    wide = rows * weights["up"].wide_out
+    act = elementwise("ffn.activation", "elementwise", wide, dtype, reads=len(ups))
+    return [*ups, act, down]
 
 
-def feed_forward(shape: ModelShape, rows: int, ffn: int, dtype: str) -> list[Operator]:
-    """2·rows·h·f up and as much down, once more up if gated; ``ffn``: one device's share of f."""
-    ups = ["ffn.gate", "ffn.up"] if shape.gated_ffn else ["ffn.up"]
-    return [
-        *(linear(name, rows, shape.hidden, ffn, dtype) for name in ups),
-        elementwise("ffn.activation", "elementwise", rows * ffn, dtype, reads=len(ups)),
-        linear("ffn.down", rows, ffn, shape.hidden, dtype),
-    ]
+def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
+    name = f"{matrix.branch}.{matrix.part}"
+    return linear(name, rows, matrix.wide_in, matrix.wide_out, dtype)
 
 
 def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Operator]:
@@ -257,12 +229,12 @@ def saved_tensors(
 ) -> list[SavedTensor]:
     """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens."""
     items = _saved_by_branch(shape, numerics, seq, "attention", first=True)
-    items += _saved_by_self_attention(shape, numerics, seq)
+    items += _saved_by_attention(shape, numerics, "attention", seq, seq)
     if decoder:
         items += _saved_by_branch(shape, numerics, seq, "cross")
-        items += _saved_by_cross_attention(shape, numerics, seq, read)
+        items += _saved_by_attention(shape, numerics, "cross", seq, read)
     items += _saved_by_branch(shape, numerics, seq, "ffn")
-    items += _feed_forward(shape, numerics, seq)
+    items += _saved_by_feed_forward(shape, numerics, seq)
     halved = _every_second(shape)
     return [replace(i, policies=i.policies | {HALF}) if i.name in halved else i for i in items]
 
@@ -294,6 +266,11 @@ def _saved_by_branch(
     written_out = numerics.norm_written_out and not shape.norm_bias
     copied = written_out and stream < 4
     needed = _INPUT if first and copied else _ALL if first else _CHEAP
+    readers = 1  # copies of the result: autocast narrows it for each product that reads it
+    if numerics.autocast and name == "attention" and _apart(shape):
+        readers = 3
+    elif numerics.autocast and name == "ffn" and shape.gated_ffn:
+        readers = 2
     items = []
     if first or not copied:
         items.append(_seq(f"{name}.x", stream * wide, needed))
@@ -302,7 +279,7 @@ def _saved_by_branch(
     if written_out:
         items.append(_seq(f"{name}.norm.scaled", 4 * wide, _CHEAP))
     items += [
-        _seq(f"{name}.norm.out", _readers(shape, numerics, name) * c * wide, _CHEAP),
+        _seq(f"{name}.norm.out", readers * c * wide, _CHEAP),
         _seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP),
     ]
     if numerics.dropout:
@@ -310,78 +287,42 @@ def _saved_by_branch(
     return items
 
 
-def _readers(shape: ModelShape, numerics: Numerics, name: str) -> int:
-    """Copies of a norm's result: autocast narrows it for each product that reads it."""
-    if not numerics.autocast:
-        return 1
-    if name == "attention":
-        return 3 if _apart(shape) else 1
-    return 2 if name == "ffn" and shape.gated_ffn else 1
-
-
-def _saved_by_self_attention(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
-    c, queries = numerics.compute, shape.num_heads * shape.head_dim
-    keys = c * seq * shape.num_kv_heads * shape.head_dim
-    items = [_tp("attention.q", c * seq * queries, _RESULT)]
-    for name in ("attention.k", "attention.v"):
-        items.append(_tp(name, keys, _IDLE if numerics.repeats_keys else _RESULT))
-        if numerics.repeats_keys:
-            items.append(_tp(f"{name}.repeated", c * seq * queries, _CHEAP))
-    return items + _saved_by_scores(shape, numerics, "attention", seq, seq)
-
-
-def _saved_by_cross_attention(
-    shape: ModelShape, numerics: Numerics, seq: int, read: int
-) -> list[SavedTensor]:
-    """Keys and values come from what was read; that itself is kept once for all blocks."""
-    c, queries = numerics.compute, shape.num_heads * shape.head_dim
-    keys = c * read * shape.num_kv_heads * shape.head_dim
-    items = [
-        _tp("cross.q", c * seq * queries, _RESULT),
-        _tp("cross.k", keys, _RESULT),
-        _tp("cross.v", keys, _RESULT),
-    ]
-    if numerics.autocast:
-        items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
-    return items + _saved_by_scores(shape, numerics, "cross", seq, read)
-
-
-def _saved_by_scores(
+def _saved_by_attention(
     shape: ModelShape, numerics: Numerics, name: str, seq: int, read: int
 ) -> list[SavedTensor]:
-    """Scores (eager) or their sums (flash), and the result, which the next product needs."""
+    """Queries, keys and values, scores (eager) or their sums (flash), and the result.
+
+    In cross-attention keys and values come from what was read; that itself is kept once for all
+    blocks.
+    """
     c, wide = numerics.compute, seq * shape.num_heads * shape.head_dim
-    items = [
-        _tp(f"{name}.values", c * wide, _RESULT),
-        _seq(f"{name}.out", c * seq * shape.hidden, _IDLE),
-    ]
-    if numerics.flash and shape.positions == "rotary" and not numerics.native:
-        # turned queries lie head by head, and so does the result: heads are merged by a copy
-        items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
+    keys = c * read * shape.num_kv_heads * shape.head_dim
+    items = [_tp(f"{name}.q", c * wide, _RESULT)]
+    for part in (f"{name}.k", f"{name}.v"):
+        items.append(_tp(part, keys, _IDLE if numerics.repeats_keys else _RESULT))
+        if numerics.repeats_keys:
+            items.append(_tp(f"{part}.repeated", c * wide, _CHEAP))
+    if name == "cross" and numerics.autocast:
+        items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
+    items.append(_tp(f"{name}.values", c * wide, _RESULT))
+    items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
     if numerics.flash:
+        if shape.positions == "rotary" and not numerics.native:
+            # turned queries lie head by head, and so does the result: heads are merged by a copy
+            items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
         return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _RESULT)]
-    scores = shape.num_heads * seq * read
-    return [*items, *_scores(numerics, name, scores)]
-
-
-def _scores(numerics: Numerics, name: str, scores: int) -> list[SavedTensor]:
-    """as²b numbers: softmax's result, dropout's mask, what is multiplied with the values."""
-    c = numerics.compute
-    items = [
-        _tp(f"{name}.scores", c * scores, _IDLE),
-        _tp(f"{name}.softmax", numerics.softmax * scores, _SCORES),
-    ]
+    scores = shape.num_heads * seq * read  # as²: softmax's result, dropout's mask, dropped result
+    items.append(_tp(f"{name}.scores", c * scores, _IDLE))
+    items.append(_tp(f"{name}.softmax", numerics.softmax * scores, _SCORES))
     if numerics.dropout:
-        items += [
-            _tp(f"{name}.softmax.mask", scores, _SCORES),
-            _tp(f"{name}.softmax.dropped", c * scores, _SCORES),
-        ]
+        items.append(_tp(f"{name}.softmax.mask", scores, _SCORES))
+        items.append(_tp(f"{name}.softmax.dropped", c * scores, _SCORES))
     elif numerics.softmax != c:
         items.append(_tp(f"{name}.softmax.narrow", c * scores, _SCORES))
     return items
 
 
-def _feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
+def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
     wide, c = seq * shape.ffn, numerics.compute
     down = _seq("ffn.down", c * seq * shape.hidden, _IDLE)
     if shape.gated_ffn:

@@ -188,12 +188,17 @@ class Layout:
         """A copy with other numbers or words."""
         return dataclasses.replace(self, **changes)
 
-    def at(self, index: int) -> Layout:
-        """One of many, in plain whole numbers."""
+    def part(self, where: slice) -> Layout:
+        """Some of many; numbers that are one for all stay so."""
         import numpy as np
 
         values = {name: np.asarray(getattr(self, name)) for name in SIZES}
-        return self.replace(**{n: int(v if v.ndim == 0 else v[index]) for n, v in values.items()})
+        return self.replace(**{n: v[where] if v.ndim else v for n, v in values.items()})
+
+    def at(self, index: int) -> Layout:
+        """One of many, in plain whole numbers."""
+        part = self.part(slice(index, index + 1))
+        return self.replace(**{name: getattr(part, name).item() for name in SIZES})
 
 
 SIZES = (

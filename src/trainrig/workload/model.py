@@ -228,15 +228,50 @@ class Parameters:
         return self.embedding + self.attention + self.ffn + self.norms + self.head
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight matrix of a block: its product, its parameters and its adapter follow from it."""
+
+    branch: str
+    """attention, cross or ffn."""
+    part: str
+    wide_in: int
+    wide_out: int
+    has_bias: bool
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and bias."""
+        return (self.wide_in + self.has_bias) * self.wide_out
+
+
+def matrices(shape: ModelShape, *, decoder: bool = False, tp: int = 1) -> list[Matrix]:
+    """Those of one block, in order; ``decoder``: of one with cross-attention (t5).
+
+    ``tp``: one rank's part of heads and columns; a head of keys is not cut, but repeated.
+    """
+    queries = -(-shape.num_heads // tp) * shape.head_dim
+    keys = -(-shape.num_kv_heads // tp) * shape.head_dim
+    h, ffn = shape.hidden, -(-shape.ffn // tp)
+    found: list[Matrix] = []
+    for branch in ("attention", "cross") if decoder else ("attention",):
+        wide = {"q": queries, "k": keys, "v": keys}
+        found += (Matrix(branch, part, h, w, shape.qkv_bias) for part, w in wide.items())
+        found.append(Matrix(branch, "out", queries, h, shape.out_bias))
+    ups = ("gate", "up") if shape.gated_ffn else ("up",)
+    found += (Matrix("ffn", part, h, ffn, shape.ffn_bias) for part in ups)
+    return [*found, Matrix("ffn", "down", ffn, h, shape.ffn_bias)]
+
+
 def parameters(shape: ModelShape) -> Parameters:
     """Counted as torch counts: each tensor once, tied ones too."""
-    num_blocks = shape.num_layers + shape.num_decoder_layers
-    num_attentions = num_blocks + shape.num_decoder_layers  # cross-attention once more
-    num_norms = num_attentions + num_blocks
+    plain, crossed = shape.num_layers, shape.num_decoder_layers
+    every = plain * matrices(shape) + crossed * matrices(shape, decoder=True)
+    num_norms = 2 * plain + 3 * crossed
     return Parameters(
         embedding=_embedding(shape),
-        attention=num_attentions * attention_parameters(shape),
-        ffn=num_blocks * ffn_parameters(shape),
+        attention=sum(each.num_parameters for each in every if each.branch != "ffn"),
+        ffn=sum(each.num_parameters for each in every if each.branch == "ffn"),
         norms=num_norms * norm_parameters(shape) + final_norm_parameters(shape),
         head=_head(shape),
     )
@@ -244,27 +279,8 @@ def parameters(shape: ModelShape) -> Parameters:
 
 def block_parameters(shape: ModelShape, *, decoder: bool = False) -> int:
     """One block; ``decoder``: one with cross-attention (t5)."""
-    num_attentions = 2 if decoder else 1
-    return (
-        num_attentions * attention_parameters(shape)
-        + ffn_parameters(shape)
-        + (num_attentions + 1) * norm_parameters(shape)
-    )
-
-
-def attention_parameters(shape: ModelShape) -> int:
-    """Projections to queries, keys and values, and back."""
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    weights = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
-    biases = shape.qkv_bias * (queries + 2 * keys) + shape.out_bias * shape.hidden
-    return weights + biases
-
-
-def ffn_parameters(shape: ModelShape) -> int:
-    """Up (twice if gated) and down."""
-    num_up = 2 if shape.gated_ffn else 1
-    biases = shape.ffn_bias * (num_up * shape.ffn + shape.hidden)
-    return (num_up + 1) * shape.hidden * shape.ffn + biases
+    weights = sum(each.num_parameters for each in matrices(shape, decoder=decoder))
+    return weights + (3 if decoder else 2) * norm_parameters(shape)
 
 
 def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -> int:
@@ -272,10 +288,8 @@ def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -
 
     Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
     """
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    attention = 4 * shape.hidden + 2 * queries + 2 * keys
-    ffn = (3 if shape.gated_ffn else 2) * (shape.hidden + shape.ffn)
-    return rank * ((2 if decoder else 1) * attention + ffn)
+    found = matrices(shape, decoder=decoder)
+    return rank * sum(each.wide_in + each.wide_out for each in found)
 
 
 def lora_parameters(shape: ModelShape, rank: int) -> int:

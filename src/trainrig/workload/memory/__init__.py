@@ -17,10 +17,12 @@ all.  Not modelled: what kernels allocate and free within one call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from trainrig.workload.layout import SIZES, Layout
+import numpy as np
+
+from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, stage_of
 from trainrig.workload.model import ModelShape
@@ -30,70 +32,52 @@ Parts = dict[str, Bytes]
 
 def memory_peaks(stage: Stage) -> Iterator[Parts]:
     """Bytes by part, one moment of a step after another."""
-    yield _at_loss(stage)
-    yield _in_backward(stage)
-    if stage.shape.num_decoder_layers:
-        yield _in_encoder(stage)
-    yield _at_end(stage)
-    yield _in_update(stage)
+    shape, layout, states = stage.shape, stage.layout, stage.states
+    # What a chunked loss holds until the step's end; that of the micro-batch before stays until
+    # the loss's name means the new one.
+    rests = stage.has_loss * overheads.loss_rests(shape, stage.numerics, stage.rows)
+    before = np.where(np.asarray(layout.grad_accum) > 1, rests, 0)
+    logits = overheads.loss_bytes(shape, layout, stage.numerics, stage.rows)
+    adding_up = stage.grads_add_up * 1.0
 
-
-def _at_loss(stage: Stage) -> Parts:
-    """Every activation waits, and the logits exist."""
-    logits = overheads.loss_bytes(stage.shape, stage.layout, stage.numerics, stage.rows)
-    return _parts(
+    # At the loss every activation waits, and the logits exist.
+    yield _parts(
         stage,
-        passing=stage.grads_add_up * 1.0,
-        copies=stage.states.weight_copies,
+        passing=adding_up,
+        copies=states.weight_copies,
         activations=stage.waiting + stage.early + stage.late,
-        logits=stage.has_loss * (logits + _held(stage)),
+        logits=stage.has_loss * logits + before,
         bucket=True,
     )
-
-
-def _in_backward(stage: Stage) -> Parts:
-    """The last block's backward."""
-    return _parts(
+    # The last block's backward.
+    yield _parts(
         stage,
-        passing=stage.grads_add_up * 1.0,
-        copies=stage.states.weight_copies,
+        passing=adding_up,
+        copies=states.weight_copies,
         activations=stage.waiting + stage.early + stage.in_last_block,
-        logits=_rests(stage),
+        logits=rests,
         bucket=True,
     )
-
-
-def _in_encoder(stage: Stage) -> Parts:
-    """Backward of the last plain block, when those with cross-attention are done."""
-    of_plain = stage.blocks[0] * stage.block_parameters() / stage.num_parameters
-    return _parts(
-        stage,
-        passing=1 - of_plain,
-        activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_plain_block,
-        logits=_rests(stage),
-        bucket=True,
-    )
-
-
-def _at_end(stage: Stage) -> Parts:
-    """All gradients exist, and the activations of a pipeline's other micro-batches."""
+    if shape.num_decoder_layers:
+        # Backward of the last plain block, when those with cross-attention are done.
+        of_plain = stage.blocks[0] * stage.block_parameters() / stage.num_parameters
+        yield _parts(
+            stage,
+            passing=1 - of_plain,
+            activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_plain_block,
+            logits=rests,
+            bucket=True,
+        )
+    # The end of backward: all gradients, and the activations of a pipeline's other micro-batches.
     others = stage.waiting * (1 - 1 / stage.in_flight)
-    return _parts(
-        stage,
-        passing=1.0,
-        activations=others + stage.in_first_block,
-        logits=_rests(stage),
-        bucket=True,
-    )
-
-
-def _in_update(stage: Stage) -> Parts:
-    """The optimizer."""
-    update = stage.states.update * stage.num_trained / stage.sharded(1)
-    parts = _parts(stage, passing=1.0, activations=0, logits=_rests(stage))
-    if stage.layout.offload == "none" and stage.states.update:
+    activations = others + stage.in_first_block
+    yield _parts(stage, passing=1.0, activations=activations, logits=rests, bucket=True)
+    # The optimizer.
+    parts = _parts(stage, passing=1.0, activations=0, logits=rests)
+    if layout.offload == "none":
+        update = states.update * stage.num_trained / stage.sharded(1)
         parts["optimizer"] = parts["optimizer"] + update
-    return parts
+    yield parts
 
 
 def _parts(
@@ -130,8 +114,6 @@ def _weights(stage: Stage) -> Bytes:
     Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`), on one
     GPU as on many.
     """
-    import numpy as np
-
     is_fsdp = stage.layout.scheme == "fsdp"
     shards = stage.sharded(2 if is_fsdp else 3)
     weights = stage.states.weight * stage.num_trained
@@ -148,36 +130,9 @@ def _gradient_numbers(stage: Stage) -> Bytes:
     Those that ZeRO shards follow an offloaded optimizer to the host, bucket by bucket or block by
     block, and need no second GPU for it (Ren et al. 2021).
     """
-    import numpy as np
-
     if stage.layout.offload == "none":
         return stage.num_trained / stage.sharded(2)
     return np.where(np.asarray(stage.layout.zero) >= 2, 0, stage.num_trained)
-
-
-def _rests(stage: Stage) -> Bytes:
-    """What a chunked loss holds until the step's end."""
-    return stage.has_loss * overheads.loss_rests(stage.shape, stage.numerics, stage.rows)
-
-
-def _held(stage: Stage) -> Bytes:
-    """The rests of the micro-batch before, until the loss's name means the new one."""
-    import numpy as np
-
-    rests = overheads.loss_rests(stage.shape, stage.numerics, stage.rows)
-    return np.where(np.asarray(stage.layout.grad_accum) > 1, rests, 0)
-
-
-PARTS = (
-    "weights",
-    "gradients",
-    "master",
-    "optimizer",
-    "activations",
-    "logits",
-    "buffers",
-    "framework",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +176,13 @@ class Memory:
 
     def at(self, index: int) -> Memory:
         """One layout of many."""
-        import numpy as np
-
         every = {name: np.asarray(getattr(self, name)) for name in PARTS}
         return Memory(**{n: int(v if v.ndim == 0 else v[index]) for n, v in every.items()})
+
+
+PARTS = tuple(field.name for field in fields(Memory))
+_CHUNK = 1 << 14
+"""Layouts that are summed up at once: what stays in the cache."""
 
 
 def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
@@ -232,72 +190,36 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 
     ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
     """
-    pieces = [_fullest(shape, piece, head) for piece in _pieces(layout)]
-    if len(pieces) == 1:
-        return _whole(pieces[0], layout)
-    import numpy as np
-
-    sizes = [len(piece) for piece in _pieces(layout)]
-    wide = {
-        name: np.concatenate(
-            [np.broadcast_to(p[name], (n,)) for p, n in zip(pieces, sizes, strict=True)]
-        )
-        for name in pieces[0]
-    }
-    return _whole(wide, layout)
-
-
-_CHUNK = 1 << 14
-"""Layouts that are summed up at once: what stays in the cache."""
-
-
-def _pieces(layout: Layout) -> Iterator[Layout]:
-    """A search's layouts, some at a time."""
-    import numpy as np
-
     num = len(layout)
     if num <= _CHUNK:
-        yield layout
-        return
-    sizes = {name: np.asarray(getattr(layout, name)) for name in SIZES}
+        return _whole(_fullest(shape, layout, head), layout)
+    pieces = []
     for start in range(0, num, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        cut = {name: size if size.ndim == 0 else size[part] for name, size in sizes.items()}
-        yield layout.replace(**cut)
+        piece = layout.part(slice(start, start + _CHUNK))
+        found = _fullest(shape, piece, head)
+        pieces.append({n: np.broadcast_to(v, (len(piece),)) for n, v in found.items()})
+    return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout)
 
 
 def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
-    """Bytes by part at the worst moment of the worst stage."""
-    import numpy as np
-
-    stages = (False, True) if bool(np.any(np.asarray(layout.pp) > 1)) else (True,)
-    found: list[Parts] = []
-    for last in stages:
-        found += memory_peaks(stage_of(shape, layout, last=last, head=head))
-    return _worst(found)
-
-
-def _worst(found: list[Parts]) -> Parts:
-    """For each layout the moment with the largest sum."""
-    import numpy as np
-
-    worst = dict(found[0])
-    most: Bytes = sum(worst.values())
-    for peak in found[1:]:
-        size = sum(peak.values())
-        higher = np.asarray(size > most)
-        if higher.all():
-            worst, most = dict(peak), size
-        elif higher.any():
-            worst = {name: np.where(higher, peak[name], worst[name]) for name in worst}
-            most = np.where(higher, size, most)
+    """Bytes by part at the worst moment of the worst stage, for each layout."""
+    several = bool(np.any(np.asarray(layout.pp) > 1))
+    worst: Parts = {}
+    most: Bytes = -1
+    for last in (False, True) if several else (True,):
+        for peak in memory_peaks(stage_of(shape, layout, last=last, head=head)):
+            size = sum(peak.values())
+            higher = np.asarray(size > most)
+            if higher.all():
+                worst, most = peak, size
+            elif higher.any():
+                worst = {name: np.where(higher, peak[name], worst[name]) for name in worst}
+                most = np.where(higher, size, most)
     return worst
 
 
 def _whole(parts: Parts, layout: Layout) -> Memory:
     """Whole bytes: ints for one layout, arrays for many."""
-    import numpy as np
-
     parts = parts | {"framework": overheads.around(sum(parts.values()), layout)}
     many = any(np.ndim(value) for value in parts.values())
     rounded: dict[str, Any] = {}

@@ -38,6 +38,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, States
@@ -51,8 +53,6 @@ def buckets(layout: Layout, states: States) -> Any:
 
     They leave by them for the host, too, where the optimizer is there (ZeRO-Offload).
     """
-    import numpy as np
-
     if layout.framework != "deepspeed":
         return 0.0
     zero = np.asarray(layout.zero)
@@ -79,8 +79,6 @@ _DEVICE = (0.85, 1.40)
 
 def around(allocated: Any, layout: Layout) -> Any:
     """Bytes besides the tensors, for arrays too."""
-    import numpy as np
-
     several = np.asarray(layout.gpus) > 1
     return CONTEXT + np.where(several, COMMUNICATORS, 0.0) + UNUSED * allocated
 
@@ -132,8 +130,6 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     """At the worst moment of the loss, for ``rows`` tokens of one rank."""
     if numerics.chunked_loss:
         return chunk_bytes(shape, numerics, rows)
-    import numpy as np
-
     logits, c = rows * shape.vocab / layout.tp, numerics.compute
     if layout.framework == "megatron":
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
@@ -162,8 +158,6 @@ def loss_rests(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
 
 def chunk_bytes(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
     """While a chunk of logits is in memory."""
-    import numpy as np
-
     c, narrow = numerics.compute, numerics.compute < 4
     at_once = max(_FEWEST_ROWS, _CHUNK // shape.vocab)
     first = np.minimum(at_once, rows) * shape.vocab
@@ -176,6 +170,4 @@ def chunk_bytes(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
 
 def _held(first: Any, second: Any, narrow: bool) -> Any:
     """fp32 numbers of two chunks at once, if there are two."""
-    import numpy as np
-
     return np.where(second > 0, 4 * first + (8 if narrow else 4) * second, 0)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from trainrig.workload.blocks import (
     CORE,
     FULL,
@@ -62,8 +64,6 @@ class Stage:
     @cached_property
     def blocks(self) -> tuple[Bytes, Bytes]:
         """Plain blocks, and those with cross-attention: the encoder's stages come first."""
-        import numpy as np
-
         plain, crossed = self.shape.num_layers, self.shape.num_decoder_layers
         here = -(-(plain + crossed) // self.layout.pp)
         if not crossed:
@@ -86,8 +86,6 @@ class Stage:
 
     @cached_property
     def _alone(self) -> Any:
-        import numpy as np
-
         return (np.asarray(self.layout.pp) == 1).astype(int)
 
     @cached_property
@@ -137,8 +135,6 @@ class Stage:
 
     @cached_property
     def _sharded(self) -> tuple[Bytes, ...]:
-        import numpy as np
-
         zero = np.asarray(self.layout.zero)
         if not zero.any():
             return 1, 1, 1
@@ -180,8 +176,6 @@ class Stage:
 
     @cached_property
     def _sequence_shares(self) -> Bytes:
-        import numpy as np
-
         split = np.asarray(self.layout.sequence_parallel) > 0
         return np.where(split, self.layout.tp, 1) if split.any() else 1
 
@@ -207,8 +201,6 @@ class Stage:
     @cached_property
     def in_flight(self) -> Bytes:
         """Micro-batches whose activations this stage holds; a fraction with interleaved groups."""
-        import numpy as np
-
         p, v, all_of_them = self.layout.pp, self.layout.interleave, self.layout.grad_accum
         many = np.where(np.asarray(p) > 1, all_of_them, 1)
         if self.layout.schedule == "gpipe":
@@ -267,8 +259,6 @@ class Stage:
 
     def _gradients(self, seq: int) -> Bytes:
         """The residual's gradient, and inside the branch that needs most."""
-        import numpy as np
-
         layout, shape = self.layout, self.shape
         outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
         size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
@@ -294,8 +284,6 @@ class Stage:
     @cached_property
     def grads_add_up(self) -> Any:
         """Whether gradients of earlier micro-batches are there during this one."""
-        import numpy as np
-
         return self.states.grads_add_up & (np.asarray(self.layout.grad_accum) > 1)
 
 
@@ -311,8 +299,6 @@ def buffers(stage: Stage) -> Any:
 
     FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are offloaded.
     """
-    import numpy as np
-
     layout, states = stage.layout, stage.states
     many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
     gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
