@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.analysis.prediction_error import (
     MIN_RUNS,
@@ -19,12 +19,6 @@ from trainrig.analysis.prediction_error import (
     by_run,
     summarise_errors,
 )
-from trainrig.predict.prediction import DAY, Prediction, memory_dict
-from trainrig.predict.search import Candidate, Ranking
-from trainrig.predict.search.memory_options import Fit, OptionEffect
-from trainrig.predict.search.space import Space
-from trainrig.predict.search.upgrades import Ranked
-from trainrig.predict.step import PARTS
 from trainrig.report.document import (
     Block,
     Cell,
@@ -49,8 +43,15 @@ from trainrig.units import (
     signed_share,
 )
 from trainrig.workload.layout import Layout
-from trainrig.workload.memory import Memory
 from trainrig.workload.numerics import scheme_of
+
+if TYPE_CHECKING:  # numpy: the ledger needs none
+    from trainrig.predict.prediction import Prediction
+    from trainrig.predict.search import Candidate, Ranking
+    from trainrig.predict.search.memory_options import Fit, OptionEffect
+    from trainrig.predict.search.space import Space
+    from trainrig.predict.search.upgrades import Ranked
+    from trainrig.workload.memory import Memory
 
 _LABELS = {
     "recompute": "recomputation",
@@ -126,6 +127,8 @@ def _gib(size: float) -> str:
 
 def _memory_parts(needed: Memory) -> list[tuple[str, int]]:
     """Bytes by part, without what is 0."""
+    from trainrig.predict.prediction import memory_dict
+
     return [(_LABELS.get(name, name), size) for name, size in memory_dict(needed).items() if size]
 
 
@@ -158,6 +161,8 @@ def prediction_document(
 
 
 def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
+    from trainrig.predict.prediction import DAY
+
     low, high = map(format_time, found.interval)
     yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
     yield "layout", layout_text(found.layout)
@@ -178,6 +183,8 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
 
 def _time_table(found: Prediction) -> Table:
     """The step's waterfall: each part with its share."""
+    from trainrig.predict.step import PARTS
+
     sizes = {_LABELS.get(part, part): float(getattr(found.step, part)) for part in PARTS}
     parts = [(name, seconds) for name, seconds in sizes.items() if seconds > 0.0]
     sums = [Line(("step", _milliseconds(found.time), "100", ""), "strong")]
