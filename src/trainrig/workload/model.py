@@ -246,7 +246,7 @@ class Matrix:
 
 
 def matrices(shape: ModelShape, *, decoder: bool = False, tp: int = 1) -> list[Matrix]:
-    """Those of one block, in order; ``decoder``: of one with cross-attention (t5).
+    """All matrices of one block, in order; ``decoder``: of one with cross-attention (t5).
 
     ``tp``: one rank's part of heads and columns; a head of keys is not cut, but repeated.
     """
