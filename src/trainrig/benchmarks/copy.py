@@ -19,25 +19,7 @@ Source: STREAM, J. D. McCalpin, https://www.cs.virginia.edu/stream/ref.html.
 from __future__ import annotations
 
 from trainrig import workload
-from trainrig.benchmarks.spec import (
-    CHECK_ELEMENTS,
-    LINK_CLAIM,
-    MEMORY,
-    MEMORY_CLAIM,
-    Benchmark,
-    Claim,
-    LevelRule,
-    Metric,
-    PlannedCase,
-    Quantity,
-    Role,
-    Scope,
-    Selection,
-    check_choice,
-    check_fields,
-    check_options,
-    number_in,
-)
+from trainrig.benchmarks import spec
 from trainrig.errors import UsageError
 from trainrig.record import Case
 from trainrig.units import binary, parse_count
@@ -52,7 +34,6 @@ MEMORIES = {
 }
 # Sums of whole numbers below 2^20 stay exact in fp64 up to 2^33 elements of 8 bytes.
 MAX_BYTES = 1 << 36
-FIELDS = frozenset(["direction", "bytes", "memory", "cache"])
 
 _USUAL_BYTES = 1 << 28
 _LARGE_BYTES = 1 << 26
@@ -64,41 +45,16 @@ def copy_case(direction: str, num_bytes: int = _USUAL_BYTES, memory: str = "host
     return {"direction": direction, "bytes": num_bytes, "memory": memory, "cache": "cold"}
 
 
-def _check(case: Case) -> None:
-    check_choice("copy", case, "direction", DIRECTIONS)
-    size = case.get("bytes")
-    if not isinstance(size, int) or isinstance(size, bool) or not _is_size(size):
-        raise UsageError(f"copy size {size!r}", f"a multiple of 8 bytes, from 8 to {MAX_BYTES}")
-    direction = str(case["direction"])
-    check_choice(direction, case, "memory", MEMORIES[direction])
-    if case.get("cache") != "cold":
-        raise UsageError(f"copy is measured cold, not {case.get('cache')!r}")
-    check_fields("copy", case, FIELDS)
-
-
-def _is_size(size: int) -> bool:
-    return 8 <= size <= MAX_BYTES and size % 8 == 0
-
-
-def array_bytes(case: Case) -> int:
-    """Bytes of one array of a checked case."""
-    return int(str(case["bytes"]))
+def _check_more(case: Case) -> None:
+    direction, size = str(case["direction"]), spec.size_in(case, "bytes")
+    if size % 8:
+        raise UsageError(f"copy size {size}", f"a multiple of 8 bytes, from 8 to {MAX_BYTES}")
+    if case["memory"] not in (known := MEMORIES[direction]):
+        raise UsageError(f"unknown memory {case['memory']!r} for {direction}", spec.one_of(known))
 
 
 def _work(case: Case) -> workload.Work:
-    return workload.copy(str(case["direction"]), array_bytes(case))
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    return (
-        Metric(
-            name="byte_rate",
-            unit="B/s",
-            amount=_work(case).num_bytes,
-            formula="counted bytes / time",
-            is_claimed=True,
-        ),
-    )
+    return workload.copy(str(case["direction"]), spec.size_in(case, "bytes"))
 
 
 def arrays_on_device(case: Case) -> int:
@@ -109,16 +65,16 @@ def arrays_on_device(case: Case) -> int:
 
 def _memory(case: Case) -> int:
     """One set; more where there is room (`measure.buffers`)."""
-    return arrays_on_device(case) * array_bytes(case) + 4 * 8 * CHECK_ELEMENTS
+    return arrays_on_device(case) * spec.size_in(case, "bytes") + 4 * 8 * spec.CHECK_ELEMENTS
 
 
-def _qualify(scope: Scope) -> list[PlannedCase]:
+def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     kinds = [(loop, "host") for loop in ("copy", "read", "write", "triad")]
     if scope.is_gpu:
         kinds = [("h2d", "pinned"), ("d2h", "pinned"), ("d2d", "device")]
         kinds += [("h2d", "pageable"), ("d2h", "pageable")]
     return [
-        PlannedCase(
+        spec.PlannedCase(
             case=copy_case(direction, memory=memory),
             step=f"host memory {direction}" if memory == "host" else f"{direction} {memory}",
             required=memory in ("pinned", "device") or direction == "copy",
@@ -127,13 +83,13 @@ def _qualify(scope: Scope) -> list[PlannedCase]:
     ]
 
 
-def _select(selection: Selection) -> list[PlannedCase]:
-    if not (selection.sizes or selection.ops):
-        return []
-    check_options("copy", "--op", selection.ops, DIRECTIONS)
+def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
+    spec.check_options("copy", "--op", selection.ops, DIRECTIONS)
     sizes = [parse_count(size, MAX_BYTES) for size in selection.sizes or ("256Mi",)]
     return [
-        PlannedCase(case=copy_case(op, size, memory), step=f"{memory} {op} copy", required=True)
+        spec.PlannedCase(
+            case=copy_case(op, size, memory), step=f"{memory} {op} copy", required=True
+        )
         for op in selection.ops or HOST_LOOPS
         for size in sizes
         for memory in MEMORIES[op]
@@ -150,18 +106,18 @@ def _label(case: Case) -> str:
     return ", ".join(words)
 
 
-def _claim(case: Case) -> Claim | None:
+def _claim(case: Case) -> spec.Claim | None:
     if case.get("direction") in LINKS:
-        return LINK_CLAIM, {"direction": case["direction"]}
-    return (MEMORY_CLAIM, {}) if case.get("cache") == "cold" else None
+        return spec.LINK_CLAIM, {"direction": case["direction"]}
+    return (spec.MEMORY_CLAIM, {}) if case.get("cache") == "cold" else None
 
 
-def _crosses(direction: str, memory: str) -> LevelRule:
+def _crosses(direction: str, memory: str) -> spec.LevelRule:
     """A level of the waterfall of a link."""
-    link = Quantity(
+    link = spec.Quantity(
         name=_DIRECTION_TEXT[direction], metric="byte_rate", order=30 + LINKS.index(direction)
     )
-    return LevelRule(
+    return spec.LevelRule(
         quantity=link,
         name=f"{memory.capitalize()} memory",
         order=10 if memory == "pinned" else 20,
@@ -171,17 +127,23 @@ def _crosses(direction: str, memory: str) -> LevelRule:
     )
 
 
-BENCHMARK = Benchmark(
+BENCHMARK = spec.Benchmark(
     name="copy",
     version=1,
     title="moving memory: links, within a GPU, on the host",
     order=30,
     module="trainrig.measure.copy",
-    role=Role.TRANSFER,
+    role=spec.Role.TRANSFER,
     example=copy_case("triad", 64),
-    check=_check,
+    fields={
+        "direction": DIRECTIONS,
+        "bytes": MAX_BYTES,
+        "memory": ("pinned", "pageable", "device", "host"),
+        "cache": ("cold",),
+    },
+    check_more=_check_more,
     work=_work,
-    metrics=_metrics,
+    metrics=lambda case: (spec.byte_rate(_work(case)),),
     memory=_memory,
     qualify=_qualify,
     weight=2.0,
@@ -190,8 +152,8 @@ BENCHMARK = Benchmark(
     label=_label,
     sizes=frozenset(["bytes"]),
     levels=(
-        LevelRule(
-            quantity=MEMORY,
+        spec.LevelRule(
+            quantity=spec.MEMORY,
             name="Best cold stream",
             order=10,
             fits=lambda case, count: (
@@ -202,5 +164,5 @@ BENCHMARK = Benchmark(
     ),
     claim=_claim,
     # Published bandwidths come from arrays far beyond the caches, most without their size.
-    is_large=lambda case: "bytes" not in case or number_in(case, "bytes") >= _LARGE_BYTES,
+    is_large=lambda case: "bytes" not in case or spec.number_in(case, "bytes") >= _LARGE_BYTES,
 )

@@ -24,25 +24,9 @@ parts of a layer, and the other models' blocks, as far as the time goes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from trainrig.benchmarks.spec import (
-    COMPUTE,
-    Benchmark,
-    CaseCost,
-    LevelRule,
-    Metric,
-    PlannedCase,
-    Role,
-    Scope,
-    Selection,
-    check_choice,
-    check_options,
-    count_of,
-    number_in,
-    peak_claim,
-    sizes_text,
-)
+from trainrig.benchmarks import spec
 from trainrig.errors import UsageError
 from trainrig.record import Case, Scalar
 from trainrig.workload import (
@@ -79,28 +63,6 @@ PASSES = {"forward": "forward", "forward+backward": "training"}
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 CODES = ("trainrig", "huggingface")
 ATTENTIONS = ("sdpa", "tiles", "plain")
-WHOLE = frozenset(
-    [
-        "layer",
-        "dtype",
-        "pass",
-        "batch_size",
-        "seq_len",
-        "hidden",
-        "heads",
-        "ffn",
-        "code",
-        "attention",
-    ]
-)
-_PART = frozenset(["layer", "dtype", "pass", "m", "k", "cache", "code"])
-PART = {
-    "dense h->4h": _PART | {"n"},
-    "dense+GELU": _PART | {"n"},
-    "FFN": _PART,
-    "attention block": _PART | {"seq_len", "heads", "attention"},
-}
-"""Fields of the parts of a layer, as the published tables state them."""
 
 MAX_SIZE = 1 << 20
 LARGE = 8192
@@ -120,13 +82,16 @@ def layer_case(
     layer: str, dtype: str, passes: str, batch: int, seq: int, code: str = "trainrig"
 ) -> Case:
     """A whole layer in its model's own size; theirs with the published tables' attention."""
+    shape = named(LAYERS[layer][0])
     return {
         "layer": layer,
         "dtype": dtype,
         "pass": passes,
         "batch_size": batch,
         "seq_len": seq,
-        **layer_numbers(layer),
+        "hidden": shape.hidden,
+        "heads": shape.num_heads,
+        "ffn": shape.ffn,
         "code": code,
         "attention": _usual_attention(code),
     }
@@ -134,13 +99,13 @@ def layer_case(
 
 def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") -> Case:
     """A part of a BERT-large layer on so many tokens, in sequences of 128."""
-    numbers = layer_numbers("BERT-large layer")
+    shape = named(LAYERS[_BERT][0])
     case: dict[str, Scalar] = {"layer": part, "dtype": dtype, "pass": "forward", "cache": "hot"}
-    case |= {"code": code, "m": num_tokens, "k": numbers["hidden"]}
+    case |= {"code": code, "m": num_tokens, "k": shape.hidden}
     if part.startswith("dense"):
-        case["n"] = numbers["ffn"]
+        case["n"] = shape.ffn
     elif part == "attention block":
-        case |= {"seq_len": 128, "heads": numbers["heads"], "attention": _usual_attention(code)}
+        case |= {"seq_len": _TOKENS, "heads": shape.num_heads, "attention": _usual_attention(code)}
     return case
 
 
@@ -149,47 +114,42 @@ def _usual_attention(code: str) -> str:
     return "plain" if code == "huggingface" else "sdpa"
 
 
-def _check(case: Case) -> None:
-    check_choice("layer", case, "dtype", DTYPES)
-    check_choice("layer", case, "pass", tuple(PASSES))
-    check_choice("layer", case, "code", CODES)
+def _check_more(case: Case) -> None:
     layer_shape(case)
     layer_tokens(case)
     layer = str(case["layer"])
-    fields = PART.get(layer, WHOLE)
     if layer in PARTS and case["pass"] != "forward":
         raise UsageError(f"{layer} is measured forward", "whole layers have a backward")
-    if "attention" in fields:
-        check_choice("layer", case, "attention", ATTENTIONS)
-    if "cache" in fields:
-        check_choice("layer", case, "cache", ("hot",))
-    for name in sorted(fields ^ set(case)):
-        lacks = "needs the" if name in fields else "has no"
+    usual = part_case(layer, "", 1) if layer in PARTS else layer_case(layer, "", "", 1, 1)
+    for name in sorted(set(usual) ^ set(case)):
+        lacks = "needs the" if name in usual else "has no"
         raise UsageError(f"layer {layer!r} {lacks} case field {name!r}")
-
-
-def layer_numbers(layer: str) -> dict[str, int]:
-    """hidden, heads and ffn of a layer as its model has them.  UsageError for an unknown one."""
-    if layer not in LAYERS:
-        raise UsageError(f"unknown layer {layer!r}", "one of: " + ", ".join(LAYERS))
-    shape = named(LAYERS[layer][0])
-    return {"hidden": shape.hidden, "heads": shape.num_heads, "ffn": shape.ffn}
 
 
 def layer_shape(case: Case) -> tuple[ModelShape, bool]:
     """The shape that a case means, and whether its decoder block.  UsageError if none fits."""
     layer = str(case.get("layer"))
     if layer in PARTS:
-        width = size_of(case, "k")
+        name, decoder = LAYERS[_BERT]
+        hidden = size_of(case, "k")
         heads = size_of(case, "heads") if "heads" in case else 1
-        ffn = size_of(case, "n") if "n" in case else 4 * width
-        return _with_numbers(named("bert-large"), width, heads, ffn), False
-    if layer not in LAYERS:
-        known = ", ".join([*LAYERS, *PARTS])
-        raise UsageError(f"unknown layer {case.get('layer')!r}", f"one of: {known}")
-    name, decoder = LAYERS[layer]
-    numbers = (size_of(case, axis) for axis in ("hidden", "heads", "ffn"))
-    return _with_numbers(named(name), *numbers), decoder
+        ffn = size_of(case, "n") if "n" in case else 4 * hidden
+    elif layer in LAYERS:
+        name, decoder = LAYERS[layer]
+        hidden, heads, ffn = (size_of(case, axis) for axis in ("hidden", "heads", "ffn"))
+    else:
+        raise UsageError(f"unknown layer {layer!r}", spec.one_of([*LAYERS, *PARTS]))
+    if hidden % heads:
+        raise UsageError(f"{heads} heads do not divide a width of {hidden}")
+    shape = dataclasses.replace(
+        named(name),
+        hidden=hidden,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=ffn,
+    )
+    return shape, decoder
 
 
 def layer_tokens(case: Case) -> tuple[int, int]:
@@ -235,35 +195,10 @@ def layer_work(case: Case) -> Work:
 
 def size_of(case: Case, axis: str) -> int:
     """A size of a case.  UsageError unless it is a whole number in range."""
-    return count_of("layer", case, axis, MAX_SIZE)
-
-
-def _with_numbers(shape: ModelShape, hidden: int, heads: int, ffn: int) -> ModelShape:
-    if hidden % heads:
-        raise UsageError(f"{heads} heads do not divide a width of {hidden}")
-    return dataclasses.replace(
-        shape,
-        hidden=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=ffn,
-    )
+    return spec.count_of("layer", case, axis, MAX_SIZE)
 
 
 # ---- what is counted
-
-
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    return (
-        Metric(
-            name="flop_rate",
-            unit="FLOP/s",
-            amount=layer_work(case).flops,
-            formula="model FLOPs of the layer / time",
-            is_claimed=True,
-        ),
-    )
 
 
 def _memory(case: Case) -> int:
@@ -311,7 +246,7 @@ _BATCHES = (2, 4, 8, 16, 32, 64, 128)
 _PART_TOKENS = 64 * 128
 
 
-def _qualify(scope: Scope) -> list[PlannedCase]:
+def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     if scope.is_small or scope.beside_gpus:
         return []
     native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
@@ -320,11 +255,11 @@ def _qualify(scope: Scope) -> list[PlannedCase]:
     return [_planned(case, required=case in required) for case in cases]
 
 
-def _planned(case: Case, *, required: bool) -> PlannedCase:
+def _planned(case: Case, *, required: bool) -> spec.PlannedCase:
     """Hugging Face's by its own name: it may not be installed."""
     whose = " of Hugging Face" if case["code"] == "huggingface" else ""
     step = f"{case['dtype']} {case['layer']}{whose}"
-    return PlannedCase(case=case, step=step, required=required)
+    return spec.PlannedCase(case=case, step=step, required=required)
 
 
 def gpu_cases() -> list[Case]:
@@ -344,7 +279,7 @@ def gpu_cases() -> list[Case]:
             layer_case("Llama-7B block", "bf16", _BOTH, 4, 2048, code),
             layer_case(_BERT, "fp16", _BOTH, 32, 512, code),
         ]
-    return _once(cases)
+    return list({tuple(case.items()): case for case in cases}.values())  # each once
 
 
 def host_cases(dtypes: Sequence[str]) -> list[Case]:
@@ -361,12 +296,10 @@ def host_cases(dtypes: Sequence[str]) -> list[Case]:
     return cases
 
 
-def _select(selection: Selection) -> list[PlannedCase]:
+def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
     """Of both codes, forward and with backward."""
-    if not (selection.dtypes or selection.sizes or selection.ops):
-        return []
-    check_options("layer", "--op", selection.ops, tuple(OPS))
-    check_options("layer", "--dtype", selection.dtypes, DTYPES)
+    spec.check_options("layer", "--op", selection.ops, tuple(OPS))
+    spec.check_options("layer", "--dtype", selection.dtypes, DTYPES)
     cases: list[Case] = []
     for layer in (OPS[op] for op in selection.ops or ("bert-large",)):
         for batch_size, seq_len in map(_batch_and_seq, selection.sizes or ("2x128",)):
@@ -392,16 +325,11 @@ def _batch_and_seq(text: str) -> tuple[int, int]:
     return int(batch), int(seq)
 
 
-def _once(cases: Iterable[Case]) -> list[Case]:
-    """Each case where it stands first."""
-    return list({tuple(sorted(case.items())): case for case in cases}.values())
-
-
 # ---- what is shown
 
 
 def _label(case: Case) -> str:
-    words = [f"{case.get('dtype')} {case.get('layer')}", *sizes_text(case)]
+    words = [f"{case.get('dtype')} {case.get('layer')}", *spec.sizes_text(case)]
     if "m" in case:
         words.append(f"{case['m']} tokens")
     if case.get("code") == "huggingface":
@@ -409,31 +337,37 @@ def _label(case: Case) -> str:
     return ", ".join([*words, str(case.get("pass", "")).replace("+", " + ")])
 
 
-def _nature(case: Case) -> tuple[Scalar, ...]:
-    """Shape and code decide how near a layer comes to the peak: the very case."""
-    rest = sorted(name for name in case if name != "dtype")
-    return tuple(item for name in rest for item in (name, case[name]))
-
-
 def _is_large(case: Case) -> bool:
-    tokens = number_in(case, "batch_size") * number_in(case, "seq_len")
-    return max(tokens, number_in(case, "m")) >= LARGE
+    tokens = spec.number_in(case, "batch_size") * spec.number_in(case, "seq_len")
+    return max(tokens, spec.number_in(case, "m")) >= LARGE
 
 
-BENCHMARK = Benchmark(
+BENCHMARK = spec.Benchmark(
     name="layer",
     version=2,
     title="blocks of transformers and their parts",
     order=40,
     module="trainrig.measure.layer",
-    role=Role.BLOCK,
+    role=spec.Role.BLOCK,
     example=layer_case("BERT-large layer", "bf16", "forward+backward", 2, 128),
-    check=_check,
+    fields={
+        "layer": (*LAYERS, *PARTS),
+        "dtype": DTYPES,
+        "pass": tuple(PASSES),
+        "code": CODES,
+    },
+    optional={
+        "attention": ATTENTIONS,
+        "cache": ("hot",),
+        **dict.fromkeys(("batch_size", "seq_len", "hidden", "heads", "ffn"), MAX_SIZE),
+        **dict.fromkeys("mkn", MAX_SIZE),
+    },
+    check_more=_check_more,
     work=layer_work,
-    metrics=_metrics,
+    metrics=lambda case: (spec.flop_rate(layer_work(case), "model FLOPs of the layer / time"),),
     memory=_memory,
     # A reference is computed in a wider type, which takes a few calls' time more.
-    cost=CaseCost(
+    cost=spec.CaseCost(
         once=lambda case: _IMPORT if case.get("code") == "huggingface" else 0.0, calls=8.0
     ),
     qualify=_qualify,
@@ -448,15 +382,16 @@ BENCHMARK = Benchmark(
     label=_label,
     sizes=frozenset(["batch_size", "seq_len", "m", "k", "n"]),
     levels=(
-        LevelRule(
-            quantity=COMPUTE,
+        spec.LevelRule(
+            quantity=spec.COMPUTE,
             name="Best layer",
             order=40,
             fits=lambda case, _: case.get("pass") == "forward+backward",
         ),
     ),
-    claim=peak_claim,
+    claim=spec.peak_claim,
     is_large=_is_large,
-    nature=_nature,
+    # Shape and code decide how near a layer comes to the peak: the very case.
+    nature=lambda case: tuple(f"{name} {case[name]}" for name in sorted(case) if name != "dtype"),
     same_device=True,
 )

@@ -12,32 +12,16 @@ remains when the chip is warm.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainrig import workload
-from trainrig.benchmarks.spec import (
-    COMPUTE,
-    Benchmark,
-    CaseCost,
-    LevelRule,
-    Metric,
-    PlannedCase,
-    Role,
-    Scope,
-    Selection,
-    check_choice,
-    check_fields,
-    check_options,
-    count_of,
-    number_in,
-    peak_claim,
-)
+from trainrig.benchmarks import spec
 from trainrig.errors import UsageError
 from trainrig.record import Case
 from trainrig.units import parse_count
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
 MAX_SIZE = 65536
-FIELDS = frozenset(["dtype", "m", "k", "n", "cache", "sustained"])
 LARGE = 8192
 """From this size on a product is judged."""
 FILLING = 2048
@@ -62,8 +46,7 @@ def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) 
 
 def shape(case: Case) -> tuple[int, int, int]:
     """(m, k, n) of a checked case."""
-    m, k, n = (int(str(case[axis])) for axis in ("m", "k", "n"))
-    return m, k, n
+    return spec.size_in(case, "m"), spec.size_in(case, "k"), spec.size_in(case, "n")
 
 
 def square_size(case: Case) -> int | None:
@@ -72,27 +55,13 @@ def square_size(case: Case) -> int | None:
     return m if isinstance(m, int) and m == k == n else None
 
 
-def _check(case: Case) -> None:
-    check_choice("matmul", case, "dtype", DTYPES)
-    for axis in ("m", "k", "n"):
-        count_of("matmul", case, axis, MAX_SIZE)
-    check_fields("matmul", case, FIELDS)
-
-
 def _work(case: Case) -> workload.Work:
     return workload.matmul(*shape(case), str(case["dtype"]))
 
 
-def _metrics(case: Case) -> tuple[Metric, ...]:
-    return (
-        Metric(
-            name="flop_rate",
-            unit="OP/s" if case["dtype"] == "int8" else "FLOP/s",
-            amount=_work(case).flops,
-            formula="2·m·k·n / time",
-            is_claimed=True,
-        ),
-    )
+def _metrics(case: Case) -> tuple[spec.Metric, ...]:
+    unit = "OP/s" if case["dtype"] == "int8" else "FLOP/s"
+    return (spec.flop_rate(_work(case), "2·m·k·n / time", unit),)
 
 
 def _memory(case: Case) -> int:
@@ -104,7 +73,7 @@ def _memory(case: Case) -> int:
 # ---- what is run
 
 
-def _qualify(scope: Scope) -> list[PlannedCase]:
+def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     if scope.beside_gpus:
         return []
     if scope.is_gpu:
@@ -120,7 +89,7 @@ def _qualify(scope: Scope) -> list[PlannedCase]:
     if scope.budget < SUSTAINED_BUDGET:
         return cases
     first = next(planned for planned in cases if planned.required)
-    sustained = PlannedCase(
+    sustained = spec.PlannedCase(
         case={**first.case, "sustained": True},
         step="sustained matmul",
         seconds=min(60.0, scope.budget / 12.0),
@@ -129,36 +98,35 @@ def _qualify(scope: Scope) -> list[PlannedCase]:
 
 
 def _at_sizes(
-    scope: Scope, dtypes: Sequence[str], sizes: Sequence[int], required: set[str]
-) -> list[PlannedCase]:
+    scope: spec.Scope, dtypes: Sequence[str], sizes: Sequence[int], required: set[str]
+) -> list[spec.PlannedCase]:
     """All dtypes at the first size, then at the second, and so on.
 
     Of a required dtype the sizes that load the device are required.
     """
+    loading = _LOADING[scope.is_gpu]
     return [
-        PlannedCase(
-            case=matmul_case(dtype, size),
-            step=f"{dtype} matmul",
-            required=dtype in required and size in _LOADING[scope.is_gpu],
-        )
+        _planned(dtype, size, required=dtype in required and size in loading)
         for size in sizes
         for dtype in dtypes
     ]
 
 
-def _together() -> list[PlannedCase]:
+def _planned(dtype: str, *sizes: int, required: bool = True) -> spec.PlannedCase:
+    case = matmul_case(dtype, *sizes)
+    return spec.PlannedCase(case=case, step=f"{dtype} matmul", required=required)
+
+
+def _together() -> list[spec.PlannedCase]:
     """The largest product on all GPUs at once: they share power, air and PCIe."""
-    case = matmul_case("fp16", _GPU_SIZES[0])
-    return [PlannedCase(case=case, step="fp16 matmul", required=True, notes={"caveat": UNVERIFIED})]
+    return [replace(_planned("fp16", _GPU_SIZES[0]), notes={"caveat": UNVERIFIED})]
 
 
-def _select(selection: Selection) -> list[PlannedCase]:
-    if not (selection.dtypes or selection.sizes):
-        return []
-    check_options("matmul", "--dtype", selection.dtypes, DTYPES)
+def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
+    spec.check_options("matmul", "--dtype", selection.dtypes, DTYPES)
     shapes = [_shape(size) for size in selection.sizes or ("1024", "2048", "4096")]
     return [
-        PlannedCase(case=matmul_case(dtype, *sizes), step=f"{dtype} matmul", required=True)
+        _planned(dtype, *sizes)
         for sizes in shapes
         for dtype in selection.dtypes or ("fp32", "bf16")
     ]
@@ -185,22 +153,23 @@ def _label(case: Case) -> str:
 
 
 def _is_of_size(least: int, case: Case) -> bool:
-    return all(number_in(case, axis) >= least for axis in ("m", "k", "n"))
+    return all(spec.number_in(case, axis) >= least for axis in ("m", "k", "n"))
 
 
-BENCHMARK = Benchmark(
+BENCHMARK = spec.Benchmark(
     name="matmul",
     version=1,
     title="products of two matrices, by dtype and shape",
     order=10,
     module="trainrig.measure.matmul",
-    role=Role.PRODUCT,
+    role=spec.Role.PRODUCT,
     example={**matmul_case("fp32", 8), "sustained": True},
-    check=_check,
+    fields={"dtype": DTYPES, **dict.fromkeys("mkn", MAX_SIZE)},
+    optional={"cache": ("hot",), "sustained": (True, False)},
     work=_work,
     metrics=_metrics,
     memory=_memory,
-    cost=CaseCost(fill=(3e8, 3e10)),  # normal values are drawn, and the check computes in fp64
+    cost=spec.CaseCost(fill=(3e8, 3e10)),  # normal values are drawn, and the check computes in fp64
     qualify=_qualify,
     together=_together,
     weight=5.0,
@@ -216,26 +185,26 @@ BENCHMARK = Benchmark(
     label=_label,
     sizes=frozenset(["m", "k", "n"]),
     levels=(
-        LevelRule(
-            quantity=COMPUTE,
+        spec.LevelRule(
+            quantity=spec.COMPUTE,
             name="Best matmul",
             order=10,
             fits=lambda case, count: count == 1 and not case.get("sustained"),
         ),
-        LevelRule(
-            quantity=COMPUTE,
+        spec.LevelRule(
+            quantity=spec.COMPUTE,
             name="Sustained matmul",
             order=20,
             fits=lambda case, _: bool(case.get("sustained")),
         ),
-        LevelRule(
-            quantity=COMPUTE,
+        spec.LevelRule(
+            quantity=spec.COMPUTE,
             name="Matmul, all GPUs at once",
             order=30,
             fits=lambda _, count: count > 1,
         ),
     ),
-    claim=peak_claim,
+    claim=spec.peak_claim,
     follows_clock=True,
     is_large=lambda case: _is_of_size(LARGE, case),
     fills_chip=lambda case: _is_of_size(FILLING, case),

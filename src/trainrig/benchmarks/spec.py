@@ -49,15 +49,6 @@ class Role(StrEnum):
     """Reading and writing files."""
 
 
-class RunsOn(StrEnum):
-    """Where a benchmark's cases run."""
-
-    DEVICE = "device"
-    """On each GPU and on the host."""
-    DISK = "disk"
-    """On the disk under a folder."""
-
-
 # ---- what is counted and claimed
 
 
@@ -92,6 +83,19 @@ def peak_claim(case: Case) -> Claim:
     """
     dtype = dtype_of(case)
     return PEAK, {"dtype": dtype, "accumulate": DEFAULT_ACCUMULATE.get(str(dtype))}
+
+
+def flop_rate(work: Work, formula: str, unit: str = "FLOP/s") -> Metric:
+    """FLOPs over time, as a chip's peak is claimed."""
+    return Metric(name="flop_rate", unit=unit, amount=work.flops, formula=formula, is_claimed=True)
+
+
+def byte_rate(work: Work) -> Metric:
+    """Counted bytes over time, as a memory's or a link's bandwidth is claimed."""
+    formula = "counted bytes / time"
+    return Metric(
+        name="byte_rate", unit="B/s", amount=work.num_bytes, formula=formula, is_claimed=True
+    )
 
 
 # ---- what is planned
@@ -198,14 +202,8 @@ class LevelRule:
 # ---- the benchmark
 
 
-def no_claim(_: Case) -> Claim | None:
-    """For what nothing is claimed."""
-    return None
-
-
-def same_nature(case: Case) -> tuple[Scalar, ...]:
-    """What comparable cases have in common where a benchmark does not say it otherwise."""
-    return tuple(case.get(name) for name in ("op", "direction", "memory", "cache"))
+Fields = Mapping[str, Sequence[Scalar] | int]
+"""Field of a case → the words that it may be, or the largest whole number; no words: anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,19 +224,18 @@ class Benchmark:
     program: str = WORKER
     """The program whose workers run the cases."""
     role: Role | None = None
-    runs_on: RunsOn = RunsOn.DEVICE
 
     example: Case
     """A case with every field that its cases have: docs/definitions.md defines each."""
-    check: Callable[[Case], None]
-    """Raises UsageError when the case is not one of this benchmark's."""
+    fields: Fields
+    optional: Fields = field(default_factory=dict)
+    """Fields that a case may have besides."""
+    check_more: Callable[[Case], None] = lambda _: None
+    """Raises UsageError for what `fields` cannot say."""
     work: Callable[[Case], Work]
     """FLOPs and counted bytes of one call."""
     metrics: Callable[[Case], tuple[Metric, ...]]
     """The numbers of a case; the first one is the case's headline."""
-    results: tuple[tuple[str, str], ...] = ()
-    """Conditions of an attempt that are results of their own, as (name, unit): each becomes a
-    point beside the metrics, the median of the attempts'."""
     memory: Callable[[Case], int]
     """Bytes the case needs on its device, the answer's check included."""
     workers: int = 2
@@ -261,7 +258,7 @@ class Benchmark:
     options: Mapping[str, str] = field(default_factory=dict)
     """The options of `bench` that choose cases, with their help; none: `bench` does not run it."""
     select: Callable[[Selection], Sequence[PlannedCase]] = lambda _: ()
-    """The cases of a selection; none where nothing was chosen and the usual ones are meant."""
+    """The cases of a selection."""
     search: str = ""
     """Behind ``--peak``: the module whose `plan_search` finds the fastest case."""
     verb: str = ""
@@ -276,20 +273,42 @@ class Benchmark:
     """Fields of a case that only say how large it is."""
     levels: tuple[LevelRule, ...] = ()
 
-    claim: Callable[[Case], Claim | None] = no_claim
-    """The claim that bounds a case."""
+    claim: Callable[[Case], Claim | None] = lambda _: None
+    """The claim that bounds a case, if anything is claimed."""
     follows_clock: bool = False
     """Whether a chip that boosts above its data sheet's clock beats the claim by as much."""
     is_large: Callable[[Case], bool] = lambda _: True
     """Whether the device, not launches or caches, decides how fast a case goes: it is judged."""
     fills_chip: Callable[[Case], bool] | None = None
     """Whether a published case counts as large; `is_large` where not given."""
-    nature: Callable[[Case], tuple[Scalar, ...]] = same_nature
+    nature: Callable[[Case], tuple[Scalar, ...]] = lambda case: tuple(
+        case.get(name) for name in ("op", "direction", "memory", "cache")
+    )
     """What two cases of one dtype must have in common to be compared."""
     same_device: bool = False
     """Compared with what was published for the same device alone."""
     history_margin: float = MARGIN
     """How far a machine's own runs wander, as a share."""
+
+    @property
+    def is_disk(self) -> bool:
+        """Whether its cases run on the disk under a folder, not on each GPU and on the host."""
+        return self.role is Role.DISK
+
+    def check(self, case: Case) -> None:
+        """Raise UsageError when the case is not one of this benchmark's."""
+        known = {**self.fields, **self.optional}
+        for name, may_be in known.items():
+            if name in self.optional and name not in case:
+                continue
+            if isinstance(may_be, int):
+                count_of(self.name, case, name, may_be)
+            elif may_be and case.get(name) not in may_be:
+                words = one_of([str(word) for word in may_be])
+                raise UsageError(f"unknown {name} {case.get(name)!r} for {self.name}", words)
+        if extra := sorted(set(case) - set(known)):
+            raise UsageError(f"{self.name} has no case field {extra[0]!r}")
+        self.check_more(case)
 
     @property
     def command(self) -> str:
@@ -332,12 +351,9 @@ def benchmark(name: str) -> Benchmark:
 @cache
 def _own() -> dict[str, Benchmark]:
     package = __name__.rpartition(".")[0]
-    names = [
-        found.name for found in pkgutil.iter_modules(importlib.import_module(package).__path__)
-    ]
-    modules = [importlib.import_module(f"{package}.{name}") for name in names if name != "spec"]
-    found = [module.BENCHMARK for module in modules if hasattr(module, "BENCHMARK")]
-    return {one.name: one for one in found}
+    files = pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
+    modules = [importlib.import_module(file.name) for file in files if file.name != __name__]
+    return {module.BENCHMARK.name: module.BENCHMARK for module in modules}
 
 
 def role_of(name: str) -> Role | None:
@@ -382,18 +398,6 @@ def kind_text(name: str, case: Case) -> str:
 # ---- checks that benchmarks share
 
 
-def check_choice(name: str, case: Case, key: str, known: Sequence[str]) -> None:
-    """Raise UsageError unless a field of a case is one of the known words."""
-    if case.get(key) not in known:
-        raise UsageError(f"unknown {key} {case.get(key)!r} for {name}", one_of(known))
-
-
-def check_fields(name: str, case: Case, known: frozenset[str]) -> None:
-    """Raise UsageError for a field that the benchmark's cases do not have."""
-    if extra := sorted(set(case) - known):
-        raise UsageError(f"{name} has no case field {extra[0]!r}")
-
-
 def check_options(name: str, option: str, given: Sequence[str], known: Sequence[str]) -> None:
     """Raise UsageError for a value of a `bench` option that is not one of the known words."""
     for word in given:
@@ -418,3 +422,8 @@ def number_in(case: Case, key: str) -> float:
     """A size of a case that a stranger wrote; 0 where it is no number."""
     value = case.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def size_in(case: Case, key: str) -> int:
+    """A size of a case that was checked."""
+    return int(str(case[key]))

@@ -23,22 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainrig.benchmarks.spec import (
-    SMALL_REASON,
-    Benchmark,
-    CaseCost,
-    LevelRule,
-    Metric,
-    PlannedCase,
-    Quantity,
-    Role,
-    RunsOn,
-    Scope,
-    Selection,
-    check_choice,
-    check_options,
-    sizes_text,
-)
+from trainrig.benchmarks import spec
 from trainrig.errors import UsageError
 from trainrig.record import Case
 from trainrig.units import binary, parse_count
@@ -53,7 +38,6 @@ MAX_BYTES = 1 << 29
 MAX_SHARE_OF_FREE = 0.025
 """Of the free space, for one file; two workers have one each."""
 BLOCKS = {"read": BLOCK, "write": BLOCK, "randread": PAGE, "fsync": PAGE}
-MODES = {"read": "direct", "write": "direct", "randread": "direct", "fsync": "fsync"}
 DEPTHS = {"read": 8, "write": 8, "randread": 32, "fsync": 1}
 """Blocks in flight under fio; python has one."""
 USUAL_BYTES = 1 << 28
@@ -69,20 +53,14 @@ _AROUND = 1.0
 _WORKERS = 2
 _SMALLEST = 16 * BLOCK
 _REQUIRED = ("read", "write")
-_STEPS = {
-    "read": "storage read",
-    "write": "storage write",
-    "randread": "storage random read",
-    "fsync": "storage fsync",
-    "tokens": "training loader",
+_TEXTS = {
+    "read": ("storage read", "sequential read"),
+    "write": ("storage write", "sequential write"),
+    "randread": ("storage random read", "random read"),
+    "fsync": ("storage fsync", "write and fsync"),
+    "tokens": ("training loader", "training loader"),
 }
-_LABELS = {
-    "read": "sequential read",
-    "write": "sequential write",
-    "randread": "random read",
-    "fsync": "write and fsync",
-    "tokens": "training loader",
-}
+"""Operation → what its step is called, and its label."""
 
 
 def storage_case(op: str, tool: str, num_bytes: int = USUAL_BYTES) -> Case:
@@ -102,55 +80,43 @@ def storage_case(op: str, tool: str, num_bytes: int = USUAL_BYTES) -> Case:
         "bytes": num_bytes,
         "block": BLOCKS[op],
         "depth": DEPTHS[op] if tool == "fio" else 1,
-        "io": MODES[op],
+        "io": "fsync" if op == "fsync" else "direct",
         "tool": tool,
     }
 
 
-def _check(case: Case) -> None:
-    op, tool, size = case.get("op"), case.get("tool"), case.get("bytes")
-    check_choice("storage", case, "op", OPS)
-    if not isinstance(size, int) or isinstance(size, bool) or not _is_size(size):
-        raise UsageError(f"storage size {size!r}", "whole MiB, from 1MiB to 512MiB")
-    if op != "tokens":
-        check_choice("storage", case, "tool", TOOLS)
-    expected = storage_case(str(op), str(tool), size)
+def _check_more(case: Case) -> None:
+    op, size = str(case["op"]), spec.size_in(case, "bytes")
+    if size % BLOCK:
+        raise UsageError(f"storage size {size}", "whole MiB, from 1MiB to 512MiB")
+    expected = storage_case(op, str(case["tool"]), size)
     for name in expected.keys() | case.keys():
-        if case.get(name) != expected.get(name) or (name in case) != (name in expected):
+        if (name in case, case.get(name)) != (name in expected, expected.get(name)):
             raise UsageError(f"storage {op} with {name} {case.get(name)!r}", f"case: {expected}")
-
-
-def _is_size(size: int) -> bool:
-    return 0 < size <= MAX_BYTES and size % BLOCK == 0
-
-
-def number(case: Case, name: str) -> int:
-    """A whole number of a checked case."""
-    return int(str(case[name]))
 
 
 def call_bytes(case: Case) -> int:
     """Bytes of one call."""
     if case["op"] == "tokens":
-        return number(case, "batch_size") * number(case, "seq_len") * TOKEN_BYTES
-    return number(case, "block")
+        return spec.size_in(case, "batch_size") * spec.size_in(case, "seq_len") * TOKEN_BYTES
+    return spec.size_in(case, "block")
 
 
-def _metrics(case: Case) -> tuple[Metric, ...]:
+def _metrics(case: Case) -> tuple[spec.Metric, ...]:
     amount = float(call_bytes(case))
-    bytes_ = Metric(name="byte_rate", unit="B/s", amount=amount, formula="bytes / time")
-    operations = Metric(name="op_rate", unit="IO/s", amount=1.0, formula="1 / time")
+    num_bytes = spec.Metric(name="byte_rate", unit="B/s", amount=amount, formula="bytes / time")
+    operations = spec.Metric(name="op_rate", unit="IO/s", amount=1.0, formula="1 / time")
     match case["op"]:
         case "randread":
-            return operations, bytes_
+            return operations, num_bytes
         case "fsync":
-            return operations, Metric(name="time", unit="s", amount=None, formula="time")
+            return operations, spec.Metric(name="time", unit="s", amount=None, formula="time")
         case "tokens":
-            tokens = amount / TOKEN_BYTES
-            rate = Metric(name="token_rate", unit="token/s", amount=tokens, formula="tokens / time")
-            return rate, bytes_
+            tokens, how = amount / TOKEN_BYTES, "tokens / time"
+            rate = spec.Metric(name="token_rate", unit="token/s", amount=tokens, formula=how)
+            return rate, num_bytes
         case _:
-            return (bytes_,)
+            return (num_bytes,)
 
 
 # ---- what is run
@@ -161,33 +127,33 @@ def allowed_bytes(free: int) -> int:
     return min(MAX_BYTES, int(free * MAX_SHARE_OF_FREE)) // BLOCK * BLOCK
 
 
-def _qualify(scope: Scope) -> Sequence[PlannedCase]:
+def _qualify(scope: spec.Scope) -> Sequence[spec.PlannedCase]:
     """Every operation, in a file and for a time that the disk and the budget allow."""
     size = USUAL_BYTES
     while size > allowed_bytes(scope.free_bytes) and size >= _SMALLEST:
         size //= 2
     reason = scope.unusable
     if scope.is_small:
-        reason = SMALL_REASON
+        reason = spec.SMALL_REASON
     elif size < _SMALLEST:
         reason = "too little space is free to measure with"
     if reason is not None:
         case = storage_case(OPS[0], scope.tool)
-        return [PlannedCase(case=case, step=_STEPS[OPS[0]], skip=reason)]
+        return [spec.PlannedCase(case=case, step=_TEXTS[OPS[0]][0], skip=reason)]
     cases = [storage_case(op, scope.tool, size) for op in OPS]
     return _planned(cases, _SHARE * scope.budget, scope.tool_note, _REQUIRED)
 
 
 def _planned(
     cases: Sequence[Case], seconds: float, tool_note: str, required: Sequence[str]
-) -> list[PlannedCase]:
+) -> list[spec.PlannedCase]:
     """Cases that take about ``seconds`` together, each sampled as long as the others."""
     least, most = _SECONDS
     each = min(max(seconds / len(cases) / _WORKERS - _AROUND, least), most)
     return [
-        PlannedCase(
+        spec.PlannedCase(
             case=case,
-            step=_STEPS[str(case["op"])],
+            step=_TEXTS[str(case["op"])][0],
             required=case["op"] in required,
             seconds=each,
             notes={"indicative": tool_note} if case["tool"] == "python" else {},
@@ -196,8 +162,8 @@ def _planned(
     ]
 
 
-def _select(selection: Selection) -> list[PlannedCase]:
-    check_options("storage", "--op", selection.ops, OPS)
+def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
+    spec.check_options("storage", "--op", selection.ops, OPS)
     sizes = [parse_count(size, MAX_BYTES) for size in selection.sizes] or [USUAL_BYTES]
     cases = [
         storage_case(op, selection.tool, size) for size in sizes for op in selection.ops or OPS
@@ -209,43 +175,45 @@ def _select(selection: Selection) -> list[PlannedCase]:
 
 
 def _label(case: Case) -> str:
-    words = [_LABELS.get(str(case.get("op")), str(case.get("op")))]
+    op = str(case.get("op"))
+    words = [_TEXTS[op][1] if op in _TEXTS else op]
     if isinstance(block := case.get("block"), int):
         words.append(f"{binary(block)}B blocks")
-    words += sizes_text(case)
+    words += spec.sizes_text(case)
     words += [f"depth {case['depth']}"] if "depth" in case else []
     return ", ".join([*words, str(case.get("tool"))])
 
 
-def _sequential(op: str) -> LevelRule:
+def _sequential(op: str) -> spec.LevelRule:
     """A disk bounds the loading of data and checkpoints, no arithmetic: a waterfall of its own."""
     order = 40 + _REQUIRED.index(op)
-    return LevelRule(
-        quantity=Quantity(name=f"storage {op}", metric="byte_rate", order=order),
+    return spec.LevelRule(
+        quantity=spec.Quantity(name=f"storage {op}", metric="byte_rate", order=order),
         name=f"Sequential {op}",
         order=10,
         fits=lambda case, _: case.get("op") == op,
     )
 
 
-BENCHMARK = Benchmark(
+BENCHMARK = spec.Benchmark(
     name="storage",
     version=1,
     title="the disk under a folder",
     order=50,
     module="trainrig.measure.storage",
-    role=Role.DISK,
-    runs_on=RunsOn.DISK,
+    role=spec.Role.DISK,
     example=storage_case("fsync", "fio", BLOCK),
-    check=_check,
+    fields={"op": OPS, "bytes": MAX_BYTES, "tool": (*TOOLS, "loader")},
+    optional=dict.fromkeys(("block", "depth", "io", "batch_size", "seq_len", "cache"), ()),
+    check_more=_check_more,
     work=lambda case: Work(flops=0, num_bytes=call_bytes(case)),
     metrics=_metrics,
-    memory=lambda case: number(case, "bytes"),
+    memory=lambda case: spec.size_in(case, "bytes"),
     # Disks wander: other guests, the flash's own housekeeping, the heads of a turning one.
     agreement=0.25,
     history_margin=0.3,
     # The file is laid down, read back, and after writing once more; fio starts and ends.
-    cost=CaseCost(fixed=0.3, fill=(5e8, 5e8), calls=0.0),
+    cost=spec.CaseCost(fixed=0.3, fill=(5e8, 5e8), calls=0.0),
     qualify=_qualify,
     max_share=_SHARE,
     around=_AROUND,

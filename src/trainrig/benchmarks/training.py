@@ -13,16 +13,7 @@ Here is what is counted and shown; `runner.train` trains.
 
 from __future__ import annotations
 
-from trainrig.benchmarks.spec import (
-    COMPUTE,
-    Benchmark,
-    CaseCost,
-    LevelRule,
-    Metric,
-    Role,
-    peak_claim,
-    sizes_text,
-)
+from trainrig.benchmarks import spec
 from trainrig.errors import UsageError
 from trainrig.record import Case, dtype_of
 from trainrig.workload import Step, Work, find, model_flops, step_ops
@@ -41,46 +32,46 @@ MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-_TEXTS = {
+_COUNTS = ("batch_size", "seq_len", "grad_accum", "nproc")
+_EXAMPLE: Case = {
+    "model": "gpt2-small-cpu",
+    "precision": "bf16",
+    "batch_size": 8,
+    "seq_len": 256,
+    "grad_accum": 1,
+    "optimizer": "adamw-fused",
+    "recompute": "none",
+    "attention": "auto",
+    "compile": False,
+    "data": "00000000",
+    "framework": Layout().framework,
+    "parallel": "auto",
+    "nproc": 1,
+    "zero": 0,
+    "shard_size": 0,
+    "offload": "none",
+    "p2p": True,
+    "seed": 0,
+    "experiment": Layout().framework,
+}
+FIELDS: spec.Fields = {
+    **dict.fromkeys(_EXAMPLE, ()),
+    **dict.fromkeys(_COUNTS, 2**62),
     "precision": PRECISIONS,
     "recompute": ("none", "selective", "full"),
     "attention": ATTENTIONS,
 }
-_COUNTS = ("batch_size", "seq_len", "grad_accum", "nproc")
-_LAYOUT = ("framework", "parallel", "zero", "shard_size", "offload", "p2p", "seed", "experiment")
-FIELDS = {*_TEXTS, *_COUNTS, *_LAYOUT, "model", "optimizer", "compile", "data"}
 
 
-def _check(case: Case) -> None:
-    if set(case) != FIELDS:
-        wrong = ", ".join(sorted(FIELDS ^ set(case)))
-        raise UsageError(f"not a training case: {wrong}", "it has: " + ", ".join(sorted(FIELDS)))
-    for name, known in _TEXTS.items():
-        if case[name] not in known:
-            raise UsageError(
-                f"unknown {name} {case[name]!r} for training", "one of " + ", ".join(known)
-            )
-    for name in _COUNTS:
-        count = case[name]
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"{name} = {count!r}", "a whole number from 1")
+def _check_more(case: Case) -> None:
+    if missing := sorted(set(FIELDS) - set(case)):
+        raise UsageError("not a training case", "it lacks: " + ", ".join(missing))
     find(str(case["model"]))
 
 
 def _numbers(case: Case) -> tuple[int, int, int]:
-    batch, seq, accum = (int(str(case[name])) for name in _COUNTS[:3])
+    batch, seq, accum = (spec.size_in(case, name) for name in _COUNTS[:3])
     return batch, seq, accum
-
-
-def _step(case: Case) -> Step:
-    batch, seq, _ = _numbers(case)
-    return Step(
-        batch_size=batch,
-        seq_len=seq,
-        target_seq_len=written_tokens(find(str(case["model"])), seq),
-        dtype=str(case["precision"]),
-        recompute=str(case["recompute"]),
-    )
 
 
 def flops(case: Case) -> int:
@@ -91,8 +82,16 @@ def flops(case: Case) -> int:
 
 
 def _work(case: Case) -> Work:
-    ops = step_ops(find(str(case["model"])), _step(case))
-    moved = sum(op.num_bytes * op.count for op in ops)
+    batch, seq, _ = _numbers(case)
+    shape = find(str(case["model"]))
+    step = Step(
+        batch_size=batch,
+        seq_len=seq,
+        target_seq_len=written_tokens(shape, seq),
+        dtype=str(case["precision"]),
+        recompute=str(case["recompute"]),
+    )
+    moved = sum(op.num_bytes * op.count for op in step_ops(shape, step))
     return Work(flops=flops(case), num_bytes=moved)
 
 
@@ -102,30 +101,27 @@ def data_parallel(case: Case) -> int:
     return max(1, Layout(gpus=gpus, tp=tp, pp=pp).mesh.dp)
 
 
-def _metrics(case: Case) -> tuple[Metric, ...]:
+def _metrics(case: Case) -> tuple[spec.Metric, ...]:
     batch, seq, accum = _numbers(case)
     samples = batch * accum * data_parallel(case)
+    samples_text = "batch_size · grad_accum · dp"
+    rates = (
+        ("flop_rate", "FLOP/s", flops(case), "model FLOPs of a step"),
+        ("sample_rate", "sample/s", samples, samples_text),
+        ("token_rate", "token/s", samples * seq, f"{samples_text} · seq_len"),
+    )
     return (
-        Metric(
-            name="flop_rate",
-            unit="FLOP/s",
-            amount=float(flops(case)),
-            formula="model FLOPs of a step / step time",
-            is_claimed=True,
+        *(
+            spec.Metric(
+                name=name,
+                unit=unit,
+                amount=float(amount),
+                formula=f"{text} / step time",
+                is_claimed=name == "flop_rate",
+            )
+            for name, unit, amount, text in rates
         ),
-        Metric(
-            name="sample_rate",
-            unit="sample/s",
-            amount=float(samples),
-            formula="batch_size · grad_accum · dp / step time",
-        ),
-        Metric(
-            name="token_rate",
-            unit="token/s",
-            amount=float(samples * seq),
-            formula="batch_size · grad_accum · dp · seq_len / step time",
-        ),
-        Metric(name="time", unit="s", amount=None, formula="step time"),
+        spec.Metric(name="time", unit="s", amount=None, formula="step time"),
     )
 
 
@@ -158,55 +154,36 @@ def _label(case: Case) -> str:
     if case.get("experiment"):
         return str(case["experiment"])
     words = [f"{dtype_of(case)} {case.get('model')}"]
-    return ", ".join([*words, *sizes_text(case)])
+    return ", ".join([*words, *spec.sizes_text(case)])
 
 
-BENCHMARK = Benchmark(
+BENCHMARK = spec.Benchmark(
     name="training",
     former=("step",),
     version=2,
     title="a training step of a whole model",
     order=60,
     module="",
-    role=Role.STEP,
-    example={
-        "model": "gpt2-small-cpu",
-        "precision": "bf16",
-        "batch_size": 8,
-        "seq_len": 256,
-        "grad_accum": 1,
-        "optimizer": "adamw-fused",
-        "recompute": "none",
-        "attention": "auto",
-        "compile": False,
-        "data": "00000000",
-        "framework": Layout().framework,
-        "parallel": "auto",
-        "nproc": 1,
-        "zero": 0,
-        "shard_size": 0,
-        "offload": "none",
-        "p2p": True,
-        "seed": 0,
-        "experiment": Layout().framework,
-    },
-    check=_check,
+    role=spec.Role.STEP,
+    example=_EXAMPLE,
+    fields=FIELDS,
+    check_more=_check_more,
     work=_work,
     metrics=_metrics,
     memory=memory,
     # A training's model is built and its text opened; its first steps settle memory and kernels.
-    cost=CaseCost(fixed=1.0),
+    cost=spec.CaseCost(fixed=1.0),
     verb="trainrig train",
     label=_label,
     sizes=frozenset(["batch_size", "seq_len"]),
     levels=(
-        LevelRule(quantity=COMPUTE, name="Training step", order=50),
-        LevelRule(
-            quantity=COMPUTE,
+        spec.LevelRule(quantity=spec.COMPUTE, name="Training step", order=50),
+        spec.LevelRule(
+            quantity=spec.COMPUTE,
             name="Training step, all devices",
             order=60,
             fits=lambda _, count: count > 1,
         ),
     ),
-    claim=peak_claim,
+    claim=spec.peak_claim,
 )

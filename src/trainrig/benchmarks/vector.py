@@ -14,23 +14,7 @@ stays there; ``cold`` rotates through sets of them (`measure.buffers`).
 from __future__ import annotations
 
 from trainrig import workload
-from trainrig.benchmarks.spec import (
-    CHECK_ELEMENTS,
-    MEMORY,
-    MEMORY_CLAIM,
-    Benchmark,
-    Claim,
-    LevelRule,
-    Metric,
-    PlannedCase,
-    Role,
-    Scope,
-    Selection,
-    check_choice,
-    check_fields,
-    check_options,
-    count_of,
-)
+from trainrig.benchmarks import spec
 from trainrig.record import Case
 from trainrig.units import binary, parse_count
 
@@ -38,7 +22,6 @@ DTYPES = ("fp64", "fp32", "bf16", "fp16")
 OPS = tuple(workload.VECTOR_OPS)
 CACHES = ("hot", "cold")
 MAX_ELEMENTS = 1 << 36
-FIELDS = frozenset(["op", "dtype", "num_elements", "cache"])
 
 _SIZES = (1 << 24, 1 << 22, 1 << 20, 1 << 18, 1 << 16, 1 << 14)
 _MOST_SELECTED = 1 << 33
@@ -49,69 +32,54 @@ def vector_case(op: str, num_elements: int, cache: str, dtype: str = "fp32") -> 
     return {"op": op, "dtype": dtype, "num_elements": num_elements, "cache": cache}
 
 
-def _check(case: Case) -> None:
-    check_choice("vector", case, "op", OPS)
-    check_choice("vector", case, "dtype", DTYPES)
-    count_of("vector", case, "num_elements", MAX_ELEMENTS)
-    check_choice("vector", case, "cache", CACHES)
-    check_fields("vector", case, FIELDS)
-
-
-def num_elements(case: Case) -> int:
-    """Elements of a checked case."""
-    return int(str(case["num_elements"]))
-
-
 def _work(case: Case) -> workload.Work:
-    return workload.vector(str(case["op"]), num_elements(case), str(case["dtype"]))
+    num_elements = spec.size_in(case, "num_elements")
+    return workload.vector(str(case["op"]), num_elements, str(case["dtype"]))
 
 
-def _metrics(case: Case) -> tuple[Metric, ...]:
+def _metrics(case: Case) -> tuple[spec.Metric, ...]:
     work = _work(case)
-    return (
-        Metric(
-            name="byte_rate",
-            unit="B/s",
-            amount=work.num_bytes,
-            formula="counted bytes / time",
-            is_claimed=True,
-        ),
-        Metric(name="flop_rate", unit="FLOP/s", amount=work.flops, formula="counted FLOPs / time"),
+    flops = spec.Metric(
+        name="flop_rate", unit="FLOP/s", amount=work.flops, formula="counted FLOPs / time"
     )
+    return spec.byte_rate(work), flops
 
 
 def _memory(case: Case) -> int:
     """One set and the check's fp64 copies; a cold case takes more where there is room."""
-    return _work(case).num_bytes + 4 * 8 * min(num_elements(case), CHECK_ELEMENTS)
+    checked = min(spec.size_in(case, "num_elements"), spec.CHECK_ELEMENTS)
+    return _work(case).num_bytes + 4 * 8 * checked
 
 
-def _planned(case: Case) -> PlannedCase:
-    required = case["op"] == "scale" and case["cache"] == "cold"
-    return PlannedCase(case=case, step=f"{case['op']} vector", required=required)
-
-
-def _qualify(scope: Scope) -> list[PlannedCase]:
+def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     """Cold at the largest size (memory), then hot over all sizes (the caches' curve)."""
     if scope.beside_gpus:
         return []
     cases = [vector_case(op, _SIZES[0], "cold") for op in ("scale", "add", "gelu")]
     cases += [vector_case(op, size, "hot") for size in _SIZES for op in ("scale", "gelu")]
-    return [_planned(case) for case in cases]
-
-
-def _select(selection: Selection) -> list[PlannedCase]:
-    if not (selection.dtypes or selection.sizes or selection.ops):
-        return []
-    check_options("vector", "--op", selection.ops, OPS)
-    sizes = [parse_count(size, _MOST_SELECTED) for size in selection.sizes or ("65536", "16777216")]
     return [
-        PlannedCase(
-            case=vector_case(op, size, cache, dtype), step=f"{dtype} {op} vector", required=True
+        spec.PlannedCase(
+            case=case,
+            step=f"{case['op']} vector",
+            required=case["op"] == "scale" and is_cold(case),
         )
+        for case in cases
+    ]
+
+
+def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
+    spec.check_options("vector", "--op", selection.ops, OPS)
+    sizes = [parse_count(size, _MOST_SELECTED) for size in selection.sizes or ("65536", "16777216")]
+    cases = [
+        vector_case(op, size, cache, dtype)
         for op in selection.ops or ("scale",)
         for dtype in selection.dtypes or ("fp32",)
         for size in sizes
         for cache in CACHES
+    ]
+    return [
+        spec.PlannedCase(case=case, step=f"{case['dtype']} {case['op']} vector", required=True)
+        for case in cases
     ]
 
 
@@ -121,24 +89,20 @@ def _label(case: Case) -> str:
     return f"{case.get('op')} {case.get('dtype')}, {binary(elements)} elements, {case.get('cache')}"
 
 
-def _claim(case: Case) -> Claim | None:
-    return (MEMORY_CLAIM, {}) if is_cold(case) else None
-
-
 def is_cold(case: Case) -> bool:
     """Whether the data has to come from the device's own memory."""
     return case.get("cache") == "cold"
 
 
-BENCHMARK = Benchmark(
+BENCHMARK = spec.Benchmark(
     name="vector",
     version=1,
     title="elementwise operations, by the bytes they move",
     order=20,
     module="trainrig.measure.vector",
-    role=Role.STREAM,
+    role=spec.Role.STREAM,
     example=vector_case("add", 8, "hot"),
-    check=_check,
+    fields={"op": OPS, "dtype": DTYPES, "num_elements": MAX_ELEMENTS, "cache": CACHES},
     work=_work,
     metrics=_metrics,
     memory=_memory,
@@ -153,20 +117,15 @@ BENCHMARK = Benchmark(
     select=_select,
     label=_label,
     sizes=frozenset(["num_elements"]),
-    levels=(
-        LevelRule(
-            quantity=MEMORY,
-            name="Best cold stream",
-            order=10,
+    levels=tuple(
+        spec.LevelRule(
+            quantity=spec.MEMORY,
+            name=name,
+            order=order,
             fits=lambda case, count: count == 1 and is_cold(case),
-        ),
-        LevelRule(
-            quantity=MEMORY,
-            name="Best elementwise operation",
-            order=20,
-            fits=lambda case, count: count == 1 and is_cold(case),
-        ),
+        )
+        for order, name in ((10, "Best cold stream"), (20, "Best elementwise operation"))
     ),
-    claim=_claim,
+    claim=lambda case: (spec.MEMORY_CLAIM, {}) if is_cold(case) else None,
     is_large=is_cold,
 )

@@ -18,14 +18,16 @@ from trainrig.machine.parse import (
     first,
     integer,
     json_object,
+    link_generation,
     number,
     objects,
+    percent,
     scaled,
     size_bytes,
     text,
 )
 from trainrig.machine.pci import AMD
-from trainrig.machine.snapshot import Gpu, Missing, PcieLink
+from trainrig.machine.snapshot import Gpu, Missing, PcieLink, unknown_link
 from trainrig.machine.system_access import Host
 
 # Both are Python programs that load the driver's library; they take about a second.
@@ -34,7 +36,6 @@ _ADDRESS = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _DEVICE_ID = re.compile(r"0x([0-9a-fA-F]{3,4})")
 _CLOCK = re.compile(r"\(?(\d{1,6}) ?[Mm]hz\)?")
 _LINK = re.compile(r"\((\d{1,3}(?:\.\d)?)GT/s x(\d{1,2})\)")
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 Fields = Mapping[str, Any]
 
@@ -68,7 +69,6 @@ def _rocm_gpu(index: int, card: Fields) -> Gpu:
     heat = [f"Temperature (Sensor {place}) (C)" for place in ("junction", "edge")]
     temperatures = [number(card.get(name), "temperature", most=200) for name in heat]
     powers = ("Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")
-    busy = number(card.get("GPU use (%)"), "utilization", most=100)
     return dataclasses.replace(
         _blank(index, "rocm-smi does not tell"),
         name=first(names, "name"),
@@ -84,7 +84,7 @@ def _rocm_gpu(index: int, card: Fields) -> Gpu:
         sm_clock_hz=_clock(card.get("sclk clock speed:")),
         memory_clock_hz=_clock(card.get("mclk clock speed:")),
         temperature_c=first(temperatures, "sensor"),
-        utilization=busy if isinstance(busy, Missing) else busy / 100,
+        utilization=percent(card.get("GPU use (%)"), "utilization"),
     )
 
 
@@ -118,7 +118,7 @@ def _smi_gpu(index: int, gpu: Fields) -> Gpu:
         vbios=text(vbios.get("version"), "VBIOS version"),
         link=dataclasses.replace(
             blank.link,
-            max_generation=_generation(_value(bus.get("max_pcie_speed"))),
+            max_generation=link_generation(_value(bus.get("max_pcie_speed"))),
             max_width=integer(bus.get("max_pcie_width"), "link width"),
         ),
         power_limit_w=number(_value(limit.get("socket_power")), "power limit", most=5000),
@@ -128,11 +128,8 @@ def _smi_gpu(index: int, gpu: Fields) -> Gpu:
 
 def _blank(index: int, reason: str) -> Gpu:
     """A GPU of which nothing is known, for those fields the tool has no name for."""
-    none = Missing(reason)
-    link = PcieLink(generation=none, width=none, max_generation=none, max_width=none)
-    known = {"index": index, "vendor": "amd", "link": link}
-    unknown = {field.name: none for field in dataclasses.fields(Gpu) if field.name not in known}
-    return Gpu(**{**known, **unknown})  # type: ignore[arg-type]
+    unknown: dict[str, Any] = {field.name: Missing(reason) for field in dataclasses.fields(Gpu)}
+    return Gpu(**unknown | {"index": index, "vendor": "amd", "link": unknown_link(reason)})
 
 
 def _part(gpu: Fields, name: str) -> Fields:
@@ -162,18 +159,9 @@ def _clock(value: object) -> float | Missing:
 
 
 def _rocm_link(value: object) -> PcieLink:
-    none = Missing("rocm-smi does not tell")
+    link = unknown_link("rocm-smi does not tell")
     match = _LINK.search(value) if isinstance(value, str) else None
-    return PcieLink(
-        generation=_generation(match[1]) if match else none,
-        width=integer(match[2], "link width") if match else none,
-        max_generation=none,
-        max_width=none,
-    )
-
-
-def _generation(value: object) -> int | Missing:
-    speed = number(value, "link speed", most=1000)
-    if isinstance(speed, Missing):
-        return speed
-    return _GENERATIONS.get(speed, Missing(f"not a link speed: {speed:g} GT/s"))
+    if match is None:
+        return link
+    generation, width = link_generation(match[1]), integer(match[2], "link width")
+    return dataclasses.replace(link, generation=generation, width=width)

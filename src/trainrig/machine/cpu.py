@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 
 from trainrig.machine.cgroup import cpu_quota
 from trainrig.machine.parse import (
+    blocks_of,
+    fields_of,
     first,
     integer,
     json_object,
@@ -98,13 +100,9 @@ def cpuinfo_cores(content: str | Missing) -> tuple[Fields, ...] | Missing:
     """The blocks of /proc/cpuinfo, one a logical processor."""
     if isinstance(content, Missing):
         return content
-    blocks = []
-    for block in re.split(r"\n\s*\n", content):
-        pairs = (line.partition(":") for line in block.splitlines())
-        fields = {name.strip(): value.strip() for name, mark, value in pairs if mark}
-        if "processor" in fields:
-            blocks.append(fields)
-    return tuple(blocks) if blocks else Missing("/proc/cpuinfo names no processor")
+    blocks = map(fields_of, blocks_of(content))
+    cores = tuple(fields for fields in blocks if "processor" in fields)
+    return cores or Missing("/proc/cpuinfo names no processor")
 
 
 def _fields_of_cpuinfo(cores: tuple[Fields, ...] | Missing, why: Missing) -> Fields | Missing:

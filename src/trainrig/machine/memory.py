@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 
 from trainrig.machine.cgroup import memory_limit
-from trainrig.machine.parse import first, number, size_bytes, text
+from trainrig.machine.parse import blocks_of, fields_of, first, number, size_bytes, text
 from trainrig.machine.snapshot import Dimm, MemoryInfo, Missing, NumaNode
 from trainrig.machine.system_access import Host
 
@@ -66,12 +66,7 @@ def parse_dimms(output: str | Missing) -> tuple[Dimm, ...] | Missing:
     """The populated slots in the text of `dmidecode -t 17`."""
     if isinstance(output, Missing):
         return output
-    dimms = []
-    for block in re.split(r"\n\s*\n", output):
-        lines = [line.strip() for line in block.splitlines()]
-        if "Memory Device" in lines:
-            pairs = (line.partition(":") for line in lines)
-            dimms.append(_dimm({name: value.strip() for name, mark, value in pairs if mark}))
+    dimms = [_dimm(fields_of(block)) for block in blocks_of(output) if "Memory Device" in block]
     populated = tuple(dimm for dimm in dimms if not isinstance(dimm.size_bytes, Missing))
     return populated if populated else Missing("the firmware describes no memory module")
 

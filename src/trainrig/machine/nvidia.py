@@ -10,13 +10,22 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainrig.machine import nvml
-from trainrig.machine.parse import integer, json_object, number, objects, text, yes_or_no
-from trainrig.machine.snapshot import Gpu, GpuLink, Missing, PcieLink
+from trainrig.machine.parse import (
+    integer,
+    json_object,
+    number,
+    objects,
+    percent,
+    scaled,
+    text,
+    yes_or_no,
+)
+from trainrig.machine.snapshot import Gpu, GpuLink, Missing, PcieLink, if_known
 from trainrig.machine.system_access import Host
 
 NVML_PROGRAM = os.path.abspath(nvml.__file__)
@@ -101,12 +110,18 @@ def _reason_of(value: object) -> Missing | None:
     return None
 
 
-def _answered(facts: Mapping[str, Any], name: str) -> Any | Missing:
-    """One answer, with blanks and reasons as Missing."""
-    value = facts.get(name)
-    if isinstance(value, int) and value in _BLANKS:
-        return Missing(f"NVML has no {name.replace('_', ' ')}")
-    return _reason_of(value) or (Missing(f"NVML has no {name}") if value is None else value)
+def _answered(facts: Mapping[str, Any], path: str) -> Any | Missing:
+    """One answer, with blanks and reasons as Missing; ``ecc.0`` is the first part of an answer."""
+    value: Any = facts
+    for name in path.split("."):
+        if isinstance(value, list):
+            value = {str(place): part for place, part in enumerate(value)}
+        value = value.get(name) if isinstance(value, Mapping) else None
+        if why := _reason_of(value):
+            return why
+    if value is None or (isinstance(value, int) and value in _BLANKS):
+        return Missing(f"NVML has no {path.partition('.')[0].replace('_', ' ')}")
+    return value
 
 
 def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
@@ -117,105 +132,29 @@ def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
     links = objects(facts.get("links"))
     known = isinstance(facts.get("links"), list)
     no_links = None if known else _as_missing(facts.get("links"), "list of NVLinks")
+    single, double = (_count(_answered(facts, f"retired_{n}")) for n in ("single", "double"))
     return Gpu(
         index=index,
         vendor="nvidia",
-        **_identity(facts),
-        memory_total_bytes=_bounded(_member(facts, "memory", "total"), "memory size", 1, 2**50),
-        memory_used_bytes=_bounded(_member(facts, "memory", "used"), "memory use", 0, 2**50),
-        memory_bus_bits=_small(facts, "memory_bus", 1, 2**16),
         link=PcieLink(
-            generation=_small(facts, "pcie_generation", 1, 9),
-            width=_small(facts, "pcie_width", 1, 32),
-            max_generation=_small(facts, "pcie_max_generation", 1, 9),
-            max_width=_small(facts, "pcie_max_width", 1, 32),
+            **{name: read(_answered(facts, f"pcie_{name}")) for name, read in _LINK.items()}
         ),
-        **_power(facts),
-        **_errors(facts),
-        **_clocks(facts),
-        **_modes(facts),
+        retired_pages=if_known(lambda one, two: one + two, single, double),
         nvlinks_active=no_links or sum(link.get("state") == 1 for link in links),
         nvlinks_inactive=no_links or sum(link.get("state") != 1 for link in links),
+        **{name: read(_answered(facts, path)) for name, (path, read) in _READERS.items()},
     )
-
-
-def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": text(_answered(facts, "name"), "name"),
-        "uuid": _matching(_UUID, _answered(facts, "uuid"), "UUID"),
-        "pci_address": pci_address(_member(facts, "pci", "busId")),
-        "pci_id": _pci_id(_member(facts, "pci", "pciDeviceId")),
-        "compute_capability": _capability(_answered(facts, "capability")),
-        "vbios": text(_answered(facts, "vbios"), "VBIOS version"),
-        "num_cores": _small(facts, "cores", 1, 10**6),
-    }
-
-
-def _power(facts: Mapping[str, Any]) -> dict[str, Any]:
-    least, most = _two(_answered(facts, "power_range"), "power range")
-    values = {
-        "power_w": _answered(facts, "power"),
-        "power_limit_w": _answered(facts, "power_limit"),
-        "power_limit_default_w": _answered(facts, "power_default"),
-        "power_limit_min_w": least,
-        "power_limit_max_w": most,
-    }
-    return {name: _milliwatts(value) for name, value in values.items()}
-
-
-def _errors(facts: Mapping[str, Any]) -> dict[str, Any]:
-    remapped = _answered(facts, "remapped")
-    rows = remapped if isinstance(remapped, list) and len(remapped) == 4 else [remapped] * 4
-    current, _ = _two(_answered(facts, "ecc"), "ECC mode")
-    kinds = ("uncorrected", "corrected")
-    counters = [f"{kind}_{since}" for kind in kinds for since in ("volatile", "aggregate")]
-    return {
-        "ecc": yes_or_no(current, "ECC mode"),
-        **{
-            f"ecc_{name}": _bounded(_answered(facts, name), "ECC counter", 0, 10**9)
-            for name in counters
-        },
-        "retired_pages": _retired(facts),
-        "retirement_pending": yes_or_no(_answered(facts, "retirement_pending"), "pending pages"),
-        "remapped_rows": _bounded(rows[1], "remapped rows", 0, 10**6),
-        "remap_pending": yes_or_no(rows[2], "pending remap"),
-        "remap_failed": yes_or_no(rows[3], "failed remap"),
-    }
-
-
-def _clocks(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "sm_clock_hz": _megahertz(_answered(facts, "sm_clock")),
-        "memory_clock_hz": _megahertz(_answered(facts, "memory_clock")),
-        "max_sm_clock_hz": _megahertz(_answered(facts, "max_sm_clock")),
-        "max_memory_clock_hz": _megahertz(_answered(facts, "max_memory_clock")),
-        "application_sm_clock_hz": _megahertz(_answered(facts, "application_clock")),
-    }
-
-
-def _modes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    busy = number(_member(facts, "utilization", "gpu"), "utilization", most=100)
-    mig, _ = _two(_answered(facts, "mig"), "MIG mode")
-    processes = _answered(facts, "processes")
-    return {
-        "temperature_c": number(_answered(facts, "temperature"), "temperature", most=200),
-        "throttle_reasons": throttle_reasons(_answered(facts, "throttle")),
-        "utilization": busy if isinstance(busy, Missing) else busy / 100,
-        "mig": yes_or_no(mig, "MIG mode"),
-        "persistence": yes_or_no(_answered(facts, "persistence"), "persistence mode"),
-        "compute_mode": _named(_COMPUTE_MODES, _answered(facts, "compute_mode"), "compute mode"),
-        "num_processes": len(processes) if isinstance(processes, list) else _as_missing(processes),
-    }
 
 
 def throttle_reasons(bits: object) -> tuple[str, ...] | Missing:
     """Names of the bits; a bit that this program does not know keeps its number."""
-    mask = integer(bits, "throttle reasons")
-    if isinstance(mask, Missing):
-        return mask
-    known = tuple(name for bit, name in _REASONS.items() if mask & bit)
-    unknown = mask & ~sum(_REASONS)
-    return known + ((f"unknown_0x{unknown:x}",) if unknown else ())
+
+    def named(mask: int) -> tuple[str, ...]:
+        known = tuple(name for bit, name in _REASONS.items() if mask & bit)
+        unknown = mask & ~sum(_REASONS)
+        return known + ((f"unknown_0x{unknown:x}",) if unknown else ())
+
+    return if_known(named, integer(bits, "throttle reasons"))
 
 
 def pci_address(value: object) -> str | Missing:
@@ -228,70 +167,54 @@ def pci_address(value: object) -> str | Missing:
 
 def _pci_id(value: object) -> str | Missing:
     """``10de:2684`` of 0x268410DE."""
-    found = integer(value, "PCI id")
-    if isinstance(found, Missing):
-        return found
-    if found & 0xFFFF != 0x10DE or found >= 2**32:
-        return Missing(f"not a PCI id of NVIDIA: {found:#x}")
-    return f"{found & 0xFFFF:04x}:{found >> 16:04x}"
+
+    def named(found: int) -> str | Missing:
+        if found & 0xFFFF != 0x10DE or found >= 2**32:
+            return Missing(f"not a PCI id of NVIDIA: {found:#x}")
+        return f"{found & 0xFFFF:04x}:{found >> 16:04x}"
+
+    return if_known(named, integer(value, "PCI id"))
 
 
 def _capability(value: object) -> str | Missing:
-    major, minor = _two(value, "compute capability")
-    high = _bounded(major, "compute capability", 1, 99)
-    low = _bounded(minor, "compute capability", 0, 9)
-    if isinstance(high, Missing):
-        return high
-    return low if isinstance(low, Missing) else f"{high}.{low}"
+    if not isinstance(value, list) or len(value) != 2:
+        return _as_missing(value, "compute capability")
+    parts = [_bounded("compute capability", 1 - i, 99)(part) for i, part in enumerate(value)]
+    return if_known(lambda major, minor: f"{major}.{minor}", *parts)
 
 
 def _cuda_version(value: object) -> str | Missing:
     """``12.4`` of 12040."""
-    found = _bounded(_reason_of(value) or value, "CUDA version", 1000, 99990)
-    if isinstance(found, Missing):
-        return found
-    return f"{found // 1000}.{found % 1000 // 10}"
+    found = _bounded("CUDA version", 1000, 99990)(_reason_of(value) or value)
+    return if_known(lambda number: f"{number // 1000}.{number % 1000 // 10}", found)
 
 
-def _member(facts: Mapping[str, Any], name: str, member: str) -> Any | Missing:
-    value = _answered(facts, name)
-    if isinstance(value, Missing):
-        return value
-    return _answered(value, member) if isinstance(value, dict) else Missing(f"NVML has no {name}")
+def _bounded(what: str, least: int, most: int) -> Callable[[object], int | Missing]:
+    """A reader of whole numbers within bounds."""
+
+    def within(found: int) -> int | Missing:
+        return found if least <= found <= most else Missing(f"not a possible {what}: {found}")
+
+    return lambda value: if_known(within, integer(value, what))
 
 
-def _small(facts: Mapping[str, Any], name: str, least: int, most: int) -> int | Missing:
-    return _bounded(_answered(facts, name), name.replace("_", " "), least, most)
-
-
-def _bounded(value: object, what: str, least: int, most: int) -> int | Missing:
-    found = integer(value, what)
-    if isinstance(found, Missing) or least <= found <= most:
-        return found
-    return Missing(f"not a possible {what}: {found}")
+def _count(value: object) -> int | Missing:
+    return len(value) if isinstance(value, list) else _as_missing(value)
 
 
 def _milliwatts(value: object) -> float | Missing:
-    found = number(value, "power", most=1e7)
-    return found if isinstance(found, Missing) else found / 1000
+    return if_known(lambda found: found / 1000, number(value, "power", most=1e7))
 
 
 def _megahertz(value: object) -> float | Missing:
-    found = number(value, "clock", most=1e5)
-    return found if isinstance(found, Missing) else found * 1e6
-
-
-def _two(value: object, what: str) -> tuple[Any, Any]:
-    if isinstance(value, list) and len(value) == 2:
-        return value[0], value[1]
-    return (_as_missing(value, what),) * 2
+    return scaled(value, 1e6, "clock", most=1e5)
 
 
 def _named(names: Mapping[int, str], value: object, what: str) -> str | Missing:
-    found = integer(_reason_of(value) or value, what)
-    if isinstance(found, Missing):
-        return found
-    return names.get(found, Missing(f"not a known {what}: {found}"))
+    def name_of(found: int) -> str | Missing:
+        return names.get(found, Missing(f"not a known {what}: {found}"))
+
+    return if_known(name_of, integer(_reason_of(value) or value, what))
 
 
 def _matching(pattern: re.Pattern[str], value: object, what: str) -> str | Missing:
@@ -306,11 +229,51 @@ def _as_missing(value: object, what: str = "answer") -> Missing:
     return _reason_of(value) or Missing(f"not a {what}: {str(value)[:40]!r}")
 
 
-def _retired(facts: Mapping[str, Any]) -> int | Missing:
-    single, double = _answered(facts, "retired_single"), _answered(facts, "retired_double")
-    if isinstance(single, list) and isinstance(double, list):
-        return len(single) + len(double)
-    return _as_missing(single if not isinstance(single, list) else double)
+Reader = Callable[[Any], Any]
+
+_LINK = dict.fromkeys(("generation", "max_generation"), _bounded("PCIe generation", 1, 9))
+_LINK |= dict.fromkeys(("width", "max_width"), _bounded("PCIe width", 1, 32))
+
+# Field of a `Gpu`: the answer that it stands in, and how it is read.
+_READERS: dict[str, tuple[str, Reader]] = {
+    "name": ("name", lambda value: text(value, "name")),
+    "uuid": ("uuid", lambda value: _matching(_UUID, value, "UUID")),
+    "pci_address": ("pci.busId", pci_address),
+    "pci_id": ("pci.pciDeviceId", _pci_id),
+    "compute_capability": ("capability", _capability),
+    "vbios": ("vbios", lambda value: text(value, "VBIOS version")),
+    "num_cores": ("cores", _bounded("cores", 1, 10**6)),
+    "memory_total_bytes": ("memory.total", _bounded("memory size", 1, 2**50)),
+    "memory_used_bytes": ("memory.used", _bounded("memory use", 0, 2**50)),
+    "memory_bus_bits": ("memory_bus", _bounded("memory bus", 1, 2**16)),
+    "power_w": ("power", _milliwatts),
+    "power_limit_w": ("power_limit", _milliwatts),
+    "power_limit_default_w": ("power_default", _milliwatts),
+    "power_limit_min_w": ("power_range.0", _milliwatts),
+    "power_limit_max_w": ("power_range.1", _milliwatts),
+    "ecc": ("ecc.0", lambda value: yes_or_no(value, "ECC mode")),
+    **{
+        f"ecc_{name}": (name, _bounded("ECC counter", 0, 10**9))
+        for kind in ("uncorrected", "corrected")
+        for name in (f"{kind}_volatile", f"{kind}_aggregate")
+    },
+    "retirement_pending": ("retirement_pending", lambda value: yes_or_no(value, "pending pages")),
+    "remapped_rows": ("remapped.1", _bounded("remapped rows", 0, 10**6)),
+    "remap_pending": ("remapped.2", lambda value: yes_or_no(value, "pending remap")),
+    "remap_failed": ("remapped.3", lambda value: yes_or_no(value, "failed remap")),
+    "sm_clock_hz": ("sm_clock", _megahertz),
+    "memory_clock_hz": ("memory_clock", _megahertz),
+    "max_sm_clock_hz": ("max_sm_clock", _megahertz),
+    "max_memory_clock_hz": ("max_memory_clock", _megahertz),
+    "application_sm_clock_hz": ("application_clock", _megahertz),
+    "temperature_c": ("temperature", lambda value: number(value, "temperature", most=200)),
+    "throttle_reasons": ("throttle", throttle_reasons),
+    "utilization": ("utilization.gpu", lambda value: percent(value, "utilization")),
+    "mig": ("mig.0", lambda value: yes_or_no(value, "MIG mode")),
+    "persistence": ("persistence", lambda value: yes_or_no(value, "persistence mode")),
+    "compute_mode": ("compute_mode", lambda value: _named(_COMPUTE_MODES, value, "compute mode")),
+    "num_processes": ("processes", _count),
+}
 
 
 def _links(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Missing, if_known
 
 T = TypeVar("T")
 
@@ -23,6 +23,9 @@ _NO_VALUE = frozenset(
     + ["to be filled by o.e.m.", "default string", "system product name", "<out of spec>"]
 )
 _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_LINK_SPEED = re.compile(r"\d{1,3}(?:\.\d)?(?: GT/s.*)?")
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+"""Transfers per second and lane, in 10^9."""
 _SIZE_STEPS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 
@@ -65,10 +68,14 @@ def number(value: object, what: str, most: float = 1e18) -> float | Missing:
     return Missing(f"no {what}: {_short(value)}")
 
 
-def scaled(value: object, factor: float, what: str) -> float | Missing:
+def scaled(value: object, factor: float, what: str, most: float = 1e18) -> float | Missing:
     """`number` times `factor`."""
-    found = number(value, what)
-    return found if isinstance(found, Missing) else found * factor
+    return if_known(lambda found: found * factor, number(value, what, most))
+
+
+def percent(value: object, what: str) -> float | Missing:
+    """A share, 0 to 1, of a number from 0 to 100."""
+    return if_known(lambda found: found / 100.0, number(value, what, most=100.0))
 
 
 def size_bytes(value: object, what: str) -> int | Missing:
@@ -103,6 +110,25 @@ def first(candidates: Iterable[T | Missing], what: str) -> T | Missing:
             return candidate
         reason = reason or candidate
     return reason or Missing(f"no {what}")
+
+
+def fields_of(block: str) -> dict[str, str]:
+    """Name → value of the lines ``name: value``."""
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {name.strip(): value.strip() for name, mark, value in pairs if mark}
+
+
+def blocks_of(content: str) -> list[str]:
+    """The parts of a text between empty lines."""
+    return re.split(r"\n\s*\n", content)
+
+
+def link_generation(speed: object) -> int | Missing:
+    """The generation of a PCI Express link by its transfers a lane: ``16.0 GT/s PCIe`` → 4."""
+    unknown = Missing(f"not a link speed: {_short(speed)}")
+    if isinstance(speed, str) and not _LINK_SPEED.fullmatch(speed):
+        return unknown
+    return if_known(lambda found: _GENERATIONS.get(found, unknown), number(speed, "link speed"))
 
 
 def json_object(output: str | Missing, tool: str) -> Mapping[str, object] | Missing:

@@ -13,8 +13,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from trainrig.machine.parse import integer, text
-from trainrig.machine.snapshot import Missing, PcieLink, PciGpu, value_or
+from trainrig.machine.parse import integer, link_generation, text
+from trainrig.machine.snapshot import Missing, PcieLink, PciGpu, unknown_link, value_or
 from trainrig.machine.system_access import Host
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -23,10 +23,6 @@ NVIDIA, AMD, INTEL, HABANA = "10de", "1002", "8086", "1da3"
 _GPU_VENDORS = frozenset([NVIDIA, AMD, INTEL, HABANA])
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HEX = re.compile(r"0x([0-9a-f]{4,8})", re.IGNORECASE)
-_SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
-# Transfers per second and lane of each generation, in 10^9.
-_GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4}
-_GENERATIONS |= {"32": 5, "32.0": 5, "64": 6, "64.0": 6}
 
 
 def pci_gpus(host: Host) -> tuple[PciGpu, ...] | Missing:
@@ -100,9 +96,9 @@ def _driver(host: Host, folder: str) -> str | None | Missing:
 def read_link(host: Host, folder: str) -> PcieLink:
     """The link of one PCI device, from its folder in sysfs."""
     return PcieLink(
-        generation=_generation(host.read(f"{folder}/current_link_speed")),
+        generation=link_generation(host.read(f"{folder}/current_link_speed")),
         width=_width(host.read(f"{folder}/current_link_width")),
-        max_generation=_generation(host.read(f"{folder}/max_link_speed")),
+        max_generation=link_generation(host.read(f"{folder}/max_link_speed")),
         max_width=_width(host.read(f"{folder}/max_link_width")),
     )
 
@@ -112,17 +108,8 @@ def _slot(host: Host, folder: str) -> PcieLink:
     place = host.resolve(folder)
     above = place if isinstance(place, Missing) else os.path.dirname(place)
     if isinstance(above, Missing) or not _ADDRESS.fullmatch(os.path.basename(above)):
-        none = Missing("no port above the device is visible")
-        return PcieLink(generation=none, width=none, max_generation=none, max_width=none)
+        return unknown_link("no port above the device is visible")
     return read_link(host, above)
-
-
-def _generation(speed: str | Missing) -> int | Missing:
-    if isinstance(speed, Missing):
-        return speed
-    match = _SPEED.match(speed)
-    found = _GENERATIONS.get(match[1]) if match else None
-    return found if found is not None else Missing(f"not a link speed: {speed[:40]!r}")
 
 
 def _width(width: str | Missing) -> int | Missing:

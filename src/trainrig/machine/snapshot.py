@@ -10,9 +10,9 @@ This module does not look at anything: the probes beside it do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field
 
@@ -45,6 +45,12 @@ class Missing:
 def value_or(value: T | Missing, default: T) -> T:
     """`value` where it is known, else `default`."""
     return default if isinstance(value, Missing) else value
+
+
+def if_known(compute: Callable[..., T | Missing], *values: Any) -> T | Missing:
+    """``compute(*values)``, or the first of the values that is Missing."""
+    missing = [value for value in values if isinstance(value, Missing)]
+    return missing[0] if missing else compute(*values)
 
 
 @_fact
@@ -185,6 +191,12 @@ class PcieLink:
     """Lanes."""
     max_generation: int | Missing
     max_width: int | Missing
+
+
+def unknown_link(why: str) -> PcieLink:
+    """A link of which nothing is known."""
+    none = Missing(why)
+    return PcieLink(generation=none, width=none, max_generation=none, max_width=none)
 
 
 @_fact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainrig.benchmarks.spec import Metric, benchmark
@@ -70,8 +70,7 @@ def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
     combined = combine_attempts([_view(record) for record in good], spec.workers, spec.agreement)
     used = [good[index] for index in combined.used]
-    points = [_point(used, combined, metric) for metric in metrics]
-    return (*points, *_results(used, points[0], spec.results))
+    return tuple(_point(used, combined, metric) for metric in metrics)
 
 
 def _view(record: Record) -> Attempt:
@@ -102,29 +101,6 @@ def _point(used: Sequence[Record], combined: Combined, metric: Metric) -> Record
         started=used[0].started,
         duration=sum(record.duration or 0.0 for record in used),
     )
-
-
-def _results(
-    used: Sequence[Record], point: Record, names: Sequence[tuple[str, str]]
-) -> Iterator[Record]:
-    """A point for each condition that is a result of its own, where all attempts have it."""
-    for name, unit in names:
-        values = [record.conditions.get(name) for record in used]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        if len(known) < len(used):
-            continue
-        yield point.replace(
-            id=new_id(),
-            metric=name,
-            unit=unit,
-            value=median(known),
-            derived=Derivation(
-                ids=tuple(record.id for record in used),
-                formula=f"median over {len(used)} workers of their conditions' {name}",
-            ),
-            interval=(min(known), max(known)),
-            confidence=None,
-        )
 
 
 def _ends(interval: Interval, metric: Metric) -> tuple[float, float]:

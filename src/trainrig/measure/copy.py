@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainrig.benchmarks.copy import HOST_LOOPS, LINKS, array_bytes, arrays_on_device
-from trainrig.benchmarks.spec import CHECK_ELEMENTS
+from trainrig.benchmarks.copy import HOST_LOOPS, LINKS, arrays_on_device
+from trainrig.benchmarks.spec import CHECK_ELEMENTS, size_in
 from trainrig.measure import buffers
 from trainrig.measure.timing import Prepared, Unsupported
 from trainrig.record import Case
@@ -54,7 +54,7 @@ def prepare(case: Case, device: str) -> Prepared:
 
 def _allocate(torch: Any, case: Case, device: str) -> Arrays:
     """Sources filled, target touched; on which side each lies is the direction's meaning."""
-    direction, size = str(case["direction"]), array_bytes(case)
+    direction, size = str(case["direction"]), size_in(case, "bytes")
     num_sources = {"write": 0, "triad": 2}.get(direction, 1)
     # A link is cold when its host side is; device memory is behind the link either way.
     side = "cpu" if direction in LINKS else device

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trainrig.machine.counters import HostConditions, HostLoad, between
-from trainrig.machine.parse import integer
+from trainrig.machine.parse import fields_of, integer
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.measure.noise import (
@@ -113,7 +113,7 @@ def moved_by_us(host: Host) -> Moved | Missing:
     content = host.read("/proc/self/io")
     if isinstance(content, Missing):
         return content
-    fields = dict(line.split(": ", 1) for line in content.splitlines() if ": " in line)
+    fields = fields_of(content)
     read = integer(fields.get("read_bytes"), "bytes")
     written = integer(fields.get("write_bytes"), "bytes")
     if isinstance(read, Missing) or isinstance(written, Missing):

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from trainrig.benchmarks.storage import PAGE, number
+from trainrig.benchmarks.spec import size_in
+from trainrig.benchmarks.storage import PAGE
 from trainrig.errors import UnavailableError
 from trainrig.measure import fio
 from trainrig.measure.disk_activity import folder_of, is_disk
@@ -79,7 +80,7 @@ def prepare(case: Case, device: str) -> Prepared | SelfTimed:
     why_not = fio.unusable() if tool == "fio" else None
     if why_not is not None:
         raise Unsupported(why_not)
-    scratch = SESSION.file(folder_of(device), number(case, "bytes"))
+    scratch = SESSION.file(folder_of(device), size_in(case, "bytes"))
     if tool == "loader":
         return _loader(case, scratch)
     return _by_fio(case, scratch) if tool == "fio" else _by_python(case, scratch)
@@ -129,7 +130,7 @@ def _by_fio(case: Case, scratch: Scratch) -> SelfTimed:
         statuses = fio.run(fio_options(case), scratch.file, seconds)
         if op in ("write", "fsync"):
             total = min(statuses[-1].jobs[0].write.io_bytes, scratch.size)
-            written.pages = set(range(0, total, number(case, "block")))
+            written.pages = set(range(0, total, size_in(case, "block")))
         return samples_of(case, statuses, settings)
 
     return SelfTimed(sample=sample, wrong=_checker(scratch, written))
@@ -154,7 +155,7 @@ def samples_of(case: Case, statuses: Sequence[fio.FioStatus], settings: Settings
     if op == "fsync":
         windows = fio.sync_windows(statuses)
     else:
-        windows = fio.io_windows(statuses, way, number(case, "block"))
+        windows = fio.io_windows(statuses, way, size_in(case, "block"))
     warm = settings.max_time / 10.0 if settings.warmup_time is None else settings.warmup_time
     remaining = [window for window in windows if window.end > warm] or list(windows)
     if not remaining:
@@ -166,7 +167,7 @@ def samples_of(case: Case, statuses: Sequence[fio.FioStatus], settings: Settings
 
 def _by_python(case: Case, scratch: Scratch) -> Prepared:
     """One block at a time with the calls of `os`, under the timing loop."""
-    op, block = str(case["op"]), number(case, "block")
+    op, block = str(case["op"]), size_in(case, "block")
     places = range(0, scratch.size, block)
     order = list(places)
     if op == "randread":
@@ -211,15 +212,15 @@ def _loader(case: Case, scratch: Scratch) -> Prepared:
     int(tokens.sum(dtype=np.uint64))  # into the page cache
     batches = CausalBatches(
         tokens=tokens,
-        seq_len=number(case, "seq_len"),
-        shard=Shard(batch=number(case, "batch_size")),
+        seq_len=size_in(case, "seq_len"),
+        shard=Shard(batch=size_in(case, "batch_size")),
     )
     loader = SESSION.loader = Loader(batches)
 
     def wrong() -> str | None:
         step = loader.step
         batch = next(loader)
-        shape = (number(case, "batch_size"), number(case, "seq_len"))
+        shape = (size_in(case, "batch_size"), size_in(case, "seq_len"))
         if batch.inputs.shape != shape or not np.array_equal(
             batch.inputs[:, 1:], batch.labels[:, :-1]
         ):

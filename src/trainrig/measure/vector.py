@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trainrig import workload
-from trainrig.benchmarks.vector import BENCHMARK, num_elements
+from trainrig.benchmarks.spec import size_in
+from trainrig.benchmarks.vector import BENCHMARK
 from trainrig.measure import buffers
 from trainrig.measure.timing import Prepared
 from trainrig.record import Case
@@ -32,7 +33,7 @@ def prepare(case: Case, device: str) -> Prepared:
     """Buffers on the device, the operation to time, and its check."""
     import torch
 
-    op, dtype, size = str(case["op"]), str(case["dtype"]), num_elements(case)
+    op, dtype, size = str(case["op"]), str(case["dtype"]), size_in(case, "num_elements")
     count = buffers.num_sets(case, BENCHMARK.work(case).num_bytes, device)
     torch_dtype = _torch_dtype(torch, dtype)
     generator = torch.Generator().manual_seed(size * 31 + len(dtype))

@@ -12,7 +12,6 @@ from trainrig.benchmarks.spec import (
     SMALL_BUDGET,
     Benchmark,
     PlannedCase,
-    RunsOn,
     Selection,
     benchmarks,
     find,
@@ -56,12 +55,12 @@ def bench(
     _check_options(spec, request)
     if request.peak:
         plan = _plan_search(spec, request, budget)
-    elif spec.runs_on is RunsOn.DISK:
+    elif spec.is_disk:
         plan = _plan_disk(spec, request, budget)
     else:
         plan = _plan_devices(spec, request, budget)
     # torch loading beside a disk's case would take processors from it, for nothing.
-    early = spec.runs_on is RunsOn.DEVICE
+    early = not spec.is_disk
     return carry_out(
         "bench",
         plan,
@@ -132,7 +131,8 @@ def _plan_disk(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
 
 def _plan_devices(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
     """Exactly the cases that were chosen, or the usual ones of the benchmark."""
-    planned = _select(spec, request, Selection(budget=budget))
+    is_chosen = request.dtypes or request.sizes or request.ops
+    planned = _select(spec, request, Selection(budget=budget)) if is_chosen else ()
 
     def plan(scene: Scene) -> Sequence[Block]:
         targets = choose(scene.targets, request.device)

@@ -16,7 +16,6 @@ from trainrig.benchmarks.spec import (
     WORKER,
     Benchmark,
     PlannedCase,
-    RunsOn,
     Scope,
     benchmark,
     benchmarks,
@@ -59,7 +58,7 @@ class Task:
     @property
     def fits_memory(self) -> bool:
         """Whether its operands fit on the device with room to spare; a disk's worker sees to it."""
-        if self.spec.runs_on is RunsOn.DISK:
+        if self.spec.is_disk:
             return True
         return self.spec.memory(self.case) <= MEMORY_SHARE * self.target.memory_bytes
 
@@ -116,8 +115,7 @@ def qualify_plan(
             tool_note=target.tool_note,
             unusable=target.unusable,
         )
-        where = RunsOn.DISK if target.is_disk else RunsOn.DEVICE
-        specs = [spec for spec in benchmarks() if spec.runs_on is where]
+        specs = [spec for spec in benchmarks() if spec.is_disk == target.is_disk]
         blocks = [(spec, _block(spec, target, spec.qualify(scope), budget)) for spec in specs]
         blocks = [(spec, block) for spec, block in blocks if block.tasks]
         fixed += [block for spec, block in blocks if spec.max_share is not None]
