@@ -25,8 +25,9 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     Exit code 1 where it does not fit.
     """
     from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.predict.prediction import fit_dict
     from trainrig.predict.scenario import question
-    from trainrig.predict.search.memory_options import fit, fit_dict
+    from trainrig.predict.search.memory_options import fit
     from trainrig.runner.predict import measured
 
     found = fit(question(given(**keys), measured(rates)))

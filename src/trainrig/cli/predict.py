@@ -55,6 +55,8 @@ def command(
     """
     if cases is not None:
         return _cases(cases, as_json)
+    from dataclasses import asdict
+
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.predict.prediction import predict, prediction_dict
     from trainrig.predict.scenario import NOTHING, positive, question
@@ -66,7 +68,7 @@ def command(
     if as_json:
         shown = prediction_dict(found, tokens)
         if what_if is not None:
-            shown["upgrades"] = [one.to_dict() for one in ranked]
+            shown["upgrades"] = [asdict(one) for one in ranked]
         click.echo(json.dumps(shown, ensure_ascii=False))
     else:
         from trainrig.cli.output import console

@@ -6,27 +6,25 @@ computed a second time.  Where no peak is claimed, or where not all weights are 
 are not defined and are None.  Energy is the GPUs' alone at their power limit: an upper bound of
 what they take, and no cooling or host.
 
-A search's result as others script against it.
-
-What a step of our own training should take on one device, by the parts that it marks itself.
-
-Answers the numbers that `benchmarks.training` measures: time and its parts, model FLOP/s, memory.
+`prediction_dict` and `fit_dict` are the answers as others script against them; `predict_metrics` is
+what `benchmarks.training` will measure of a step on one device.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import Cluster, Question
-from trainrig.predict.search import Candidate, Ranking
-from trainrig.predict.search.space import Space
+from trainrig.predict.scenario import Question
+from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.compute import recomputed_flops
 from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.kernels import FLASH
 from trainrig.workload.layout import Layout, layout_warnings
+from trainrig.workload.memory import PARTS as MEMORY_PARTS
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import scheme_of
@@ -121,57 +119,36 @@ def predict(question: Question) -> Prediction:
     """Predict one layout."""
     rates = question.cluster.rates()
     shape, layout = question.shape, question.layout
-    samples = int(layout.global_batch)
+    samples, seq, target = int(layout.global_batch), layout.seq_len, layout.target_seq_len
+    attention = "fused" if layout.kernels in FLASH else "plain"
+    once = hardware_flops(shape, samples, seq, target_seq_len=target, attention=attention)
     return Prediction(
         question=question,
         rates=rates,
         step=predict_step(shape, layout, rates),
         memory=memory(shape, layout),
-        tokens=samples * layout.seq_len,
-        model_flops=model_flops(
-            shape, samples, layout.seq_len, target_seq_len=layout.target_seq_len
-        ),
-        hardware_flops=_hardware(shape, layout),
+        tokens=samples * seq,
+        model_flops=model_flops(shape, samples, seq, target_seq_len=target),
+        hardware_flops=once + recomputed_flops(shape, layout),
     )
-
-
-def _hardware(shape: ModelShape, layout: Layout) -> int:
-    """What the devices compute in a step: the model's FLOPs and what is computed again."""
-    attention = "fused" if layout.kernels in FLASH else "plain"
-    once = hardware_flops(
-        shape,
-        int(layout.global_batch),
-        layout.seq_len,
-        target_seq_len=layout.target_seq_len,
-        attention=attention,
-    )
-    return once + recomputed_flops(shape, layout)
 
 
 def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str, Any]:
     """What ``predict --json`` prints; others script against it."""
-    layout, low_high = found.layout, list(found.interval)
-    needed = found.memory
-    result: dict[str, Any] = {
+    result = {
         "model": found.question.shape.name,
         "on": found.rates.device,
-        "layout": layout_dict(layout),
+        "layout": layout_dict(found.layout),
         "step_time_s": found.time,
-        "memory_bytes_per_gpu": int(needed.total),
-        "interval": {
-            "step_time_s": low_high,
-            "memory_bytes_per_gpu": [float(end) for end in needed.interval("device")],
-        },
+        **_memory_dict(found.memory),
         "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
         "overlapped_s": float(found.step.overlapped),
-        "memory_parts_bytes": memory_dict(needed),
-        "memory_allocated_bytes_per_gpu": int(needed.allocated),
         "gpu_memory_bytes": found.rates.memory_bytes,
         "fits": found.fits,
         "tokens_per_step": found.tokens,
         "tokens_per_s": found.tokens_per_s,
         "tokens_per_day": found.tokens_per_s * DAY,
-        "samples_per_s": int(layout.global_batch) / found.time,
+        "samples_per_s": int(found.layout.global_batch) / found.time,
         "model_flops_per_s_per_gpu": found.flop_rate,
         "mfu": found.mfu,
         "hfu": found.hfu,
@@ -179,80 +156,66 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         "provenance": dict(found.rates.provenance),
         "warnings": list(found.warnings),
     }
+    result["interval"] |= {"step_time_s": found.interval}
     if tokens is not None:
-        days = found.days(tokens)
-        slower = [end / found.time * days for end in found.interval]
-        result |= {"tokens": tokens, "days": days, "kwh": found.kwh(tokens)}
-        result["interval"]["days"] = slower
+        result |= {"tokens": tokens, "days": found.days(tokens), "kwh": found.kwh(tokens)}
+        result["interval"]["days"] = [
+            end / found.time * found.days(tokens) for end in found.interval
+        ]
     return result
 
 
-def memory_dict(needed: Memory) -> dict[str, int]:
+def fit_dict(found: Fit) -> dict[str, Any]:
+    """What ``fits --json`` prints; others script against it."""
+    return {
+        "model": found.question.shape.name,
+        "on": found.question.cluster.rates().device,
+        "layout": layout_dict(found.question.layout),
+        "fits": found.fits,
+        "close": found.is_close,
+        "gpu_memory_bytes": found.capacity,
+        **_memory_dict(found.memory),
+        "largest_batch_size": found.largest_batch_size,
+        "sample_time_s": found.sample_time,
+        "options": [_effect_dict(effect) for effect in found.options],
+        "sequence": [_effect_dict(effect) for effect in found.sequence],
+        "options_tried": found.tried,
+        "adapters": [_effect_dict(effect) for effect in found.adapters],
+    }
+
+
+def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
+    found = dataclasses.asdict(effect)
+    del found["layout"]  # `change` says it
+    return found
+
+
+def _memory_dict(needed: Memory) -> dict[str, Any]:
+    return {
+        "memory_bytes_per_gpu": int(needed.total),
+        "memory_allocated_bytes_per_gpu": int(needed.allocated),
+        "interval": {"memory_bytes_per_gpu": [float(end) for end in needed.interval("device")]},
+        "memory_parts_bytes": memory_parts(needed),
+    }
+
+
+def memory_parts(needed: Memory) -> dict[str, int]:
     """Bytes by part."""
-    from trainrig.workload.memory import PARTS as MEMORY_PARTS
-
     return {name: int(getattr(needed, name)) for name in MEMORY_PARTS}
-
-
-_SHOWN = (
-    *("gpus", "gpus_per_node", "tp", "pp", "interleave", "batch_size", "grad_accum", "zero"),
-    *(
-        "shard_size",
-        "sequence_parallel",
-        "seq_len",
-        "precision",
-        "recompute",
-        "schedule",
-        "kernels",
-    ),
-    *("framework", "optimizer", "offload", "lora_rank"),
-)
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
-    found = {name: getattr(layout, name) for name in _SHOWN}
+    found = {name: value for name, value in dataclasses.asdict(layout).items() if name in _SHOWN}
     found |= {"parallel": layout.scheme, "states": scheme_of(layout)}
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 
-def plan_dict(space: Space, cluster: Cluster, found: Ranking, device: str) -> dict[str, Any]:
-    """What ``plan --json`` prints."""
-    first = found.best[0]
-    result: dict[str, Any] = {
-        "model": space.shape.name,
-        "on": device,
-        "gpus": cluster.gpus,
-        "gpus_per_node": cluster.gpus_per_node,
-        "global_batch": space.global_batch,
-        "layouts_considered": found.considered,
-        "layouts_fitting": found.fitting,
-        "seconds": found.seconds,
-        "fits": first.fits,
-        "best": [_candidate(space, one) for one in found.best],
-        "front": [_candidate(space, one) for one in found.front],
-        "gap_to_next": None,
-    }
-    if len(found.best) > 1:
-        second = found.best[1]
-        result["gap_to_next"] = {
-            "step_time_s": second.time - first.time,
-            "parts_s": first.gap(second),
-        }
-    return result
-
-
-def _candidate(space: Space, one: Candidate) -> dict[str, Any]:
-    tokens = space.global_batch * space.base.seq_len
-    return {
-        "step_time_s": one.time,
-        "memory_bytes_per_gpu": one.memory,
-        "fits": one.fits,
-        "tokens_per_s": tokens / one.time,
-        "tokens_per_day": tokens / one.time * DAY,
-        "parts_s": dict(one.parts),
-        "layout": layout_dict(one.layout),
-    }
+_SHOWN = {
+    *("gpus", "gpus_per_node", "tp", "pp", "interleave", "batch_size", "grad_accum", "zero"),
+    *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
+    *("kernels", "framework", "optimizer", "offload", "lora_rank"),
+}
 
 
 CONFIDENCE = 0.8

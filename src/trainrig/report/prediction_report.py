@@ -127,9 +127,9 @@ def _gib(size: float) -> str:
 
 def _memory_parts(needed: Memory) -> list[tuple[str, int]]:
     """Bytes by part, without what is 0."""
-    from trainrig.predict.prediction import memory_dict
+    from trainrig.predict.prediction import memory_parts
 
-    return [(_LABELS.get(name, name), size) for name, size in memory_dict(needed).items() if size]
+    return [(_LABELS.get(name, name), size) for name, size in memory_parts(needed).items() if size]
 
 
 # ---- predict
@@ -227,7 +227,10 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
         yield table(
             upgrades,
             column("upgrade", lambda one: one.name, kind="code"),
-            column("tokens/s", lambda one: "" if one.rate is None else format_count(one.rate)),
+            column(
+                "tokens/s",
+                lambda one: "" if one.tokens_per_s is None else format_count(one.tokens_per_s),
+            ),
             column("gain", lambda one: "" if one.gain is None else signed_share(one.gain)),
             words("", lambda one: Cell(one.reason or one.says, "dim")),
         )
@@ -366,11 +369,11 @@ def fits_document(found: Fit) -> Document:
     if found.options:
         options = table(
             found.options[:_MOST_OPTIONS],
-            column("change", lambda one: one.option.change, kind="code"),
-            column("GiB", lambda one: float(one.memory.total), _gib),
-            column("saves", lambda one: one.saved, _gib, optional=1),
+            column("change", lambda one: one.change, kind="code"),
+            column("GiB", lambda one: one.memory_bytes_per_gpu, _gib),
+            column("saves", lambda one: one.saved_bytes, _gib, optional=1),
             column("time", lambda one: f"× {one.slower:.2f}"),
-            column("per sample", lambda one: one.sample_time, format_time, optional=2),
+            column("per sample", lambda one: one.sample_time_s, format_time, optional=2),
             column("", lambda one: Cell("fits", "good") if one.fits else "", kind="code"),
             line=lambda one, cells: Line(cells, "" if one.fits else "dim"),
         )
@@ -396,8 +399,9 @@ def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
 def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:
     """``--lora-rank 16 --recompute full: 17.2 GiB, time × 0.80``."""
     last = effects[-1]
-    memory, slower = format_memory(float(last.memory.total)), last.sample_time / found.sample_time
-    return f"{' '.join(one.option.change for one in effects)}: {memory}, time × {slower:.2f}"
+    memory = format_memory(last.memory_bytes_per_gpu)
+    slower = last.sample_time_s / found.sample_time
+    return f"{' '.join(one.change for one in effects)}: {memory}, time × {slower:.2f}"
 
 
 # ---- ledger

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from trainrig.errors import StoreError, UsageError
-from trainrig.predict.prediction import Prediction, layout_dict, plan_dict, predict, prediction_dict
+from trainrig.predict.prediction import DAY, Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Cluster, Question, positive, space
 from trainrig.predict.search import Candidate, Ranking, search
@@ -89,30 +89,58 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """As others script against it."""
-        answer_json = plan_dict(self.space, self.cluster, self.search, self.device)
-        for shown, one in zip(answer_json["best"], self.search.best, strict=True):
-            shown["predict_only"] = predict_only(one.layout)
-        answer_json["best_that_trains"] = None
+        best, answer = self.search.best, self.answer
+        found = {
+            "model": self.space.shape.name,
+            "on": self.device,
+            "gpus": self.cluster.gpus,
+            "gpus_per_node": self.cluster.gpus_per_node,
+            "global_batch": self.space.global_batch,
+            "layouts_considered": self.search.considered,
+            "layouts_fitting": self.search.fitting,
+            "seconds": self.search.seconds,
+            "fits": self.fits,
+            "mfu": answer.mfu,
+            "best": [
+                self._candidate(one) | {"predict_only": predict_only(one.layout)} for one in best
+            ],
+            "front": [self._candidate(one) for one in self.search.front],
+            "gap_to_next": None,
+            "best_that_trains": None,
+            "prediction": prediction_dict(answer, self.tokens),
+        }
+        if len(best) > 1:
+            gap = {"step_time_s": best[1].time - best[0].time, "parts_s": best[0].gap(best[1])}
+            found["gap_to_next"] = gap
         if self.trains is not None:
-            answer_json["best_that_trains"] = {
-                "step_time_s": self.trains.time,
-                "memory_bytes_per_gpu": self.trains.memory,
-                "slower": self.slower,
-                "layout": layout_dict(self.trains.layout),
-            }
-        answer_json["prediction"] = prediction_dict(self.answer, self.tokens)
+            found["best_that_trains"] = self._candidate(self.trains) | {"slower": self.slower}
         if self.budget is not None:
-            answer_json["budget"] = {
+            found["budget"] = {
                 "gpus": self.cluster.gpus,
                 "nodes": -(-self.cluster.gpus // self.cluster.gpus_per_node),
                 "days": self.budget.days,
                 "counts_tried": self.budget.tried,
             }
         if self.upgrades:
-            answer_json["upgrades"] = [one.to_dict() for one in self.upgrades]
+            found["upgrades"] = [asdict(one) for one in self.upgrades]
         if self.written:
-            answer_json["written"] = [str(path) for path in self.written]
-        return answer_json
+            found["written"] = [str(path) for path in self.written]
+        return found
+
+    def _candidate(self, one: Candidate) -> dict[str, Any]:
+        """Layouts of one search share the FLOPs of a step, so MFU goes as one over the time."""
+        tokens_per_s = self.answer.tokens / one.time
+        mfu = self.answer.mfu
+        return {
+            "step_time_s": one.time,
+            "memory_bytes_per_gpu": one.memory,
+            "fits": one.fits,
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_day": tokens_per_s * DAY,
+            "mfu": None if mfu is None else mfu * self.answer.time / one.time,
+            "parts_s": one.parts,
+            "layout": layout_dict(one.layout),
+        }
 
 
 def plan(
@@ -134,16 +162,19 @@ def plan(
     if days is not None and tokens is not None:
         budget = gpus_needed(every, cluster, tokens, days)
         cluster = budget.cluster
-        base = every.base.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
-        every = every.replace(base=base)
+        every = every.on(cluster.gpus, cluster.gpus_per_node)
     found = search(every, cluster.rates(), top=top)
+    trains = None
+    if found.best[0].fits:
+        trains = next((one for one in found.best if predict_only(one.layout) is None), None)
+        if trains is not found.best[0]:
+            trains = best_that_trains(every, cluster.rates()) or trains
+    if trains is not None and trains.time < found.best[0].time:  # by another framework than usual
+        smaller = tuple(one for one in found.front if one.memory < trains.memory)
+        found = replace(found, best=(trains, *found.best)[:top], front=(trains, *smaller))
     best = found.best[0]
-    before = best.time if best.fits else None
+    chosen, before = (found.best, best.time) if best.fits else ((), None)
     ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
-    chosen = found.best if best.fits else ()
-    trains = next((one for one in chosen if predict_only(one.layout) is None), None)
-    if best.fits and trains is not best:
-        trains = best_that_trains(every, cluster.rates()) or trains
     return Planned(
         space=every,
         cluster=cluster,

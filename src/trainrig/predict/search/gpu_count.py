@@ -9,12 +9,12 @@ peak of their chips are passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import DAY
 from trainrig.predict.scenario import Cluster
-from trainrig.predict.search import Ranking, search
+from trainrig.predict.search import search
 from trainrig.predict.search.space import Space
 from trainrig.workload.flops import model_flops
 
@@ -28,10 +28,9 @@ class Budget:
     """The fewest GPUs that are fast enough."""
 
     cluster: Cluster
-    found: Ranking
     days: float
     """That the best layout takes."""
-    tried: int
+    tried: int = 1
     """Counts of GPUs that were searched."""
 
 
@@ -41,7 +40,6 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
     Raises UsageError where no count up to MOST_GPUS does.
     """
     slow, tried = 0, 0
-    best: Budget | None = None
     quickest: Budget | None = None
     for count in _counts(cluster.gpus_per_node):
         if _least_days(space, cluster, count, tokens) > days:
@@ -49,33 +47,28 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
             continue
         tried += 1
         there = _at(space, cluster, count, tokens)
+        if there is not None and (quickest is None or there.days < quickest.days):
+            quickest = there
         if there is not None and there.days <= days:
-            best = there
             break
-        if there is not None:
-            slow = count
-            quickest = there if quickest is None or there.days < quickest.days else quickest
-    if best is None:
-        raise _never(space, tokens, days, quickest)
+        slow = count if there is not None else slow
+    if quickest is None or quickest.days > days:
+        reached = ""
+        if quickest is not None:
+            reached = f"; {quickest.cluster.gpus} take {quickest.days:.3g} days"
+        raise UsageError(
+            f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
+            f"with a global batch of {space.global_batch}{reached}",
+            "more days, a larger --global-batch, or a faster chip",
+        )
+    best = quickest
     for count in _between(slow, best.cluster):
         tried += 1
         there = _at(space, cluster, count, tokens)
         if there is not None and there.days <= days:
             best = there
             break
-    return Budget(cluster=best.cluster, found=best.found, days=best.days, tried=tried)
-
-
-def _never(space: Space, tokens: float, days: float, quickest: Budget | None) -> UsageError:
-    """That no number of GPUs is fast enough, and how fast it gets."""
-    reached = ""
-    if quickest is not None:
-        reached = f"; {quickest.cluster.gpus} take {quickest.days:.3g} days"
-    return UsageError(
-        f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
-        f"with a global batch of {space.global_batch}{reached}",
-        "more days, a larger --global-batch, or a faster chip",
-    )
+    return replace(best, tried=tried)
 
 
 def _counts(per_node: int) -> Iterator[int]:
@@ -113,12 +106,9 @@ def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> flo
 def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | None:
     """The best layout on so many GPUs, None where none makes the batch or fits."""
     there = cluster.replace(gpus=gpus, gpus_per_node=min(gpus, cluster.gpus_per_node))
-    base = space.base.replace(gpus=gpus, gpus_per_node=there.gpus_per_node)
     try:
-        found = search(space.replace(base=base), there.rates(), top=2)
+        best = search(space.on(gpus, there.gpus_per_node), there.rates(), top=1).best[0]
     except UsageError:  # no layout makes the global batch
         return None
-    if not found.best[0].fits:
-        return None
     steps = tokens / (space.global_batch * space.base.seq_len)
-    return Budget(cluster=there, found=found, days=steps * found.best[0].time / DAY, tried=1)
+    return Budget(cluster=there, days=steps * best.time / DAY) if best.fits else None

@@ -15,6 +15,7 @@ adapters (LoRA) instead of all weights, which is another training and therefore 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -42,137 +43,89 @@ _LARGEST = 1 << 12
 """Smaller batch sizes that are tried: so many, from so large a one on."""
 _MOST_CHANGES = 6
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryOption:
-    """One change of a layout that may need less memory."""
-
-    name: str
-    """What is changed: batch-size, recompute, zero, tp, pp, …"""
-    change: str
-    """As options of a command line."""
-    layout: Layout
-    """After it."""
+Change = dict[str, Any]
+"""Fields of a layout that are changed together; the first one names the option."""
 
 
 def memory_options(
     shape: ModelShape, layout: Layout, *, can_flash: bool = True
-) -> tuple[MemoryOption, ...]:
-    """Every legal change; ``can_flash``: the chip has a flash attention."""
-    every = (
-        *_batch_size(layout),
-        *_recompute(layout),
-        *_kernels(layout, can_flash),
-        *_zero(shape, layout),
-        *_parallel(shape, layout),
-        *_optimizer(layout),
-        *_offload(layout),
-    )
-    return tuple(option for option in every if is_legal(shape, option.layout))
+) -> Iterator[tuple[Change, Layout]]:
+    """Every legal change and the layout after it; ``can_flash``: the chip has a flash attention.
+
+    Where the layout's framework does not run another split, the one that usually does takes over.
+    """
+    for change in _changes(layout, can_flash):
+        after = layout.replace(**change)
+        if next(iter(change)) in ("zero", "tp", "pp") and not is_legal(shape, after):
+            after = after.replace(parallel="auto")
+            change["framework"] = framework_for(after)
+            after = after.replace(framework=change["framework"])
+        if is_legal(shape, after):
+            yield change, after
 
 
-def _batch_size(layout: Layout) -> Iterator[MemoryOption]:
-    micro = int(layout.batch_size)
-    samples = micro * int(layout.grad_accum)
+def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
+    micro, accum = int(layout.batch_size), int(layout.grad_accum)
     sizes = range(min(micro - 1, _LARGEST), 0, -1)
-    for smaller in islice((size for size in sizes if samples % size == 0), _MOST_SIZES):
-        more = samples // smaller
-        yield MemoryOption(
-            name="batch-size",
-            change=f"--batch-size {smaller} --grad-accum {more}",
-            layout=layout.replace(batch_size=smaller, grad_accum=more),
-        )
-
-
-def _recompute(layout: Layout) -> Iterator[MemoryOption]:
+    for size in islice((size for size in sizes if micro * accum % size == 0), _MOST_SIZES):
+        yield {"batch_size": size, "grad_accum": micro * accum // size}
     for more in RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1 :]:
-        changed = layout.replace(recompute=more)
-        yield MemoryOption(name="recompute", change=f"--recompute {more}", layout=changed)
-
-
-def _kernels(layout: Layout, can_flash: bool) -> Iterator[MemoryOption]:
+        yield {"recompute": more}
     for stack in STACKS.get(layout.kernels, ()):
         if can_flash or stack == "fused":
-            changed = layout.replace(kernels=stack)
-            yield MemoryOption(name="kernels", change=f"--kernels {stack}", layout=changed)
+            yield {"kernels": stack}
+    if layout.dp > 1:
+        for stage in range(int(layout.zero) + 1, 4):
+            yield {"zero": stage}
+    yield from _splits(layout)
+    if layout.optimizer in ("adamw", "adamw-fused"):
+        yield {"optimizer": "adamw-8bit"}
+    if layout.offload == "none":
+        yield from _offloads(layout)
 
 
-def _zero(shape: ModelShape, layout: Layout) -> Iterator[MemoryOption]:
-    if int(layout.dp) == 1:
-        return
-    for stage in range(int(layout.zero) + 1, 4):
-        yield _with_framework(shape, "zero", f"--zero {stage}", layout.replace(zero=stage))
-
-
-def _parallel(shape: ModelShape, layout: Layout) -> Iterator[MemoryOption]:
+def _splits(layout: Layout) -> Iterator[Change]:
     """More GPUs for each copy of the model, and fewer copies."""
-    if int(layout.tp) > 1 and not int(layout.sequence_parallel):
-        changed = layout.replace(sequence_parallel=1)
-        yield MemoryOption(name="sequence-parallel", change="--sequence-parallel", layout=changed)
+    if layout.tp > 1 and not layout.sequence_parallel:
+        yield {"sequence_parallel": 1}
     for name in ("tp", "pp"):
         more = 2
-        while int(layout.dp) % more == 0:
+        while layout.dp % more == 0:
             size = int(getattr(layout, name)) * more
-            if name == "pp" or size <= int(layout.gpus_per_node):
-                yield _split(shape, layout, name, size, int(layout.grad_accum) * more)
+            change = {name: size, "grad_accum": int(layout.grad_accum) * more}
+            if name == "pp" and layout.zero > 1:
+                change["zero"] = 1  # a pipeline accumulates gradients: they cannot be sharded
+            if name == "pp" or size <= layout.gpus_per_node:
+                yield change
             more *= 2
 
 
-def _split(shape: ModelShape, layout: Layout, name: str, size: int, accum: int) -> MemoryOption:
-    """A pipeline accumulates gradients, so that they cannot be sharded (layout rules)."""
-    zero = min(int(layout.zero), 1) if name == "pp" else int(layout.zero)
-    change = f"--{name} {size} --grad-accum {accum}"
-    change += f" --zero {zero}" if zero != int(layout.zero) else ""
-    changed = layout.replace(**{name: size}, grad_accum=accum, zero=zero)
-    return _with_framework(shape, name, change, changed)
-
-
-def _with_framework(shape: ModelShape, name: str, change: str, after: Layout) -> MemoryOption:
-    """This layout if its framework runs such a layout, else the one that usually does."""
-    if is_legal(shape, after):
-        return MemoryOption(name=name, change=change, layout=after)
-    layout = after.replace(parallel="auto")
-    layout = layout.replace(framework=framework_for(layout))
-    change = f"{change} --framework {layout.framework}"
-    return MemoryOption(name=name, change=change, layout=layout)
-
-
-def _optimizer(layout: Layout) -> Iterator[MemoryOption]:
-    if layout.optimizer in ("adamw", "adamw-fused"):
-        changed = layout.replace(optimizer="adamw-8bit")
-        yield MemoryOption(name="optimizer", change="--optimizer adamw-8bit", layout=changed)
-
-
-def _offload(layout: Layout) -> Iterator[MemoryOption]:
+def _offloads(layout: Layout) -> Iterator[Change]:
     """To the host; on one GPU by DeepSpeed and FSDP, too: gradients or weights go there as well."""
-    if layout.offload != "none":
-        return
-    changed, change = layout.replace(offload="host"), "--offload host"
-    yield MemoryOption(name="offload", change=change, layout=changed)
-    if int(layout.gpus) > 1:
-        return
-    for framework, zero in OFFLOADS_ALONE:
+    yield {"offload": "host"}
+    for framework, zero in OFFLOADS_ALONE if layout.gpus == 1 else ():
         if (layout.framework, layout.zero) != (framework, zero):
-            yield MemoryOption(
-                name="offload",
-                change=f"{change} --zero {zero} --framework {framework}",
-                layout=changed.replace(zero=zero, framework=framework, parallel="auto"),
-            )
+            yield {"offload": "host", "zero": zero, "framework": framework, "parallel": "auto"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionEffect:
-    """A memory option, and what it brings."""
+    """One change of a layout that may need less memory, and what it brings."""
 
-    option: MemoryOption
-    memory: Memory
-    saved: int
-    """Bytes less than before, on the fullest GPU."""
-    sample_time: float
-    """s of a step over its samples."""
+    option: str
+    """What is changed: batch-size, recompute, zero, tp, pp, …"""
+    change: str
+    """As options of a command line."""
+    fits: bool
+    memory_bytes_per_gpu: int
+    saved_bytes: int
+    """Less than before, on the fullest GPU."""
+    sample_time_s: float
+    """Of a step over its samples."""
     slower: float
     """That over what it was."""
-    fits: bool
+    layout: Layout
+    """After it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,30 +165,30 @@ def fit(question: Question) -> Fit:
     rates, shape, layout = question.cluster.rates(), question.shape, question.layout
     trial = _Trial(shape, rates, has_flash(question.cluster.chip, layout.precision))
     effects = trial.effects(layout)
-    fits = float(memory(shape, layout).total) <= rates.memory_bytes
+    needed = memory(shape, layout)
     sequence = trial.sequence(layout)
+    is_enough = sequence or float(needed.total) <= rates.memory_bytes
     return Fit(
         question=question,
         capacity=rates.memory_bytes,
-        memory=memory(shape, layout),
+        memory=needed,
         sample_time=trial.sample_time(layout),
         largest_batch_size=largest_batch_size(shape, layout, rates.memory_bytes),
-        options=order(effects),
+        options=_ordered(effects),
         sequence=sequence,
-        tried=tuple(dict.fromkeys(effect.option.name for effect in effects)),
-        adapters=() if fits or sequence else trial.with_adapters(layout),
+        tried=tuple(dict.fromkeys(effect.option for effect in effects)),
+        adapters=() if is_enough else trial.with_adapters(layout),
     )
 
 
-def order(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
+def _ordered(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
     """Options that make it fit, the fastest first; then those that save most."""
-    return tuple(sorted((effect for effect in effects if effect.saved > 0), key=_rank))
 
+    def rank(effect: OptionEffect) -> tuple[bool, float, float]:
+        takes, saves = effect.sample_time_s, -float(effect.saved_bytes)
+        return (False, takes, saves) if effect.fits else (True, saves, takes)
 
-def _rank(effect: OptionEffect) -> tuple[bool, float, float]:
-    if effect.fits:
-        return False, effect.sample_time, -float(effect.saved)
-    return True, -float(effect.saved), effect.sample_time
+    return tuple(sorted((effect for effect in effects if effect.saved_bytes > 0), key=rank))
 
 
 def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> int:
@@ -268,17 +221,24 @@ class _Trial:
     def effects(self, layout: Layout) -> tuple[OptionEffect, ...]:
         """Every option of a layout."""
         options = memory_options(self.shape, layout, can_flash=self.can_flash)
-        return tuple(self._effect(layout, option) for option in options)
+        return tuple(self._effect(layout, *option) for option in options)
 
-    def _effect(self, before: Layout, option: MemoryOption) -> OptionEffect:
-        needed, takes = memory(self.shape, option.layout), self.sample_time(option.layout)
+    def _effect(self, before: Layout, change: Change, after: Layout) -> OptionEffect:
+        needed, takes = int(memory(self.shape, after).total), self.sample_time(after)
+        words = [
+            f"--{name.replace('_', '-')}" + ("" if name == "sequence_parallel" else f" {value}")
+            for name, value in change.items()
+            if name != "parallel"
+        ]
         return OptionEffect(
-            option=option,
-            memory=needed,
-            saved=int(memory(self.shape, before).total) - int(needed.total),
-            sample_time=takes,
+            option=next(iter(change)).replace("_", "-"),
+            change=" ".join(words),
+            fits=needed <= self.rates.memory_bytes,
+            memory_bytes_per_gpu=needed,
+            saved_bytes=int(memory(self.shape, before).total) - needed,
+            sample_time_s=takes,
             slower=takes / self.sample_time(before),
-            fits=float(needed.total) <= self.rates.memory_bytes,
+            layout=after,
         )
 
     def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
@@ -286,11 +246,11 @@ class _Trial:
         found: list[OptionEffect] = []
         needed = float(memory(self.shape, layout).total)
         while needed > self.rates.memory_bytes and len(found) < _MOST_CHANGES:
-            best = order(self.effects(layout))[:1]
+            best = _ordered(self.effects(layout))[:1]
             if not best:
                 return ()
             found.append(best[0])
-            layout, needed = best[0].option.layout, float(best[0].memory.total)
+            layout, needed = best[0].layout, best[0].memory_bytes_per_gpu
         return tuple(found) if needed <= self.rates.memory_bytes else ()
 
     def with_adapters(self, layout: Layout) -> tuple[OptionEffect, ...]:
@@ -298,44 +258,7 @@ class _Trial:
         adapted = layout.replace(lora_rank=LORA_RANK)
         if layout.lora_rank or not is_legal(self.shape, adapted):
             return ()
-        change = f"--lora-rank {LORA_RANK}"
-        first = self._effect(layout, MemoryOption(name="lora", change=change, layout=adapted))
+        effect = self._effect(layout, {"lora_rank": LORA_RANK}, adapted)
+        first = dataclasses.replace(effect, option="lora")
         rest = () if first.fits else self.sequence(adapted)
         return (first, *rest) if first.fits or rest else ()
-
-
-def fit_dict(found: Fit) -> dict[str, Any]:
-    """What ``fits --json`` prints; others script against it."""
-    from trainrig.predict.prediction import layout_dict, memory_dict
-
-    low, high = found.memory.interval("device")
-    return {
-        "model": found.question.shape.name,
-        "on": found.question.cluster.rates().device,
-        "layout": layout_dict(found.question.layout),
-        "fits": found.fits,
-        "close": found.is_close,
-        "gpu_memory_bytes": found.capacity,
-        "memory_bytes_per_gpu": int(found.memory.total),
-        "memory_allocated_bytes_per_gpu": int(found.memory.allocated),
-        "interval": {"memory_bytes_per_gpu": [float(low), float(high)]},
-        "memory_parts_bytes": memory_dict(found.memory),
-        "largest_batch_size": found.largest_batch_size,
-        "sample_time_s": found.sample_time,
-        "options": [_effect_dict(effect) for effect in found.options],
-        "sequence": [_effect_dict(effect) for effect in found.sequence],
-        "options_tried": list(found.tried),
-        "adapters": [_effect_dict(effect) for effect in found.adapters],
-    }
-
-
-def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
-    return {
-        "option": effect.option.name,
-        "change": effect.option.change,
-        "fits": effect.fits,
-        "memory_bytes_per_gpu": int(effect.memory.total),
-        "saved_bytes": effect.saved,
-        "sample_time_s": effect.sample_time,
-        "slower": effect.slower,
-    }

@@ -54,6 +54,10 @@ class Space:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def on(self, gpus: int, gpus_per_node: int) -> Space:
+        """Layouts of another number of GPUs."""
+        return self.replace(base=self.base.replace(gpus=gpus, gpus_per_node=gpus_per_node))
+
 
 def divisors(number: int) -> list[int]:
     """What divides ``number``, in order."""
@@ -81,22 +85,20 @@ def _sizes(space: Space) -> Columns:
     """A row for each combination of sizes; not all of them are legal."""
     import numpy as np
 
-    blocks = [
-        _product(
-            [[tp], [pp], _interleaves(space.shape, pp), divisors(share)]
-            + [_shardings(dp, pp, space.base.parallel), [0, 1] if tp > 1 else [0]]
-        )
-        for tp, pp, dp, share in _meshes(space)
-    ]
-    rows = np.concatenate(blocks) if blocks else np.empty((0, 6), dtype=np.int64)
-    tp, pp, interleave, micro, sharding, sequence = rows.T
-    dp = space.base.gpus // (tp * pp)
+    rows = np.empty((0, 6), dtype=np.int64)
+    for tp, pp, dp, share in _meshes(space):
+        interleaves = divisors(space.shape.num_layers // pp) if pp > 1 else [1]
+        shardings = _shardings(dp, pp, space.base.parallel)
+        splits = [0, 1] if tp > 1 else [0]
+        grid = np.meshgrid(tp, pp, interleaves, divisors(share), shardings, splits, indexing="ij")
+        rows = np.concatenate([rows, np.stack([axis.ravel() for axis in grid], axis=1)])
+    tps, pps, interleave, micro, sharding, sequence = rows.T
     return {
-        "tp": tp,
-        "pp": pp,
+        "tp": tps,
+        "pp": pps,
         "interleave": interleave,
         "batch_size": micro,
-        "grad_accum": space.global_batch // (dp * micro),
+        "grad_accum": space.global_batch // (space.base.gpus // (tps * pps) * micro),
         "zero": sharding % 4,
         "shard_size": sharding // 4,
         "sequence_parallel": sequence,
@@ -117,19 +119,12 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
         gpus=one * gpus,
         framework=LEAST_RESTRICTED,
         parallel="auto",
-        **dict.fromkeys(_RESET, 0 * one),
+        **dict.fromkeys(("zero", "shard_size", "sequence_parallel"), 0 * one),
     ).replace(interleave=one, batch_size=one, grad_accum=one)
     for number in np.flatnonzero(legal_mask(space.shape, meshes)):
         dp = gpus // (pairs[number][0] * pairs[number][1])
         if space.global_batch % dp == 0:
             yield *pairs[number], dp, space.global_batch // dp
-
-
-_RESET = ("zero", "shard_size", "sequence_parallel")
-
-
-def _interleaves(shape: ModelShape, pp: int) -> list[int]:
-    return divisors(shape.num_layers // pp) if pp > 1 else [1]
 
 
 def _shardings(dp: int, pp: int, parallel: str) -> list[int]:
@@ -139,14 +134,6 @@ def _shardings(dp: int, pp: int, parallel: str) -> list[int]:
     sizes = [0, *divisors(dp)[1:-1]]
     stages = (1,) if pp > 1 else (1, 2, 3)
     return [0, *(stage + 4 * size for stage in stages for size in sizes)]
-
-
-def _product(choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Every combination, a row each."""
-    import numpy as np
-
-    grid = np.meshgrid(*(np.array(c, dtype=np.int64) for c in choices), indexing="ij")
-    return np.stack([axis.ravel() for axis in grid], axis=1)
 
 
 def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
@@ -159,8 +146,11 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
         base = space.base.replace(framework=FRAMEWORKS[group // 2], schedule="1f1b")
         legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
+        # Elsewhere the schedule makes no difference, or it cannot be GPipe.
+        has_gpipe = (rows["pp"] > 1) & (rows["interleave"] == 1)
+        gpipe = {name: column[has_gpipe] for name, column in rows.items()}
         for schedule in space.schedules:
-            chosen = rows if schedule == "1f1b" else _where(rows, _gpipe(rows))
+            chosen = rows if schedule == "1f1b" else gpipe
             for recompute in space.recompute:
                 yield base.replace(schedule=schedule, recompute=recompute, **chosen)
 
@@ -177,13 +167,3 @@ def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
     split = columns["tp"] * columns["pp"] > 1
     found: NDArray[np.int64] = places[4 * split + columns["zero"]]
     return found
-
-
-def _gpipe(rows: Columns) -> NDArray[np.bool_]:
-    """Where the schedule makes a difference, and it can be GPipe."""
-    found: NDArray[np.bool_] = (rows["pp"] > 1) & (rows["interleave"] == 1)
-    return found
-
-
-def _where(rows: Columns, chosen: NDArray[np.bool_]) -> Columns:
-    return {name: column[chosen] for name, column in rows.items()}
