@@ -1,0 +1,44 @@
+"""A training's marks on a GPU lie in the stream where its work is (`fake_cuda`)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fake_cuda import FakeCuda
+from trainrig.train.config import Experiment
+from trainrig.train.native import rank_main
+from trainrig.train.native.peak_memory import memory_before, peak_memory
+from trainrig.train.native.step_timer import stopwatch_for
+
+
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_a_rank_s_parts_take_what_its_device_takes(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    with FakeCuda(2, work=lambda _: 0.25) as cuda:
+        device = rank_main._device(Experiment.of(model="gpt2", device="cuda"))
+        assert device == f"cuda:{torch.cuda.current_device()}" == f"cuda:{local_rank}"
+        x, watch = torch.ones(4, device=device), stopwatch_for(device)
+        cuda.synchronize()
+        step = watch.begin()
+        with watch.part("forward"):
+            x = x * 2.0
+        with watch.part("backward"):
+            x = x * 2.0 + 1.0
+        watch.end()
+        found = watch.read(step)
+        assert (found["forward"], found["backward"]) == pytest.approx((0.25, 0.5))
+        assert found["time"] == pytest.approx(0.75)
+        assert found["other"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_peak_is_of_the_device_that_is_asked_for() -> None:
+    with FakeCuda(2):
+        kept = torch.ones(1024, device="cuda:1")
+        before = memory_before("cuda:1")
+        torch.ones(4096, device="cuda:1")
+        assert before == kept.nbytes
+        assert peak_memory("cuda:1", before) == 4 * 4096
+        assert peak_memory("cuda:0", memory_before("cuda:0")) == 0.0
