@@ -17,8 +17,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, TextIO
 
 from trainrig.errors import TrainrigError
@@ -31,61 +29,40 @@ from trainrig.process.events import event_line
 from trainrig.record import WRONG_ANSWER, Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parent:
-    """What a case may say to its parent before the reply."""
-
-    hold: Callable[[], None] = lambda: None
-    """Prepared: wait for the parent's word, where it wants to give one."""
-    emit: Callable[..., None] = lambda _event, **_content: None
-    """An event that should neither wait for the reply nor be lost where there is none."""
-
-
-Measure = Callable[[dict[str, Any], str, Parent], dict[str, Any]]
-"""(request, device, parent) → status, samples and the rest of a reply."""
-
-
 def main() -> None:
-    """Serve the benchmarks whose measuring half is named in each request."""
-    serve(measure_case)
-
-
-def serve(measure: Measure) -> None:
-    """Serve cases until stdin closes."""
+    """Serve cases of the benchmarks that requests name, until stdin closes."""
     device = sys.argv[1]
     replies = _take_stdout()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _emit(replies, "ready", **_introduce(device))
-    _stop_collecting()
-    for line in sys.stdin:
-        request = json.loads(line)
-        parent = Parent(hold=_holder(replies, request), emit=partial(_emit, replies))
-        _emit(replies, "reply", **run_case(request, device, parent, measure))
-    leave()  # an interpreter's shutdown with live CUDA or OpenMP threads is where crashes hide
-
-
-def _holder(replies: TextIO, request: dict[str, Any]) -> Callable[[], None]:
-    """What a case does between preparing and timing: nothing, or wait for the parent's word."""
+    # No garbage collection while a case is timed; between cases it need not look at torch.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
     def wait_for_word() -> None:
         _emit(replies, "holding")
         sys.stdin.readline()
 
-    return wait_for_word if request.get("hold") else lambda: None
+    for line in sys.stdin:
+        request = json.loads(line)
+        hold = wait_for_word if request.get("hold") else _go_on
+        _emit(replies, "reply", **run_case(request, device, hold))
+    leave()  # an interpreter's shutdown with live CUDA or OpenMP threads is where crashes hide
+
+
+def _go_on() -> None:
+    """A case that waits for nobody between preparing and timing."""
 
 
 def run_case(
-    request: dict[str, Any],
-    device: str,
-    parent: Parent | None = None,
-    measure: Measure | None = None,
+    request: dict[str, Any], device: str, hold: Callable[[], None] = _go_on
 ) -> dict[str, Any]:
     """One reply for one request; every failure of the case itself becomes a status."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     start = time.perf_counter()
-    run = measure or measure_case
-    reply = _classify(lambda: run(request, device, parent or Parent()))
+    reply = _classify(lambda: measure_case(request, device, hold))
     return {
         "id": request.get("id"),
         **reply,
@@ -94,14 +71,14 @@ def run_case(
     }
 
 
-def measure_case(request: dict[str, Any], device: str, parent: Parent) -> dict[str, Any]:
+def measure_case(request: dict[str, Any], device: str, hold: Callable[[], None]) -> dict[str, Any]:
     """Prepare a case, check its answer, time it, check again."""
     clock = clock_for(device)
     prepared = prepare(request, device)
     wrong = prepared.wrong()
     if wrong is not None:
         return {"status": Status.FAILED, "reason": f"{WRONG_ANSWER} before timing: {wrong}"}
-    parent.hold()
+    hold()
     with (disk_activity if disk_activity.is_disk(device) else noise).watch(device) as watched:
         samples = _sample(clock, prepared, Settings(**request["settings"]), watched)
     wrong = prepared.wrong()  # again: a device may only fail when it is warm
@@ -173,13 +150,6 @@ def _introduce(device: str) -> dict[str, Any]:
         about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
         torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
     return about
-
-
-def _stop_collecting() -> None:
-    """No garbage collection while a case is timed; between cases it need not look at torch."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
 
 
 def _take_stdout() -> TextIO:

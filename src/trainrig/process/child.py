@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainrig.errors import TrainrigError
-from trainrig.process.events import HEARTBEAT, Events
+from trainrig.process.events import Events
 
 PARENT = "TRAINRIG_PARENT"
 """Environment variable with the parent's process id."""
@@ -41,7 +41,7 @@ def run_rank(train: Callable[[Path, Events], None]) -> NoReturn:
     Emits ``done``, or ``failed`` with a reason and a kind.
     """
     die_with_parent()
-    events = Events(Path(sys.argv[1]), int(os.environ.get("RANK", "0")), HEARTBEAT)
+    events = Events(Path(sys.argv[1]), int(os.environ.get("RANK", "0")))
     code = 1
     try:
         train(Path(sys.argv[1]), events)

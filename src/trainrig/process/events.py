@@ -28,55 +28,31 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """A folder is of one training: a second one, started by hand, begins its events anew."""
 
 
-class Heartbeat:
-    """The step, the part of it and the collective that this process is in."""
+class Events:
+    """The child's side: appends events to its file and moves its heartbeat."""
 
-    def __init__(self) -> None:
-        self._memory: mmap.mmap | None = None
-        self._step, self._part, self._operation = 0, "start", ""
-
-    def open(self, folder: Path, rank: int) -> None:
-        """Write to ``folder`` from now on; until then a position is only remembered."""
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self._file = os.open(events_path(folder, rank), _NEW)
+        self._step, self._part = 0, "start"
         with (folder / f"where-{rank}").open("wb+") as file:
             # A hole would be filled later, and on a full disk that kills the process.
             file.write(bytes(_HEARTBEAT_BYTES))
             file.flush()
             self._memory = mmap.mmap(file.fileno(), _HEARTBEAT_BYTES)
 
-    def set_position(
-        self, *, step: int | None = None, part: str | None = None, operation: str | None = ""
-    ) -> None:
-        """Write the position; None leaves a field as it was, no operation means computing."""
-        self._step = self._step if step is None else step
-        self._part = self._part if part is None else part
-        self._operation = self._operation if operation is None else operation
-        if self._memory is not None:
-            text = f"{self._step}|{self._part}|{self._operation}".encode()[: _HEARTBEAT_BYTES - 1]
-            self._memory[: len(text) + 1] = text + b"\0"
-
-
-HEARTBEAT = Heartbeat()
-"""Of this process, where it is one rank: hooks deep in another project's engine reach it here."""
-
-
-class Events:
-    """The child's side: appends events to its file and moves its heartbeat."""
-
-    def __init__(self, folder: Path, rank: int, heartbeat: Heartbeat | None = None) -> None:
-        self.rank = rank
-        self._file = os.open(events_path(folder, rank), _NEW)
-        self._heartbeat = heartbeat or Heartbeat()
-        self._heartbeat.open(folder, rank)
-
     def emit(self, event: str, **content: Any) -> None:
         """Write one event, whole or not at all."""
         os.write(self._file, event_line(event, **content))
 
     def set_position(
-        self, *, step: int | None = None, part: str | None = None, operation: str | None = None
+        self, *, step: int | None = None, part: str | None = None, operation: str = ""
     ) -> None:
-        """Move the heartbeat; what is None stays as it was."""
-        self._heartbeat.set_position(step=step, part=part, operation=operation)
+        """Move the heartbeat; None leaves a field as it was, no operation means computing."""
+        self._step = self._step if step is None else step
+        self._part = self._part if part is None else part
+        text = f"{self._step}|{self._part}|{operation}".encode()[: _HEARTBEAT_BYTES - 1]
+        self._memory[: len(text) + 1] = text + b"\0"
 
 
 def events_path(folder: Path, rank: int) -> Path:

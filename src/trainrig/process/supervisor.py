@@ -24,9 +24,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.process.child import PARENT
@@ -54,27 +54,27 @@ class Child:
     """A process in a session of its own: Ctrl-C in the terminal reaches the parent alone."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        log: IO[bytes],
-        env: Mapping[str, str] | None = None,
-        piped: bool = False,
+        self, command: Sequence[str], log: Path, env: Mapping[str, str], *, piped: bool = False
     ) -> None:
-        """Start it at once.  ``piped``: stdin and stdout are pipes, else stdout is the log too."""
-        self.process = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if piped else log,
-            stderr=log,
-            start_new_session=True,
-        )
-        self.pid = self.process.pid
+        """Start it at once.  ``piped``: stdin and stdout are pipes, else stdout is the log too.
 
-    def poll(self) -> int | None:
-        """The exit code; None while it lives."""
-        return self.process.poll()
+        Raises UnavailableError: too many processes, no such program.
+        """
+        self.log = log
+        self.kills_before = oom_kills()
+        with log.open("ab" if piped else "wb") as file:
+            try:
+                self.process = subprocess.Popen(
+                    command,
+                    env=env,
+                    stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if piped else file,
+                    stderr=file,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                words = f"{command[0]} cannot be started: {error.strerror}"
+                raise UnavailableError(words) from None
 
     def wait(self, timeout: float) -> int | None:
         """The exit code; None if it lives longer."""
@@ -85,14 +85,26 @@ class Child:
     def kill(self) -> None:
         """Kill it and all that it started, without waiting; it may be over already."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def is_stopped(self) -> bool:
         """Whether it is held by SIGSTOP or a debugger, where the system shows that."""
         with contextlib.suppress(OSError, IndexError):
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return state in "Tt"
+            path = Path(f"/proc/{self.process.pid}/stat")
+            return path.read_text().rpartition(")")[2].split()[0] in "Tt"
         return False
+
+    def how_it_ended(self, name: str, where: str = "") -> Ended:
+        """Why a child that is over has failed: the memory's killer, a signal or its exit code."""
+        code, words = self.process.returncode, last_line(self.log, "")
+        if code == -signal.SIGKILL and oom_kills() > self.kills_before:
+            reason = f"the kernel's out-of-memory killer ended {name}{where}"
+            return Ended(status=Status.OOM, reason=reason)
+        if code < 0:
+            how = f"was ended by {signal_name(-code)}{where}" + (f": {words}" if words else "")
+        else:
+            how = f"ended with exit code {code}{where}: {words or NOTHING}"
+        return Ended(status=Status.FAILED, reason=f"{name} {how}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +123,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended."""
+    """How a command, or a child, ended."""
 
     status: Status
     reason: str | None = None
@@ -135,46 +147,39 @@ def launch(
     rank does, the ranks are started again on another one.
     """
     began = time.monotonic()
-    if command.prepare:
-        ended = _prepare(command, folder, stall_timeout)
-        if ended is not None:
-            return ended
-    status, reason = Status.FAILED, None
+    ended = Ended(status=Status.FAILED)
+    if command.prepare and (failed := _prepare(command, folder, stall_timeout)) is not None:
+        return failed
     for _ in range(_CHANCES):
         with _Ranks(command, folder) as ranks:
-            status, reason = ranks.watch(stall_timeout, began + limit, on_event, tick)
+            ended = ranks.watch(stall_timeout, began + limit, on_event, tick)
         if not ranks.lost_port or "MASTER_PORT" in os.environ:
             break
         for path in folder.glob("events-*.jsonl"):
             path.unlink()
-    return Ended(status=status, reason=reason, duration=time.monotonic() - began)
+    return replace(ended, duration=time.monotonic() - began)
 
 
 def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
     """Run the program that comes first; None if it went well."""
-    first = Command(argv=command.prepare, env=command.env)
-    with _Ranks(first, folder, log="prepare") as ranks:
-        code = ranks.children[0].wait(timeout)
-        is_oom = code == -signal.SIGKILL and ranks.were_oom_killed()
-    if code == 0:
-        return None
+    env = _environment(external=False) | {PARENT: str(os.getpid())} | dict(command.env)
+    child = Child(command.prepare, folder / "prepare.log", env)
+    try:
+        code = child.wait(timeout)
+    finally:
+        child.kill()
+        child.process.wait()
     if code is None:
         return Ended(status=Status.TIMEOUT, reason=f"the preparation took over {timeout:.0f} s")
-    if is_oom:
-        reason = "the kernel's out-of-memory killer ended the preparation"
-        return Ended(status=Status.OOM, reason=reason)
-    log = folder / "prepare-0.log"
-    why = f"ended by {signal_name(-code)}" if code < 0 else last_line(log, NOTHING)
-    return Ended(status=Status.FAILED, reason=f"the preparation failed: {why}")
+    return child.how_it_ended("the preparation") if code else None
 
 
 class _Ranks:
     """The ranks' processes.  Leaving the context kills what is left of them."""
 
-    def __init__(self, command: Command, folder: Path, log: str = "rank") -> None:
-        self._folder, self._log = folder, log
+    def __init__(self, command: Command, folder: Path) -> None:
+        self._folder = folder
         port = master_port() if command.ranks > 1 else 0
-        self._kills_before = oom_kills()
         self.children: list[Child] = []
         self._died: list[int] = []
         self._offsets = [0] * command.ranks
@@ -182,24 +187,16 @@ class _Ranks:
         """Each rank's ``failed`` and ``done`` events."""
         self.lost_port = False
         """Whether another program took the ranks' port."""
+        env = _environment(external=command.external) | {PARENT: str(os.getpid())}
         try:
             for rank in range(command.ranks):
-                self.children.append(self._start(command, rank, port))
+                place = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
+                env_of_rank = env | place | dict(command.env)
+                log = folder / f"rank-{rank}.log"
+                self.children.append(Child(command.argv, log, env_of_rank))
         except BaseException:
             self.kill()
             raise
-
-    def _start(self, command: Command, rank: int, port: int) -> Child:
-        env = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
-        env[PARENT] = str(os.getpid())
-        with (self._folder / f"{self._log}-{rank}.log").open("wb") as log:
-            try:
-                env = _environment(command) | env | dict(command.env)
-                return Child(command.argv, log=log, env=env)
-            except OSError as error:  # too many processes, no interpreter
-                raise UnavailableError(
-                    f"rank {rank} cannot be started: {error.strerror}: {command.argv[0]}"
-                ) from None
 
     def __enter__(self) -> _Ranks:
         return self
@@ -214,13 +211,9 @@ class _Ranks:
         for child in self.children:
             child.process.wait()
 
-    def were_oom_killed(self) -> bool:
-        """Whether the kernel's out-of-memory killer has struck since they were started."""
-        return oom_kills() > self._kills_before
-
     def watch(
         self, stall_timeout: float, until: float, on_event: OnEvent, tick: Callable[[], None]
-    ) -> tuple[Status, str | None]:
+    ) -> Ended:
         """Until all have ended well, one has not, or none has moved for ``stall_timeout``.
 
         ``until``: when they are given up whatever they do, on time.monotonic.
@@ -232,33 +225,36 @@ class _Ranks:
             before, positions = positions, self._positions()
             if self._read_events(on_event) or positions != before:
                 last = time.monotonic()
-            self._note_deaths(codes)
-            if all(code is not None for code in codes):
-                break
-            if any(
-                code != 0 or not _is_done(self._last[rank])
-                for rank, code in enumerate(codes)
-                if code is not None
-            ):
-                self._read_on(on_event)
-                break
+            ended = [rank for rank, code in enumerate(codes) if code is not None]
+            if not all(codes[rank] == 0 and self._is_done(rank) for rank in ended):
+                last = time.monotonic()  # the events that the others still emit
+                while time.monotonic() < last + _GRACE and None in self._codes():
+                    self._read_events(on_event)
+                    time.sleep(_POLL)
+                self._codes()
+                self._read_events(on_event)
+                return self._blame()
+            if len(ended) == len(codes):
+                return Ended(status=Status.OK)
             if time.monotonic() - last > stall_timeout:
-                return Status.TIMEOUT, self._who_waits(stall_timeout)
+                return Ended(status=Status.TIMEOUT, reason=self._who_waits(stall_timeout))
             if time.monotonic() > until:
-                return Status.TIMEOUT, "the time for it was over before it was"
+                return Ended(status=Status.TIMEOUT, reason="the time for it was over before it was")
             if time.monotonic() - ticked > _TICK:
                 ticked = time.monotonic()
                 tick()
             time.sleep(_POLL)
-        return self._judge(self._codes())
 
     def _codes(self) -> list[int | None]:
-        return [child.poll() for child in self.children]
-
-    def _note_deaths(self, codes: Sequence[int | None]) -> None:
-        """In the order in which they are seen."""
+        """The exit codes; who died is noted in the order in which it is seen."""
+        codes = [child.process.poll() for child in self.children]
         ended = [rank for rank, code in enumerate(codes) if code is not None]
         self._died += [rank for rank in ended if rank not in self._died]
+        return codes
+
+    def _is_done(self, rank: int) -> bool:
+        """Whether a rank's last event is that it is done."""
+        return bool(self._last[rank]) and self._last[rank][-1]["event"] == "done"
 
     def _read_events(self, on_event: OnEvent) -> bool:
         """Hand on new events of all ranks; whether there were any."""
@@ -272,27 +268,9 @@ class _Ranks:
                 on_event(rank, event)
         return any_new
 
-    def _read_on(self, on_event: OnEvent) -> None:
-        """After a death: the events that the others still emit."""
-        until = time.monotonic() + _GRACE
-        while time.monotonic() < until and None in self._codes():
-            self._read_events(on_event)
-            time.sleep(_POLL)
-        self._note_deaths(self._codes())
-        self._read_events(on_event)
-
-    def _judge(self, codes: Sequence[int | None]) -> tuple[Status, str | None]:
-        """The status of the whole, and which rank is to blame for it."""
-        if all(code == 0 for code in codes) and all(_is_done(events) for events in self._last):
-            return Status.OK, None
-        for rank in self._died:
-            code = codes[rank]
-            if code == -signal.SIGKILL and self.were_oom_killed():
-                where = self._at(rank)
-                return Status.OOM, f"the kernel's out-of-memory killer ended rank {rank}{where}"
-            if code is not None and code < 0:
-                how = signal_name(-code)
-                return Status.FAILED, f"rank {rank} was ended by {how}{self._at(rank)}"
+    def _blame(self) -> Ended:
+        """Which of the ranks that died is to blame, and why it did."""
+        codes = self._codes()
         failures = [
             (rank, event)
             for rank in self._died
@@ -300,22 +278,19 @@ class _Ranks:
             if event["event"] == "failed"
         ]
         failures.sort(key=lambda failure: failure[1].get("kind") == "peer")
+        killed = [rank for rank in self._died if (codes[rank] or 0) < 0]
         silent = [rank for rank in self._died if not self._last[rank]]
-        if failures and (failures[0][1].get("kind") != "peer" or not silent):
+        if not killed and failures and (failures[0][1].get("kind") != "peer" or not silent):
             rank, event = failures[0]
             status = Status.OOM if event.get("kind") == "oom" else Status.FAILED
-            return status, f"rank {rank}: {event.get('reason')}"
-        rank = [*silent, *(rank for rank in self._died if codes[rank]), *self._died][0]
-        words = last_line(self._folder / f"{self._log}-{rank}.log", NOTHING)
-        where = self._at(rank)
-        return Status.FAILED, f"rank {rank} ended with exit code {codes[rank]}{where}: {words}"
+            return Ended(status=status, reason=f"rank {rank}: {event.get('reason')}")
+        rank = [*killed, *silent, *(rank for rank in self._died if codes[rank]), *self._died][0]
+        position = position_of(self._folder, rank)
+        where = f" in {position}" if position is not None else ""
+        return self.children[rank].how_it_ended(f"rank {rank}", where)
 
     def _positions(self) -> dict[int, Position | None]:
         return {rank: position_of(self._folder, rank) for rank in range(len(self.children))}
-
-    def _at(self, rank: int) -> str:
-        position = position_of(self._folder, rank)
-        return f" in {position}" if position is not None else ""
 
     def _who_waits(self, stall_timeout: float) -> str:
         """After a stall: who waits in which collective, and who did not come there."""
@@ -336,11 +311,6 @@ class _Ranks:
         return f"no progress for {stall_timeout:.0f} s: " + "; ".join([*absent, *waiting])
 
 
-def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a rank's last event is that it is done."""
-    return bool(events) and events[-1]["event"] == "done"
-
-
 def master_port() -> int:
     """MASTER_PORT where it is set, else a free one.
 
@@ -359,22 +329,17 @@ def master_port() -> int:
                 "unset MASTER_PORT, and a free one is taken",
             ) from None
         port = int(probe.getsockname()[1])
-    _check_loopback()
-    return port
-
-
-def _check_loopback() -> None:
-    """Raise UnavailableError where ranks would wait for each other in vain."""
     with socket.socket() as listening:
         try:
             listening.bind(("127.0.0.1", 0))
             listening.listen()
             socket.create_connection(listening.getsockname(), timeout=10.0).close()
-        except OSError as error:
+        except OSError as error:  # they would wait for each other in vain
             raise UnavailableError(
                 f"ranks cannot reach each other by 127.0.0.1: {error.strerror or error}",
                 "ip link set lo up, or see what the firewall says",
             ) from None
+    return port
 
 
 def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -396,10 +361,10 @@ _PLACES = re.compile(
 """Variables of a job that this process may be a part of; its ranks are not."""
 
 
-def _environment(command: Command) -> dict[str, str]:
+def _environment(*, external: bool) -> dict[str, str]:
     """Ranks in our Python import the package that this process runs; the working folder is none."""
     outside = {name: value for name, value in os.environ.items() if not _PLACES.match(name)}
-    if command.external:
+    if external:
         return without_python_paths(outside)
     own = str(Path(__file__).resolve().parent.parent.parent)
     path = os.pathsep.join(filter(None, [own, outside.get("PYTHONPATH")]))

@@ -6,8 +6,7 @@ while a case runs, and takes no processor time from it.  Every request has a num
 must repeat, so that no stale answer is ever taken for the next case's.
 
 Requests are JSON lines on the worker's stdin; its events (`events`) come by its stdout: ``ready``
-once, ``holding`` where a held case is prepared, ``reply`` for each request.  Any other event is a
-sign of life and is handed on.
+once, ``holding`` where a held case is prepared, ``reply`` for each request.
 
 The kernel ends a worker with the thread that started it (PR_SET_PDEATHSIG): start workers from a
 thread that outlives them.
@@ -16,11 +15,10 @@ thread that outlives them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-import math
 import os
 import select
-import signal
 import sys
 import threading
 import time
@@ -35,7 +33,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from trainrig.errors import UnavailableError, first_problem
 from trainrig.process.events import parse_event
 from trainrig.process.programs import last_line
-from trainrig.process.supervisor import NOTHING, Child, oom_kills, signal_name
+from trainrig.process.supervisor import NOTHING, Child, oom_kills
 from trainrig.record import Case, Status
 from trainrig.units import format_time
 
@@ -46,8 +44,6 @@ RESTART_TIMEOUT = 30.0
 _TICK = 1.0
 # A reply with thousands of samples is 50 kB; what is longer than this is none.
 _MAX_LINE = 1 << 22
-
-OnEvent = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +57,14 @@ class Request:
     module: str = ""
     """The measuring half of its benchmark: where the worker finds ``prepare``."""
     timeout: float
-    """Hard limit in seconds until the next event: the reply, preparation and the answer's check
-    included."""
-    limit: float = math.inf
-    """Hard limit in seconds of the whole case, whatever events come meanwhile."""
+    """Hard limit in seconds until the reply, preparation and the answer's check included; for a
+    held case twice, until it is prepared and from its release."""
     hold: bool = False
     """Wait for the parent's word between preparing and timing: several devices start together."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What the program needs besides and the case does not say: where data lies."""
 
     def to_line(self, number: int) -> bytes:
         """The request as the worker reads it; its reply repeats ``number``."""
-        request = {
-            "id": number,
-            "benchmark": self.benchmark,
-            "module": self.module,
-            "case": dict(self.case),
-            "settings": dict(self.settings),
-            "hold": self.hold,
-            "extra": dict(self.extra),
-        }
-        return json.dumps(request).encode() + b"\n"
+        return json.dumps({"id": number, **dataclasses.asdict(self)}).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +107,6 @@ class Worker:
         self._lock = threading.Lock()  # between a restart and a stop from another thread
         self._stopped = False
         self._busy = False
-        self._on_event: OnEvent = lambda _: None
         self._start()
 
     def __enter__(self) -> Worker:
@@ -134,8 +116,7 @@ class Worker:
         self.stop()
 
     def _start(self) -> None:
-        with self._log.open("ab") as log:
-            self._child = Child([*self._command, self.device], log=log, piped=True)
+        self._child = Child([*self._command, self.device], self._log, os.environ, piped=True)
         self._process = self._child.process
         self._buffer = b""
         self._ready: dict[str, Any] | None = None
@@ -147,12 +128,14 @@ class Worker:
         """
         if self._ready is not None:
             return self._ready
-        line = self._read_line(timeout)
+        line = self._read_line(time.monotonic() + timeout)
         event = parse_event(line or b"")
         if event is None or event["event"] != "ready":
             alive = line is None and self._child.wait(0.5) is None
             self._kill()
-            printed = f"it wrote {line[:80]!r}" if line is not None else self._last_line()
+            printed = (
+                f"it wrote {line[:80]!r}" if line is not None else last_line(self._log, NOTHING)
+            )
             why = f"not within {timeout:.0f} s" if alive else printed
             raise UnavailableError(
                 f"the worker for {self.device} did not start: {why}", f"its log is {self._log}"
@@ -160,55 +143,51 @@ class Worker:
         self._ready = {name: event[name] for name in event if name not in ("event", "at")}
         return self._ready
 
-    def run(
-        self,
-        request: Request,
-        released: Callable[[], None] = lambda: None,
-        on_event: OnEvent = lambda _: None,
-    ) -> Reply:
+    def run(self, request: Request, released: Callable[[], None] = lambda: None) -> Reply:
         """Run one case.  Whatever happens to the worker becomes the reply's status.
 
-        A request with `hold` is prepared first; then ``released`` is called, and
-        when it returns the timing starts.  ``on_event`` is given the worker's other
-        events at once.
+        A request with `hold` is prepared first; then ``released`` is called, and when it returns
+        the timing starts.
         """
         self._busy = True
-        self._on_event = on_event
         try:
             reply = self._run(request, released)
+            if not self._is_trusted:  # what the process would say next is not
+                self._restart()
+            return reply
         finally:
             self._busy = False
             if self._stopped:
                 self._close()
-        return reply
 
     def _run(self, request: Request, released: Callable[[], None]) -> Reply:
         start = time.monotonic()
+        self._is_trusted = False
         try:
             self._come_up()
         except UnavailableError as error:
             if request.hold:
                 released()
-            return self._replace(Reply(status=Status.FAILED, reason=error.message))
+            return Reply(status=Status.FAILED, reason=error.message)
         self._number += 1
-        kills_before = oom_kills()
+        self._child.kills_before = oom_kills()
         self._send(request.to_line(self._number))
-        until = start + request.limit
-        line = self._read_line(request.timeout, until)
+        line = self._read_line(time.monotonic() + request.timeout)
         if request.hold:
             released()  # also when it died: the others must not wait for it
             if (parse_event(line or b"") or {}).get("event") == "holding":
                 self._send(b"go\n")
-                line = self._read_line(request.timeout, until)
+                line = self._read_line(time.monotonic() + request.timeout)
         duration = time.monotonic() - start
         if line is None:
-            patience = min(request.timeout, request.limit)
-            return self._replace(self._post_mortem(patience, kills_before, duration))
+            return self._post_mortem(request.timeout, duration)
         try:
-            return parse_reply(line, self._number)
+            reply = parse_reply(line, self._number)
         except ValueError as error:
             reason = f"the worker's answer makes no sense: {error}"
-            return self._replace(Reply(status=Status.FAILED, reason=reason, duration=duration))
+            return Reply(status=Status.FAILED, reason=reason, duration=duration)
+        self._is_trusted = True
+        return reply
 
     def _come_up(self) -> None:
         """Ready for a case; one that died since the last case is started again first."""
@@ -216,11 +195,6 @@ class Worker:
         if was_ready and self._process.poll() is not None:
             self._restart()
         self.wait_ready(START_TIMEOUT if self._number == 0 else RESTART_TIMEOUT)
-
-    def _replace(self, reply: Reply) -> Reply:
-        """Start afresh, since what the process would say next cannot be trusted."""
-        self._restart()
-        return reply
 
     def _restart(self) -> None:
         self._kill()
@@ -243,33 +217,18 @@ class Worker:
         if not self._busy:  # else whoever reads from the pipes closes them
             self._close()
 
-    def _post_mortem(self, timeout: float, kills_before: int, duration: float) -> Reply:
+    def _post_mortem(self, timeout: float, duration: float) -> Reply:
         """Why no reply came; the process is gone afterwards."""
         code = self._child.wait(0.5)  # a pipe closes a moment before the exit code is known
         self._kill()
         if code is None:
             reason = f"no answer within {format_time(timeout)}; the worker was killed"
             return Reply(status=Status.TIMEOUT, reason=reason, duration=duration)
-        if code == -signal.SIGKILL and oom_kills() > kills_before:
-            reason = "the kernel's out-of-memory killer ended the worker"
-            return Reply(status=Status.OOM, reason=reason, duration=duration)
-        how = f"signal {signal_name(-code)}" if code < 0 else f"exit code {code}"
-        reason = f"the worker died with {how}: {self._last_line()}"
-        return Reply(status=Status.FAILED, reason=reason, duration=duration)
+        ended = self._child.how_it_ended("the worker")
+        return Reply(status=ended.status, reason=ended.reason, duration=duration)
 
-    def _read_line(self, timeout: float, until: float = math.inf) -> bytes | None:
-        """The next line that the parent waits for; None at death or after ``timeout`` seconds.
-
-        Another event is a sign of life: the time starts anew, but never beyond ``until``.
-        """
-        while True:
-            line = self._read_any(min(time.monotonic() + timeout, until))
-            event = parse_event(line or b"")
-            if event is None or event["event"] in ("ready", "holding", "reply"):
-                return line
-            self._on_event(event)
-
-    def _read_any(self, deadline: float) -> bytes | None:
+    def _read_line(self, deadline: float) -> bytes | None:
+        """The worker's next line; None at its death, or where none comes until ``deadline``."""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
@@ -298,9 +257,6 @@ class Worker:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-
-    def _last_line(self) -> str:
-        return last_line(self._log, NOTHING)
 
 
 def parse_reply(line: bytes, number: int) -> Reply:

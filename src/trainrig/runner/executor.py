@@ -16,7 +16,6 @@ it matters, at the large ones.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import threading
@@ -273,9 +272,7 @@ class Executor:
             self._emit(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
             for number in range(tasks[0].spec.workers):
                 barrier = threading.Barrier(num_devices)
-                requests = [
-                    replace(self._request(task, 1.0), hold=True, limit=math.inf) for task in tasks
-                ]
+                requests = [replace(self._request(task, 1.0), hold=True) for task in tasks]
                 replies = threads.map(
                     lambda pair, request, number=number, barrier=barrier: pair[number].run(
                         request, lambda: _meet(barrier, request.timeout)
@@ -376,8 +373,6 @@ class Executor:
                 "warmup_time": warmup,
             },
             timeout=timeout,
-            limit=timeout,
-            extra=task.extra,
         )
 
     def _wanted(self, call: float, seconds: float) -> float:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.process.events import Events, Heartbeat, position_of, read_events
+from trainrig.process.events import Events, position_of, read_events
 from trainrig.process.supervisor import Command, Ended, launch
 from trainrig.record import Status
 
@@ -245,10 +245,10 @@ forever()
 def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
     """The real rank's way of dying: the kernel ends it with its parent."""
     (tmp_path / "rank.py").write_text(
-        HEAD + "import trainrig.train.drivers.common as c, threading\n"
+        HEAD + "import threading\nfrom trainrig.process.child import run_rank\n"
         "threading.Thread(target=forever, daemon=True).start()\n"
-        "def train(folder, tell):\n    tell('row'); forever()\n"
-        "c.run(train)\n"
+        "def train(folder, events):\n    events.emit('row'); forever()\n"
+        "run_rank(train)\n"
     )
     parent = (
         "import sys; from pathlib import Path; from trainrig.process.supervisor import *\n"
@@ -344,8 +344,16 @@ events.emit("done")
 @pytest.mark.parametrize(
     ("program", "status", "words"),
     [
-        ("raise SystemExit('no weights')", Status.FAILED, "preparation failed: no weights"),
-        ("import os; os.kill(os.getpid(), 9)", Status.FAILED, "failed: ended by SIGKILL"),
+        (
+            "raise SystemExit('no weights')",
+            Status.FAILED,
+            "the preparation ended with exit code 1: no weights",
+        ),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            Status.FAILED,
+            "the preparation was ended by SIGKILL",
+        ),
         ("import time; time.sleep(600)", Status.TIMEOUT, "the preparation took over 1 s"),
     ],
 )
@@ -383,10 +391,8 @@ def test_events_are_read_whole_and_once(tmp_path: Path) -> None:
     assert position_of(tmp_path, 1) is None
 
 
-def test_a_driver_says_where_it_is_as_our_rank_does(tmp_path: Path) -> None:
-    place = Heartbeat()
-    place.set_position(step=9)  # nobody asked yet
-    place.open(tmp_path, 1)
+def test_a_position_outlives_what_is_written_over_it(tmp_path: Path) -> None:
+    place = Events(tmp_path, 1)
     place.set_position(step=2, part="backward", operation="all_reduce")
     assert str(position_of(tmp_path, 1)) == "all_reduce in backward of step 2"
     place.set_position()

@@ -74,9 +74,9 @@ def test_a_case_that_runs(make: Callable[..., Worker]) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("abort", "signal SIGABRT"),
-        ("kill", "signal SIGKILL"),
-        ("segfault", "signal SIGSEGV"),
+        ("abort", "was ended by SIGABRT"),
+        ("kill", "was ended by SIGKILL"),
+        ("segfault", "was ended by SIGSEGV"),
         ("exit", "exit code 7"),
         ("system-exit", "exit code 9"),
         ("half", "exit code 0"),
@@ -99,8 +99,9 @@ def test_a_hang_ends_at_the_limit(make: Callable[..., Worker]) -> None:
 def test_the_out_of_memory_killer_is_told_from_a_crash(
     make: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills = iter([4, 5, 5, 5])
+    kills = iter([4, 4, 5, 5, 5])
     monkeypatch.setattr(worker_module, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr("trainrig.process.supervisor.oom_kills", lambda: next(kills))
     reply = after(make(), "kill")
     assert reply.status is Status.OOM
     assert "out-of-memory killer" in str(reply.reason)

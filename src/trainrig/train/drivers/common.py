@@ -9,7 +9,6 @@ import gc
 import os
 import platform
 import sys
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainrig.process.child import run_rank
-from trainrig.process.events import Events
-
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def run(train: Callable[[Path, Callable[..., None]], None]) -> None:
-    """``train(folder, emit)`` for the folder on the command line; then the process ends at once."""
-
-    def train_with(folder: Path, events: Events) -> None:
-        train(folder, events.emit)
-
-    run_rank(train_with)
 
 
 def software(*packages: str) -> dict[str, str]:

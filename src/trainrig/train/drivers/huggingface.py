@@ -31,7 +31,8 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from trainrig.data.batches import Shard
 from trainrig.data.open_batches import open_batches
-from trainrig.process.events import HEARTBEAT
+from trainrig.process.child import run_rank
+from trainrig.process.events import Events
 from trainrig.train.drivers import common
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
 
@@ -47,10 +48,10 @@ TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters
 
 def main() -> None:
     """Train, tell, leave."""
-    common.run(train)
+    run_rank(train)
 
 
-def train(folder: Path, emit: Any) -> None:
+def train(folder: Path, events: Events) -> None:
     """The timed training, and the comparison's five steps."""
     logging.disable(logging.WARNING)
     request = json.loads((folder / "experiment.json").read_text())
@@ -59,31 +60,28 @@ def train(folder: Path, emit: Any) -> None:
     if options["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
     before = common.resident()
-    HEARTBEAT.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
-    trainer = trainer_for(folder, options, hf, emit, plain=request.get("plain_loss", False))
+    events.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
+    plain = request.get("plain_loss", False)
+    trainer = trainer_for(folder, options, hf, plain=plain)
+    trainer.prepare(hf["rates"], options, events, events.emit)
     trainer.train()
-    trainer.emit_all()
-    emit("memory", **common.peaks(options, before))
+    for row in trainer.rows():  # losses are read once all is computed: no step waits for them
+        events.emit("row", **row)
+    events.emit("memory", **common.peaks(options, before))
     del trainer
     gc.collect()
     if request["probe"]:
         probe = options | {k: v for k, v in hf["probe"].items() if k != "rates"}
-        rates = hf | {"rates": hf["probe"]["rates"]}
-        plain = request.get("plain_loss", False)
-        HEARTBEAT.set_position(step=0, part="the comparison's steps")
-        trainer = trainer_for(folder, probe, rates, lambda *_, **__: None, plain=plain)
+        events.set_position(step=0, part="the comparison's steps")
+        trainer = trainer_for(folder, probe, hf, plain=plain)
+        trainer.prepare(hf["probe"]["rates"], probe, events, lambda *_, **__: None)
         trainer.train()
         rows = trainer.rows()
-        emit(
-            "parity",
-            losses=[row["loss"] for row in rows],
-            grad_norms=[row["grad_norm"] for row in rows],
-        )
+        losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
+        events.emit("parity", losses=losses, grad_norms=norms)
 
 
-def trainer_for(
-    folder: Path, options: dict[str, Any], hf: dict[str, Any], emit: Any, *, plain: bool
-) -> Timed:
+def trainer_for(folder: Path, options: dict[str, Any], hf: dict[str, Any], *, plain: bool) -> Timed:
     """A Trainer with a new model of the first weights."""
     transformers.set_seed(options["seed"] % 2**32)  # numpy takes no more
     config = getattr(transformers, hf["config_class"])(**hf["config"])
@@ -131,14 +129,12 @@ def trainer_for(
         **how,
     )
     its_own = plain or (hf["objective"] == "causal" and TAKES_SHIFTED)
-    trainer = Timed(
+    return Timed(
         model=model,
         args=arguments,
         train_dataset=Micros(options, hf),
         compute_loss_func=None if its_own else sum_over_targets,
     )
-    trainer.prepare(hf["rates"], options, emit)
-    return trainer
 
 
 def sum_over_targets(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:

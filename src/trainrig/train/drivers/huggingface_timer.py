@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
-from trainrig.process.events import HEARTBEAT
+from trainrig.process.events import Events
 from trainrig.train.drivers import common
 
 TAKES_NORM = hasattr(Trainer, "_get_grad_norm")
@@ -40,9 +40,11 @@ class Steps(TrainerCallback):
 class Timed(Trainer):
     """Trainer, with marks around what a step is made of."""
 
-    def prepare(self, rates: list[float], options: dict[str, Any], emit: Any) -> None:
-        """What the marks and the schedule need."""
-        self.rates, self.options, self.emit = rates, options, emit
+    def prepare(
+        self, rates: list[float], options: dict[str, Any], events: Events, emit: Any
+    ) -> None:
+        """What the marks and the schedule need; ``emit`` is silent where nobody is to be told."""
+        self.rates, self.options, self.events, self.emit = rates, options, events, emit
         self.begun: list[Any] = []
         self.marks: list[tuple[int, str, Any, Any]] = []
         self.losses: list[Any] = []
@@ -91,9 +93,9 @@ class Timed(Trainer):
     def _gather(self, *args: Any, **kwargs: Any) -> Any:
         """While it fetches samples, Trainer asks all ranks for the number of their targets."""
         start = self.mark()
-        HEARTBEAT.set_position(operation="all_gather")
+        self.events.set_position(operation="all_gather")
         found = self._gather_as_it_is(*args, **kwargs)
-        HEARTBEAT.set_position()
+        self.events.set_position()
         if self._fetches:
             self._out_of("data_wait", start)
         return found
@@ -101,7 +103,7 @@ class Timed(Trainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """A step begins with waiting for its samples."""
         start = self.mark()
-        HEARTBEAT.set_position(step=len(self.begun), part="data_wait")
+        self.events.set_position(step=len(self.begun), part="data_wait")
         self.begun.append(start)
         self.losses.append(torch.zeros((), device=self.args.device))
         self._fetches = True
@@ -115,11 +117,11 @@ class Timed(Trainer):
         if len(self.begun) == 1 and not self.facts["micro_batches"]:
             self._hook()
         self._step_from = self.mark()
-        HEARTBEAT.set_position(part="forward")
+        self.events.set_position(part="forward")
         self.facts["micro_batches"] += len(self.begun) == 1
         loss = super().training_step(*args, **kwargs)
         self._part("backward", self._backward_from)
-        HEARTBEAT.set_position(part="optimizer")
+        self.events.set_position(part="optimizer")
         if self._launched is not None:
             self._out_of("backward", self._launched)
             self._launched = None
@@ -131,7 +133,7 @@ class Timed(Trainer):
         """Forward."""
         found = super().compute_loss(*args, **kwargs)
         self._part("forward", self._step_from)
-        HEARTBEAT.set_position(part="backward")
+        self.events.set_position(part="backward")
         if "weights_between" not in self.facts:
             model: Any = self.model
             self.facts["weights_between"] = common.elements(model.parameters())
@@ -190,7 +192,7 @@ class Timed(Trainer):
     def _reduce(self, bucket: Any) -> Any:
         """What DDP does by itself, with a mark when the last bucket goes out."""
         self.reduced += 1
-        HEARTBEAT.set_position(operation="all_reduce")
+        self.events.set_position(operation="all_reduce")
         self.facts["reduce_dtype"] = common.kind([bucket.buffer()])
         future = dist.all_reduce(bucket.buffer().div_(common.SIZE), async_op=True).get_future()
         if bucket.is_last():
@@ -249,9 +251,9 @@ class Timed(Trainer):
         steps = len(self.norms)
         losses = torch.stack(self.losses[:steps]).double()
         if dist.is_initialized():
-            HEARTBEAT.set_position(part="the mean of the losses", operation="all_reduce")
+            self.events.set_position(part="the mean of the losses", operation="all_reduce")
             dist.all_reduce(losses)
-            HEARTBEAT.set_position()
+            self.events.set_position()
             losses /= common.SIZE
         names = ("data_wait", "forward", "backward", "optimizer")
         taken = [dict.fromkeys(names, 0.0) for _ in range(steps)]
@@ -286,8 +288,3 @@ class Timed(Trainer):
             return float(end - start)
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
-
-    def emit_all(self) -> None:
-        """The rows: losses are read once all is computed, so that no step waits for them."""
-        for row in self.rows():
-            self.emit("row", **row)
