@@ -154,6 +154,16 @@ def amount_of(value: float, ceiling: float, unit: str) -> str:
     return f"{number} of {whole}" if whole.endswith(" " + spelled) else f"{part} of {whole}"
 
 
+def plain_name(key: str) -> str:
+    """A setting's name for people: ``batch_size`` is ``batch size``."""
+    return key.replace("_", " ")
+
+
+def plain_value(value: object) -> str:
+    """A setting's value for people: ``yes`` and ``no``, else as a file spells it."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def counted(number: int, noun: str) -> str:
     """``1 run``, ``2 runs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

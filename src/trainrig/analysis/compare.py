@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
+from trainrig.analysis.match import note_of
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, attempts, rows
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record, Status
+from trainrig.record import Record
 from trainrig.stats import (
     CONFIDENCE,
     Change,
@@ -72,6 +73,11 @@ class Pair:
             return None
         ratio = self.new.value / self.old.value
         return ratio if math.isfinite(ratio) else None
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether a disk was measured."""
+        return role_of(self.record.benchmark) is Role.DISK
 
     @property
     def more_is_better(self) -> bool:
@@ -165,17 +171,13 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
     values = _WorkerValues(old), _WorkerValues(new)
     reasons = {id(pair): _why_not(pair, *values) for pair in pairs}
     fair = _once(pair for pair in pairs if reasons[id(pair)] is None)
-    scatters = {
-        on_disk: _scatter([pair for pair in pairs if _is_on_disk(pair) is on_disk], *values)
-        for on_disk in (False, True)
-    }
+    judged = _judge(fair, *values, _scatters(pairs, *values))
     left = [pair for pair in pairs if reasons[id(pair)] is not None]
     side_by_side = _side_by_side(left)
     shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
     versions = _versions(left)
     # One entry a case and device: a case that failed has its first metric only.
     listed = list({_place(pair.record): pair for pair in reversed(left)}.values())[::-1]
-    judged = _judge(fair, *values, scatters)
     return RunComparison(
         old=old.name,
         new=new.name,
@@ -278,16 +280,18 @@ def _values(found: Iterable[Record], point: Record) -> list[float]:
     return times if point.metric == "time" else [1.0 / time for time in times]
 
 
-def _is_on_disk(pair: Pair) -> bool:
-    """Disks wander far more than processors: neither kind shows the scatter of the other."""
-    return role_of(pair.record.benchmark) is Role.DISK
+def _scatters(pairs: Iterable[Pair], old: _WorkerValues, new: _WorkerValues) -> dict[bool, Scatter]:
+    """How far workers scatter on disks, and elsewhere: disks wander far more than processors.
 
-
-def _scatter(pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues) -> Scatter:
-    """From every case that both runs measured twice, the disturbed ones included."""
-    both = [(p.old, p.new) for p in _once(pairs) if p.old is not None and p.new is not None]
-    points = [(old.clean(first), new.clean(second)) for first, second in both]
-    return shared_scatter([p for p in points if min(len(p[0]), len(p[1])) >= _WORKERS])
+    From every case that both runs measured twice, the noisy ones included.
+    """
+    points: dict[bool, list[tuple[list[float], list[float]]]] = {False: [], True: []}
+    for pair in _once(pairs):
+        if pair.old is not None and pair.new is not None:
+            values = old.clean(pair.old), new.clean(pair.new)
+            if min(map(len, values)) >= _WORKERS:
+                points[pair.is_on_disk].append(values)
+    return {on_disk: shared_scatter(found) for on_disk, found in points.items()}
 
 
 # ---- what is judged
@@ -300,10 +304,8 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str | None:
     if pair.new is None:
         return "only in the old run"
     for side, point, values in (("old", pair.old, old), ("new", pair.new, new)):
-        if point.status is not Status.OK:
-            return f"{side}: {point.status}: {point.reason or 'no reason given'}"
-        if point.disturbed is not None:
-            return f"{side}: disturbed: {point.disturbed}"
+        if (note := note_of(point)) is not None:
+            return f"{side}: {note}"
         num_workers = len(values.used(point))
         if num_workers < _WORKERS:
             return f"{side}: {num_workers} workers' values in the run, {_WORKERS} are needed"
@@ -311,19 +313,15 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str | None:
 
 
 def _judge(
-    pairs: Sequence[Pair],
-    old: _WorkerValues,
-    new: _WorkerValues,
-    scatters: Mapping[bool, Scatter],
+    pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues, scatters: dict[bool, Scatter]
 ) -> list[Judged]:
     found = [
-        compare(old.used(pair.old), new.used(pair.new), scatters[_is_on_disk(pair)])
+        compare(old.used(pair.old), new.used(pair.new), scatters[pair.is_on_disk])
         for pair in pairs
         if pair.old is not None and pair.new is not None
     ]
-    changes = judge_changes(
-        [(one, pair.more_is_better) for one, pair in zip(found, pairs, strict=True)]
-    )
+    better = [pair.more_is_better for pair in pairs]
+    changes = judge_changes(list(zip(found, better, strict=True)))
     called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
     # One more call would have needed this p-value at the most.
     level = (1.0 - CONFIDENCE) * min(called + 1, len(found)) / max(len(found), 1)
@@ -354,10 +352,9 @@ def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
     old: dict[_Identity, Record] = {}
     new: dict[_Identity, Record] = {}
     for pair in left:
-        if pair.new is None and pair.old is not None:
-            old.setdefault(_device_free_case(pair.old), pair.old)
-        elif pair.old is None and pair.new is not None:
-            new.setdefault(_device_free_case(pair.new), pair.new)
+        if pair.old is None or pair.new is None:
+            side = new if pair.old is None else old
+            side.setdefault(_device_free_case(pair.record), pair.record)
     met = [Pair(old=old[case], new=record) for case, record in new.items() if case in old]
     return [p for p in met if p.ratio and p.old and p.new and p.old.device != p.new.device]
 
@@ -371,16 +368,17 @@ def _device_free_case(record: Record) -> _Identity:
 
 def _versions(left: Sequence[Pair]) -> dict[int, str]:
     """Why pairs are alone whose partner was measured by another version of the benchmark."""
-    versions: dict[_Identity, set[int]] = {}
-    places = [(pair.record.metric, *_place(pair.record.replace(version=1))) for pair in left]
-    for place, pair in zip(places, left, strict=True):
-        versions.setdefault(place, set()).add(pair.record.version)
-    return {
-        id(pair): f"version {' and '.join(map(str, sorted(versions[place])))} of the benchmark: "
-        "different versions are never compared"
-        for place, pair in zip(places, left, strict=True)
-        if len(versions[place]) > 1
-    }
+    groups: dict[_Identity, list[Pair]] = {}
+    for pair in left:
+        place = (pair.record.metric, *_place(pair.record.replace(version=1)))
+        groups.setdefault(place, []).append(pair)
+    found: dict[int, str] = {}
+    for group in groups.values():
+        versions = sorted({pair.record.version for pair in group})
+        names = " and ".join(map(str, versions))
+        why = f"version {names} of the benchmark: different versions are never compared"
+        found |= {id(pair): why for pair in group if len(versions) > 1}
+    return found
 
 
 # ---- for JSON
@@ -439,54 +437,59 @@ def _pair_dict(pair: Pair) -> dict[str, Any]:
 # ---- what differs about machines, settings and software
 
 # What bears on speed, in the order in which it is asked about.
-_FACTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("host", ("host", "hostname")),
-    ("CPU", ("cpu", "model")),
-    ("threads allowed", ("cpu", "usable_threads")),
-    ("CPU quota", ("cpu", "quota_cpus")),
-    ("memory", ("memory", "total_bytes")),
-    ("container", ("host", "container")),
-    ("virtualization", ("host", "virtualization")),
-    ("OS", ("host", "os")),
-    ("kernel", ("host", "kernel")),
-    ("driver", ("software", "nvidia_driver")),
-    ("ROCm", ("software", "rocm")),
-    ("torch", ("software", "torch")),
-    ("torch's CUDA", ("software", "torch_cuda")),
-    ("torch's HIP", ("software", "torch_hip")),
-    ("cuDNN", ("software", "cudnn")),
-    ("NCCL", ("software", "nccl")),
-    ("Python", ("software", "python")),
-)
-_GPU_FACTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("GPU", ("name",), ""),
-    ("power limit", ("power_limit_w",), "W"),
-    ("ECC", ("ecc",), ""),
-    ("PCIe generation", ("link", "max_generation"), ""),
-    ("PCIe lanes", ("link", "max_width"), ""),
-    ("persistence", ("persistence",), ""),
-)
+_FACTS = {
+    "host": ("host", "hostname"),
+    "CPU": ("cpu", "model"),
+    "threads allowed": ("cpu", "usable_threads"),
+    "CPU quota": ("cpu", "quota_cpus"),
+    "memory": ("memory", "total_bytes"),
+    "container": ("host", "container"),
+    "virtualization": ("host", "virtualization"),
+    "OS": ("host", "os"),
+    "kernel": ("host", "kernel"),
+    "driver": ("software", "nvidia_driver"),
+    "ROCm": ("software", "rocm"),
+    "torch": ("software", "torch"),
+    "torch's CUDA": ("software", "torch_cuda"),
+    "torch's HIP": ("software", "torch_hip"),
+    "cuDNN": ("software", "cudnn"),
+    "NCCL": ("software", "nccl"),
+    "Python": ("software", "python"),
+}
+_GPU_FACTS = {
+    "GPU": ("name",),
+    "power limit": ("power_limit_w",),
+    "ECC": ("ecc",),
+    "PCIe generation": ("link", "max_generation"),
+    "PCIe lanes": ("link", "max_width"),
+    "persistence": ("persistence",),
+}
+_UNKNOWN: Mapping[str, str] = {"missing": "not in the file"}
 
 
 def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
     """What differs, the machine first; the digest alone where nothing else explains it."""
-    sides = (old, new)
+    sides, machines = (old, new), (old.machine, new.machine)
     facts: list[_Fact] = [("measured devices", *(_points(view, "device") for view in sides))]
-    facts += [(what, *(_at(view.machine, *path) for view in sides)) for what, path in _FACTS]
-    facts += _gpu_facts(*(_at(view.machine, "gpus") for view in sides))
+    facts += [(what, *(_at(each, *path) for each in machines)) for what, path in _FACTS.items()]
+    gpus = [_at(each, "gpus") for each in machines]
+    if all(isinstance(found, list | tuple) for found in gpus):
+        facts.append(("number of GPUs", *map(len, gpus)))
+        pairs = list(zip(*gpus, strict=False))
+        for what, path in _GPU_FACTS.items():
+            facts += [(what, *(_at(gpu, *path) for gpu in pair)) for pair in pairs]
     for kind, table in (("package", "packages"), ("variable", "environment")):
-        first, second = (_at(view.machine, "software", table) for view in sides)
+        first, second = (_at(each, "software", table) for each in machines)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
             facts += [  # one that only one run has is none in the other; torch has its own line
                 (f"{kind} {name}", first.get(name), second.get(name))
                 for name in dict.fromkeys([*first, *second])
-                if name != "torch" and not any(map(_is_unknown, (first, second)))
+                if name != "torch" and not _is_unknown(first) and not _is_unknown(second)
             ]
     for what, key in (("trainrig", "trainrig"), ("budget", "budget_s")):
         facts.append((what, *(_at(view.config, key) for view in sides)))
-    return tuple(_different(facts)) or tuple(
-        _different([("environment digest", *(_points(view, "environment") for view in sides))])
-    )
+    digests = ("environment digest", *(_points(view, "environment") for view in sides))
+    return _different(facts) or _different([digests])
 
 
 def is_same_run(old: RunView, new: RunView) -> bool:
@@ -501,37 +504,21 @@ def _points(view: RunView, field: str) -> str:
     return ", ".join(sorted(value for value in values if value))
 
 
-def _different(facts: Iterable[_Fact]) -> Iterator[Difference]:
-    for what, old, new in facts:
-        if old != new and not _is_unknown(old) and not _is_unknown(new):
-            yield Difference(what=what, old=_text(what, old), new=_text(what, new))
-
-
-def _gpu_facts(old: object, new: object) -> Iterator[_Fact]:
-    """Facts of the GPUs, index by index; what is equal on several is listed once."""
-    if not isinstance(old, list | tuple) or not isinstance(new, list | tuple):
-        return
-    yield "number of GPUs", len(old), len(new)
-    for what, path, unit in _GPU_FACTS:
-        sides = [[_gpu_text(_at(gpu, *path), unit) for gpu in gpus] for gpus in (old, new)]
-        for first, second in dict.fromkeys(zip(*sides, strict=False)):
-            yield what, first, second
-
-
-def _gpu_text(value: object, unit: str) -> str:
-    """In words; empty where it is unknown."""
-    if _is_unknown(value):
-        return ""
-    if unit and isinstance(value, int | float) and not isinstance(value, bool):
-        return format_quantity(value, unit)
-    return _text("", value)
+def _different(facts: Iterable[_Fact]) -> tuple[Difference, ...]:
+    """The facts that both runs know and that differ; what differs on several GPUs once."""
+    found = [
+        Difference(what=what, old=_text(what, old), new=_text(what, new))
+        for what, old, new in facts
+        if old != new and not _is_unknown(old) and not _is_unknown(new)
+    ]
+    return tuple(dict.fromkeys(each for each in found if each.old != each.new))
 
 
 def _at(value: object, *path: str) -> Any:
     """The value at ``path``; the mark of the unknown where there is none."""
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
-            return {"missing": "not in the file"}
+            return _UNKNOWN
         value = value[name]
     return value
 
@@ -541,10 +528,14 @@ def _is_unknown(value: object) -> bool:
 
 
 def _text(what: str, value: object) -> str:
-    if what == "memory" and isinstance(value, int):
-        return format_memory(value)
-    if what == "budget" and isinstance(value, int | float):
-        return format_time(value)
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, int | float):
+        match what:
+            case "memory":
+                return format_memory(value)
+            case "budget":
+                return format_time(value)
+            case "power limit":
+                return format_quantity(value, "W")
     return "none" if value is None else str(value)

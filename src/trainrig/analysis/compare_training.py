@@ -18,7 +18,7 @@ no ratio; on another model of device speeds stand beside each other and are not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -91,8 +91,6 @@ class _Pair:
 
     base: TrainingResult
     own: TrainingResult
-    base_name: str
-    own_name: str
     differences: tuple[str, ...]
     two_runs: bool = False
     """One experiment at two times; else two of one run, which are interleaved."""
@@ -100,11 +98,15 @@ class _Pair:
     """Why their speeds may stand beside each other and no more."""
 
     @property
+    def base_name(self) -> str:
+        """What the other is compared with."""
+        return "old run" if self.two_runs else self.base.name
+
+    @property
     def is_interleaved(self) -> bool:
         """Whether a round of one and a round of the other met the machine together."""
-        return not self.two_runs and min(len(self.base.rounds), len(self.own.rounds)) >= (
-            LEAST_ROUNDS
-        )
+        num_rounds = min(len(self.base.rounds), len(self.own.rounds))
+        return not self.two_runs and num_rounds >= LEAST_ROUNDS
 
     @property
     def is_other_work(self) -> bool:
@@ -125,13 +127,7 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     pairs = [(bases.get(own.model, passed[0]), own) for own in results]
     return _judge(
         [
-            _Pair(
-                base=base,
-                own=own,
-                base_name=base.name,
-                own_name=own.name,
-                differences=setting_differences(base, own),
-            )
+            _Pair(base=base, own=own, differences=setting_differences(base, own))
             for base, own in pairs
             if own is not base
         ]
@@ -164,6 +160,7 @@ def compare_trainings(old: RunView, new: RunView) -> TrainingComparison | None:
     before, after = (_results(view) for view in sides)
     names = [name for name in after if name in before]
     planned = dict.fromkeys(name for view in sides for name in training_results.planned(view))
+    neither = [name for name in planned if name not in before and name not in after]
     return TrainingComparison(
         compared=_judge([_pair(before[name], after[name], sides) for name in names]),
         old=tuple(before[name] for name in names),
@@ -171,11 +168,7 @@ def compare_trainings(old: RunView, new: RunView) -> TrainingComparison | None:
         alone=(
             *((name, _why_alone(new, "new")) for name in before if name not in after),
             *((name, _why_alone(old, "old")) for name in after if name not in before),
-            *(
-                (name, "in neither run's results")
-                for name in planned
-                if name not in before and name not in after
-            ),
+            *((name, "in neither run's results") for name in neither),
         ),
     )
 
@@ -193,12 +186,11 @@ def _results(view: RunView) -> dict[str, TrainingResult]:
         )
     cases = [record.case for record in view.records if record.benchmark == BENCHMARK]
     texts = {str(case.get("experiment")): case["data"] for case in cases if "data" in case}
-    return {
-        result.name: replace(result, settings={**result.settings, "data": texts[result.name]})
-        if result.settings and result.name in texts
-        else result
-        for result in results
-    }
+    found = {result.name: result for result in results}
+    for name, result in found.items():
+        if result.settings and name in texts:
+            found[name] = replace(result, settings={**result.settings, "data": texts[name]})
+    return found
 
 
 def _pair(base: TrainingResult, own: TrainingResult, sides: Sequence[RunView]) -> _Pair:
@@ -207,8 +199,6 @@ def _pair(base: TrainingResult, own: TrainingResult, sides: Sequence[RunView]) -
     return _Pair(
         base=base,
         own=own,
-        base_name="old run",
-        own_name="new run",
         differences=(*setting_differences(base, own), *_observed_differences(base, own)),
         two_runs=True,
         not_judged=f"another device: {one_line(old)} → {one_line(new)}" if other else None,
@@ -217,13 +207,9 @@ def _pair(base: TrainingResult, own: TrainingResult, sides: Sequence[RunView]) -
 
 def _devices(view: RunView, name: str) -> str:
     """The models of device that an experiment ran on."""
-    found = {
-        record.device
-        for record in view.records
-        if record.benchmark == BENCHMARK and record.is_point and record.device
-        if record.case.get("experiment") == name
-    }
-    return ", ".join(sorted(found))
+    points = [r for r in view.records if r.benchmark == BENCHMARK and r.is_point]
+    found = {point.device for point in points if point.case.get("experiment") == name}
+    return ", ".join(sorted(device for device in found if device))
 
 
 def _why_alone(view: RunView, which: str) -> str:
@@ -237,10 +223,15 @@ def setting_differences(base: TrainingResult, own: TrainingResult) -> tuple[str,
     """What they ran on and were asked for differently; a key that only one of them has is none."""
     whole = bool(base.settings and own.settings)
     old, new = settings_of(base, whole=whole), settings_of(own, whole=whole)
+    return _different((name, old[name], new[name]) for name in old if name in new)
+
+
+def _different(facts: Iterable[tuple[str, Any, Any]]) -> tuple[str, ...]:
+    """``name: old → new`` of the facts that differ."""
     return tuple(
-        f"{name}: {' → '.join(shortened([setting_text(old[name]), setting_text(new[name])]))}"
-        for name in old
-        if name in new and old[name] != new[name]
+        f"{name}: {' → '.join(shortened([setting_text(old), setting_text(new)]))}"
+        for name, old, new in facts
+        if old != new
     )
 
 
@@ -271,7 +262,7 @@ def shortened(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def _observed_differences(base: TrainingResult, own: TrainingResult) -> list[str]:
+def _observed_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
     """What was observed differently where the same was asked for: devices, threads, transport."""
     pairs = [("cuda_visible_devices", base.cuda_visible_devices, own.cuda_visible_devices)]
     if base.layout_found is not None and own.layout_found is not None:
@@ -279,11 +270,7 @@ def _observed_differences(base: TrainingResult, own: TrainingResult) -> list[str
             (f"observed {name}", getattr(base.layout_found, name), getattr(own.layout_found, name))
             for name in _OBSERVED
         ]
-    return [
-        f"{name}: {setting_text(old)} → {setting_text(new)}"
-        for name, old, new in pairs
-        if old is not None and new is not None and old != new
-    ]
+    return _different(fact for fact in pairs if None not in fact)
 
 
 # ---- what can be compared
@@ -296,7 +283,8 @@ def _why_not(pair: _Pair) -> str | None:
     for result in (pair.own, pair.base):
         if not result.passed:
             return result.row_verdict
-    untimed = _untimed(pair.base, pair.base_name) or _untimed(pair.own, pair.own_name)
+    own_name = "new run" if pair.two_runs else pair.own.name
+    untimed = _untimed(pair.base, pair.base_name) or _untimed(pair.own, own_name)
     if untimed is not None or not pair.is_interleaved:
         return untimed
     clean, count = len(_interleaved(pair)), len(pair.own.rounds)
@@ -370,52 +358,50 @@ def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
     ratios = {n: _ratio(pair) for n, pair in enumerate(pairs) if reasons[n] is None}
     changes = judge_changes([(found, True) for found, _ in ratios.values()])
     judged = dict(zip(ratios, (change for change, _ in changes), strict=True))
-    return tuple(
-        _with_ratio(pair, *ratios[n], judged[n], len(ratios))
-        if n in ratios
-        else _without_ratio(pair, reasons[n])
-        for n, pair in enumerate(pairs)
-    )
+    found = []
+    for n, pair in enumerate(pairs):
+        bare = Speedup(
+            name=pair.own.name,
+            base=pair.base_name,
+            differences=pair.differences,
+            reason=reasons[n],
+        )
+        found.append(
+            _with_ratio(bare, pair, *ratios[n], judged[n], len(ratios))
+            if n in ratios
+            else _without_ratio(bare, pair)
+        )
+    return tuple(found)
 
 
-def _with_ratio(pair: _Pair, found: Comparison, basis: str, change: Change, count: int) -> Speedup:
-    reason = pair.not_judged
-    if change is Change.CANNOT_TELL and reason is None:
+def _with_ratio(
+    bare: Speedup, pair: _Pair, found: Comparison, basis: str, change: Change, count: int
+) -> Speedup:
+    base_noise = pair.base.disturbed and f"{pair.base_name}: {pair.base.disturbed}"
+    reason = pair.own.disturbed or base_noise or pair.not_judged
+    is_judged = not reason
+    if is_judged and change is Change.CANNOT_TELL:
         inside = found.interval.low <= 1.0 <= found.interval.high
         unclear = f"not clear enough for one of {count} comparisons"
         reason = "the interval holds 1" if inside else unclear
-    if pair.base.disturbed:
-        reason = f"{pair.base_name}: {pair.base.disturbed}"
-    if pair.own.disturbed:
-        reason = pair.own.disturbed
-    noisy = pair.base.disturbed or pair.own.disturbed
-    return Speedup(
-        name=pair.own.name,
-        base=pair.base_name,
-        differences=pair.differences,
+    return replace(
+        bare,
         ratio=found.ratio,
         low=found.interval.low,
         high=found.interval.high,
-        change=change if reason is None else Change.CANNOT_TELL,
+        change=change if is_judged else Change.CANNOT_TELL,
         reason=reason,
-        is_judged=pair.not_judged is None and not noisy,
+        is_judged=is_judged,
         basis=basis,
     )
 
 
-def _without_ratio(pair: _Pair, reason: str | None) -> Speedup:
+def _without_ratio(bare: Speedup, pair: _Pair) -> Speedup:
     """What trained in one run and fails in the other is worse all the same."""
-    change = Change.CANNOT_TELL
-    if pair.two_runs and pair.base.passed != pair.own.passed and not pair.is_other_work:
-        change = Change.BETTER if pair.own.passed else Change.WORSE
-        reason = f"{pair.base.row_verdict} → {pair.own.row_verdict}"
-        if pair.own.problem and not pair.own.passed:
-            reason += f": {pair.own.problem}"
-    return Speedup(
-        name=pair.own.name,
-        base=pair.base_name,
-        differences=pair.differences,
-        change=change,
-        reason=reason,
-        is_judged=change is not Change.CANNOT_TELL,
-    )
+    if not pair.two_runs or pair.base.passed == pair.own.passed or pair.is_other_work:
+        return bare
+    reason = f"{pair.base.row_verdict} → {pair.own.row_verdict}"
+    if pair.own.problem and not pair.own.passed:
+        reason += f": {pair.own.problem}"
+    change = Change.BETTER if pair.own.passed else Change.WORSE
+    return replace(bare, change=change, reason=reason, is_judged=True)

@@ -7,12 +7,11 @@ verdict it is one that is SIBLING_MARGIN behind the others' median.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.match import SIBLING_MARGIN, Device, Key, Row, name_devices
+from trainrig.analysis.match import SIBLING_MARGIN, Key, Row
 from trainrig.analysis.run_view import RunView, rows
-from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import case_text, kind_text
 from trainrig.stats import median
 
@@ -40,35 +39,21 @@ class PeerGroup:
     peers: tuple[Peer, ...]
 
 
+_Members = Mapping[int, Row]
+"""One case on several devices, or in several runs, by the number of each."""
+
+
 def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ...]:
     """The largest case of each family that several GPUs have, device by device."""
-    shared: dict[Key, list[Row]] = {}
+    shared: dict[Key, dict[int, Row]] = {}
     for row in everything:
-        if row.index is not None and row.count == 1 and row.measured and row.measured.value:
-            shared.setdefault(row.key, []).append(row)
-    largest: dict[str, list[Row]] = {}
-    for members in shared.values():
-        best = largest.setdefault(kind_text(members[0].benchmark, members[0].case), [])
-        if len(members) > 1 and _rank(members) > _rank(best):
-            best[:] = members
-    names, named = name_devices(devices(everything)), _named_outliers(view)
-    groups = [
-        PeerGroup(
-            name=case_text(found[0].benchmark, found[0].case),
-            unit=found[0].unit,
-            peers=_peers(found, names, named),
-        )
-        for found in largest.values()
-        if found
-    ]
+        if row.index is not None and row.count == 1 and row.value:
+            shared.setdefault(row.key, {})[row.index] = row
+    named = _named_outliers(view)
+    groups = [_group(members, _peers(members, named)) for members in _largest(shared.values())]
     # Those with an outlier are never the ones to leave out.
     groups.sort(key=lambda group: not any(peer.is_outlier for peer in group.peers))
     return tuple(groups[:MAX_PEERS])
-
-
-def _rank(members: Sequence[Row]) -> tuple[int, float]:
-    values = [row.value for row in members if row.measured is not None]
-    return len(values), max(values, default=0.0)
 
 
 def _named_outliers(view: RunView) -> set[int | None] | None:
@@ -79,30 +64,19 @@ def _named_outliers(view: RunView) -> set[int | None] | None:
     return {record.device_index for record in view.records if record.id in ids}
 
 
-def _peers(
-    members: Sequence[Row], names: Mapping[Device, str], named: set[int | None] | None
-) -> tuple[Peer, ...]:
-    values = {row.index: row.measured.value or 0.0 for row in members if row.measured is not None}
-    same_model = len({row.device for row in members}) == 1
-    found = []
-    for row in sorted(members, key=lambda r: r.index or 0):
-        usual = median([other for index, other in values.items() if index != row.index])
-        deviation = values[row.index] / usual - 1.0
-        behind = deviation < -SIBLING_MARGIN
-        found.append(
-            Peer(
-                label=f"GPU {row.index}" if same_model else names[row.device, row.index],
-                value=values[row.index],
-                deviation=deviation,
-                is_outlier=behind and (named is None or row.index in named),
-            )
+def _peers(members: _Members, named: set[int | None] | None) -> Iterator[Peer]:
+    for index, row in sorted(members.items()):
+        usual = median([other.value for other in members.values() if other is not row])
+        deviation = row.value / usual - 1.0
+        is_outlier = deviation < -SIBLING_MARGIN and (named is None or index in named)
+        yield Peer(
+            label=f"GPU {index}", value=row.value, deviation=deviation, is_outlier=is_outlier
         )
-    return tuple(found)
 
 
 def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
     """The largest case of each family that several runs have, the best device of each run."""
-    shared: dict[tuple[object, ...], dict[int, Row]] = {}
+    shared: dict[Key, dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):
             if row.count == 1 and row.is_usable:
@@ -110,29 +84,34 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
                 best = shared.setdefault(same, {})
                 if number not in best or row.value > best[number].value:
                     best[number] = row
-    largest: dict[str, dict[int, Row]] = {}
-    for members in shared.values():
-        first = next(iter(members.values()))
-        name = kind_text(first.benchmark, first.case)
-        if len(members) > 1 and _rank(list(members.values())) > _rank(
-            list(largest.get(name, {}).values())
-        ):
-            largest[name] = members
-    return tuple(_run_group(members) for members in list(largest.values())[:MAX_PEERS])
-
-
-def _run_group(members: Mapping[int, Row]) -> PeerGroup:
-    highest = max(row.value for row in members.values())
-    first = next(iter(members.values()))
-    return PeerGroup(
-        name=case_text(first.benchmark, first.case),
-        unit=first.unit,
-        peers=tuple(
-            Peer(
-                label=f"{number + 1}. {row.device or 'unknown device'}",
-                value=row.value,
-                deviation=row.value / highest - 1.0,
-            )
-            for number, row in sorted(members.items())
-        ),
+    return tuple(
+        _group(members, _runs(members)) for members in _largest(shared.values())[:MAX_PEERS]
     )
+
+
+def _runs(members: _Members) -> Iterator[Peer]:
+    highest = max(row.value for row in members.values())
+    for number, row in sorted(members.items()):
+        label = f"{number + 1}. {row.device or 'unknown device'}"
+        yield Peer(label=label, value=row.value, deviation=row.value / highest - 1.0)
+
+
+def _largest(shared: Iterable[_Members]) -> list[_Members]:
+    """Of each family the case that most have, at its fastest size."""
+
+    def rank(members: _Members) -> tuple[int, float]:
+        return len(members), max((row.value for row in members.values()), default=0.0)
+
+    best: dict[str, _Members] = {}
+    for members in shared:
+        first = next(iter(members.values()))
+        family = kind_text(first.benchmark, first.case)
+        if len(members) > 1 and rank(members) > rank(best.get(family, {})):
+            best[family] = members
+    return list(best.values())
+
+
+def _group(members: _Members, peers: Iterable[Peer]) -> PeerGroup:
+    first = next(iter(members.values()))
+    name = case_text(first.benchmark, first.case)
+    return PeerGroup(name=name, unit=first.unit, peers=tuple(peers))

@@ -6,15 +6,47 @@ and the catalog's clock.  Nothing here judges; `bottlenecks` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainrig.analysis.match import Row, is_cold_stream
-from trainrig.analysis.run_view import RunView
-from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find
+from trainrig.analysis.run_view import RunView, at_path
+from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find, role_of
+from trainrig.catalog import find_chip
 from trainrig.errors import UsageError
-from trainrig.record import Kind, Record, Status
+from trainrig.record import Kind, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One cause's part of a drop."""
+
+    name: str
+    amount: float
+    """Of the rate that was lost; the shares of a drop add up to it."""
+    seconds: float
+    part: float
+    """Of the drop, 0 to 1; below 0 for what was explained more than once."""
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """What lies between a level and its ceiling."""
+
+    amount: float
+    """Value minus ceiling: negative where something was lost."""
+    unit: str
+    share: float
+    """``amount`` over the ceiling."""
+    cause: str
+    next: str
+    """The next command or action; empty where nothing needs doing."""
+    known: bool
+    """Whether the records name the cause."""
+    shares: tuple[Share, ...] = ()
+    """The drop by cause, where several have a size; they add up to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +58,7 @@ class Drop:
     value: float
     ceiling: float
     ceiling_record: Record | None
-    ceiling_kind: Kind
-    ceiling_source: str
+    """None where the ceiling is a claim that has no record."""
     rows: tuple[Row, ...]
     """All rows of the same device."""
 
@@ -35,6 +66,48 @@ class Drop:
     def share(self) -> float:
         """Value over ceiling, less one."""
         return self.value / self.ceiling - 1.0
+
+    @property
+    def is_from_claim(self) -> bool:
+        """Whether the ceiling is a claim."""
+        return self.ceiling_record is None or self.ceiling_record.kind is Kind.CLAIMED
+
+    @property
+    def role(self) -> Role | None:
+        """What the benchmark of the level stands for."""
+        return role_of(self.record.benchmark)
+
+    @property
+    def ceiling_role(self) -> Role | None:
+        """What the benchmark of the level above stands for."""
+        return role_of(self.ceiling_record.benchmark) if self.ceiling_record else None
+
+    @property
+    def bandwidth(self) -> float | None:
+        """The memory bandwidth of the level's device."""
+        return memory_rate(self.view, self.rows)
+
+    @property
+    def gpu(self) -> Any:
+        """The level's GPU in the machine's snapshot, or None."""
+        gpus = at_path(self.view.machine, "gpus")
+        index = self.record.device_index
+        found = gpus if isinstance(gpus, list | tuple) else ()
+        return next((gpu for gpu in found if at_path(gpu, "index") == index), None)
+
+    def because(
+        self, cause: str, action: str = "", *, known: bool = True, shares: tuple[Share, ...] = ()
+    ) -> Gap:
+        """The gap with its cause, and what to try."""
+        return Gap(
+            amount=self.value - self.ceiling,
+            unit=self.record.unit,
+            share=self.share,
+            cause=cause,
+            next=action,
+            known=known,
+            shares=shares,
+        )
 
 
 def intensity_of(record: Record) -> float | None:
@@ -49,37 +122,17 @@ def intensity_of(record: Record) -> float | None:
     return work.flops / work.num_bytes if work.num_bytes > 0 else None
 
 
-def bandwidth_of(drop: Drop) -> float | None:
-    """The memory bandwidth of the level's device: the best cold stream, else what is claimed."""
-    return memory_rate(drop.view, drop.rows)
-
-
 def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
-    """What a device's memory was seen to do, else what is claimed; ``own``: the device's rows."""
-    streams = [
-        row.measured.value
-        for row in own
-        if row.measured is not None
-        and is_cold_stream(row)
-        and row.measured.status is Status.OK
-        and row.measured.disturbed is None
-        and row.measured.value
-    ]
+    """The best cold stream of a device's rows, else the memory bandwidth that is claimed."""
+    streams = [row.value for row in own if row.is_usable and is_cold_stream(row)]
     return max(streams, default=None) or claimed_memory(view, own)
 
 
 def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
     """The memory bandwidth that is claimed for the device of these rows."""
     owners = {row.device for row in own}
-    return next(
-        (
-            record.value
-            for record in view.records
-            if record.kind is Kind.CLAIMED and record.benchmark == MEMORY_CLAIM
-            if record.device in owners and record.value
-        ),
-        None,
-    )
+    claims = (r for r in view.records if r.kind is Kind.CLAIMED and r.benchmark == MEMORY_CLAIM)
+    return next((r.value for r in claims if r.device in owners and r.value), None)
 
 
 def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
@@ -90,16 +143,11 @@ def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
     if first.index is not None:
         chip = chip_of(first.device)
         return (chip.l2, "L2") if chip is not None and chip.l2 else None
-    cpu = (view.machine or {}).get("cpu")
-    caches = cpu.get("caches") if isinstance(cpu, Mapping) else None
-    known = (
-        [each for each in caches if isinstance(each, Mapping)]
-        if isinstance(caches, list | tuple)
-        else []
-    )
-    sizes = {str(each.get("name")): plain(each.get("total_bytes")) for each in known}
-    last = max((name for name, size in sizes.items() if size and name[:1] == "L"), default=None)
-    return (sizes[last] or 0.0, last) if last is not None else None
+    caches = at_path(view.machine, "cpu", "caches")
+    known = caches if isinstance(caches, list | tuple) else ()
+    sizes = {str(at_path(each, "name")): plain(at_path(each, "total_bytes")) for each in known}
+    levels = [(size, name) for name, size in sizes.items() if size and name[:1] == "L"]
+    return max(levels, key=lambda level: level[1], default=None)
 
 
 def bench_command(record: Record, *, peak: bool = False) -> str:
@@ -132,26 +180,8 @@ def throttle_reasons(record: Record) -> str:
     )
 
 
-def gpu_of(drop: Drop) -> Mapping[str, Any] | None:
-    """The level's GPU in the machine's snapshot."""
-    gpus = (drop.view.machine or {}).get("gpus")
-    if not isinstance(gpus, list | tuple):
-        return None
-    for gpu in gpus:
-        if isinstance(gpu, Mapping) and gpu.get("index") == drop.record.device_index:
-            return gpu
-    return None
-
-
-def gpu_number(drop: Drop, name: str) -> float | None:
-    """A number that the snapshot has of the level's GPU."""
-    return plain((gpu_of(drop) or {}).get(name))
-
-
 def chip_of(device: str | None) -> Any:
     """The device's entry in the catalog; None for a host or an unknown name."""
-    from trainrig.catalog import find_chip
-
     return find_chip(device) if device else None
 
 

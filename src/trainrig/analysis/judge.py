@@ -2,8 +2,8 @@
 
 FAIL: a wrong answer, a device that torch cannot use, a point clearly below its
 band or its siblings, a value that physics does not allow.  INCOMPLETE: a
-required step has no undisturbed point.  Otherwise PASS; "no target known" is
-said and is no fault.  A disturbed point is never judged.
+required step has no clean point.  Otherwise PASS; "no target known" is
+said and is no fault.  A noisy point is never judged.
 
 "Clearly" means that the whole interval of the point lies outside the band.
 """
@@ -11,11 +11,10 @@ said and is no fault.  A disturbed point is never judged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainrig.analysis.match import SIBLING_MARGIN, Row, join
+from trainrig.analysis.match import SIBLING_MARGIN, Row, join, note_of
 from trainrig.benchmarks.spec import Role, find
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.record import (
@@ -28,19 +27,13 @@ from trainrig.record import (
     case_label,
 )
 from trainrig.stats import median
-from trainrig.units import counted, format_quantity, format_share
+from trainrig.units import counted, format_quantity, format_share, range_text
 
 IMPLAUSIBLE = 1.5
 """No chip runs half as fast again as its data sheet: the definition or the clock is wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """A required step and whether it was satisfied."""
-
-    name: str
-    done: bool
-    reason: str
+_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
+_NOT_DONE = "step-not-done"
+_NOT_RUN = "not run"
 
 
 def judge(
@@ -64,10 +57,18 @@ def judge(
         *_outside_band(rows),
         *_above_claim(rows),
         *_in_no_part(rows),
-        *_disturbed(records, again),
+        *_noisy(records, again),
+        *(
+            Finding(
+                id=_NOT_DONE,
+                severity="error",
+                evidence=f"{name}: {reason}",
+                fix=f"on a quiet machine, or with a larger --budget: {again}",
+            )
+            for name, reason in steps
+            if reason is not None
+        ),
     ]
-    missing = [step for step in steps if not step.done]
-    findings += [_not_done(step, again) for step in missing]
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     outcome, reason = _outcome(findings, steps, rows, interrupted)
     return Verdict(outcome=outcome, reason=reason, findings=tuple(findings))
@@ -88,7 +89,7 @@ def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Ve
     """
     if verdict.outcome is not Outcome.PASS:
         return verdict
-    gone = [each.name for each in _required_steps(join(records)) if each.reason == _NOT_RUN]
+    gone = [name for name, reason in _required_steps(join(records)) if reason == _NOT_RUN]
     if lost is None and gone:
         lost = f"no point of {', '.join(gone)} is left in its records"
     if lost is None and not any(record.is_point for record in records):
@@ -99,60 +100,50 @@ def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Ve
     return dataclasses.replace(verdict, outcome=Outcome.INCOMPLETE, reason=reason)
 
 
-# What a value a little above its claim most often means; the clocks, where they could be read,
-# stand in the record's conditions.
-_ABOVE = {
-    True: "no error in itself: claims assume the data sheet's clock, and chips boost above it; "
-    "the clock under load is in the point's conditions",
-    False: "compare what is counted (docs/definitions.md) with what the claim counts",
-}
-
-_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
-_NOT_DONE = "step-not-done"
-_NOT_RUN = "not run"
+def first_fault(findings: Iterable[Finding]) -> str | None:
+    """What the first error is, and how many more there are; None without one."""
+    faults = [finding for finding in findings if finding.severity == "error"]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{faults[0].evidence}{more}" if faults else None
 
 
 def _outcome(
     findings: Sequence[Finding],
-    steps: Sequence[Requirement],
+    steps: Sequence[tuple[str, str | None]],
     rows: Sequence[Row],
     interrupted: str | None,
 ) -> tuple[Outcome, str]:
-    faults = [f for f in findings if f.severity == "error" and f.id != _NOT_DONE]
-    if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        return Outcome.FAIL, f"{faults[0].evidence}{more}"
+    if (fault := first_fault(found for found in findings if found.id != _NOT_DONE)) is not None:
+        return Outcome.FAIL, fault
     if interrupted:
         return Outcome.INCOMPLETE, interrupted
     if not steps:
         return Outcome.INCOMPLETE, "nothing was planned: the run was cut off before that"
-    missing = [step for step in steps if not step.done]
+    missing = [name for name, reason in steps if reason is not None]
     if missing:
-        names = ", ".join(step.name for step in missing[:4])
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        names = ", ".join(missing[:4])
         return Outcome.INCOMPLETE, f"required steps without a usable point: {names}{more}"
-    judged = [row for row in rows if _target(row) is not None and _usable(row.measured)]
-    points = [row for row in rows if _usable(row.measured)]
-    if not judged:
-        return (
-            Outcome.PASS,
-            f"all required steps ran, {counted(len(points), 'point')}; no target known for any",
-        )
-    without = len(points) - len(judged)
-    more = f"; no target known for {without}" if without else ""
-    within = f"{counted(len(judged), 'point')} within the expected band"
-    return Outcome.PASS, f"all required steps ran, {within}{more}"
+    points = [row for row, _, _ in _usable_points(rows)]
+    num_judged = sum(row.band is not None for row in points)
+    without = len(points) - num_judged
+    if not num_judged:
+        what = f"{counted(without, 'point')}; no target known for any"
+    else:
+        more = f"; no target known for {without}" if without else ""
+        what = f"{counted(num_judged, 'point')} within the expected band{more}"
+    return Outcome.PASS, f"all required steps ran, {what}"
 
 
-def _usable(record: Record | None) -> bool:
-    return record is not None and record.is_usable
+def _usable_points(rows: Iterable[Row]) -> Iterator[tuple[Row, Record, float]]:
+    """The rows whose point may be judged, with the point and its value."""
+    for row in rows:
+        point = row.measured
+        if point is not None and point.is_usable and point.value is not None:
+            yield row, point, point.value
 
 
-def _target(row: Row) -> tuple[float, float] | None:
-    return row.predicted.band if row.predicted is not None else None
-
-
-def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:
+def _wrong_answers(records: Iterable[Record]) -> Iterator[Finding]:
     for record in records:
         if record.is_point and record.is_wrong_answer:
             spec = find(record.benchmark)
@@ -166,14 +157,14 @@ def _wrong_answers(records: Iterable[Record]) -> Iterable[Finding]:
             )
 
 
-def _failures(records: Iterable[Record]) -> Iterable[Finding]:
+def _failures(records: Iterable[Record]) -> Iterator[Finding]:
     """One finding a reason: a worker that does not start fails all of its cases alike."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         broke = record.status in (Status.FAILED, Status.TIMEOUT) and not record.is_wrong_answer
         if record.is_point and broke:
-            where = (record.benchmark, record.device, record.device_index)
-            groups.setdefault((*where, record.reason), []).append(record)
+            where = (record.benchmark, record.device, record.device_index, record.reason)
+            groups.setdefault(where, []).append(record)
     for failed in groups.values():
         more = f" (and {len(failed) - 1} more cases)" if len(failed) > 1 else ""
         yield Finding(
@@ -185,88 +176,84 @@ def _failures(records: Iterable[Record]) -> Iterable[Finding]:
         )
 
 
-def _outside_band(rows: Iterable[Row]) -> Iterable[Finding]:
-    for row in rows:
-        band, point = _target(row), row.measured
-        if band is None or point is None or not _usable(point) or point.interval is None:
+def _outside_band(rows: Iterable[Row]) -> Iterator[Finding]:
+    for row, point, value in _usable_points(rows):
+        band, predicted = row.band, row.predicted
+        if band is None or predicted is None or point.interval is None or not point.is_below(band):
             continue
-        assert row.predicted is not None and point.value is not None
-        if point.is_below(band):
-            share = point.value / band[0]
-            yield Finding(
-                id="below-band",
-                severity="error",
-                evidence=f"{_name(point)}: {format_quantity(point.value, point.unit)}, "
-                f"{format_share(share)} of the least that is expected "
-                f"({_range(band, point.unit)}: {row.predicted.source})",
-                fix="look at clocks, power limit and temperature under load: trainrig inspect, "
-                "nvidia-smi -q -d PERFORMANCE",
-                records=(point.id, row.predicted.id),
+        yield Finding(
+            id="below-band",
+            severity="error",
+            evidence=f"{_name(point)}: {format_quantity(value, point.unit)}, "
+            f"{format_share(value / band[0])} of the least that is expected "
+            f"({range_text(*band, point.unit)}: {predicted.source})",
+            fix="look at clocks, power limit and temperature under load: trainrig inspect, "
+            "nvidia-smi -q -d PERFORMANCE",
+            records=(point.id, predicted.id),
+        )
+
+
+def _above_claim(rows: Iterable[Row]) -> Iterator[Finding]:
+    for _, point, value in _usable_points(rows):
+        limit, spec = point.limit, find(point.benchmark)
+        if limit is None or point.interval is None or point.interval[0] <= limit.value:
+            continue
+        share = value / limit.value
+        fix = "compare what is counted (docs/definitions.md) with what the claim counts"
+        if spec is not None and spec.follows_clock:
+            fix = (
+                "no error in itself: claims assume the data sheet's clock, and chips boost above "
+                "it; the clock under load is in the point's conditions"
             )
-
-
-def _above_claim(rows: Iterable[Row]) -> Iterable[Finding]:
-    for row in rows:
-        point = row.measured
-        if point is None or not _usable(point) or point.limit is None or point.interval is None:
-            continue
-        assert point.value is not None
-        spec = find(point.benchmark)
-        share = point.value / point.limit.value
-        if point.interval[0] <= point.limit.value:
-            continue
         # A processor's claim rests on a clock that the machine may well exceed.
         impossible = share > IMPLAUSIBLE and point.device_index is not None
+        if impossible:
+            fix = (
+                "the clock or the definition is wrong: compare with another tool before trusting "
+                "any number of this run"
+            )
         yield Finding(
             id="implausible" if impossible else "above-claim",
             severity="error" if impossible else "info",
-            evidence=f"{_name(point)}: {format_quantity(point.value, point.unit)} is "
-            f"{format_share(share)} of the claim ({point.limit.source})",
-            fix="the clock or the definition is wrong: compare with another tool before trusting "
-            "any number of this run"
-            if impossible
-            else _ABOVE[spec is not None and spec.follows_clock],
+            evidence=f"{_name(point)}: {format_quantity(value, point.unit)} is "
+            f"{format_share(share)} of the claim ({limit.source})",
+            fix=fix,
             records=(point.id,),
         )
 
 
-def _in_no_part(rows: Iterable[Row]) -> Iterable[Finding]:
+def _in_no_part(rows: Iterable[Row]) -> Iterator[Finding]:
     """A training step's time that belongs to none of its parts: nobody looks for it there."""
-    for row in rows:
-        point = row.measured
-        if row.role is not Role.STEP or row.metric != "time" or not _usable(point):
-            continue
-        assert point is not None and point.value
+    for row, point, value in _usable_points(rows):
         other = point.conditions.get("time.other")
-        if not isinstance(other, float) or other <= MAX_OTHER * point.value:
+        if row.role is not Role.STEP or row.metric != "time" or not isinstance(other, float):
             continue
-        yield Finding(
-            id="time-in-no-part",
-            severity="warning",
-            evidence=f"{_name(point)}: {format_share(other / point.value)} of a step "
-            f"({format_quantity(other, 's')}) belong to none of its parts",
-            fix="profile one step: torch.profiler shows what runs between the parts",
-            records=(point.id,),
-        )
+        if other > MAX_OTHER * value:
+            yield Finding(
+                id="time-in-no-part",
+                severity="warning",
+                evidence=f"{_name(point)}: {format_share(other / value)} of a step "
+                f"({format_quantity(other, 's')}) belong to none of its parts",
+                fix="profile one step: torch.profiler shows what runs between the parts",
+                records=(point.id,),
+            )
 
 
-def _outliers(rows: Sequence[Row]) -> Iterable[Finding]:
+def _outliers(rows: Iterable[Row]) -> Iterator[Finding]:
     """Devices of one model that fall behind their siblings on the same case."""
-    groups: dict[tuple[object, ...], list[Record]] = {}
-    for row in rows:
-        point = row.measured
-        if point is not None and _usable(point) and point.device_index is not None:
-            groups.setdefault(point.key, []).append(point)
+    groups: dict[tuple[object, ...], dict[int, tuple[float, Record]]] = {}
+    for row, point, value in _usable_points(rows):
+        if row.index is not None:
+            groups.setdefault(row.key, {})[row.index] = value, point
     behind: dict[int, list[tuple[float, Record]]] = {}
     for siblings in groups.values():
-        for point in siblings:
-            others = [s.value for s in siblings if s is not point and s.value is not None]
-            if not others or point.value is None or point.interval is None:
+        for index, (value, point) in siblings.items():
+            others = [other for at, (other, _) in siblings.items() if at != index]
+            if not others or point.interval is None:
                 continue
             usual = median(others)
             if point.interval[1] < usual * (1.0 - SIBLING_MARGIN):
-                assert point.device_index is not None
-                behind.setdefault(point.device_index, []).append((point.value / usual, point))
+                behind.setdefault(index, []).append((value / usual, point))
     for index, found in sorted(behind.items()):
         share, worst = min(found, key=lambda pair: pair[0])
         yield Finding(
@@ -279,88 +266,51 @@ def _outliers(rows: Sequence[Row]) -> Iterable[Finding]:
         )
 
 
-def _disturbed(records: Iterable[Record], again: str) -> Iterable[Finding]:
+def _noisy(records: Iterable[Record], again: str) -> Iterator[Finding]:
     latest = {(r.key, r.device_index): r for r in records if r.is_point}
-    disturbed = [r for r in latest.values() if r.status is Status.OK and r.disturbed is not None]
-    if disturbed:
-        reasons = [r.disturbed or "" for r in disturbed]
+    noisy = [r for r in latest.values() if r.status is Status.OK and r.disturbed is not None]
+    if noisy:
+        reasons = [r.disturbed or "" for r in noisy]
         usual = max(set(reasons), key=reasons.count)
         yield Finding(
-            id="disturbed",
+            id="noisy",
             severity="warning",
-            evidence=f"{len(disturbed)} of {len(latest)} points were disturbed and are not judged; "
+            evidence=f"{len(noisy)} of {len(latest)} points were noisy and are not judged; "
             f"mostly: {usual}",
             fix=f"stop what else runs on the machine, then: {again}",
-            records=tuple(r.id for r in disturbed),
+            records=tuple(r.id for r in noisy),
         )
 
 
-def _not_done(step: Requirement, again: str) -> Finding:
-    return Finding(
-        id=_NOT_DONE,
-        severity="error",
-        evidence=f"{step.name}: {step.reason}",
-        fix=f"on a quiet machine, or with a larger --budget: {again}",
-    )
-
-
-def _required_steps(rows: Sequence[Row]) -> tuple[Requirement, ...]:
-    """The steps that the plan could not do without, and whether each has a usable point.
+def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:
+    """The steps that the plan could not do without; why each has no usable point, or None.
 
     The plan is in the predictions, which are written before anything is measured:
     their conditions name the step, and whether the case is one of those that tell.
     A step is done when one telling case is usable and none of them broke: a GPU
     that dies under load is not saved by its smallest product.
     """
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    steps: dict[tuple[str, int], list[Record]] = {}
     for row in rows:
-        if row.predicted is not None and "step" in row.predicted.conditions:
-            step = row.predicted.conditions["step"]
-            groups.setdefault((step, row.device, row.index, row.count), []).append(row)
-    return tuple(
-        _step(group)
-        for group in groups.values()
-        if any(
-            row.predicted is not None and row.predicted.conditions.get("required") for row in group
-        )
-    )
+        planned = row.predicted.conditions if row.predicted is not None else {}
+        if "step" in planned and planned.get("required"):
+            number = "" if row.index is None else f" #{row.index}"
+            name = f"{planned['step']} on {row.device}{number}"
+            points = steps.setdefault((name, row.count), [])
+            if row.measured is not None:
+                points.append(row.measured)
+    return [(name, _why_not_done(points)) for (name, _), points in steps.items()]
 
 
-def _step(group: Sequence[Row]) -> Requirement:
-    first = group[0]
-    assert first.predicted is not None
-    name = f"{first.predicted.conditions['step']} on {first.device}"
-    label = name if first.index is None else f"{name} #{first.index}"
-    required = [
-        row.measured
-        for row in group
-        if row.measured is not None
-        and row.predicted is not None
-        and row.predicted.conditions.get("required")
-    ]
-    broken = [r for r in required if r.status in (Status.FAILED, Status.TIMEOUT)]
-    if broken:
-        return Requirement(name=label, done=False, reason=_why(broken))
-    if any(_usable(record) for record in required):
-        return Requirement(name=label, done=True, reason="")
-    return Requirement(name=label, done=False, reason=_why(required))
-
-
-def _why(records: Sequence[Record]) -> str:
-    if not records:
+def _why_not_done(points: Sequence[Record]) -> str | None:
+    broken = [point for point in points if point.status in (Status.FAILED, Status.TIMEOUT)]
+    if not broken and any(point.is_usable for point in points):
+        return None
+    if not points:
         return _NOT_RUN
-    first = records[0]  # the plan's most telling case comes first
-    if first.disturbed is not None:
-        return f"disturbed: {first.disturbed}"
-    return f"{first.status.value}: {first.reason}"
+    return note_of((broken or points)[0])  # the plan's most telling case comes first
 
 
 def _name(record: Record) -> str:
-    device = (
-        record.device if record.device_index is None else f"{record.device} #{record.device_index}"
-    )
-    return f"{record.benchmark} {case_label(record.case)} on {device}"
-
-
-def _range(band: tuple[float, float], unit: str) -> str:
-    return f"{format_quantity(band[0], unit)} to {format_quantity(band[1], unit)}"
+    number = "" if record.device_index is None else f" #{record.device_index}"
+    return f"{record.benchmark} {case_label(record.case)} on {record.device}{number}"

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from trainrig.analysis.judge import first_fault
 from trainrig.analysis.trained import Trained, counted
 from trainrig.benchmarks.training import COMMUNICATION, MAX_OTHER, OTHER, PARTS
-from trainrig.record import Finding, Outcome, Record, Status, Verdict
+from trainrig.record import Finding, Outcome, Record, Severity, Status, Verdict
 from trainrig.train.engines import engine_of
+from trainrig.units import counted as plural
 from trainrig.units import format_share, format_time
 
 MARGIN_NATS = 1.0
@@ -40,61 +42,44 @@ def findings_of(
 ) -> Iterator[Finding]:
     """What is wrong with a training, and what to do; ``went_on``: the batch that was tried next."""
     ids, name = (records[0].id,) if records else (), trained.experiment.name
+
+    def finding(id: str, severity: Severity, words: str, fix: str) -> Finding:
+        return Finding(id=id, severity=severity, evidence=f"{name}: {words}", fix=fix, records=ids)
+
     if went_on is not None:
-        yield Finding(
-            id="batch-too-large",
-            severity="warning",
-            evidence=f"{name}: a batch of {trained.experiment.batch_size} does not fit: "
-            f"{trained.reason}; went on with {went_on}",
-            fix=_fix(trained),
-            records=ids,
+        words = (
+            f"a batch of {trained.experiment.batch_size} does not fit: {trained.reason}; "
+            f"went on with {went_on}"
         )
+        yield finding("batch-too-large", "warning", words, _fix(trained))
     elif trained.status not in (Status.OK, Status.SKIPPED):
-        yield Finding(
-            id="training-failed",
-            severity="error",
-            evidence=f"{name}: {trained.reason}",
-            fix=_fix(trained),
-            records=ids,
-        )
+        yield finding("training-failed", "error", str(trained.reason), _fix(trained))
     for words in trained.wrong_layout:
-        yield Finding(
-            id="layout-not-as-asked",
-            severity="error",
-            evidence=f"{name}: {words}",
-            fix="nothing of this row is what its name says; another framework or another layout",
-            records=ids,
-        )
+        fix = "nothing of this row is what its name says; another framework or another layout"
+        yield finding("layout-not-as-asked", "error", words, fix)
     if trained.apart is not None:
-        yield Finding(
-            id="not-comparable",
-            severity="error",
-            evidence=f"{name}: NOT COMPARABLE: {trained.apart}",
-            fix=engine_of(trained.experiment.framework).rounding(trained.experiment)
-            or "it computes something else than one process does on the same samples",
-            records=ids,
+        fix = (
+            engine_of(trained.experiment.framework).rounding(trained.experiment)
+            or "it computes something else than one process does on the same samples"
         )
+        yield finding("not-comparable", "error", f"NOT COMPARABLE: {trained.apart}", fix)
     heldout, entropy = trained.result.heldout_loss, trained.entropy
     if heldout is not None and entropy is not None and not has_learned(heldout, entropy):
-        yield Finding(
-            id="does-not-learn",
-            severity="warning",
-            evidence=f"{name}: after {trained.experiment.steps} steps the held-out loss is "
-            f"{heldout:.2f} nats, and the unigram entropy {entropy:.2f}",
-            fix="another --lr, more steps, or look for labels that do not belong to the inputs",
-            records=ids,
+        words = (
+            f"after {trained.experiment.steps} steps the held-out loss is {heldout:.2f} nats, and "
+            f"the unigram entropy {entropy:.2f}"
         )
-    yield from uneven(name, [counted(rows) for rows in trained.result.rows_of_ranks], ids)
+        fix = "another --lr, more steps, or look for labels that do not belong to the inputs"
+        yield finding("does-not-learn", "warning", words, fix)
+    if straggler := waited_for([counted(rows) for rows in trained.result.rows_of_ranks]):
+        fix = "look what else runs on that rank's device or core, and how fast it is alone"
+        yield finding("rank-waited-for", "warning", straggler, fix)
     seconds, other = trained.mean("time"), trained.mean(OTHER)
     if seconds and other and abs(other) > MAX_OTHER * seconds:
         where = "none of its parts" if other > 0.0 else "two of its parts at once"
-        yield Finding(
-            id="time-in-no-part",
-            severity="warning",
-            evidence=f"{name}: {format_share(abs(other) / seconds)} of a step belongs to {where}",
-            fix="profile one step: torch.profiler shows what runs between the parts",
-            records=ids,
-        )
+        words = f"{format_share(abs(other) / seconds)} of a step belongs to {where}"
+        fix = "profile one step: torch.profiler shows what runs between the parts"
+        yield finding("time-in-no-part", "warning", words, fix)
 
 
 def has_learned(heldout_loss: float, entropy: float) -> bool:
@@ -136,9 +121,18 @@ def waited_for(ranks: Sequence[Rows]) -> str | None:
     waits = [_usual(rows, COMMUNICATION) for rows in ranks]
     step = _usual(ranks[0], "time")
     slow, gap = waits.index(min(waits)), max(waits) - min(waits)
-    if not gap > MAX_UNEVEN * step or _steadiness(ranks, slow) < STEADY:
+    # The share of steps in which no rank waits less than this one.
+    together = [
+        [float(row.get(COMMUNICATION) or 0.0) for row in rows] for rows in zip(*ranks, strict=False)
+    ]
+    steadiness = sum(each[slow] <= min(each) for each in together) / len(together)
+    if not gap > MAX_UNEVEN * step or steadiness < STEADY:
         return None
-    longer = {part: _longer(ranks, slow, part) for part in PARTS}
+    others = [rows for rows in ranks if rows is not ranks[slow]]
+    longer = {
+        part: _usual(ranks[slow], part) - median(_usual(rows, part) for rows in others)
+        for part in PARTS
+    }
     part = max(longer, key=longer.__getitem__)
     return (
         f"of a step of {format_time(step)}, {format_time(gap)} is another rank's waiting for rank "
@@ -146,72 +140,30 @@ def waited_for(ranks: Sequence[Rows]) -> str | None:
     )
 
 
-def uneven(name: str, ranks: Sequence[Rows], records: tuple[str, ...]) -> Iterator[Finding]:
-    """The finding that says so."""
-    words = waited_for(ranks)
-    if words is not None:
-        yield Finding(
-            id="rank-waited-for",
-            severity="warning",
-            evidence=f"{name}: {words}",
-            fix="look what else runs on that rank's device or core, and how fast it is alone",
-            records=records,
-        )
-
-
-def _steadiness(ranks: Sequence[Rows], slow: int) -> float:
-    """The share of steps in which no rank waits less than ``slow``."""
-    steps = [
-        [float(row.get(COMMUNICATION) or 0.0) for row in together]
-        for together in zip(*ranks, strict=False)
-    ]
-    return sum(waits[slow] <= min(waits) for waits in steps) / len(steps)
-
-
 def _usual(rows: Rows, name: str) -> float:
     return median(float(row.get(name) or 0.0) for row in rows)
-
-
-def _longer(ranks: Sequence[Rows], slow: int, part: str) -> float:
-    others = [_usual(rows, part) for rank, rows in enumerate(ranks) if rank != slow]
-    return _usual(ranks[slow], part) - median(others)
 
 
 def verdict_of(
     trained: Sequence[Trained], found: Sequence[Finding], interrupted: str | None
 ) -> Verdict:
     """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS."""
-    findings = tuple(found)
-    faults = [finding for finding in findings if finding.severity == "error"]
     needs_gpu = [each.experiment.name for each in trained if each.needs_gpu]
     trained = [each for each in trained if not each.needs_gpu]
     skipped = [each for each in trained if each.status is Status.SKIPPED]
-    alone = [each for each in trained if not each.compared]
-    if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        return Verdict(outcome=Outcome.FAIL, reason=faults[0].evidence + more, findings=findings)
-    if interrupted:
-        return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted, findings=findings)
-    if skipped or alone:
-        first = (skipped or alone)[0]
-        reason = first.reason or "compared with nothing"
-        return Verdict(
-            outcome=Outcome.INCOMPLETE,
-            reason=f"{first.experiment.name}: {reason}",
-            findings=findings,
-        )
-    count = len(trained)
-    what = "1 experiment" if count == 1 else f"{count} experiments"
-    return Verdict(
-        outcome=Outcome.PASS,
-        reason=f"{what}: layouts as asked, losses as in one process{_left_out(needs_gpu)}",
-        findings=findings,
-    )
-
-
-def _left_out(needs_gpu: Sequence[str]) -> str:
-    return (
-        f"; {len(needs_gpu)} of GPUs alone not trained here: {'; '.join(needs_gpu)}"
-        if needs_gpu
-        else ""
-    )
+    left = skipped or [each for each in trained if not each.compared]
+    if fault := first_fault(found):
+        outcome, reason = Outcome.FAIL, fault
+    elif interrupted:
+        outcome, reason = Outcome.INCOMPLETE, interrupted
+    elif left:
+        outcome = Outcome.INCOMPLETE
+        reason = f"{left[0].experiment.name}: {left[0].reason or 'compared with nothing'}"
+    else:
+        outcome = Outcome.PASS
+        what = plural(len(trained), "experiment")
+        reason = f"{what}: layouts as asked, losses as in one process"
+        if needs_gpu:
+            names = "; ".join(needs_gpu)
+            reason += f"; {len(needs_gpu)} of GPUs alone not trained here: {names}"
+    return Verdict(outcome=outcome, reason=reason, findings=tuple(found))

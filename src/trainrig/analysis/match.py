@@ -60,6 +60,11 @@ class Row:
         return (self.measured.value or 0.0) if self.measured is not None else 0.0
 
     @property
+    def band(self) -> tuple[float, float] | None:
+        """What its point is judged by, if anything is predicted that it may be judged by."""
+        return self.predicted.band if self.predicted is not None else None
+
+    @property
     def note(self) -> str | None:
         """Why there is no value, or why it is not judged; None where it is."""
         return note_of(self.measured) if self.measured is not None else "not run"
@@ -134,7 +139,7 @@ def note_of(record: Record) -> str | None:
     if record.status is not Status.OK:
         return f"{record.status}: {record.reason or 'no reason given'}"
     if record.disturbed:
-        return f"disturbed: {record.disturbed}"
+        return f"noisy: {record.disturbed}"
     return None if record.value is not None else "no value"
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from trainrig.benchmarks import layer as layers
 from trainrig.errors import UsageError
@@ -26,11 +28,8 @@ from trainrig.workload import (
 )
 from trainrig.workload.span_corruption import written_tokens
 
-_MODELS = {
-    "bert-base": "bert-base",
-    "bert-large": "bert-large",
-    "gpt-2 medium": "gpt2-medium",
-}
+_MODELS = {"gpt-2 medium": "gpt2-medium"}
+"""Models of published tables whose names are not the presets'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +74,44 @@ def model_shape(case: Case) -> ModelShape | None:
 def count_layer(record: Record) -> Counted | None:
     """The operations of one block; None where the case does not say which."""
     found, mode = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
-    step = _step(record.case, mode=mode, attention=_attention(record)) if mode else None
-    if found is None or step is None:
+    if found is None or mode is None:
         return None
     shape, decoder = found
-    return Counted(shape=shape, ops=block_ops(shape, step, decoder=decoder))
+    with suppress(UsageError):
+        step = _step(record.case, mode=mode, attention=_attention(record))
+        return Counted(shape=shape, ops=block_ops(shape, step, decoder=decoder))
+    return None
 
 
 def count_step(record: Record, *, recompute: str | None = None) -> Counted | None:
     """The operations of one training step; ``recompute`` replaces the case's."""
     shape = model_shape(record.case)
-    how = recompute or str(record.case.get("recompute") or "none")
-    step = _step(record.case, mode="training", recompute=how, shape=shape)
-    try:
-        micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
-    except UsageError:
-        return None
-    if shape is None or step is None:
+    if shape is None:
         return None
     once = ("optimizer", "cast")  # whatever the number of micro-batches
-    return Counted(
-        shape=shape,
-        ops=tuple(
+    with suppress(UsageError):
+        micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
+        step = _step(
+            record.case,
+            recompute=recompute or str(record.case.get("recompute") or "none"),
+            # The decoder of a whole model writes another number of tokens than is read.
+            target_seq_len=written_tokens(shape, layers.size_of(record.case, "seq_len")),
+        )
+        ops = (
             op if op.kind in once else dataclasses.replace(op, count=op.count * micros)
             for op in step_ops(shape, step)
-        ),
+        )
+        return Counted(shape=shape, ops=tuple(ops))
+    return None
+
+
+def _step(case: Case, **more: Any) -> Step:
+    """Raises UsageError where a size is missing or out of range."""
+    return Step(
+        batch_size=layers.size_of(case, "batch_size"),
+        seq_len=layers.size_of(case, "seq_len"),
+        dtype=str(dtype_of(case)),
+        **more,
     )
 
 
@@ -114,29 +126,6 @@ def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
         for op in ops
         if op.kind != "optimizer"
     )
-
-
-def _step(
-    case: Case,
-    mode: str = "training",
-    attention: str = "fused",
-    recompute: str = "none",
-    shape: ModelShape | None = None,
-) -> Step | None:
-    """``shape``: of a whole model, whose decoder writes another number of tokens than is read."""
-    try:
-        seq = layers.size_of(case, "seq_len")
-        return Step(
-            batch_size=layers.size_of(case, "batch_size"),
-            seq_len=seq,
-            target_seq_len=written_tokens(shape, seq) if shape else 0,
-            dtype=str(dtype_of(case)),
-            mode=mode,
-            attention=attention,
-            recompute=recompute,
-        )
-    except UsageError:
-        return None
 
 
 def _attention(record: Record) -> str:

@@ -2,7 +2,7 @@
 
 Answers how far off predictions were, by part and by run, and fits a correction for each part on the
 older runs that is tried on the newest.  A prediction counts if it had a value before its point was
-measured, the point is usable (undisturbed), and it was no bound.
+measured, the point is usable (not noisy), and it was no bound.
 
 Error is of the time: predicted / measured − 1 for times and sizes, measured / predicted − 1 for
 rates, so that above zero is always "took less than was predicted".
@@ -10,7 +10,7 @@ rates, so that above zero is always "took less than was predicted".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ MIN_RUNS = 4
 HELD_OUT = 0.25
 FROM_RATES = {"from": "rates"}
 """A condition of predictions that the step's model made, and history or publications did not."""
+
+
+def _error(predicted: float, seen: float, unit: str) -> float:
+    return seen / predicted - 1.0 if "/" in unit else predicted / seen - 1.0
 
 
 def part_of(record: Record) -> str:
@@ -41,8 +45,8 @@ class Entry:
     @property
     def error(self) -> float:
         """Of the time, relative: see the module's paragraph."""
-        predicted, seen = float(self.predicted.value or 0.0), float(self.measured.value or 0.0)
-        return seen / predicted - 1.0 if "/" in self.predicted.unit else predicted / seen - 1.0
+        predicted, seen = self.predicted.value or 0.0, self.measured.value or 0.0
+        return _error(predicted, seen, self.predicted.unit)
 
     @property
     def inside(self) -> bool | None:
@@ -96,25 +100,18 @@ def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, .
     waiting: dict[tuple[object, ...], Record] = {}
     points: dict[tuple[object, ...], Entry] = {}
     for record in records:
-        if _is_prediction(record):
+        if record.kind is Kind.PREDICTED:
+            if (record.value or 0.0) <= 0.0 or "bound" in record.conditions:
+                continue
             waiting[(*record.key, record.device_index)] = record
             waiting.setdefault((*record.key, None), record)
-        elif record.is_point and record.kind is Kind.MEASURED:
+        elif record.is_point:
             place = (*record.key, record.device_index)
             predicted = waiting.get(place) or waiting.get((*record.key, None))
             points.pop(place, None)  # measured again: the last counts
             if predicted is not None and record.is_usable and record.value:
                 points[place] = Entry(run=run, host=host, predicted=predicted, measured=record)
     return tuple(points.values())
-
-
-def _is_prediction(record: Record) -> bool:
-    return (
-        record.kind is Kind.PREDICTED
-        and record.value is not None
-        and record.value > 0.0
-        and "bound" not in record.conditions
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,19 +144,22 @@ def summarise_errors(name: str, entries: Sequence[Entry]) -> ErrorSummary:
     )
 
 
+def _grouped(entries: Iterable[Entry], key: Callable[[Entry], Any]) -> dict[Any, list[Entry]]:
+    groups: dict[Any, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
+
+
 def by_part(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each part, those that the step's model made first."""
-    groups: dict[tuple[bool, str], list[Entry]] = {}
-    for entry in ledger.entries:
-        groups.setdefault((not entry.is_from_rates, entry.name), []).append(entry)
+    groups = _grouped(ledger.entries, lambda entry: (not entry.is_from_rates, entry.name))
     return tuple(summarise_errors(name, own) for (_, name), own in sorted(groups.items()))
 
 
 def by_run(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each run, oldest first."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in ledger.entries:
-        groups.setdefault(entry.run, []).append(entry)
+    groups = _grouped(ledger.entries, lambda entry: entry.run)
     return tuple(summarise_errors(run, own) for run, own in groups.items())
 
 
@@ -188,10 +188,8 @@ def calibrate(ledger: Ledger) -> tuple[Correction, ...]:
     The factor is the median of measured over predicted (uncorrected) of all but the newest quarter
     of the runs that have the part.
     """
-    parts: dict[str, list[Entry]] = {}
-    for entry in ledger.entries:
-        if entry.is_from_rates:
-            parts.setdefault(entry.part, []).append(entry)
+    modelled = (entry for entry in ledger.entries if entry.is_from_rates)
+    parts = _grouped(modelled, lambda entry: entry.part)
     return tuple(c for part, own in sorted(parts.items()) if (c := _correction(part, own)))
 
 
@@ -203,19 +201,15 @@ def _correction(part: str, entries: Sequence[Entry]) -> Correction | None:
     old = [entry.factor for entry in entries if entry.run not in newest]
     new = [entry for entry in entries if entry.run in newest]
     factor = median(old)
-    is_rate = "/" in entries[0].predicted.unit
+    unit = entries[0].predicted.unit
     return Correction(
         part=part,
         factor=factor,
         fitted=len(old),
         held_out=len(new),
-        median_error_before=median([_off(1.0, e.factor, is_rate) for e in new]),
-        median_error_after=median([_off(factor, e.factor, is_rate) for e in new]),
+        median_error_before=median([abs(_error(1.0, e.factor, unit)) for e in new]),
+        median_error_after=median([abs(_error(factor, e.factor, unit)) for e in new]),
     )
-
-
-def _off(predicted: float, seen: float, is_rate: bool) -> float:
-    return abs(seen / predicted - 1.0) if is_rate else abs(predicted / seen - 1.0)
 
 
 def ledger_dict(ledger: Ledger, corrections: Sequence[Correction] | None) -> dict[str, Any]:

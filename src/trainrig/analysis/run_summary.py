@@ -39,8 +39,9 @@ def summarise(view: RunView) -> RunSummary:
     """Look at one run from every side."""
     waterfalls = build_waterfalls(view)
     word, reason = verdict_of(view)
-    sentence = gap_sentence(largest_gap(waterfalls), waterfalls)
-    if not waterfalls and readable(view):
+    largest = largest_gap(waterfalls)
+    sentence = gap_sentence(largest, waterfalls)
+    if largest is None and readable(view):
         sentence = "Trainings are compared with each other, not with a ceiling."
     return RunSummary(
         run=view.name,
@@ -94,7 +95,7 @@ def _no_gap(waterfalls: Sequence[Waterfall]) -> str:
     if not levels:
         return "No point has a value, so there is no level to compare."
     if all(level.note for level in levels):
-        return "No level can be judged: every point was disturbed."
+        return "No level can be judged: every point was noisy."
     if any(level.gap is not None and level.note is None for level in levels):
         return "Every level that can be judged is within 3 % of its ceiling."
     return "No claim is known for this device, so no level has a ceiling to compare with."

@@ -5,14 +5,10 @@ found in what was measured: parts of the step that were timed, the rate of a lay
 products, clocks, rows of equal times (launch gaps), and the roofline: counted bytes at the measured
 memory bandwidth.  What has no record is no loss here, and stays in the residual.
 
-What a drop is made of: seconds that were lost, as parts of the rate that was lost.
-
 A level does ``work`` FLOPs in ``time``; at its ceiling's rate C they would take work / C.  The rest
 of the time was lost, and so was the rate C − work / time.  A cause that took t seconds took the
 share t / (time − work / C) of the drop, which is C·t / time in FLOP/s: so the shares add up to
 the drop, whatever their order, and what no cause accounts for is a share of its own.
-
-It knows no records: `losses` finds the seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.evidence import Drop, bandwidth_of, number, throttle_reasons
+from trainrig.analysis.evidence import Drop, Share, number, throttle_reasons
 from trainrig.analysis.match import Row
 from trainrig.analysis.op_counts import (
     Counted,
@@ -30,7 +26,7 @@ from trainrig.analysis.op_counts import (
     memory_seconds,
     model_shape,
 )
-from trainrig.benchmarks.spec import Role, role_of
+from trainrig.benchmarks.spec import Role
 from trainrig.record import Record, dtype_of
 from trainrig.stats import launch_bound, median
 from trainrig.units import format_quantity
@@ -49,19 +45,6 @@ class Loss:
     seconds: float
     next: str = ""
     """What to try against it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One cause's part of a drop."""
-
-    name: str
-    amount: float
-    """Of the rate that was lost; the shares of a drop add up to it."""
-    seconds: float
-    part: float
-    """Of the drop, 0 to 1; below 0 for what was explained more than once."""
-    next: str = ""
 
 
 def attribute(
@@ -106,17 +89,14 @@ _LOWER_CLOCK = 0.97
 
 def shares_of(drop: Drop) -> tuple[Share, ...]:
     """The drop of a layer or a training step by cause; empty where the records name none."""
-    if role_of(drop.record.benchmark) is Role.BLOCK:
-        counted = count_layer(drop.record)
-        found = _layer_losses(drop, counted) if counted else []
-        work = float(counted.work) if counted else 0.0
-        time = work / drop.value
-    elif role_of(drop.record.benchmark) is Role.STEP:
-        time = step_time(drop)
-        work = drop.value * time
-        found = _step_losses(drop, time) if time else []
+    if drop.role is Role.BLOCK and (counted := count_layer(drop.record)):
+        time = counted.work / drop.value
+        found = _layer_losses(drop, counted)
+    elif drop.role is Role.STEP and (time := step_time(drop)):
+        found = _step_losses(drop, time)
     else:
         return ()
+    work = drop.value * time
     if not any(loss.seconds > 0.0 for loss in found):
         return ()
     found += _clock_loss(drop, work)
@@ -129,7 +109,7 @@ def shares_of(drop: Drop) -> tuple[Share, ...]:
 def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
     time = counted.work / drop.value
     ideal = counted.work / drop.ceiling
-    bandwidth = bandwidth_of(drop)
+    bandwidth = drop.bandwidth
     found: list[Loss] = []
     if bandwidth:
         seconds = memory_seconds(counted.ops, drop.ceiling, bandwidth)
@@ -158,10 +138,9 @@ def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
 def _own_matmul(drop: Drop) -> float | None:
     """The rate of the block's widest product, measured by itself."""
     found = [
-        record.value or 0.0
+        row.value
         for row in drop.rows
         if row.role is Role.BLOCK
-        and (record := row.measured) is not None
         and row.case.get("dtype") == drop.record.case.get("dtype")
         and row.case.get("k") == drop.record.case.get("hidden")
         and is_dense(row.case.get("layer"))
@@ -179,22 +158,17 @@ def is_dense(layer: object, *, activation: bool = False) -> bool:
 
 def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, Record]]:
     """By batch: the time of one call, and its record, of the cases that differ in batch alone."""
-    wanted = {name: value for name, value in record.case.items() if name != "batch_size"}
     found: dict[int, tuple[float, Record]] = {}
     for row in rows:
         batch, seen = row.case.get("batch_size"), row.measured
-        if (
-            row.role is not Role.BLOCK
-            or not isinstance(batch, int)
-            or seen is None
-            or not row.is_usable
-            or {name: value for name, value in row.case.items() if name != "batch_size"} != wanted
-        ):
+        if row.role is not Role.BLOCK or not isinstance(batch, int) or not row.is_usable:
+            continue
+        if seen is None or {**row.case, "batch_size": 0} != {**record.case, "batch_size": 0}:
             continue
         if row.metric == "time":
-            found[batch] = (seen.value or 0.0, seen)
+            found[batch] = row.value, seen
         elif row.metric == "flop_rate" and batch not in found and (counted := count_layer(seen)):
-            found[batch] = (counted.work / (seen.value or 1.0), seen)
+            found[batch] = counted.work / row.value, seen
     return found
 
 
@@ -209,9 +183,8 @@ def _is_launch_bound(rows: Sequence[Row], record: Record) -> bool:
 
 def step_time(drop: Drop) -> float:
     """Seconds of a step: measured, else counted FLOPs over its rate; 0 if neither is known."""
-    parts = step_parts(drop, drop.record)
-    if parts.get("time"):
-        return parts["time"]
+    if time := step_parts(drop, drop.record).get("time"):
+        return time
     counted = count_step(drop.record)
     return counted.work / drop.value if counted else 0.0
 
@@ -243,19 +216,17 @@ def step_parts(drop: Drop, record: Record) -> dict[str, float]:
 
 
 def _step_losses(drop: Drop, time: float) -> list[Loss]:
-    parts = step_parts(drop, drop.record)
-    before: dict[str, float] = {}
-    if (above := drop.ceiling_record) is not None and role_of(above.benchmark) is Role.STEP:
-        before = step_parts(drop, above)  # what the step above lost as well is no loss here
+    parts, above = step_parts(drop, drop.record), drop.ceiling_record
+    is_below_step = above is not None and drop.ceiling_role is Role.STEP
+    # What the step above lost as well is no loss here.
+    before = step_parts(drop, above) if above is not None and is_below_step else {}
     found = [
         Loss(name=name, seconds=parts[part] - before.get(part, 0.0), next=what)
         for part, (name, what) in PARTS.items()
         if part in parts
     ]
-    if above is not None and role_of(above.benchmark) is Role.STEP:
-        return found
-    counted, bandwidth = count_step(drop.record), bandwidth_of(drop)
-    if counted is None:
+    counted, bandwidth = count_step(drop.record), drop.bandwidth
+    if counted is None or is_below_step:
         return found
     ops = counted.ops
     if "optimizer" not in parts and bandwidth:
@@ -268,8 +239,8 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
     found += _recomputation(drop, counted)
     found += _layers_at_this_batch(drop, counted)
     if bandwidth:
-        below_layer = above is not None and role_of(above.benchmark) is Role.BLOCK
-        outside = [op for op in ops if "block" not in op.name] if below_layer else ops
+        is_below_layer = drop.ceiling_role is Role.BLOCK
+        outside = [op for op in ops if "block" not in op.name] if is_below_layer else ops
         seconds = memory_seconds(outside, drop.ceiling, bandwidth)
         found.append(_memory_loss("memory-bound work around the layers", seconds, bandwidth))
     return found

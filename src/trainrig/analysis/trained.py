@@ -138,7 +138,7 @@ class Trained:
 
     @property
     def clean(self) -> list[Round]:
-        """The rounds that were not disturbed; all where none was quiet."""
+        """The rounds that were not noisy; all where none was quiet."""
         return [each for each in self.rounds if not each.disturbed] or self.rounds
 
     @property

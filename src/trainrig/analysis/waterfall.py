@@ -10,35 +10,15 @@ What makes a level is each benchmark's own to say (`benchmarks.LevelRule`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
-from trainrig.analysis.evidence import Drop
+from trainrig.analysis.evidence import Drop, Gap
 from trainrig.analysis.match import Device, Row, claim_for, name_devices, note_of, rules_of
 from trainrig.analysis.run_view import RunView, rows
-from trainrig.analysis.time_loss import Share
 from trainrig.benchmarks.spec import Quantity, case_text
 from trainrig.record import Kind, Record, Status, dtype_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """What lies between a level and its ceiling."""
-
-    amount: float
-    """Value minus ceiling: negative where something was lost."""
-    unit: str
-    share: float
-    """``amount`` over the ceiling."""
-    cause: str
-    next: str
-    """The next command or action; empty where nothing needs doing."""
-    known: bool
-    """Whether the records name the cause."""
-    shares: tuple[Share, ...] = ()
-    """The drop by cause, where several have a size; they add up to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +69,7 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     everything = rows(view)
     names = name_devices(devices(everything))
     for (device, index), label in names.items():
-        own = [row for row in everything if (row.device, row.index) == (device, index)]
+        own = tuple(row for row in everything if (row.device, row.index) == (device, index))
         for quantity, candidates in _quantities(own):
             built = _build(view, own, candidates)
             if built:
@@ -134,25 +114,31 @@ def dtype_order(dtype: str) -> tuple[int, str]:
     return (_DTYPES.index(dtype) if dtype in _DTYPES else len(_DTYPES), dtype)
 
 
+_Ceiling = tuple[float, Record | None]
+"""The value of a level, and its record."""
+
+
 def _build(
-    view: RunView, own: Sequence[Row], candidates: Sequence[tuple[str, list[Row]]]
+    view: RunView, own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> tuple[Level, ...]:
-    picked = [
-        (name, best) for name, members in candidates if (best := best_row(members)) is not None
-    ]
-    picked = [
-        pair for n, pair in enumerate(picked) if pair[1] not in [row for _, row in picked[:n]]
-    ]
+    picked: list[tuple[str, Row]] = []
+    for name, members in candidates:
+        best = best_row(members)
+        if best is not None and best not in [row for _, row in picked]:
+            picked.append((name, best))
     if not picked:
         return ()
-    levels = [_claim_level(view, picked[0][1])]
+    claim, ceiling = _claim_level(view, picked[0][1])
+    levels = [claim]
     for name, row in picked:
-        levels.append(_measured_level(view, own, levels, name, row))
-    return tuple(level for level, _ in levels)
+        levels.append(_measured_level(view, own, ceiling, name, row))
+        if levels[-1].value and not levels[-1].note:  # what was noisy is no ceiling
+            ceiling = levels[-1].value, row.measured
+    return tuple(levels)
 
 
 def best_row(candidates: Iterable[Row]) -> Row | None:
-    """The fastest row, an undisturbed one if there is any; one without a value if none has any."""
+    """The fastest row, a clean one if there is any; one without a value if none has any."""
 
     def rank(row: Row) -> tuple[bool, bool, float]:
         record = row.measured
@@ -163,17 +149,14 @@ def best_row(candidates: Iterable[Row]) -> Row | None:
     return max((row for row in candidates if row.measured is not None), key=rank, default=None)
 
 
-def _claim_level(view: RunView, row: Row) -> tuple[Level, Record | None]:
+def _claim_level(view: RunView, row: Row) -> tuple[Level, _Ceiling | None]:
     claim = claim_for(view.records, row)
     limit = row.measured.limit if row.measured else None
-    if claim is None and limit is None and row.predicted is not None:
+    if limit is None and row.predicted is not None:
         limit = row.predicted.limit
+    value, source = (limit.value, limit.source) if limit is not None else (None, "")
     if claim is not None:
         value, source = claim.value, claim.source or "claimed"
-    elif limit is not None:
-        value, source = limit.value, limit.source
-    else:
-        value, source = None, ""
     level = Level(
         name="Claim",
         value=value,
@@ -183,73 +166,41 @@ def _claim_level(view: RunView, row: Row) -> tuple[Level, Record | None]:
         record=claim.id if claim is not None else None,
         note=None if value is not None else "no claim known",
     )
-    return level, claim
+    return level, (value, claim) if value else None
 
 
 def _measured_level(
-    view: RunView,
-    own: Sequence[Row],
-    before: Sequence[tuple[Level, Record | None]],
-    name: str,
-    row: Row,
-) -> tuple[Level, Record]:
+    view: RunView, own: tuple[Row, ...], ceiling: _Ceiling | None, name: str, row: Row
+) -> Level:
     record = row.measured
     assert record is not None
-    band = row.predicted.band if row.predicted else None
-    level = Level(
+    value = record.value if record.status is Status.OK else None
+    gap = None
+    if ceiling is not None and value is not None:
+        drop = Drop(
+            view=view,
+            record=record,
+            value=value,
+            ceiling=ceiling[0],
+            ceiling_record=ceiling[1],
+            rows=own,
+        )
+        gap = find_cause(drop)
+    words = case_text(record.benchmark, record.case)
+    published = f"; published by {record.source}" if record.kind is Kind.BASELINE else ""
+    return Level(
         name=name,
-        value=record.value if record.status is Status.OK else None,
+        value=value,
         unit=record.unit,
         kind=record.kind,
-        provenance=_provenance(record),
+        provenance=words + published,
         record=record.id,
         note=note_of(record),
-        expected=band,
+        expected=row.band,
         expected_source=row.predicted.source if row.predicted else None,
-        is_below=record.is_below(band),
+        is_below=record.is_below(row.band),
+        gap=gap,
     )
-    # What was disturbed is no ceiling: the last level that stands is.
-    ceiling = next((pair for pair in reversed(before) if pair[0].value and not pair[0].note), None)
-    if ceiling is None or level.value is None:
-        return level, record
-    return _with_gap(level, record, ceiling, view, own), record
-
-
-def _provenance(record: Record) -> str:
-    words = case_text(record.benchmark, record.case)
-    return f"{words}; published by {record.source}" if record.kind is Kind.BASELINE else words
-
-
-def _with_gap(
-    level: Level,
-    record: Record,
-    ceiling: tuple[Level, Record | None],
-    view: RunView,
-    own: Sequence[Row],
-) -> Level:
-    above, ceiling_record = ceiling
-    assert level.value is not None and above.value
-    drop = Drop(
-        view=view,
-        record=record,
-        value=level.value,
-        ceiling=above.value,
-        ceiling_record=ceiling_record,
-        ceiling_kind=above.kind,
-        ceiling_source=above.provenance,
-        rows=tuple(own),
-    )
-    cause = find_cause(drop)
-    gap = Gap(
-        amount=level.value - above.value,
-        unit=level.unit,
-        share=drop.share,
-        cause=cause.text,
-        next=cause.next,
-        known=cause.known,
-        shares=cause.shares,
-    )
-    return dataclasses.replace(level, gap=gap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -286,7 +286,7 @@ class Executor:
                 self._append_points(task)
 
     def repeat_noisy(self, tasks: Sequence[Task]) -> None:
-        """Measure disturbed points again in fresh workers, as long as the time allows."""
+        """Measure noisy points again in fresh workers, as long as the time allows."""
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in tasks if self._attempts.is_disturbed(task)]
             groups: dict[tuple[Target, str], list[Task]] = {}
@@ -300,7 +300,7 @@ class Executor:
         start_time = 4.0  # two workers loading torch side by side
         if self._deadline - time.monotonic() < start_time + self._cost(tasks[0]):
             return
-        name = f"disturbed points on {target.label}, again"
+        name = f"noisy points on {target.label}, again"
         self._emit(name, level="stage")
         with ExitStack() as stack:
             workers = [stack.enter_context(w) for w in self._start_workers(target, name, tasks)]
@@ -310,7 +310,7 @@ class Executor:
 
     def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
         whole = end - time.monotonic()
-        # In a resumed run what has no attempt at all comes before what was disturbed.
+        # In a resumed run what has no attempt at all comes before what was noisy.
         tasks = sorted(tasks, key=lambda task: bool(self._attempts.of(task)))
         for position, task in enumerate(tasks):
             left = end - time.monotonic()

@@ -127,7 +127,7 @@ def with_limits(baselines: Iterable[Record]) -> tuple[Published, ...]:
 def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple[Record, ...]:
     """Good points of earlier runs of this machine, under this software, in the same folder.
 
-    A point that was disturbed, or that an error finding rests on, is no model for
+    A noisy point, or one that an error finding rests on, is no model for
     the next one.  A run that cannot be read is passed over: history is a help, not
     a duty.
     """

@@ -2,7 +2,7 @@
 
 Every benchmark's spec says what it runs on a device; here those cases become tasks and blocks with
 shares of the time.  A step is what a person would name ("bf16 matmul"); it is satisfied by any
-undisturbed point of it.  Required steps come first in their block, so that a small budget spends
+clean point of it.  Required steps come first in their block, so that a small budget spends
 itself on them; what does not fit is recorded as skipped.
 """
 

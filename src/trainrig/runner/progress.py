@@ -47,7 +47,7 @@ def describe(point: Record, expected: Record | None) -> str:
         return f"{name}: {point.status.value}, {point.reason}"
     number = f"{name}: {format_quantity(point.value, point.unit)}{_spread(point)}"
     if point.disturbed is not None:
-        return f"{number}, disturbed, not judged ({point.disturbed})"
+        return f"{number}, noisy, not judged ({point.disturbed})"
     return f"{number}, {_judgement(point, expected)}"
 
 

@@ -34,7 +34,7 @@ from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, check, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.engines import Site, check_site, engine_of, is_driven, python_of
-from trainrig.units import parse_duration
+from trainrig.units import parse_duration, plain_name, plain_value
 from trainrig.workload import find
 
 
@@ -226,12 +226,12 @@ def resolved_document(rows: Sequence[dict[str, Any]]) -> Document:
     shared = [key for key in first if all(row.get(key) == first[key] for row in rows)]
     shared = [key for key in shared if key != "name"]
     differ = [key for key in first if key not in shared]
-    columns = [Column(key, "words" if key == "name" else "number") for key in differ]
+    columns = [Column(plain_name(key), "words" if key == "name" else "number") for key in differ]
     table = Table(
         columns=tuple(columns),
-        rows=tuple(tuple(str(row.get(key, "")) for key in differ) for row in rows),
+        rows=tuple(tuple(plain_value(row.get(key, "")) for key in differ) for row in rows),
         title="Experiments",
         notes=("nothing was started, nothing was written",),
     )
-    pairs = tuple((key, str(first[key])) for key in shared if first[key] != "")
+    pairs = tuple((plain_name(key), plain_value(first[key])) for key in shared if first[key] != "")
     return Document(title="", blocks=(Facts(pairs=pairs, title="All experiments"), table))

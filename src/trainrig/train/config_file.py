@@ -171,7 +171,8 @@ def _content(path: Path) -> tuple[str, dict[str, Any]]:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
         return text, tomllib.loads(text)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+        hint = "trainrig plan --write DIR makes such files, and docs/experiments.md shows one"
+        raise DataError(f"cannot read {path}: {error.strerror}", hint) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no TOML: {error}") from None
 

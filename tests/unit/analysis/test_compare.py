@@ -250,7 +250,7 @@ def test_alone_and_all_at_once_do_not_meet() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ({"disturbed": "load 3.2 on 2 cores"}, "new: disturbed: load 3.2 on 2 cores"),
+        ({"disturbed": "load 3.2 on 2 cores"}, "new: noisy: load 3.2 on 2 cores"),
         ({"status": Status.OOM, "value": None, "reason": "24 GiB"}, "new: oom: 24 GiB"),
         ({"status": Status.SKIPPED, "value": None}, "new: skipped: no reason given"),
         ({"derived": None}, "new: 0 workers' values in the run, 2 are needed"),
@@ -508,7 +508,7 @@ def test_json_has_everything_in_base_units() -> None:
     assert worst["interval"][0] < worst["ratio"] < worst["interval"][1]
     assert worst["old"]["value"] > 1e14
     assert worst["old"]["device_index"] == 1
-    assert found["unjudged"][0]["reason"] == "old: disturbed: 2 workers disagree by 50 %"
+    assert found["unjudged"][0]["reason"] == "old: noisy: 2 workers disagree by 50 %"
 
 
 # ---------------------------------------------------------------- the verb

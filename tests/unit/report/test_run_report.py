@@ -178,7 +178,7 @@ CPU_CLAIM = claimed("fp16", 165.2e12, made.CPU)
 SHEET = {"sm_clock_hz": 2.52e9}
 
 CAUSES: dict[str, tuple[RunView, str]] = {
-    "disturbed": (run_of(CLAIM, big(100e12, disturbed="load 9")), "disturbed: load 9"),
+    "disturbed": (run_of(CLAIM, big(100e12, disturbed="load 9")), "noisy: load 9"),
     "boost clock": (
         run_of(CLAIM, big(174e12, conditions={"sm_clock_hz": 2.73e9})),
         "ran at 2.73 GHz; the data sheet counts with 2.52 GHz: not an error",
@@ -309,7 +309,7 @@ def test_the_worst_level_is_the_one_below_its_band() -> None:
 def test_disturbed_levels_are_never_the_worst() -> None:
     view = run_of(CLAIM, big(10e12, disturbed="busy"))
     assert largest_gap(build_waterfalls(view)) is None
-    assert summarise(view).largest_gap == "No level can be judged: every point was disturbed."
+    assert summarise(view).largest_gap == "No level can be judged: every point was noisy."
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ shape and are corrected by a curve of measured over expected by FLOPs, so that s
 measured are priced like their neighbours in size; where a long run was measured too, its rate is
 what counts.  A GPU's products that took no longer than a launch say what a launch takes, and
 nothing of products.  A processor without a chip in the catalog has no rule: what a step cannot do
-without (products and streams) must have been measured.  Points that something disturbed are taken
+without (products and streams) must have been measured.  Noisy points are taken
 where there are no others, with a wider spread.
 """
 
@@ -31,7 +31,7 @@ _HINT = "measure it: trainrig qualify"
 _MEASURED = "measured on this machine"
 _DISTURBED = "measured on this machine while something else ran"
 _CLEAN, _NOISY = 0.05, 0.15
-"""Spread of a rate from undisturbed points, and from disturbed ones."""
+"""Spread of a rate from clean points, and from noisy ones."""
 # What a processor's library cuts a product into: small, since its vectors are.
 _CPU_TILES = ((16, 16, 1.0),)
 _FLASH = Direction(share=0.5, rows=64, tail=0.0)
@@ -54,14 +54,14 @@ def rates_of_records(records: Iterable[Record], chip: Chip | None = None, **plac
 
 
 def _cleanest(points: Iterable[Record]) -> list[Record]:
-    """The undisturbed ones, or all where there are none."""
+    """The clean ones, or all where there are none."""
     points = list(points)
     clean = [r for r in points if r.disturbed is None]
     return clean or points
 
 
 def _of(points: Iterable[Record], role: Role, metric: str, **case: Any) -> list[Record]:
-    """Points of one kind on one device, the undisturbed ones where there are any."""
+    """Points of one kind on one device, the clean ones where there are any."""
     return _cleanest(
         r
         for r in points
