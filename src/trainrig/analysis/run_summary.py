@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, at_path, is_published, rows
 from trainrig.analysis.training_results import fault, readable
-from trainrig.analysis.waterfall import LargestGap, Waterfall, build_waterfalls, largest_gap
+from trainrig.analysis.waterfall import Waterfall, build_waterfalls, largest_gap
 from trainrig.benchmarks.spec import Role
 from trainrig.record import Finding
 from trainrig.units import amount_of, capital, signed_share
@@ -39,15 +39,11 @@ def summarise(view: RunView) -> RunSummary:
     """Look at one run from every side."""
     waterfalls = build_waterfalls(view)
     word, reason = verdict_of(view)
-    largest = largest_gap(waterfalls)
-    sentence = gap_sentence(largest, waterfalls)
-    if largest is None and readable(view):
-        sentence = "Trainings are compared with each other, not with a ceiling."
     return RunSummary(
         run=view.name,
         verdict=word,
         reason=reason,
-        largest_gap=sentence,
+        largest_gap=_gap_sentence(waterfalls, has_trainings=bool(readable(view))),
         findings=view.verdict.findings if view.verdict else (),
         patterns=find_patterns(view),
         missing=missing(view),
@@ -77,27 +73,25 @@ def verdict_of(view: RunView) -> tuple[str, str]:
     return "NO VERDICT", "the run was cut off before it was judged; what it measured is below"
 
 
-def gap_sentence(found: LargestGap | None, waterfalls: Sequence[Waterfall]) -> str:
+def _gap_sentence(waterfalls: Sequence[Waterfall], *, has_trainings: bool) -> str:
     """The largest gap in one sentence, or why there is none."""
-    if found is None:
-        return _no_gap(waterfalls)
-    level = found.level
-    band = ", below its expected band" if level.is_below else ""
-    reached = amount_of(level.value or 0.0, found.ceiling, level.unit)
-    return (
-        f"{capital(found.waterfall.title)}: {level.name[0].lower()}{level.name[1:]} reaches "
-        f"{reached} ({signed_share(found.gap.share)}){band}. {capital(found.gap.cause)}."
-    )
-
-
-def _no_gap(waterfalls: Sequence[Waterfall]) -> str:
+    if (found := largest_gap(waterfalls)) is not None:
+        level = found.level
+        band = ", below its expected band" if level.is_below else ""
+        reached = amount_of(level.value or 0.0, found.ceiling, level.unit)
+        return (
+            f"{capital(found.waterfall.title)}: {level.name[0].lower()}{level.name[1:]} reaches "
+            f"{reached} ({signed_share(found.gap.share)}){band}. {capital(found.gap.cause)}."
+        )
     levels = [level for each in waterfalls for level in each.levels[1:] if level.value is not None]
-    if not levels:
+    if not levels and not has_trainings:
         return "No point has a value, so there is no level to compare."
-    if all(level.note for level in levels):
+    if levels and all(level.note for level in levels):
         return "No level can be judged: every point was noisy."
     if any(level.gap is not None and level.note is None for level in levels):
         return "Every level that can be judged is within 3 % of its ceiling."
+    if has_trainings:
+        return "Trainings are compared with each other, not with a ceiling."
     return "No claim is known for this device, so no level has a ceiling to compare with."
 
 
