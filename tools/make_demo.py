@@ -36,7 +36,7 @@ from trainrig.machine.snapshot import (
     Topology,
 )
 from trainrig.machine.snapshot_json import to_dict
-from trainrig.predict import gpu_claims
+from trainrig.predict.expected import gpu_claims
 from trainrig.record import (
     SCHEMA_VERSION,
     Derivation,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainrig import predict
 from trainrig.benchmarks.spec import (
     COMPUTE,
     MEMORY,
@@ -21,6 +20,7 @@ from trainrig.benchmarks.spec import (
     find,
     role_of,
 )
+from trainrig.predict import expected
 from trainrig.record import Case, Kind, Record, Status
 
 Key = tuple[object, ...]
@@ -144,7 +144,7 @@ def note_of(record: Record) -> str | None:
 
 
 def claim_for(records: Iterable[Record], row: Row) -> Record | None:
-    """The claim that is the ceiling of ``row`` on its device; `predict.claim_for` has the rule.
+    """The claim that is the ceiling of ``row`` on its device; `expected.claim_for` has the rule.
 
     Data that is hot in cache has no ceiling of its own; what stands in here is the memory's.
     """
@@ -154,8 +154,8 @@ def claim_for(records: Iterable[Record], row: Row) -> Record | None:
         if record.kind is Kind.CLAIMED and record.device == row.device and record.unit == row.unit
     )
     if row.metric == "byte_rate" and row.role is Role.STREAM:
-        return predict.claim_for(claims, row.benchmark, {**row.case, "cache": "cold"})
-    return predict.claim_for(claims, row.benchmark, row.case)
+        return expected.claim_for(claims, row.benchmark, {**row.case, "cache": "cold"})
+    return expected.claim_for(claims, row.benchmark, row.case)
 
 
 def name_devices(devices: Iterable[Device]) -> dict[Device, str]:

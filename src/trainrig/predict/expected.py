@@ -85,13 +85,9 @@ def claim_for(claims: Iterable[Record], benchmark: str, case: Case) -> Record | 
     wanted = spec.claim(case) if spec else None
     if wanted is None:
         return None
-    return next((claim for claim in claims if _matches(claim, *wanted)), None)
-
-
-def _matches(claim: Record, benchmark: str, case: Case) -> bool:
-    return (
-        claim.benchmark == benchmark and dict(claim.case) == dict(case) and claim.value is not None
-    )
+    named, of = wanted
+    fitting = (c for c in claims if c.benchmark == named and dict(c.case) == dict(of))
+    return next((claim for claim in fitting if claim.value is not None), None)
 
 
 def _claim(
@@ -119,10 +115,13 @@ def host_claims(snapshot: Snapshot, device: str) -> tuple[Record, ...]:
     The upper end of each range, since it is a ceiling; what could not be read has
     no claim.
     """
-    return tuple(
-        _host_claim(claim).replace(device=device)
-        for claim in (*_cpu_peaks(snapshot), *_memory_bandwidth(snapshot))
-    )
+    speed, channels = snapshot.memory.speed_mt_per_s, snapshot.memory.channels
+    found = [_cpu_claim(claim) for claim in _cpu_peaks(snapshot)]
+    if not isinstance(speed, Missing) and not isinstance(channels, Missing):
+        claim = memory_bandwidth(speed * 1e6, channels)
+        source = claim.formula if claim.note is None else f"{claim.formula}; {claim.note}"
+        found.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, source))
+    return tuple(claim.replace(device=device) for claim in found)
 
 
 def link_claims(gpu: Gpu, device: str) -> tuple[Record, ...]:
@@ -142,18 +141,12 @@ def link_claims(gpu: Gpu, device: str) -> tuple[Record, ...]:
     )
 
 
-def _host_claim(claim: HostClaim) -> Record:
+def _cpu_claim(claim: HostClaim) -> Record:
     source = claim.formula if claim.note is None else f"{claim.formula}; {claim.note}"
-    if claim.dtype is None:
-        return _claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, source)
-    case = {"dtype": claim.dtype, "accumulate": DEFAULT_ACCUMULATE[claim.dtype]}
-    peak_claim = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, source)
+    case = {"dtype": claim.dtype, "accumulate": DEFAULT_ACCUMULATE[str(claim.dtype)]}
+    found = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, source)
     # What the flags leave open is the report's to show.
-    return (
-        peak_claim.replace(interval=(claim.low, claim.high))
-        if claim.low < claim.high
-        else peak_claim
-    )
+    return found.replace(interval=(claim.low, claim.high)) if claim.low < claim.high else found
 
 
 def _cpu_peaks(snapshot: Snapshot) -> tuple[HostClaim, ...]:
@@ -167,13 +160,6 @@ def _cpu_peaks(snapshot: Snapshot) -> tuple[HostClaim, ...]:
         return ()
     usable = value_or(cpu.usable_threads, cpu.cores)
     return cpu_peaks(cores=min(cpu.cores, usable), clock=clock, flags=cpu.flags)
-
-
-def _memory_bandwidth(snapshot: Snapshot) -> tuple[HostClaim, ...]:
-    speed, channels = snapshot.memory.speed_mt_per_s, snapshot.memory.channels
-    if isinstance(speed, Missing) or isinstance(channels, Missing):
-        return ()
-    return (memory_bandwidth(speed * 1e6, channels),)
 
 
 LONE_MARGIN = 0.15
@@ -212,10 +198,14 @@ def expect(
     spec = find(point.benchmark)
     large = spec is None or spec.is_large(point.case)
     relevant = [one for one in published if large and _comparable(one.record, point)]
-    others = _from_published(point, relevant) or _from_claim(
+    grounds = _from_published(point, relevant) or _from_claim(
         point, limit, [one for one in relevant if one.vendor == vendor]
     )
-    grounds = _at_least(_from_history(point, history), others)
+    own = _from_history(point, history)
+    # History narrows what others lead one to expect; it never excuses a machine that is slow: a
+    # card that was below its band three times is still below it.
+    if own is not None and (grounds is None or own[0] >= grounds[0]):
+        grounds = own
     if grounds is not None:
         low, centre, high, source = grounds
         return bare.replace(value=centre, interval=(low, high), source=source)
@@ -242,19 +232,9 @@ def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
     return _band(values, f"{len(values)} earlier runs on this machine", margin)
 
 
-def _at_least(history: Grounds | None, others: Grounds | None) -> Grounds | None:
-    """History narrows what others lead one to expect; it never excuses a machine that is slow.
-
-    A card that was below its band three times is still below it.
-    """
-    if history is None or (others is not None and history[0] < others[0]):
-        return others
-    return history
-
-
 def _from_published(point: Record, relevant: Sequence[Published]) -> Grounds | None:
-    values = [one.record.value for one in relevant if one.record.device == point.device]
-    known = [value for value in values if value is not None]
+    own = (one.record.value for one in relevant if one.record.device == point.device)
+    known = [value for value in own if value is not None]
     if not known:
         return None
     margin = MARGIN if len(known) >= MIN_OTHERS else LONE_MARGIN

@@ -26,7 +26,6 @@ from trainrig.workload.layout import (
     FRAMEWORKS,
     LEAST_RESTRICTED,
     MOST_COUNT,
-    MOST_GPUS,
     RECOMPUTE,
     Layout,
     check_layout,
@@ -107,16 +106,10 @@ class Question:
 def question(given: Options, measured: Measured = NOTHING) -> Question:
     """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(given)
-    cluster = _site(options, measured)
-    layout = _with_words(options, cluster, shape)
-    sizes = {
-        name: options[name] for name in _SIZES if name in options
-    }  # micro-batch, tp, pp, zero and the like
+    cluster = _cluster(options, measured)
+    layout = _layout(options, cluster, shape, (*_WORDS_AND_LENGTHS, *_SIZES))
     zero = options.get("zero", 3 if layout.parallel == "fsdp" else 0)
-    _whole("gpus", cluster.gpus, MOST_GPUS)
-    layout = layout.replace(
-        **sizes, zero=zero, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node
-    )
+    layout = layout.replace(zero=zero)
     layout = layout.replace(framework=options.get("framework") or framework_for(layout))
     check_layout(shape, layout)
     return Question(shape=shape, layout=layout, cluster=cluster)
@@ -125,33 +118,33 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
 def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
     """All layouts of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(given)
-    cluster = _site(options, measured)
-    _whole("gpus", cluster.gpus, MOST_GPUS)
+    cluster = _cluster(options, measured)
     if "global_batch" not in options:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
-    base = _with_words(options, cluster, shape)
-    base = base.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
-    for name in ("recompute", "framework"):
-        if name in options and options[name] not in _WORDS[name]:
-            raise unknown(name, options[name], _WORDS[name])
-    batch = _whole("global-batch", options["global_batch"], MOST_COUNT)
-    check_layout(
-        shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto")
-    )  # what all of the space have in common
-    return (
-        Space(
-            shape=shape,
-            base=base,
-            global_batch=batch,
-            framework=options.get("framework"),
-            recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
-        ),
-        cluster,
+    base = _layout(options, cluster, shape, _WORDS_AND_LENGTHS)
+    for name, known in (("recompute", RECOMPUTE), ("framework", FRAMEWORKS)):
+        if options.get(name, known[0]) not in known:
+            raise unknown(name, options[name], known)
+    batch = options["global_batch"]
+    if not 1 <= batch <= MOST_COUNT:
+        raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
+    # What all of the space have in common.
+    check_layout(shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto"))
+    every = Space(
+        shape=shape,
+        base=base,
+        global_batch=batch,
+        framework=options.get("framework"),
+        recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
     )
+    return every, cluster
 
 
 _SIZES = ("tp", "pp", "interleave", "batch_size", "grad_accum", "shard_size", "sequence_parallel")
-_WORDS = {"recompute": RECOMPUTE, "framework": FRAMEWORKS}
+_WORDS_AND_LENGTHS = (
+    *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
+    *("lora_rank", "schedule", "recompute"),
+)
 
 
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
@@ -164,8 +157,16 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     return find(options["model"]), options
 
 
-def _site(options: Options, measured: Measured) -> Cluster:
-    chip = _chip(options, measured.device)
+def _cluster(options: Options, measured: Measured) -> Cluster:
+    chip = None if measured.device is None else find_chip(measured.device)
+    if "on" in options:
+        named = require_chip(options["on"])
+        if measured.device is not None and named is not chip:
+            raise UsageError(
+                f"the measured rates are those of {measured.device}, not of {named.name}",
+                "leave out --on, or --rates",
+            )
+        chip = named
     if chip is None and not measured.records:
         raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
     gpus = options.get("gpus", options.get("tp", 1) * options.get("pp", 1))
@@ -174,7 +175,7 @@ def _site(options: Options, measured: Measured) -> Cluster:
         raise UsageError(
             f"a fabric of {fabric:g} Gb/s", "Gb/s of a node, as 400 for one port of InfiniBand NDR"
         )
-    if options.get("link") is not None and options["link"] not in LINKS:
+    if options.get("link", LINKS[0]) not in LINKS:
         raise unknown("link", options["link"], LINKS)
     return Cluster(
         chip=chip,
@@ -188,72 +189,29 @@ def _site(options: Options, measured: Measured) -> Cluster:
     )
 
 
-def _chip(options: Options, device: str | None) -> Chip | None:
-    measured = None if device is None else find_chip(device)
-    if "on" not in options:
-        return measured
-    chip = require_chip(options["on"])
-    if device is not None and measured is not chip:
-        raise UsageError(
-            f"the measured rates are those of {device}, not of {chip.name}",
-            "leave out --on, or --rates",
-        )
-    return chip
-
-
-def _with_words(options: Options, cluster: Cluster, shape: ModelShape) -> Layout:
-    """A layout of nothing but words, lengths and their defaults."""
-    words = {name: options[name] for name in _WORDS_AND_LENGTHS if name in options}
-    if words.get("parallel") == "dataparallel":
+def _layout(
+    options: Options, cluster: Cluster, shape: ModelShape, names: tuple[str, ...]
+) -> Layout:
+    """A layout of what is given of ``names``, and of defaults that suit the chip."""
+    fields = {name: options[name] for name in names if name in options}
+    chip = cluster.chip
+    if fields.get("parallel") == "dataparallel":
         what = "torch.nn.DataParallel's scattering and gathering is not modelled"
         raise UsageError(what, "--parallel ddp; trainrig train measures DataParallel")
-    words.setdefault("precision", _precision(cluster.chip))
-    _check_precision(cluster.chip, words["precision"])
-    flash = has_flash(cluster.chip, words["precision"])
-    words.setdefault("kernels", "flash" if flash else "eager")
-    words.setdefault("seq_len", min(shape.max_positions, LONGEST))
-    return Layout(**words)
-
-
-_WORDS_AND_LENGTHS = (
-    "seq_len",
-    "target_seq_len",
-    "precision",
-    "kernels",
-    "parallel",
-    "optimizer",
-    "offload",
-    "lora_rank",
-) + (
-    "schedule",
-    "recompute",
-    "parallel",
-)
-
-
-def _precision(chip: Chip | None) -> str:
-    """The half precision that a chip has products in."""
-    if chip is None or peak(chip, "bf16") is not None:
-        return "bf16"
-    return "fp16" if peak(chip, "fp16") is not None else "fp32"
-
-
-def _check_precision(chip: Chip | None, precision: str) -> None:
-    """A chip without units for fp8 does not compute in it; other precisions are emulated."""
+    half = next((name for name in ("bf16", "fp16") if chip is None or peak(chip, name)), "fp32")
+    precision = fields.setdefault("precision", half)
+    # A chip without units for fp8 does not compute in it; other precisions are emulated.
     if precision == "fp8" and chip is not None and chip.peaks and peak(chip, "fp8") is None:
-        raise UsageError(f"{chip.name} has no fp8 products", f"--precision {_precision(chip)}")
+        raise UsageError(f"{chip.name} has no fp8 products", f"--precision {half}")
+    fields.setdefault("kernels", "flash" if has_flash(chip, precision) else "eager")
+    fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
+    return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
 
 
 def has_flash(chip: Chip | None, precision: str) -> bool:
     """Flash attention needs half precision and no chip of before 2020; processors have it, too."""
     modern = chip is None or (chip.year or 2020) >= 2020
     return modern and precision in ("bf16", "fp16", "fp8")
-
-
-def _whole(name: str, value: Any, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise UsageError(f"{name} = {value}", f"a whole number from 1 to {most}")
-    return value
 
 
 def positive(name: str, value: float) -> float:

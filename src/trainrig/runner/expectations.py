@@ -27,7 +27,7 @@ from trainrig.benchmarks.training import flops
 from trainrig.catalog.lookup import find_chip
 from trainrig.errors import TrainrigError, UnavailableError
 from trainrig.machine.snapshot import Missing, Snapshot
-from trainrig.predict import (
+from trainrig.predict.expected import (
     Published,
     ceiling,
     expect,

@@ -37,7 +37,7 @@ from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
-from trainrig.predict import ceiling, of_device
+from trainrig.predict.expected import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
 from trainrig.record import WRONG_ANSWER, Finding, Record, Status, new_id
 from trainrig.runner import energy

@@ -15,7 +15,7 @@ from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView
 from trainrig.catalog import find_chip
 from trainrig.catalog.published import published_records
-from trainrig.predict import gpu_claims
+from trainrig.predict.expected import gpu_claims
 from trainrig.record import Record, Status
 from trainrig.report.compare_report import comparison_document
 from trainrig.report.render.markdown import to_markdown

@@ -6,7 +6,7 @@ import pytest
 
 from runner_fakes import planned, point
 from trainrig.catalog.lookup import find_chip
-from trainrig.predict import Published, ceiling, expect, gpu_claims, of_device
+from trainrig.predict.expected import Published, ceiling, expect, gpu_claims, of_device
 from trainrig.record import Kind, Limit, Record, Status
 
 LIMIT = Limit(value=165.2e12, source="RTX 4090 data sheet, fp16 dense, fp32 accumulation")

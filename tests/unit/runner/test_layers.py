@@ -26,7 +26,7 @@ from trainrig.benchmarks.layer import (
 from trainrig.benchmarks.spec import Selection, benchmark, case_text
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
-from trainrig.predict import Published, expect
+from trainrig.predict.expected import Published, expect
 from trainrig.record import Case, Kind, Record, Status
 from trainrig.runner.executor import Pace
 from trainrig.runner.plan import Task, qualify_plan

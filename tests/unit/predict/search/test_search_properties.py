@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict import rates_of_chip
+from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.workload import named
 from trainrig.workload.layout import Layout, check_layout, framework_for
