@@ -78,7 +78,7 @@ _LONGEST_PROBLEM = 200
 
 
 def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:
-    """The error for a word that is none of ``known``: the nearest ones, or all if none is near.
+    """The error for a word that is none of ``known``: near ones, else all, or of many the closest.
 
     ``more`` is what else may be given, and ends the hint.
     """
@@ -87,12 +87,17 @@ def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> Usage
     spelled = {name.lower(): name for name in known}
     shown = word if len(word) <= _SHOWN else word[: _SHOWN - 3] + "..."
     near = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=3, cutoff=0.6)
-    hint = (
-        f"did you mean {' or '.join(spelled[name] for name in near)}?"
-        if near
-        else "one of: " + ", ".join(spelled.values())
-    )
+    if near:
+        hint = f"did you mean {' or '.join(spelled[name] for name in near)}?"
+    elif len(spelled) <= _MOST_LISTED:
+        hint = "one of: " + ", ".join(spelled.values())
+    else:
+        some = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=4, cutoff=0.0)
+        hint = f"one of {len(spelled)}: " + ", ".join(spelled[name] for name in some) + " ..."
     return UsageError(f"unknown {what} {shown!r}", hint + more)
+
+
+_MOST_LISTED = 20
 
 
 _SHOWN = 60

@@ -55,7 +55,7 @@ def test_the_surface_is_as_promised() -> None:
         {
             "qualify": "--budget --out --resume --detach --json",
             "inspect": "--json --wait",
-            "catalog": "NAME... --compare --json",
+            "catalog": "NAME... --compare --models --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "

@@ -77,20 +77,20 @@ def test_a_run_is_complete_without_what_only_gpus_have() -> None:
 
 
 def test_some_of_a_file_are_chosen_by_name() -> None:
-    chosen = requested_experiments(FILE, {"scale": "tiny", "only": "gpt-2, acc"})
+    chosen = requested_experiments(FILE, {"scale": "tiny", "only": ("gpt-2, acc",)})
     assert [own.name for own in chosen] == [
         "GPT-2, accumulation",
         "GPT-2, accumulation without P2P",
     ]
     with pytest.raises(UsageError, match="'T5'") as caught:
-        requested_experiments(FILE, {"only": "T5"})
+        requested_experiments(FILE, {"only": ("GPT-2", "T5")})
     assert caught.value.hint is not None and "BERT, fp32" in caught.value.hint
     with pytest.raises(UsageError, match="--only"):
-        requested_experiments(None, {"model": "gpt2", "only": "a"})
+        requested_experiments(None, {"model": "gpt2", "only": ("a",)})
 
 
 def test_published_figures_are_those_of_the_full_scale() -> None:
-    keys = {"scale": "tiny", "only": "BERT", "device": "cpu"}
+    keys = {"scale": "tiny", "only": ("BERT",), "device": "cpu"}
     small, full = requested_experiments(FILE, keys), at_full_scale(FILE, keys)
     assert [own.name for own in small] == [own.name for own in full]
     assert {own.model for own in full} == {"bert-large"} and full[0].seq_len == 512

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trainrig.benchmarks.spec import benchmarks
-from trainrig.cli.verb import OUT, PATH, completes, json_option, option, verb
+from trainrig.cli.verb import OUT, PATH, Names, json_option, option, verb
 
 _SPECS = tuple(spec for spec in benchmarks() if spec.options)
 _NAMES = tuple(spec.name for spec in _SPECS)
@@ -35,7 +35,7 @@ without a name, at most 1 GiB and a twentieth of what is free, and leaves nothin
 
 
 @verb("Run one benchmark by itself: matrix products, copies, layers, a disk ...", text=_TEXT)
-@click.argument("benchmark", shell_complete=completes(lambda: _NAMES))
+@click.argument("benchmark", shell_complete=Names(lambda: _NAMES).complete)
 @option("--dtype", multiple=True, default_text="the usual ones", help=_help("dtype"))
 @option("--size", multiple=True, default_text="the usual ones", help=_help("size"))
 @option("--op", multiple=True, default_text="all", help=_help("op"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -28,11 +27,10 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
     nothing could be compared (all noisy, or nothing in common), else 0.
     """
     from trainrig.analysis.compare import compare_runs, is_same_run, to_dict
-    from trainrig.cli.output import console
+    from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_INCOMPLETE, EXIT_OK, UsageError
     from trainrig.report.compare_report import comparison_document
     from trainrig.report.render.markdown import to_markdown
-    from trainrig.report.render.terminal import print_document
     from trainrig.runner.view import view_of
     from trainrig.store import read_run, write_atomic
     from trainrig.units import one_line
@@ -47,10 +45,7 @@ def command(old: Path, new: Path, md: Path | None, as_json: bool) -> int:
     document = comparison_document(comparison)
     if md is not None:
         write_atomic(md, to_markdown(document))
-    if as_json:
-        click.echo(json.dumps(to_dict(comparison), ensure_ascii=False))
-    else:
-        print_document(document, console())
+    answer(as_json, lambda: to_dict(comparison), lambda: document)
     if comparison.is_worse:
         return EXIT_FINDING
     return EXIT_OK if comparison.has_compared else EXIT_INCOMPLETE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,21 +73,21 @@ def info(folder: Path, as_json: bool) -> None:
 
 
 def _show(folder: Path, manifest: Manifest, *, as_json: bool) -> None:
+    from trainrig.cli.output import print_values
+
     if as_json:
-        content = {"folder": str(folder), **dataclasses.asdict(manifest)}
-        click.echo(json.dumps(content, ensure_ascii=False))
+        print_values({"folder": str(folder), **dataclasses.asdict(manifest)}, as_json)
         return
     tokens = manifest.tokens
-    rows = {
+    size = f"{manifest.num_documents} documents, {manifest.num_bytes / 1e6:.1f} MB"
+    made = "trained here" if tokens.trained else "given"
+    entropy = f"unigram entropy {manifest.unigram_entropy_nats:.3f} nats"
+    shown = {
         "folder": folder,
-        "corpus": f"{manifest.corpus}, {manifest.num_documents} documents, "
-        f"{manifest.num_bytes / 1e6:.1f} MB",
+        "corpus": f"{manifest.corpus}, {size}",
         "hash": manifest.corpus_sha256,
-        "tokenizer": f"{'trained here' if tokens.trained else 'given'}, "
-        f"vocabulary {tokens.vocab_size}",
+        "tokenizer": f"{made}, vocabulary {tokens.vocab_size}",
         "train": f"{manifest.train.num_tokens} tokens",
-        "held out": f"{manifest.heldout.num_tokens} tokens, unigram entropy "
-        f"{manifest.unigram_entropy_nats:.3f} nats",
+        "held out": f"{manifest.heldout.num_tokens} tokens, {entropy}",
     }
-    for name, value in rows.items():
-        click.echo(f"{name:<12}{value}")
+    print_values(shown, as_json)

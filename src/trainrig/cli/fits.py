@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
-
-import click
 
 from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHERE, given
 from trainrig.cli.verb import json_option, options, verb
@@ -24,19 +21,14 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
 
     Exit code 1 where it does not fit.
     """
+    from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.predict.prediction import fit_dict
     from trainrig.predict.scenario import question
     from trainrig.predict.search.memory_options import fit
+    from trainrig.report.prediction_report import fits_document
     from trainrig.runner.predict import measured
 
     found = fit(question(given(**keys), measured(rates)))
-    if as_json:
-        click.echo(json.dumps(fit_dict(found), ensure_ascii=False))
-    else:
-        from trainrig.cli.output import console
-        from trainrig.report.prediction_report import fits_document
-        from trainrig.report.render.terminal import print_document
-
-        print_document(fits_document(found), console())
+    answer(as_json, lambda: fit_dict(found), lambda: fits_document(found))
     return EXIT_OK if found.fits else EXIT_FINDING

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import Any
 
 import click
 
 from trainrig.cli.verb import json_option, option, verb
 from trainrig.machine.nvidia import PATIENCE_S
 from trainrig.machine.snapshot import Snapshot
-from trainrig.record import Finding
 
 _MOST_PATIENCE_S = 3600.0
 # A healthy machine answers within this time.
@@ -37,18 +35,25 @@ def command(as_json: bool, wait: str) -> None:
     Looks and changes nothing; needs no torch and no root.  Memory modules are
     shown to root alone.
     """
+    from trainrig.cli.output import answer
     from trainrig.doctor import diagnose
-    from trainrig.machine import inspect
+    from trainrig.machine import inspect, to_dict
+    from trainrig.report.machine_report import machine_document
     from trainrig.units import parse_duration
 
     patience = min(parse_duration(wait), _MOST_PATIENCE_S)
     with _wait_note(patience):
         snapshot = inspect(patience_s=patience)
-    findings = diagnose(snapshot)
-    if as_json:
-        click.echo(json.dumps(_as_dict(snapshot, findings), ensure_ascii=False))
-        return
-    _show(snapshot, findings)
+    findings, chips = diagnose(snapshot), chip_names(snapshot)
+    answer(
+        as_json,
+        lambda: {
+            **to_dict(snapshot),
+            "chips": chips,
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        },
+        lambda: machine_document(snapshot, chips, findings),
+    )
 
 
 @contextmanager
@@ -62,24 +67,6 @@ def _wait_note(patience: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _as_dict(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any]:
-    """machine.json's content, with the catalog's names and the findings beside it."""
-    import dataclasses
-
-    from trainrig.machine import to_dict
-
-    listed = [dataclasses.asdict(finding) for finding in findings]
-    return {**to_dict(snapshot), "chips": chip_names(snapshot), "findings": listed}
-
-
-def _show(snapshot: Snapshot, findings: tuple[Finding, ...]) -> None:
-    from trainrig.cli.output import console
-    from trainrig.report.machine_report import machine_document
-    from trainrig.report.render.terminal import print_document
-
-    print_document(machine_document(snapshot, chip_names(snapshot), findings), console())
 
 
 def chip_names(snapshot: Snapshot) -> dict[str, str]:

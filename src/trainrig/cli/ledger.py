@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from trainrig.cli.verb import PATH, json_option, option, verb
-
-if TYPE_CHECKING:
-    pass
 
 
 @verb("Predictions of earlier runs beside what was measured.")
@@ -30,19 +25,18 @@ def command(runs: Path, fit: bool, as_json: bool) -> int:
     RUNS/calibration.json.
     """
     from trainrig.analysis.prediction_error import calibrate, ledger_dict
+    from trainrig.cli.output import answer
     from trainrig.errors import EXIT_OK
+    from trainrig.report.prediction_report import ledger_document
     from trainrig.runner.history import read_ledger, store_corrections
 
     ledger = read_ledger(runs)
     corrections = calibrate(ledger) if fit else None
     if corrections:
         store_corrections(runs, ledger.host, corrections)
-    if as_json:
-        click.echo(json.dumps(ledger_dict(ledger, corrections), ensure_ascii=False))
-    else:
-        from trainrig.cli.output import console
-        from trainrig.report.prediction_report import ledger_document
-        from trainrig.report.render.terminal import print_document
-
-        print_document(ledger_document(ledger, corrections), console())
+    answer(
+        as_json,
+        lambda: ledger_dict(ledger, corrections),
+        lambda: ledger_document(ledger, corrections),
+    )
     return EXIT_OK

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+import click
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from trainrig.report.document import Document
+
+
+def answer(as_json: bool, content: Callable[[], object], document: Callable[[], Document]) -> None:
+    """Print an answer: one JSON object, or a document in the terminal."""
+    if as_json:
+        print_json(content())
+    else:
+        print_text(document())
+
+
+def print_json(content: object) -> None:
+    """One JSON object on a line of stdout."""
+    click.echo(json.dumps(content, ensure_ascii=False))
+
+
+def print_values(values: Mapping[str, object], as_json: bool) -> None:
+    """Names and values: one JSON object, or a line each."""
+    if as_json:
+        print_json(values)
+        return
+    for name, value in values.items():
+        click.echo(f"{name:<12}{value}")
+
+
+def print_text(document: Document) -> None:
+    """A document on stdout, as wide as the terminal."""
+    from trainrig.report.render.terminal import print_document
+
+    print_document(document, console())
 
 
 def prepare_streams() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 from trainrig.cli.predict_options import FRAMEWORK, LATER, WHAT, WHAT_IF, WHERE, given
 from trainrig.cli.verb import PATH, json_option, option, options, verb
 
-_TOP = 10
 _search = partial(option, group="Search")
 _result = partial(option, group="Result")
 
@@ -22,7 +18,7 @@ _result = partial(option, group="Result")
 @_search("--global-batch", type=int, help="Samples of a step.")
 @_search("--tokens", type=float, help="Tokens of the whole training.")
 @_search("--days", type=float, help="With --tokens: find how many GPUs it takes.")
-@_result("--top", type=int, default=_TOP, help="Layouts that are shown.")
+@_result("--top", type=int, default=10, help="Layouts that are shown.")
 @WHAT_IF
 @_result("--write", type=PATH, metavar="DIR", help="Write the best ones as experiment files.")
 @json_option()
@@ -46,20 +42,18 @@ def command(
 
     Exit code 1 where nothing fits.
     """
+    from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.report.prediction_report import plan_document
     from trainrig.runner.layout_search import plan
 
     found = plan(
         given(**keys), rates=rates, top=top, tokens=tokens, days=days, what_if=what_if, write=write
     )
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
-        from trainrig.cli.output import console
-        from trainrig.report.prediction_report import plan_document
-        from trainrig.report.render.terminal import print_document
-
-        document = plan_document(
+    answer(
+        as_json,
+        found.to_dict,
+        lambda: plan_document(
             found.space,
             found.search,
             found.answer,
@@ -67,6 +61,6 @@ def command(
             upgrades=found.upgrades,
             notes=found.notes(),
             written=found.written,
-        )
-        print_document(document, console())
+        ),
+    )
     return EXIT_OK if found.fits else EXIT_FINDING

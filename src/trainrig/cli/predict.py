@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHAT_IF, WHERE, given
-from trainrig.cli.verb import PATH, json_option, option, options, verb
-
-if TYPE_CHECKING:
-    from trainrig.predict.prediction import Prediction
-    from trainrig.predict.scenario import Measured
-    from trainrig.predict.search.upgrades import Ranked
+from trainrig.cli.verb import PATH, json_option, options, rows, verb
 
 
 @verb("What a training step costs in time and memory.")
-@options(WHAT, WHERE, FRAMEWORK, HOW, LATER)
-@option(
-    "--tokens",
-    type=float,
-    group="Result",
-    help="Show days and energy for a training of N tokens.",
-    metavar="N",
-)
-@WHAT_IF
-@option(
-    "--cases",
-    type=PATH,
-    metavar="CSV",
-    group="Result",
-    help="Predict a table of layouts, one a row.",
+@options(
+    *(WHAT, WHERE, FRAMEWORK, HOW, LATER),
+    rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),
+    [WHAT_IF],
+    rows("Result", ("--cases", PATH, "", "Predict a table of layouts, one a row.")),
 )
 @json_option("One JSON object; with --cases one a row.")
 def command(
@@ -53,62 +38,44 @@ def command(
 
     Exit code 1 where it does not fit in memory.
     """
-    if cases is not None:
-        return _cases(cases, as_json)
-    from dataclasses import asdict
-
+    from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.predict.prediction import predict, prediction_dict
-    from trainrig.predict.scenario import NOTHING, positive, question
+    from trainrig.predict.scenario import positive, question
+    from trainrig.predict.search.upgrades import upgrades_of_answer
+    from trainrig.report.prediction_report import prediction_document
+    from trainrig.runner.predict import measured
 
+    if cases is not None:
+        _print_cases(cases, as_json)
+        return EXIT_OK
     if tokens is not None:
         positive("tokens", tokens)
-    found = predict(question(given(**keys), NOTHING if rates is None else _measured(rates)))
-    ranked = () if what_if is None else _upgrades(found, what_if)
-    if as_json:
-        shown = prediction_dict(found, tokens)
-        if what_if is not None:
-            shown["upgrades"] = [asdict(one) for one in ranked]
-        click.echo(json.dumps(shown, ensure_ascii=False))
-    else:
-        from trainrig.cli.output import console
-        from trainrig.report.prediction_report import prediction_document
-        from trainrig.report.render.terminal import print_document
+    found = predict(question(given(**keys), measured(rates)))
+    ranked = () if what_if is None else upgrades_of_answer(found, what_if)
 
-        print_document(prediction_document(found, tokens, ranked), console())
+    def content() -> dict[str, Any]:
+        upgrades = {} if what_if is None else {"upgrades": [asdict(one) for one in ranked]}
+        return prediction_dict(found, tokens) | upgrades
+
+    answer(as_json, content, lambda: prediction_document(found, tokens, ranked))
     return EXIT_OK if found.fits else EXIT_FINDING
 
 
-def _measured(run: Path) -> Measured:
-    from trainrig.runner.predict import rates_of_run
-
-    return rates_of_run(run)
-
-
-def _upgrades(found: Prediction, text: str) -> tuple[Ranked, ...]:
-    from trainrig.predict.search.upgrades import upgrades_of_answer
-
-    return upgrades_of_answer(found, text)
-
-
-def _cases(path: Path, as_json: bool) -> int:
+def _print_cases(path: Path, as_json: bool) -> None:
     """Every row of a table: an object each, or in words, with the errors where it was measured."""
-    from trainrig.errors import EXIT_OK
+    from trainrig.cli.output import print_json, print_text
     from trainrig.predict.table import predict_rows, read_rows
+    from trainrig.predict.table_errors import error_table, row_errors
+    from trainrig.report.prediction_report import cases_document
 
     if as_json:
         for row in predict_rows(read_rows(path)):
-            click.echo(json.dumps(row, ensure_ascii=False))
-        return EXIT_OK
-    from trainrig.cli.output import console
-    from trainrig.predict.table_errors import error_table, row_errors
-    from trainrig.report.prediction_report import cases_document
-    from trainrig.report.render.terminal import print_document
-
+            print_json(row)
+        return
     rows = list(read_rows(path))
     found, refused = row_errors(rows)
     if found:
         click.echo(error_table(found, refused))
     else:
-        print_document(cases_document(predict_rows(rows)), console())
-    return EXIT_OK
+        print_text(cases_document(predict_rows(rows)))

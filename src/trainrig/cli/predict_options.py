@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from trainrig.cli.verb import (
-    PATH,
-    complete_chip,
-    complete_model,
-    complete_runs,
-    completes_layout,
-    option,
-    rows,
-)
+from trainrig.cli.verb import CHIPS, MODELS, PATH, complete_runs, names_in, option, rows
 
-_words = completes_layout
-
+_words = partial(names_in, "workload.layout")
 WHAT = rows(
     "Model and numerics",
-    ("--model", complete_model, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
+    ("--model", MODELS, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
     ("--seq-len", int, "the model's, at most 4096", "Tokens of a sample."),
     (
         *("--precision", _words("PRECISIONS"), "bf16, or what the chip has"),
@@ -37,7 +29,7 @@ WHAT = rows(
     ("--lora-rank", int, "0, all weights are trained", "Train adapters of this rank alone."),
 )
 WHERE = (
-    *rows("Machine", ("--on", complete_chip, "", 'A chip of the catalog: "RTX 3090 Ti".')),
+    *rows("Machine", ("--on", CHIPS, "", 'A chip of the catalog: "RTX 3090 Ti".')),
     option(
         "--rates",
         metavar="RUN",

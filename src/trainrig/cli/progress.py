@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 import click
 
+from trainrig.cli import output
 from trainrig.errors import EXIT_OK
 from trainrig.process.programs import start_detached
 from trainrig.runner.progress import Progress, Watcher
@@ -23,13 +23,19 @@ def on_stderr() -> Watcher:
     """A watcher that prints results as they come; on a terminal also what runs now."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
+    columns = 80
+
     def watch(event: Progress) -> None:
+        nonlocal columns
         count = f"[{event.done}/{event.total}] " if event.total else ""
         if event.level == "running":
             if live:
-                width = max(20, _columns() - 1)
+                with suppress(OSError):
+                    columns = os.get_terminal_size(sys.stderr.fileno()).columns
                 left = f"{event.left:.0f} s left, " if event.left else ""
-                _say(f"{_CLEAR_LINE}{(count + left + event.text)[:width]}", nl=False)
+                _say(
+                    f"{_CLEAR_LINE}{(count + left + event.text)[: max(20, columns - 1)]}", nl=False
+                )
             return
         clear = _CLEAR_LINE if live else ""
         prefix = "== " if event.level == "stage" else count
@@ -46,16 +52,14 @@ def _say(text: str, *, nl: bool = True) -> None:
 
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
-    from trainrig.cli.output import best_effort, console
-    from trainrig.report.render.terminal import print_document
     from trainrig.report.run_report import run_document
     from trainrig.runner.history import ledger_sentence
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
     click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
-    with best_effort():
-        print_document(run_document([view_of(read_run(run))]), console())
+    with output.best_effort():
+        output.print_text(run_document([view_of(read_run(run))]))
         if (sentence := ledger_sentence(run.parent)) is not None:
             click.echo(f"\npredictions, {sentence}")
         click.echo(f"\nreport: {run / 'report.html'}")
@@ -63,10 +67,8 @@ def print_run(run: Path) -> None:
 
 def print_json(summary: Mapping[str, Any]) -> None:
     """One JSON object on the last line of stdout."""
-    from trainrig.cli.output import best_effort
-
-    with best_effort():
-        click.echo(json.dumps(summary, ensure_ascii=False))
+    with output.best_effort():
+        output.print_json(summary)
 
 
 def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
@@ -87,10 +89,3 @@ def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
     else:
         click.echo(f"process {pid} goes on by itself; follow it: tail -f {log}")
     return EXIT_OK
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns
-    except OSError:
-        return 80

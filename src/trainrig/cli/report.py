@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,24 +44,23 @@ def show(views: list[RunView], *, html: Path | None, md: Path | None, as_json: b
     from dataclasses import asdict
 
     from trainrig.analysis.run_summary import summarise
-    from trainrig.cli.output import console
+    from trainrig.cli.output import print_json, print_text
     from trainrig.report.render.html import to_html
     from trainrig.report.render.markdown import to_markdown
-    from trainrig.report.render.terminal import print_document
     from trainrig.report.run_report import run_document
     from trainrig.store import write_atomic
 
-    document = None if as_json and html is None and md is None else run_document(views)
-    for file, render in ((html, to_html), (md, to_markdown)):
-        if file is None or document is None:
-            continue
-        if str(file) == "-" and file is md:
-            click.echo(render(document), nl=False)
-        else:
-            write_atomic(file, render(document))
-            click.echo(f"wrote {file}", err=True)
+    files = [(file, to) for file, to in ((html, to_html), (md, to_markdown)) if file is not None]
+    if files or not as_json:
+        document = run_document(views)
+        for file, render in files:
+            if str(file) == "-" and file is md:
+                click.echo(render(document), nl=False)
+            else:
+                write_atomic(file, render(document))
+                click.echo(f"wrote {file}", err=True)
+        if not files:
+            print_text(document)
     if as_json:
         for view in views:
-            click.echo(json.dumps(asdict(summarise(view)), ensure_ascii=False))
-    elif html is None and md is None and document is not None:
-        print_document(document, console())
+            print_json(asdict(summarise(view)))

@@ -2,136 +2,96 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trainrig.cli.verb import (
+    MODELS,
     OUT,
     PATH,
-    Completer,
-    complete_model,
+    Names,
     complete_runs,
-    completes,
-    completes_layout,
     json_option,
+    names_in,
     option,
     options,
     rows,
     verb,
 )
 
-_words = completes_layout
-
-
-def _of(*words: str) -> Completer:
-    return completes(lambda: words)
-
-
-def _frameworks() -> list[str]:
-    """Names of the frameworks that train here."""
-    from trainrig.train.engines import ENGINES
-
-    return list(ENGINES)
-
-
-_OPTIONS = (
-    rows(
-        "What is trained",
-        (
-            *("--model", complete_model, "gpt2-small-cpu"),
-            "A name, gpt2:num_layers=4,hidden=256, or a config.json.",
-        ),
-        (
-            *("--data", PATH, "Python's standard library, prepared once"),
-            "A folder that trainrig data prepared.",
-        ),
-        ("--batch-size", "N|auto", "8", "Samples of a micro-batch; auto: the largest that fits."),
-        ("--seq-len", int, "256", "Tokens of a sample."),
-        ("--steps", int, "20", "Updates of the weights."),
-        ("--tokens", float, "", "Total training tokens, instead of --steps."),
-        ("--grad-accum", int, "1", "Micro-batches of a step."),
-        ("--precision", _of("bf16", "fp32", "fp16"), "bf16", "bf16, fp32 or fp16."),
-        (
-            *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
-            "adamw-fused, adamw, adamw-8bit or sgd.",
-        ),
-        ("--lr", float, "0.001", "The highest learning rate."),
-        ("--seed", int, "0", "Random seed: first weights, order of the data."),
-        ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
-        (
-            *("--attention", "WORD", "auto"),
-            "sdpa (torch's), tiles (ours, short sequences on a CPU), plain, or auto: the fastest.",
-        ),
+_words = partial(names_in, "workload.layout")
+_WHAT = rows(
+    "What is trained",
+    (
+        *("--model", MODELS, "gpt2-small-cpu"),
+        "A name, gpt2:num_layers=4,hidden=256, or a config.json.",
     ),
     (
-        option(
-            "--compile",
-            "compiled",
-            is_flag=True,
-            group="What is trained",
-            help="Compile each block with torch.compile.",
-        ),
+        *("--data", PATH, "Python's standard library, prepared once"),
+        "A folder that trainrig data prepared.",
+    ),
+    ("--batch-size", "N|auto", "8", "Samples of a micro-batch; auto: the largest that fits."),
+    ("--seq-len", int, "256", "Tokens of a sample."),
+    ("--steps", int, "20", "Updates of the weights."),
+    ("--tokens", float, "", "Total training tokens, instead of --steps."),
+    ("--grad-accum", int, "1", "Micro-batches of a step."),
+    ("--precision", Names(lambda: ("bf16", "fp32", "fp16")), "bf16", "bf16, fp32 or fp16."),
+    (
+        *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
+        "adamw-fused, adamw, adamw-8bit or sgd.",
+    ),
+    ("--lr", float, "0.001", "The highest learning rate."),
+    ("--seed", int, "0", "Random seed: first weights, order of the data."),
+    ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
+    (
+        *("--attention", "WORD", "auto"),
+        "sdpa (torch's), tiles (ours, short sequences on a CPU), plain, or auto: the fastest.",
+    ),
+    ("--compile", None, "", "Compile each block with torch.compile."),
+)
+_LAYOUT = rows(
+    "Devices and layout",
+    (
+        "--framework",
+        names_in("train.engines", "ENGINES"),
+        "{first}",
+        "Whose program trains: {words}.",
     ),
     (
-        option(
-            "--framework",
-            group="Devices and layout",
-            shell_complete=completes(_frameworks),
-            words=_frameworks,
-            default_text="{first}",
-            help="Whose program trains: {words}.",
-        ),
-    ),
-    rows(
-        "Devices and layout",
-        (
-            *("--parallel", _words("PARALLEL"), "as --zero says"),
-            "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
-        ),
-        (
-            *("--python", PATH, "TRAINRIG_HUGGINGFACE_PYTHON, or this one"),
-            "The interpreter of another framework.",
-        ),
-        ("--device", "DEVICE", "a GPU where there is one", "cpu, cuda or cuda:1."),
-        ("--devices", "N,N", "the first ones", "GPUs of the ranks, by the driver's numbers."),
-        ("--nproc", int, "1", "Processes started here, a device each."),
-        (
-            *("--zero", int, "0"),
-            "Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights.",
-        ),
-        ("--shard-size", int, "all ranks", "Ranks that share a copy of what is sharded."),
-        (
-            *("--offload", _of("none", "host"), "none"),
-            "Where sharded weights and optimizer states live: none (on the GPU) or host.",
-        ),
-        (
-            *("--p2p/--no-p2p", None, "on where the GPUs can"),
-            "GPUs copy to each other directly.",
-        ),
-    ),
-    rows(
-        "A file of experiments",
-        ("--only", "TEXT", "", "Run only experiments whose name contains TEXT."),
-        ("--rounds", int, "1", "Repeat each, interleaved; 3 or more for a verdict."),
-        ("--scale", "tiny", "", "Train the models' families at a size that takes seconds."),
-        ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+        *("--parallel", _words("PARALLEL"), "as --zero says"),
+        "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
     ),
     (
-        option(
-            "--dry-run",
-            is_flag=True,
-            group="A file of experiments",
-            help="Show the resolved experiments; start and write nothing.",
-        ),
+        *("--python", PATH, "TRAINRIG_HUGGINGFACE_PYTHON, or this one"),
+        "The interpreter of another framework.",
     ),
+    ("--device", "DEVICE", "a GPU where there is one", "cpu, cuda or cuda:1."),
+    ("--devices", "N,N", "the first ones", "GPUs of the ranks, by the driver's numbers."),
+    ("--nproc", int, "1", "Processes started here, a device each."),
+    ("--zero", int, "0", "Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights."),
+    ("--shard-size", int, "all ranks", "Ranks that share a copy of what is sharded."),
+    (
+        *("--offload", Names(lambda: ("none", "host")), "none"),
+        "Where sharded weights and optimizer states live: none (on the GPU) or host.",
+    ),
+    ("--p2p/--no-p2p", None, "on where the GPUs can", "GPUs copy to each other directly."),
+)
+_FILE = rows(
+    "A file of experiments",
+    ("--only", ["TEXT"], "", "Run only experiments whose name contains TEXT; may be repeated."),
+    ("--rounds", int, "1", "Repeat each, interleaved; 3 or more for a verdict."),
+    ("--scale", "tiny", "", "Train the models' families at a size that takes seconds."),
+    ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+    ("--dry-run", None, "", "Show the resolved experiments; start and write nothing."),
 )
 
 
 @verb("Train a model, or a file of experiments; where each step's time goes.")
 @click.argument("file", required=False, type=PATH)
-@options(*_OPTIONS)
+@options(_WHAT, _LAYOUT, _FILE)
 @OUT
 @option(
     "--resume",
@@ -143,11 +103,11 @@ _OPTIONS = (
 @json_option("Print the result as one JSON object, last.")
 def command(
     file: Path | None,
-    device: str | None,
+    batch_size: str | None,
     timeout: str | None,
     out: Path,
     resume: Path | None,
-    dry_run: bool,
+    dry_run: bool | None,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -166,19 +126,29 @@ def command(
     the same samples.
     """
     from trainrig.cli import output, progress
-    from trainrig.errors import UsageError
+    from trainrig.errors import EXIT_OK, UsageError
+    from trainrig.report.training_report import training_document
     from trainrig.runner import session, train, train_prepare, train_records, train_resume
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
     if resume is not None and file is not None:
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
-    given = {name: value for name, value in keys.items() if value is not None}
-    given |= _batch_size(given.pop("batch_size", None)) | _known(device=device)
-    given |= {"compile": True} if given.pop("compiled") else {}
+    if resume is not None and dry_run:
+        hint = "leave --dry-run or --resume out"
+        raise UsageError("a run that is resumed has been checked already", hint)
+    given = {name: value for name, value in keys.items() if value not in (None, ())}
     given |= {name: str(given[name]) for name in ("data", "python") if name in given}
+    if batch_size is not None:
+        given["batch_size"] = _batch_size(batch_size)
     if dry_run:
-        return _dry_run(file, given, resume, as_json)
+        found = train_prepare.resolved(train_prepare.requested_experiments(file, given))
+        output.answer(
+            as_json,
+            lambda: {"experiments": found},
+            lambda: train_prepare.resolved_document(found),
+        )
+        return EXIT_OK
     outcomes = train.train(
         train_resume.experiments_of(resume, given)
         if resume
@@ -189,48 +159,18 @@ def command(
         resume=resume,
         full_scale=train_prepare.at_full_scale(file, given),
     )
-    if as_json:
-        progress.print_json(train_records.summary(outcomes))
-    else:
-        from trainrig.report.render.terminal import print_document
-        from trainrig.report.training_report import training_document
-
-        with output.best_effort():
-            print_document(training_document(view_of(read_run(outcomes.run))), output.console())
+    with output.best_effort():
+        if as_json:
+            output.print_json(train_records.summary(outcomes))
+        else:
+            output.print_text(training_document(view_of(read_run(outcomes.run))))
             click.echo(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
             click.echo(f"report: {outcomes.run / 'report.html'}")
     return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)
 
 
-def _batch_size(text: str | None) -> dict[str, Any]:
-    if text is None or text == "auto":
-        return _known(batch_size=text)
+def _batch_size(text: str) -> int | str:
     try:
-        return {"batch_size": int(text)}
+        return text if text == "auto" else int(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is no whole number, nor auto") from None
-
-
-def _known(**named: Any) -> dict[str, Any]:
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _dry_run(file: Path | None, keys: dict[str, Any], resume: Path | None, as_json: bool) -> int:
-    """The experiments as they are resolved, once nothing speaks against them."""
-    import json
-
-    from trainrig.cli import output
-    from trainrig.errors import EXIT_OK, UsageError
-    from trainrig.report.render.terminal import print_document
-    from trainrig.runner.train_prepare import requested_experiments, resolved, resolved_document
-
-    if resume is not None:
-        hint = "leave --dry-run or --resume out"
-        raise UsageError("a run that is resumed has been checked already", hint)
-    found = resolved(requested_experiments(file, keys))
-    if as_json:
-        click.echo(json.dumps({"experiments": found}, ensure_ascii=False))
-        return EXIT_OK
-    with output.best_effort():
-        print_document(resolved_document(found), output.console())
-    return EXIT_OK

@@ -7,7 +7,9 @@ the value itself, or in ``default_text`` what is taken where the option is left 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ RETIRED = {
 }
 """Options of earlier versions, refused, with what they are called now."""
 Decorator = Callable[[Any], Any]
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 class Verb(click.Command):
@@ -110,30 +111,38 @@ def option(*names: str, help: str, default_text: str = "", **settings: Any) -> D
 def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...]:
     """Options of one group as rows: name, what it takes, ``default_text``, help.
 
-    It takes a number (int, float), a path (PATH), a word that a `Completer` completes, or any text
-    (how help calls it); a name with a slash is a switch, and None stands for a flag.
+    It takes a number (int, float), a path (PATH), one of some `Names`, what a function completes,
+    or any text (how help calls it, in a list where it may be repeated); None stands for a flag or,
+    where the name has a slash, for a switch.
     """
     decorators = []
     for name, takes, default_text, text in listed:
-        settings: dict[str, Any] = {"group": group, "default_text": default_text, "help": text}
-        if takes is None:
-            settings |= {"is_flag": True, "default": None}
-        elif isinstance(takes, str):
-            settings["metavar"] = takes
-        elif takes in (int, float) or isinstance(takes, click.ParamType):
-            settings["type"] = takes
-        else:
-            settings["shell_complete"] = takes
-        decorators.append(option(name, **settings))
+        settings: dict[str, Any] = {}
+        match takes:
+            case None:
+                settings = {"is_flag": True, "default": None}
+            case [metavar]:
+                settings = {"metavar": metavar, "multiple": True}
+            case str():
+                settings = {"metavar": takes}
+            case Names():
+                settings = {"shell_complete": takes.complete, "words": takes.names}
+            case _ if takes in (int, float) or isinstance(takes, click.ParamType):
+                settings = {"type": takes}
+            case _:
+                settings = {"shell_complete": takes}
+        made = option(name, group=group, default_text=default_text, help=text, **settings)
+        decorators.append(made)
     return tuple(decorators)
 
 
-def options(*groups: tuple[Decorator, ...]) -> Decorator:
+def options(*groups: Iterable[Decorator]) -> Decorator:
     """All options of some groups, in their order."""
 
     def decorate(command: Any) -> Any:
-        for each in reversed([one for group in groups for one in group]):
-            command = each(command)
+        for group in reversed(groups):
+            for each in reversed(list(group)):
+                command = each(command)
         return command
 
     return decorate
@@ -152,17 +161,16 @@ def json_option(text: str = "One JSON object on stdout.") -> Decorator:
 # ---- completion in the shell: names alone, so that nothing heavy is loaded while someone types
 
 
-def completes(names: Callable[[], Iterable[str]]) -> Completer:
-    """Complete with these names, whatever their case; a space typed in quotes counts as a dash."""
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that an option takes; they are looked up where help is shown or somebody types."""
 
-    def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-        return [
-            CompletionItem(name)
-            for name in names()
-            if name.lower().startswith(typed.lower().replace(" ", "-"))
-        ]
+    names: Callable[[], Iterable[str]]
 
-    return complete
+    def complete(self, _: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        """Those that begin so, whatever their case; a space typed in quotes counts as a dash."""
+        start = typed.lower().replace(" ", "-")
+        return [CompletionItem(name) for name in self.names() if name.lower().startswith(start)]
 
 
 def chip_names() -> list[str]:
@@ -180,13 +188,6 @@ def chip_names() -> list[str]:
     return [name.replace(" ", "-") for name in names]
 
 
-def model_names() -> list[str]:
-    """The models that are known by name."""
-    from trainrig.workload.presets import NAMED
-
-    return list(NAMED)
-
-
 def complete_runs(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Runs in runs/, newest first, or in the folder that is being typed; else any file."""
     from trainrig.store.run_folder import CONFIG
@@ -197,17 +198,10 @@ def complete_runs(_: click.Context, __: click.Parameter, typed: str) -> list[Com
     return [CompletionItem(str(run)) for run in runs] or [CompletionItem(typed, type="file")]
 
 
-def completes_layout(table: str) -> Completer:
-    """Complete with the words of one of `workload.layout`'s tables."""
-
-    def words() -> tuple[str, ...]:
-        from trainrig.workload import layout
-
-        found: tuple[str, ...] = getattr(layout, table)
-        return found
-
-    return completes(words)
+def names_in(module: str, table: str) -> Names:
+    """The names that a table of a module holds, as ``workload.layout``'s OPTIMIZERS."""
+    return Names(lambda: list(getattr(importlib.import_module(f"trainrig.{module}"), table)))
 
 
-complete_chip = completes(chip_names)
-complete_model = completes(model_names)
+CHIPS = Names(chip_names)
+MODELS = names_in("workload.presets", "NAMED")

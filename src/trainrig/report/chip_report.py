@@ -6,7 +6,7 @@ question mark wherever it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trainrig.catalog.chip import Chip, Peak, Source, peak
 from trainrig.catalog.fields import (
@@ -18,7 +18,20 @@ from trainrig.catalog.fields import (
     shown,
     sorted_peaks,
 )
-from trainrig.report.document import Block, Cell, Column, Document, Paragraph, Section, Table, Tone
+from trainrig.report.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+    column,
+    table,
+)
+from trainrig.units import format_count
+from trainrig.workload.model import ModelShape, parameters
 
 # From this ratio on, two chips are clearly unlike in a figure.
 CLEARLY = 1.1
@@ -124,6 +137,21 @@ def _sources(chips: Sequence[Chip]) -> Iterator[Block]:
     if any(not origin.verified for origin in origins):
         lines.append(f"{DOUBT}: recalled, or sources contradict each other; not verified")
     yield Section("Sources", tuple(Paragraph(line) for line in lines))
+
+
+def models_document(shapes: Iterable[ModelShape]) -> Document:
+    """The models that are known by name, in numbers."""
+    listed = table(
+        shapes,
+        column("model", lambda shape: shape.name, kind="code"),
+        column("family", lambda shape: shape.family, kind="code"),
+        column("parameters", lambda shape: parameters(shape).total, format_count),
+        column("layers", lambda shape: shape.num_layers + shape.num_decoder_layers),
+        column("hidden", lambda shape: shape.hidden),
+        column("heads", lambda shape: shape.num_heads),
+        column("vocabulary", lambda shape: shape.vocab),
+    )
+    return Document(title="models", blocks=(listed,))
 
 
 def _field(name: str) -> Field:

@@ -122,9 +122,9 @@ def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[E
     Raises UsageError, DataError.
     """
     named = {key: value for key, value in keys.items() if value is not None}
-    words = named.pop("only", None)
+    only = named.pop("only", ())
     if file is None:
-        if words is not None:
+        if only:
             raise UsageError("--only chooses among a file's experiments", "name a file")
         if str(named.get("device", "")).startswith("cuda:") and "devices" not in named:
             named["device"], _, named["devices"] = named["device"].partition(":")
@@ -139,22 +139,26 @@ def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[E
                 f"--{key.replace('_', '-')} beside a file: the file says what is trained",
                 "beside it: " + ", ".join(f"--{key}" for key in _BESIDE_FILE),
             )
-    return _named(read_file(file, named), words)
+    return _named(read_file(file, named), only)
 
 
-def _named(experiments: Sequence[Experiment], words: str | None) -> tuple[Experiment, ...]:
-    """The experiments whose name holds ``words``; all without any."""
-    chosen = tuple(e for e in experiments if words is None or words.lower() in e.name.lower())
-    if not chosen:
-        names = ", ".join(experiment.name for experiment in experiments)
-        raise UsageError(f"no experiment name contains {words!r}", f"it has: {names}")
-    return chosen
+def _named(experiments: Sequence[Experiment], only: Sequence[str]) -> tuple[Experiment, ...]:
+    """The experiments whose name contains one of ``only``; all without any."""
+    for text in only:
+        if not any(text.lower() in each.name.lower() for each in experiments):
+            names = ", ".join(experiment.name for experiment in experiments)
+            raise UsageError(f"no experiment name contains {text!r}", f"it has: {names}")
+    return tuple(
+        each
+        for each in experiments
+        if not only or any(text.lower() in each.name.lower() for text in only)
+    )
 
 
 def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
     """A file's experiments as they are at full scale: what others published is of these."""
     try:
-        return _named(read_file(file, {"scale": "full"}), keys.get("only")) if file else ()
+        return _named(read_file(file, {"scale": "full"}), keys.get("only", ())) if file else ()
     except UsageError:  # what is wrong at full scale alone is no fault of a tiny run
         return ()
 

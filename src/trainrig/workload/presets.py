@@ -182,5 +182,5 @@ def named(name: str) -> ModelShape:
     for known, (family, numbers) in NAMED.items():
         if known.lower() == name.lower():
             return custom(family, name=known, **numbers)
-    other = " (or a path to a config.json, or gpt2:num_layers=4,hidden=256)"
+    other = "; all: trainrig catalog --models; or a config.json, or gpt2:num_layers=4,hidden=256"
     raise unknown("model", name, NAMED, other)
