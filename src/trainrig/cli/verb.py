@@ -168,7 +168,7 @@ class Names:
     names: Callable[[], Iterable[str]]
 
     def complete(self, _: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-        """Those that begin so, whatever their case; a space typed in quotes counts as a dash."""
+        """Names that begin so, whatever their case; a space typed in quotes counts as a dash."""
         start = typed.lower().replace(" ", "-")
         return [CompletionItem(name) for name in self.names() if name.lower().startswith(start)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 from trainrig.catalog.load import load_chips
 from trainrig.catalog.lookup import find_chip
 from trainrig.cli import verb
-from trainrig.cli.main import VERBS
+from trainrig.cli.main import VERBS, cli
+from trainrig.errors import UsageError
 from trainrig.store import create_run
+from trainrig.workload.presets import NAMED
 
 Completed = Callable[..., list[str]]
 
@@ -153,3 +157,48 @@ def test_a_value_that_is_given_twice_is_refused(words: tuple[str, ...]) -> None:
     done = run(command, [*fine, *words])
     assert done.exit_code == 2
     assert ("--p2p" if "p2p" in words[0] else "--on") + " is given twice" in done.output
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize(
+    ("words", "typed", "expected"),
+    [
+        ([], "pre", {"predict": "What a training step costs in time and memory."}),
+        (["fits", "--model"], "LLAMA-7", {"llama-7B": None}),
+        (["catalog"], "rtx-4090", {"RTX-4090": None}),
+    ],
+)
+def test_other_shells_complete(
+    shell: str, words: list[str], typed: str, expected: dict[str, str | None]
+) -> None:
+    """What click hands to zsh and fish; the script that asks for it names their variables."""
+    found = get_completion_class(shell)
+    assert found is not None
+    complete = found(cli, {}, "trainrig", "_TRAINRIG_COMPLETE")
+    items = {item.value: item for item in complete.get_completions(words, typed)}
+    for name, summary in expected.items():
+        assert items[name].help == summary
+        assert name in complete.format_completion(items[name])
+        assert (summary or "") in complete.format_completion(items[name])
+    assert f"_TRAINRIG_COMPLETE={shell}_complete" in complete.source()
+
+
+def test_an_unknown_model_is_answered_by_the_closest_and_the_place_of_the_list() -> None:
+    with pytest.raises(UsageError, match="unknown model 'nosuch'") as caught:
+        CliRunner().invoke(cli, ["train", "--model", "nosuch"], catch_exceptions=False)
+    hint = str(caught.value.hint)
+    assert len(hint) < 160 and "trainrig catalog --models" in hint
+    listed = CliRunner().invoke(cli, ["catalog", "--models", "--json"]).output
+    assert [shape["name"] for shape in json.loads(listed)] == list(NAMED)
+    shown = CliRunner().invoke(cli, ["catalog", "--models"]).output
+    assert "llama-7B" in shown and "6.74B" in shown
+
+
+def test_only_may_be_repeated() -> None:
+    words = ["train", "experiments/classic.toml", "--scale", "tiny", "--dry-run", "--json"]
+    words += ["--only", "accumulation without", "--only", "BERT, fp32"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    names = [each["name"] for each in json.loads(done.output)["experiments"]]
+    assert "GPT-2, accumulation without P2P" in names
+    assert any(name.startswith("BERT, fp32") for name in names)
+    assert len(names) < 6
