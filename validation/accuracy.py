@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.predict.step.calibration import CLASSES, fitted, write
+from trainrig.predict.step.calibration import CLASSES, fitted
 from trainrig.predict.table import case_of, memory_of
 from trainrig.predict.table_errors import (
     ErrorLine,
@@ -41,7 +41,7 @@ from trainrig.predict.table_errors import (
     weak,
 )
 from trainrig.predict.table_words import Row
-from validation.fit_step import BOUNDS, fit, left_out, profiled
+from validation.fit_step import BOUNDS, fit, left_out, profiled, write
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from trainrig.errors import TrainrigError
 from trainrig.predict.step import compose
-from trainrig.predict.step.calibration import BELIEVED, CLASSES, Constants
-from trainrig.predict.step.profile import Profile, profile, stack
+from trainrig.predict.step.calibration import BELIEVED, CLASSES, PATH, Constants, fitted
+from trainrig.predict.step.profile import Profile, profile
 from trainrig.predict.table import Case, case_of
 from trainrig.predict.table_errors import RowError, left_out_by, measured_time
 from trainrig.predict.table_words import Row
@@ -63,6 +63,28 @@ def profiled(rows: Iterable[Row]) -> tuple[list[tuple[int, Row, Case, float]], P
             continue
         kept.append((number, row, case, measured))
     return kept, stack(profiles)
+
+
+def stack(profiles: list[Profile]) -> Profile:
+    """One profile over the layouts of all."""
+    return Profile(
+        **{
+            field.name: np.concatenate([getattr(one, field.name) for one in profiles], axis=-1)
+            for field in dataclasses.fields(Profile)
+        }
+    )
+
+
+def write(constants: Constants) -> None:
+    """Make these the fitted ones."""
+    header = (
+        "# Written by validation/accuracy.py --fit; predict/step/calibration.py says what each"
+        " means."
+    )
+    values = dataclasses.asdict(constants)
+    lines = [header, "schema = 1", "", "[step]", *(f"{n} = {v:.4g}" for n, v in values.items())]
+    PATH.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    fitted.cache_clear()
 
 
 def composed(

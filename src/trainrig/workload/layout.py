@@ -188,7 +188,7 @@ class Layout:
         """A copy with other numbers or words."""
         return dataclasses.replace(self, **changes)
 
-    def part(self, where: slice) -> Layout:
+    def part(self, where: slice | NDArray[np.bool_]) -> Layout:
         """Some of many; numbers that are one for all stay so."""
         import numpy as np
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trainrig.predict.rates import Rates
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS, predict_step
-from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 
 if TYPE_CHECKING:
@@ -127,20 +127,12 @@ def _price(space: Space, group: Layout, rates: Rates) -> _Priced:
     fits = needed <= rates.memory_bytes
     if not fits.any():
         return _Priced(group, needed, fits, np.empty(0), {})
-    step = predict_step(space.shape, _some(group, fits), rates)
+    step = predict_step(space.shape, group.part(fits), rates)
     parts = {
         name: np.broadcast_to(np.asarray(getattr(step, name), dtype=float), (int(fits.sum()),))
         for name in PARTS
     }
     return _Priced(group, needed, fits, sum(parts.values(), np.zeros(1)), parts)
-
-
-def _some(group: Layout, chosen: NDArray[np.bool_]) -> Layout:
-    """Layouts of a group that are chosen."""
-    import numpy as np
-
-    sizes = {name: np.asarray(getattr(group, name)) for name in SIZES}
-    return group.replace(**{name: s[chosen] for name, s in sizes.items() if s.ndim})
 
 
 def _ranked(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import Constants, fitted
 from trainrig.predict.step.profile import Array, Profile, profile
+from trainrig.workload.layout import SIZES
 
 if TYPE_CHECKING:
     from trainrig.predict.rates import Rates
@@ -39,9 +40,6 @@ PARTS = (
     "data",
 )
 """What adds up to a step."""
-
-CHUNK = 1 << 14
-"""Layouts that are composed at once: what stays in the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,49 +87,11 @@ def predict_step(
     head: float = 1.0,
 ) -> StepTime:
     """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
-    num, constants = len(layout), constants or fitted()
-    if num == 1 and not _has_arrays(layout):
-        found = compose(profile(shape, layout, rates, head), constants)
-        return dataclasses.replace(found, **{n: float(getattr(found, n)[0]) for n in _FIELDS})
-    return _in_pieces(shape, layout, rates, constants, head)
-
-
-def _in_pieces(
-    shape: ModelShape, layout: Layout, rates: Rates, constants: Constants, head: float
-) -> StepTime:
-    """Some layouts at a time, each piece written where it belongs while it is in the cache."""
-    import numpy as np
-
-    num = len(layout)
-    whole: dict[str, Any] = {name: np.empty(num) for name in _FIELDS}
-    for at in range(0, num, CHUNK):
-        piece = compose(profile(shape, _slice(layout, at, num), rates, head), constants)
-        for name, array in whole.items():
-            array[at : at + CHUNK] = getattr(piece, name)
-    return StepTime(**whole)
-
-
-_FIELDS = (*PARTS, "overlapped", "spread")
-
-
-def _has_arrays(layout: Layout) -> bool:
-    from trainrig.workload.layout import SIZES
-
-    return any(not isinstance(getattr(layout, name), int) for name in SIZES)
-
-
-def _slice(layout: Layout, at: int, num: int) -> Layout:
-    """``CHUNK`` layouts from ``at``."""
-    import numpy as np
-
-    from trainrig.workload.layout import SIZES
-
-    end = min(at + CHUNK, num)
-    cut = {}
-    for name in SIZES:
-        value = np.asarray(getattr(layout, name))
-        cut[name] = np.broadcast_to(value, (end - at,)) if value.size == 1 else value[at:end]
-    return layout.replace(**cut)
+    found = compose(profile(shape, layout, rates, head), constants or fitted())
+    if any(not isinstance(getattr(layout, name), int) for name in SIZES):
+        return found
+    names = (field.name for field in dataclasses.fields(StepTime))
+    return StepTime(**{name: float(getattr(found, name)[0]) for name in names})
 
 
 def compose(found: Profile, c: Constants) -> StepTime:
@@ -189,7 +149,11 @@ def compose(found: Profile, c: Constants) -> StepTime:
         "offload": p.offload,
         "data": np.full_like(data_comm, c.fixed),
     }
-    return StepTime(**parts, overlapped=overlapped, spread=c.width * _uncertainty(parts))
+    # Parts err by themselves, what is computed errs together.
+    total = sum(parts.values())
+    squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
+    uncertainty = (_COMPUTED**2 + squares) ** 0.5
+    return StepTime(**parts, overlapped=overlapped, spread=c.width * uncertainty)
 
 
 _UNSURE = {
@@ -206,25 +170,15 @@ _UNSURE = {
 _COMPUTED = 0.1
 
 
-def _uncertainty(parts: dict[str, Array]) -> Array:
-    """Of the sum: parts err by themselves, what is computed errs together."""
-    total = sum(parts.values())
-    squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
-    return (_COMPUTED**2 + squares) ** 0.5
-
-
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    products = 1.0 + (c.products * _by_class(p, c) - 1.0) * p.cores
+    import numpy as np
+
+    of_class = np.take(np.array(c.of_classes()), p.chip.astype(np.int64))
+    products = 1.0 + (c.products * of_class - 1.0) * p.cores
     attention = c.attention + (c.newest - c.attention) * p.newest
     device = products * load[0] + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]
-
-
-def _by_class(p: Profile, c: Constants) -> Array:
-    import numpy as np
-
-    return np.take(np.array(c.of_classes()), p.chip.astype(np.int64))
 
 
 def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:

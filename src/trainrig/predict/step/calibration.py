@@ -8,15 +8,11 @@ each group in turn to show what they are worth on figures that they have not see
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_HEADER = (
-    "# Written by validation/accuracy.py --fit; predict/step/calibration.py says what each means."
-)
 PATH = Path(__file__).parent / "step.toml"
 LAST_CHANGED = "2026-11-20T16:00"
 """When the constants were last changed, in step.toml or elsewhere: rows that were added to the
@@ -70,10 +66,6 @@ class Constants:
         """In the order of CLASSES, and 1 for any other."""
         return (*(getattr(self, name) for name in CLASSES), 1.0)
 
-    def vector(self) -> tuple[float, ...]:
-        """In the order of the fields."""
-        return dataclasses.astuple(self)
-
 
 BELIEVED = Constants()
 
@@ -83,15 +75,6 @@ def fitted() -> Constants:
     """The constants of step.toml."""
     with PATH.open("rb") as file:
         return Constants(**tomllib.load(file)["step"])
-
-
-def write(constants: Constants) -> None:
-    """Make these the fitted ones."""
-    lines = [_HEADER, "schema = 1", "", "[step]"]
-    values = dataclasses.asdict(constants)
-    lines += [f"{name} = {value:.4g}" for name, value in values.items()]
-    PATH.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    fitted.cache_clear()
 
 
 HOST_ADAM_BYTES = 28

@@ -8,13 +8,14 @@ recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence pa
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig.predict.rates import Rates
 from trainrig.workload import kernels as kernels_of
 from trainrig.workload.blocks import Step, block, embed, head
 from trainrig.workload.flops import until_saved
-from trainrig.workload.kernels import FLASH, Kernels, KernelStack, is_bart
+from trainrig.workload.kernels import FLASH, KernelStack, is_bart
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.operators import Operator, dtype_bytes
@@ -38,46 +39,31 @@ class DeviceTimes:
     """Final norm, logits and loss, both directions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankShare:
-    """What a load depends on besides the shape."""
+def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> DeviceTimes:
+    """Seconds of a micro-batch's parts; what a search asks for again is priced once.
 
-    tp: int
-    batch_size: int
-    sequence_parallel: bool
-    layout: Layout
-    """For its words and lengths; its sizes are not read."""
-    head: float = 1.0
-    """Share of the tokens that logits are computed for."""
-
-
-def device_times(shape: ModelShape, rank: RankShare, rates: Rates) -> DeviceTimes:
-    """Seconds of a micro-batch's parts; what a search asks for again is priced once."""
-    layout = rank.layout
+    Of the layout's sizes tp, batch_size and sequence_parallel are read; ``head``: share of the
+    tokens that logits are computed for.
+    """
     stack = kernels_of.kernel_stack_of(shape, layout)
     key = (
-        *(shape, stack, rank.tp, rank.batch_size, rank.sequence_parallel, rank.head),
+        *(shape, stack, layout.tp, layout.batch_size, layout.sequence_parallel, head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
         *(layout.framework, layout.scheme),
     )
     known = _known(rates)
     if key not in known:
-        known[key] = _priced(shape, rank, stack, rates)
+        known[key] = _priced(shape, layout, stack, rates, head)
     if layout.recompute == "none":
         return known[key]
     more = (*key, layout.recompute)
     if more not in known:
-        again = _recomputed(shape, rank, stack, rates)
+        blocks = _blocks(shape, _step(shape, layout))
+        again = _weighted(
+            (_timed(_again(parts, layout), stack, layout, rates, False), s) for parts, s in blocks
+        )
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
-
-
-def _recomputed(shape: ModelShape, rank: RankShare, stack: KernelStack, rates: Rates) -> DeviceTime:
-    layout = rank.layout
-    blocks = _blocks(shape, _step(shape, rank))
-    return _average(
-        [(_timed(_again(parts, layout), stack, layout, rates, False), s) for parts, s in blocks]
-    )
 
 
 _latest: tuple[Rates, dict[object, DeviceTimes]] | None = None
@@ -94,44 +80,42 @@ def _known(rates: Rates) -> dict[object, DeviceTimes]:
 _MOST_KNOWN = 1 << 14
 
 
-def _priced(shape: ModelShape, rank: RankShare, stack: KernelStack, rates: Rates) -> DeviceTimes:
-    layout, step = rank.layout, _step(shape, rank)
+def _priced(
+    shape: ModelShape, layout: Layout, stack: KernelStack, rates: Rates, head: float
+) -> DeviceTimes:
+    step = _step(shape, layout)
+    blocks = _blocks(shape, step)
 
-    def both(parts: list[Operator]) -> tuple[DeviceTime, DeviceTime]:
-        forward = _timed(parts, stack, layout, rates, False)
-        return forward, _timed(parts, stack, layout, rates, True)
+    def one_way(*, backward: bool) -> DeviceTime:
+        return _weighted(
+            (_timed(parts, stack, layout, rates, backward), share) for parts, share in blocks
+        )
 
-    blocks = [(both(parts), share) for parts, share in _blocks(shape, step)]
+    def both_ways(parts: list[Operator]) -> DeviceTime:
+        return _weighted((_timed(parts, stack, layout, rates, way), 1.0) for way in (False, True))
+
     return DeviceTimes(
-        forward=_average([(load[0], share) for load, share in blocks]),
-        backward=_average([(load[1], share) for load, share in blocks]),
+        forward=one_way(backward=False),
+        backward=one_way(backward=True),
         recompute=NOTHING,
-        first=_sum(*both(embed(shape, step.batch_size, step.seq_len, step.dtype))),
-        last=_sum(*both(_head(shape, step, rank.head, is_padded=layout.framework == "megatron"))),
+        first=both_ways(embed(shape, step.batch_size, step.seq_len, step.dtype)),
+        last=both_ways(_head(shape, step, head, is_padded=layout.framework == "megatron")),
     )
 
 
-def _timed(
-    parts: list[Operator], stack: KernelStack, layout: Layout, rates: Rates, backward: bool
-) -> DeviceTime:
-    make = kernels_of.backward if backward else kernels_of.forward
-    return _seconds(make(parts, stack), rates, layout, backward)
-
-
-def _step(shape: ModelShape, rank: RankShare) -> Step:
-    layout = rank.layout
+def _step(shape: ModelShape, layout: Layout) -> Step:
     has_bias = shape.positions == "relative" and not is_bart(shape)  # it has no fused kernel
     fused = layout.kernels in FLASH and not has_bias
     return Step(
-        batch_size=rank.batch_size,
+        batch_size=int(layout.batch_size),
         seq_len=layout.seq_len,
         target_seq_len=layout.target_seq_len,
         dtype={"fp8": "bf16"}.get(layout.precision, layout.precision),
         causal="half",
         attention="fused" if fused else "plain",
         recompute=layout.recompute,
-        tp=rank.tp,
-        sequence_parallel=rank.sequence_parallel,
+        tp=int(layout.tp),
+        sequence_parallel=bool(layout.sequence_parallel),
     )
 
 
@@ -165,9 +149,7 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
 
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
-    whole = RankShare(
-        tp=1, batch_size=int(layout.global_batch), sequence_parallel=False, layout=layout
-    )
+    whole = layout.replace(tp=1, batch_size=int(layout.global_batch), sequence_parallel=0)
     step = dataclasses.replace(_step(shape, whole), causal="full")
     num = shape.num_layers + shape.num_decoder_layers
     return sum(
@@ -189,7 +171,10 @@ _PAD = 128 * 8
 """Megatron pads a vocabulary to a multiple of 128 for each tensor-parallel rank."""
 
 
-def _seconds(found: Kernels, rates: Rates, layout: Layout, backward: bool) -> DeviceTime:
+def _timed(
+    parts: list[Operator], stack: KernelStack, layout: Layout, rates: Rates, backward: bool
+) -> DeviceTime:
+    found = (kernels_of.backward if backward else kernels_of.forward)(parts, stack)
     precision = layout.precision
     low = precision == "fp8"
     products = streams = attention = 0.0
@@ -238,13 +223,9 @@ def _alignment(count: int, n: int, k: int, dtype: str) -> float:
 _HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2
 
 
-def _sum(first: DeviceTime, second: DeviceTime) -> DeviceTime:
-    a, b = first, second
-    return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
-
-
-def _average(found: list[tuple[DeviceTime, float]]) -> DeviceTime:
+def _weighted(found: Iterable[tuple[DeviceTime, float]]) -> DeviceTime:
     total = NOTHING
-    for (a, b, c, d), share in found:
-        total = _sum(total, (share * a, share * b, share * c, share * d))
+    for times, share in found:
+        a, b, c, d = (so_far + share * time for so_far, time in zip(total, times, strict=True))
+        total = (a, b, c, d)
     return total

@@ -17,12 +17,11 @@ deepspeed  zero 0 and 1 as megatron; zero 2 and 3 beside backward, each micro-ba
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import CLASSES
-from trainrig.predict.step.compute import DeviceTimes, RankShare, device_times
+from trainrig.predict.step.compute import device_times
 from trainrig.workload.operators import dtype_bytes
 
 if TYPE_CHECKING:
@@ -83,21 +82,6 @@ class Profile:
     optimizer: Array
     offload: Array
 
-    def __len__(self) -> int:
-        return int(self.layers.shape[0])
-
-
-def stack(profiles: list[Profile]) -> Profile:
-    """One profile over the layouts of all."""
-    import numpy as np
-
-    return Profile(
-        **{
-            field.name: np.concatenate([getattr(one, field.name) for one in profiles], axis=-1)
-            for field in dataclasses.fields(Profile)
-        }
-    )
-
 
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
     """What a step of each layout is made of; ``head``: share of tokens with logits."""
@@ -137,25 +121,22 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     tp, batch, split = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
     num = len(layout)
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 1) + (split > 0)
-    unique, inverse = np.unique(key, return_inverse=True)
-    rows = [_row(shape, layout, rates, head, int(one)) for one in unique]
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    rows = [
+        device_times(
+            shape,
+            layout.replace(tp=int(t), batch_size=int(b), sequence_parallel=int(s)),
+            rates,
+            head,
+        )
+        for t, b, s in zip(tp[first], batch[first], split[first], strict=True)
+    ]
     table = {
         name: np.array([getattr(row, name) for row in rows]).T
         for name in ("forward", "backward", "recompute", "first", "last")
     }
     where = np.broadcast_to(inverse.reshape(-1), (num,))
     return {name: values.take(where, axis=1) for name, values in table.items()}
-
-
-def _row(shape: ModelShape, layout: Layout, rates: Rates, head: float, key: int) -> DeviceTimes:
-    rank = RankShare(
-        tp=key >> 32,
-        batch_size=(key >> 1) & 0x7FFFFFFF,
-        sequence_parallel=bool(key & 1),
-        layout=layout,
-        head=head,
-    )
-    return device_times(shape, rank, rates)
 
 
 def _class_index(device: str) -> int:

@@ -16,7 +16,7 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.calibration import fitted
-from trainrig.predict.step.compute import RankShare, device_times
+from trainrig.predict.step.compute import device_times
 from trainrig.workload import custom, named
 from trainrig.workload.layout import SIZES, Layout
 
@@ -125,8 +125,7 @@ def test_a_single_device_is_the_closed_sum_of_its_parts() -> None:
     layout = Layout(
         gpus=1, batch_size=16, seq_len=1024, kernels="flash+fused", framework="huggingface"
     )
-    setting = RankShare(tp=1, batch_size=16, sequence_parallel=False, layout=layout)
-    parts, c = device_times(GPT, setting, A100), fitted()
+    parts, c = device_times(GPT, layout, A100), fitted()
 
     def device(load: tuple[float, ...]) -> float:
         return c.products * c.ga100 * load[0] + c.newest * load[1] + c.streams * load[2]
