@@ -1,7 +1,7 @@
 """What is really run: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
 
-    gpt2, bert, t5, llama   one file a family: Attention, FeedForward, Block, Model
-    layers                  what all share: attention itself, fresh weights, recomputation
+    gpt2, bert, t5, llama   one file a family: Attention, Block, Model
+    layers                  what they share: attention, feed-forward, fresh weights, recomputation
     loss                    cross-entropy in chunks, so that the logits never exist whole
     hf_weights              weights to and from Hugging Face's names and layouts
 
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainrig.errors import UsageError
+from trainrig.errors import UsageError, unknown
 from trainrig.models import bert, gpt2, llama, t5
-from trainrig.models.layers import check_choices
-from trainrig.workload.model import ModelShape
+from trainrig.models.layers import RECOMPUTE
+from trainrig.workload.model import ATTENTIONS, ModelShape
 
-__all__ = ["block_inputs", "build", "build_block", "compile_blocks", "family_of"]
+__all__ = ["block_inputs", "build", "build_block", "compile_blocks"]
 
 _FILES: dict[str, ModuleType] = {
     "gpt2": gpt2,
@@ -32,11 +32,6 @@ _FILES: dict[str, ModuleType] = {
     "t5": t5,
     "llama": llama,
 }
-
-
-def family_of(shape: ModelShape) -> Any:
-    """The module that holds the shape's Attention, FeedForward, Block and Model."""
-    return _FILES[shape.family]
 
 
 def build(
@@ -53,15 +48,22 @@ def build(
     ``recompute``: none, selective or full (`run_block`); ``attention``: one of ATTENTIONS.
     ``device="meta"``: shapes without memory, no weights.
     """
-    check_choices(recompute, attention)
+    if recompute not in RECOMPUTE:
+        raise unknown("recompute", recompute, RECOMPUTE)
+    _check_attention(attention)
     with torch.device("meta"):
-        model = family_of(shape).Model(shape, recompute=recompute, attention=attention)
+        model = _FILES[shape.family].Model(shape, recompute=recompute, attention=attention)
     model.to(dtype)
     if device == "meta":
         return model
     model.to_empty(device=device)
     model.init_weights(torch.Generator(device=device).manual_seed(seed))
     return model
+
+
+def _check_attention(attention: str) -> None:
+    if attention not in ATTENTIONS:
+        raise unknown("attention", attention, ATTENTIONS)
 
 
 def build_block(
@@ -76,10 +78,10 @@ def build_block(
 
     ``decoder``: t5's, with cross-attention.  UsageError for a family without one.
     """
-    check_choices("none", attention)
+    _check_attention(attention)
     if decoder and shape.family != "t5":
         raise UsageError(f"{shape.family} has no decoder block apart", "only t5 has")
-    family = family_of(shape)
+    family = _FILES[shape.family]
     with torch.device(device):
         block = (family.DecoderBlock if decoder else family.Block)(shape, attention)
     return block.to(dtype)

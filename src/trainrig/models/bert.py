@@ -18,46 +18,22 @@ from torch import Tensor, nn
 
 from trainrig.models.layers import (
     ACTIVATIONS,
-    attend,
+    FeedForward,
+    HeadProjections,
     fill_default,
-    merge_heads,
+    norm_of,
     run_block,
-    split_heads,
 )
 from trainrig.models.loss import cross_entropy
 from trainrig.workload.model import ModelShape
 
 
-class Attention(nn.Module):
+class Attention(HeadProjections):
     """Each token asks all others.  (B, T, C) → (B, T, C)"""
-
-    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
-        super().__init__()
-        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
-        self.attention = attention
-        self.q = nn.Linear(shape.hidden, shape.hidden, bias=shape.qkv_bias)
-        self.k = nn.Linear(shape.hidden, shape.hidden, bias=shape.qkv_bias)
-        self.v = nn.Linear(shape.hidden, shape.hidden, bias=shape.qkv_bias)
-        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.out_bias)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """``mask`` (B, 1, 1, T) bool: False for padding, which nobody looks at."""
-        q, k, v = (split_heads(part(x), self.head_dim) for part in (self.q, self.k, self.v))
-        y = attend(q, k, v, scale=self.scale, mask=mask, attention=self.attention)
-        return self.out(merge_heads(y))
-
-
-class FeedForward(nn.Module):
-    """down(act(up(x))), for each token by itself.  (B, T, C) → (B, T, C)"""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
-        self.act = ACTIVATIONS[shape.activation]
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.act(self.up(x)))
+        return self.attend(*self.project(x, x), mask=mask)
 
 
 class Block(nn.Module):
@@ -66,9 +42,9 @@ class Block(nn.Module):
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
         self.attention = Attention(shape, attention)
-        self.norm_1 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.norm_1 = norm_of(shape)
         self.ffn = FeedForward(shape)
-        self.norm_2 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.norm_2 = norm_of(shape)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.norm_1(x + self.attention(x, mask))
@@ -86,11 +62,11 @@ class Model(nn.Module):
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.max_positions, shape.hidden)
         self.segments = nn.Embedding(shape.token_types, shape.hidden)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.norm = norm_of(shape)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
         self.transform = nn.Linear(shape.hidden, shape.hidden)
         self.act = ACTIVATIONS[shape.activation]
-        self.head_norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.head_norm = norm_of(shape)
         self.head_bias = nn.Parameter(torch.zeros(shape.vocab))
 
     @property

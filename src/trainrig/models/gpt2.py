@@ -14,19 +14,20 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from trainrig.models.layers import (
-    ACTIVATIONS,
+    NextTokenModel,
+    PreNormBlock,
     attend,
     causal_mask,
     fill_default,
     fill_normal,
+    head_of,
     merge_heads,
+    norm_of,
     run_block,
 )
-from trainrig.models.loss import cross_entropy
 from trainrig.workload.model import ModelShape
 
 
@@ -52,35 +53,14 @@ class Attention(nn.Module):
         return self.out(merge_heads(y))
 
 
-class FeedForward(nn.Module):
-    """down(act(up(x))), for each token by itself.  (B, T, C) → (B, T, C)"""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
-        self.act = ACTIVATIONS[shape.activation]
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.act(self.up(x)))
-
-
-class Block(nn.Module):
-    """One layer.  (B, T, C) → (B, T, C)"""
+class Block(PreNormBlock):
+    """One layer; takes a mask (T, T) besides, where it looks back on a window only."""
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
-        super().__init__()
-        self.norm_1 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
-        self.attention = Attention(shape, attention)
-        self.norm_2 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
-        self.ffn = FeedForward(shape)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = x + self.attention(self.norm_1(x), mask)
-        return x + self.ffn(self.norm_2(x))
+        super().__init__(shape, Attention(shape, attention))
 
 
-class Model(nn.Module):
+class Model(NextTokenModel):
     """Tokens to logits, or to the loss of the next token."""
 
     def __init__(
@@ -91,13 +71,8 @@ class Model(nn.Module):
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.max_positions, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
-        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
-
-    @property
-    def head_weight(self) -> Tensor:
-        """(V, C)"""
-        return self.tokens.weight if self.head is None else self.head.weight
+        self.norm = norm_of(shape)
+        self.head = head_of(shape)
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """(B, T) → (B, T, C), what the logits are computed from."""
@@ -109,14 +84,6 @@ class Model(nn.Module):
         for block, window in zip(self.blocks, windows, strict=True):
             x = run_block(block, x, masks.get(window), recompute=self.recompute)
         return self.norm(x)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) → logits (B, T, V)"""
-        return F.linear(self.hidden(tokens), self.head_weight)
-
-    def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
-        """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
-        return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Normal; in GPT-2 what writes into the residual stream is smaller by √(2·layers)."""

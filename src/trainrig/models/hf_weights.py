@@ -11,19 +11,17 @@ next-sentence head, and the copies of tied weights, which are written again for 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainrig.errors import DataError
+from trainrig.models import build
 from trainrig.workload.model import ModelShape
 
 State = dict[str, Tensor]
-_Rows = Iterator[tuple[Any, ...]]
-"""The fields of a _Pair, in order; one name of theirs may stand by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +57,12 @@ def from_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
 
     DataError if a weight is missing, left over, or of another shape than ``shape`` says.
     """
-    state = _with_prefix(shape, state)
+    prefix = _PREFIX.get(shape.family, "")
+    if not any(name.startswith(prefix) for name in state):  # the model without its head
+        state = {prefix + name: tensor for name, tensor in state.items()}
+    expected = build(shape, device="meta").state_dict()
     native, used = {}, set()
-    for pair in _pairs(shape):
+    for pair in _pairs(shape, expected):
         missing = [name for name in pair.hf if name not in state]
         if missing:
             raise DataError(f"{shape.name}: the weights have no {missing[0]!r}")
@@ -72,30 +73,23 @@ def from_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     extra = [name for name in state if name not in known and not aside.search(name)]
     if extra:
         raise DataError(f"{shape.name}: nothing here takes the weight {extra[0]!r}")
-    _check_sizes(shape, native)
-    return native
-
-
-def to_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
-    """Their state dict from ours, with the copies of tied weights that theirs lists."""
-    hf: State = {}
-    for pair in _pairs(shape):
-        hf |= zip(pair.hf, pair.split(state[pair.native]), strict=True)
-    for copy, of in _copies(shape).items():
-        hf[copy] = hf[of]
-    return hf
-
-
-def _check_sizes(shape: ModelShape, native: State) -> None:
-    from trainrig.models import build
-
-    expected = build(shape, device="meta").state_dict()
     for name, tensor in native.items():
         if tensor.shape != expected[name].shape:
             raise DataError(
                 f"{shape.name}: {name} is {tuple(tensor.shape)}, "
                 f"the shape asks for {tuple(expected[name].shape)}"
             )
+    return native
+
+
+def to_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
+    """Their state dict from ours, with the copies of tied weights that theirs lists."""
+    hf: State = {}
+    for pair in _pairs(shape, state):
+        hf |= zip(pair.hf, pair.split(state[pair.native]), strict=True)
+    for copy, of in _copies(shape).items():
+        hf[copy] = hf[of]
+    return hf
 
 
 # What a published file may hold besides: buffers, heads that are not built, copies.
@@ -125,135 +119,91 @@ def _copies(shape: ModelShape) -> dict[str, str]:
 _T5_STACKS = ("encoder", "decoder")
 _PREFIX = {"gpt2": "transformer.", "gpt-neo": "transformer.", "llama": "model."}
 
-
-def _with_prefix(shape: ModelShape, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Some files hold the model without its head, whose names lack the first word."""
-    prefix = _PREFIX.get(shape.family, "")
-    if any(name.startswith(prefix) for name in state):
-        return state
-    return {prefix + name: tensor for name, tensor in state.items()}
-
-
-def _pairs(shape: ModelShape) -> Iterator[_Pair]:
-    """All weights of a shape, ours and theirs."""
-    family = {"gpt2": _gpt2, "gpt-neo": _gpt_neo, "bert": _bert, "t5": _t5, "llama": _llama}
-    for native, hf, *how in family[shape.family](shape):
-        names = (hf,) if isinstance(hf, str) else hf
-        yield _Pair(native, names, *how)
-
-
-def _module(native: str, hf: str, *, bias: bool = True, transposed: bool = False) -> _Rows:
-    """The weight, and if there is one the bias, of a module that both have."""
-    for name in ("weight", "bias") if bias else ("weight",):
-        yield f"{native}.{name}", f"{hf}.{name}", transposed
-
-
-def _gpt2(shape: ModelShape) -> _Rows:
-    yield from _gpt_ends(shape)
-    for i in range(shape.num_layers):
-        native, hf = f"blocks.{i}", f"transformer.h.{i}"
-        yield from _module(f"{native}.norm_1", f"{hf}.ln_1")
-        for name in ("weight", "bias"):
-            qkv = f"{hf}.attn.c_attn.{name}"
-            yield f"{native}.attention.qkv.{name}", qkv, True, shape.num_heads
-        yield from _module(f"{native}.attention.out", f"{hf}.attn.c_proj", transposed=True)
-        yield from _module(f"{native}.norm_2", f"{hf}.ln_2")
-        yield from _module(f"{native}.ffn.up", f"{hf}.mlp.c_fc", transposed=True)
-        yield from _module(f"{native}.ffn.down", f"{hf}.mlp.c_proj", transposed=True)
-
-
-def _gpt_neo(shape: ModelShape) -> _Rows:
-    yield from _gpt_ends(shape)
-    for i in range(shape.num_layers):
-        native, hf = f"blocks.{i}", f"transformer.h.{i}"
-        attention = f"{hf}.attn.attention"
-        yield from _module(f"{native}.norm_1", f"{hf}.ln_1")
-        qkv = tuple(f"{attention}.{part}_proj.weight" for part in "qkv")
-        yield f"{native}.attention.qkv.weight", qkv, False, shape.num_heads
-        yield from _module(f"{native}.attention.out", f"{attention}.out_proj")
-        yield from _module(f"{native}.norm_2", f"{hf}.ln_2")
-        yield from _module(f"{native}.ffn.up", f"{hf}.mlp.c_fc")
-        yield from _module(f"{native}.ffn.down", f"{hf}.mlp.c_proj")
-
-
-def _gpt_ends(shape: ModelShape) -> _Rows:
-    yield "tokens.weight", "transformer.wte.weight"
-    yield "positions.weight", "transformer.wpe.weight"
-    yield from _module("norm", "transformer.ln_f")
-    yield from _head(shape)
-
-
-def _head(shape: ModelShape) -> _Rows:
-    if not shape.tied:
-        yield "head.weight", "lm_head.weight"
-
-
-def _bert(shape: ModelShape) -> _Rows:
-    for native, hf in (
-        ("tokens", "word_embeddings"),
-        ("positions", "position_embeddings"),
-        ("segments", "token_type_embeddings"),
-    ):
-        yield f"{native}.weight", f"bert.embeddings.{hf}.weight"
-    yield from _module("norm", "bert.embeddings.LayerNorm")
-    for i in range(shape.num_layers):
-        native, hf = f"blocks.{i}", f"bert.encoder.layer.{i}"
-        for part, name in (("q", "query"), ("k", "key"), ("v", "value")):
-            yield from _module(f"{native}.attention.{part}", f"{hf}.attention.self.{name}")
-        yield from _module(f"{native}.attention.out", f"{hf}.attention.output.dense")
-        yield from _module(f"{native}.norm_1", f"{hf}.attention.output.LayerNorm")
-        yield from _module(f"{native}.ffn.up", f"{hf}.intermediate.dense")
-        yield from _module(f"{native}.ffn.down", f"{hf}.output.dense")
-        yield from _module(f"{native}.norm_2", f"{hf}.output.LayerNorm")
-    yield from _module("transform", "cls.predictions.transform.dense")
-    yield from _module("head_norm", "cls.predictions.transform.LayerNorm")
-    yield "head_bias", "cls.predictions.bias"
+_GPT_ENDS = {
+    "tokens": "transformer.wte",
+    "positions": "transformer.wpe",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+    "blocks": "transformer.h.{number}",
+    "norm_1": "ln_1",
+    "norm_2": "ln_2",
+    "ffn.up": "mlp.c_fc",
+    "ffn.down": "mlp.c_proj",
+}
+_MODULES = {
+    "gpt2": _GPT_ENDS | {"attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj"},
+    "gpt-neo": _GPT_ENDS
+    | {
+        "attention.qkv": "attn.attention.q_proj attn.attention.k_proj attn.attention.v_proj",
+        "attention.out": "attn.attention.out_proj",
+    },
+    "bert": {
+        "tokens": "bert.embeddings.word_embeddings",
+        "positions": "bert.embeddings.position_embeddings",
+        "segments": "bert.embeddings.token_type_embeddings",
+        "norm": "bert.embeddings.LayerNorm",
+        "blocks": "bert.encoder.layer.{number}",
+        "attention.q": "attention.self.query",
+        "attention.k": "attention.self.key",
+        "attention.v": "attention.self.value",
+        "attention.out": "attention.output.dense",
+        "norm_1": "attention.output.LayerNorm",
+        "ffn.up": "intermediate.dense",
+        "ffn.down": "output.dense",
+        "norm_2": "output.LayerNorm",
+        "transform": "cls.predictions.transform.dense",
+        "head_norm": "cls.predictions.transform.LayerNorm",
+        "head_bias": "cls.predictions.bias",
+    },
+    "llama": {
+        "tokens": "model.embed_tokens",
+        "norm": "model.norm",
+        "head": "lm_head",
+        "blocks": "model.layers.{number}",
+        "norm_1": "input_layernorm",
+        **{f"attention.{part}": f"self_attn.{part}_proj" for part in "qkv"},
+        "attention.out": "self_attn.o_proj",
+        "norm_2": "post_attention_layernorm",
+        **{f"ffn.{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+    },
+    "t5": {
+        "tokens": "shared",
+        "head": "lm_head",
+        "bias.buckets": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "encoder_norm": "encoder.final_layer_norm",
+        "decoder_bias.buckets": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "norm": "decoder.final_layer_norm",
+        "blocks": "encoder.block.{number}.layer",
+        "decoder_blocks": "decoder.block.{number}.layer",
+        "norm_1": "0.layer_norm",
+        **{f"attention.{part}": f"0.SelfAttention.{part}" for part in "qkv"},
+        "attention.out": "0.SelfAttention.o",
+        "norm_cross": "1.layer_norm",
+        **{f"cross.{part}": f"1.EncDecAttention.{part}" for part in "qkv"},
+        "cross.out": "1.EncDecAttention.o",
+        "norm_2": "{last}.layer_norm",
+        "ffn.gate": "{last}.DenseReluDense.wi_0",
+        "ffn.up": "{last}.DenseReluDense.{up}",
+        "ffn.down": "{last}.DenseReluDense.wo",
+    },
+}
+"""Our modules: theirs; inside a block, what follows its name.  Several are joined in this order."""
 
 
-def _llama(shape: ModelShape) -> _Rows:
-    yield "tokens.weight", "model.embed_tokens.weight"
-    yield from _module("norm", "model.norm", bias=False)
-    yield from _head(shape)
-    for i in range(shape.num_layers):
-        native, hf = f"blocks.{i}", f"model.layers.{i}"
-        yield from _module(f"{native}.norm_1", f"{hf}.input_layernorm", bias=False)
-        for part in "qkv":
-            name = f"{hf}.self_attn.{part}_proj"
-            yield from _module(f"{native}.attention.{part}", name, bias=shape.qkv_bias)
-        out = f"{hf}.self_attn.o_proj"
-        yield from _module(f"{native}.attention.out", out, bias=shape.out_bias)
-        yield from _module(f"{native}.norm_2", f"{hf}.post_attention_layernorm", bias=False)
-        for part in ("gate", "up", "down"):
-            name = f"{hf}.mlp.{part}_proj"
-            yield from _module(f"{native}.ffn.{part}", name, bias=shape.ffn_bias)
+def _pairs(shape: ModelShape, names: Iterable[str]) -> Iterator[_Pair]:
+    """What each of our weights is made of."""
+    modules = _MODULES[shape.family]
+    for name in names:
+        if name in modules:  # a parameter of the model itself
+            yield _Pair(name, (modules[name],))
+            continue
+        module, _, leaf = name.rpartition(".")
+        stack, number, part = _IN_BLOCK.fullmatch(module).groups()  # type: ignore[union-attr]
+        found = (f"{modules[stack]}.{one}" if stack else one for one in modules[part].split())
+        last, up = 2 if stack == "decoder_blocks" else 1, "wi_1" if shape.gated_ffn else "wi"
+        hf = tuple(f"{one}.{leaf}".format(number=number, last=last, up=up) for one in found)
+        transposed = shape.family == "gpt2" and bool(stack)
+        yield _Pair(name, hf, transposed, shape.num_heads if part == "attention.qkv" else 0)
 
 
-def _t5(shape: ModelShape) -> _Rows:
-    yield "tokens.weight", "shared.weight"
-    yield from _head(shape)
-    for stack, bias, norm in (
-        ("encoder", "bias", "encoder_norm"),
-        ("decoder", "decoder_bias", "norm"),
-    ):
-        first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield f"{bias}.buckets.weight", first
-        yield from _module(norm, f"{stack}.final_layer_norm", bias=False)
-    for i in range(shape.num_layers):
-        yield from _t5_block(shape, f"blocks.{i}", f"encoder.block.{i}.layer", cross=False)
-    for i in range(shape.num_decoder_layers):
-        yield from _t5_block(shape, f"decoder_blocks.{i}", f"decoder.block.{i}.layer", cross=True)
-
-
-def _t5_block(shape: ModelShape, native: str, hf: str, *, cross: bool) -> _Rows:
-    attentions = [("norm_1", "attention", f"{hf}.0", "SelfAttention")]
-    if cross:
-        attentions.append(("norm_cross", "cross", f"{hf}.1", "EncDecAttention"))
-    for norm, attention, layer, name in attentions:
-        yield from _module(f"{native}.{norm}", f"{layer}.layer_norm", bias=False)
-        for part, letter in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
-            yield f"{native}.{attention}.{part}.weight", f"{layer}.{name}.{letter}.weight"
-    last = f"{hf}.{len(attentions)}"
-    yield from _module(f"{native}.norm_2", f"{last}.layer_norm", bias=False)
-    ups = {"gate": "wi_0", "up": "wi_1"} if shape.gated_ffn else {"up": "wi"}
-    for part, name in (ups | {"down": "wo"}).items():
-        yield f"{native}.ffn.{part}.weight", f"{last}.DenseReluDense.{name}.weight"
+_IN_BLOCK = re.compile(r"(?:(\w*blocks)\.(\d+)\.)?(.+)")

@@ -1,7 +1,8 @@
-"""What all families share: attention itself, activations, fresh weights, recomputation.
+"""What families share: attention, the feed-forward net, a block, a head, weights, recomputation.
 
 Letters: B batch, T tokens that ask (queries), S tokens that are looked at (keys), H heads,
-K heads of keys and values (K = H unless grouped), D width of a head.
+K heads of keys and values (K = H unless grouped), D width of a head, C width of the model,
+F width of the feed-forward net, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from trainrig.errors import UsageError
 from trainrig.models.cpu_attention import attend_in_tiles, fits, is_faster
-from trainrig.workload.model import ATTENTIONS
+from trainrig.models.loss import cross_entropy
+from trainrig.workload.model import ModelShape
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # x·Φ(x)
@@ -103,6 +105,105 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+class HeadProjections(nn.Module):
+    """To queries, keys and values, each a matrix, and back: an attention without its positions."""
+
+    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
+        super().__init__()
+        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.attention = attention
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        self.q = nn.Linear(shape.hidden, queries, bias=shape.qkv_bias)
+        self.k = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
+        self.v = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
+        self.out = nn.Linear(queries, shape.hidden, bias=shape.out_bias)
+
+    def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of ``x`` (B, T, C), keys and values of ``memory`` (B, S, C), by head."""
+        q, k, v = self.q(x), self.k(memory), self.v(memory)
+        return tuple(split_heads(part, self.head_dim) for part in (q, k, v))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tensor | None = None
+    ) -> Tensor:
+        """(B, H, T, D), (B, K, S, D) twice → (B, T, C); ``mask`` as for `attend`."""
+        y = attend(q, k, v, scale=self.scale, causal=causal, mask=mask, attention=self.attention)
+        return self.out(merge_heads(y))
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or gated: down(act(gate(x)) · up(x)).  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+
+        def up() -> nn.Linear:
+            return nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+
+        self.gate = up() if shape.gated_ffn else None
+        self.up = up()
+        self.act = ACTIVATIONS[shape.activation]
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(self.act(self.up(x)))
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+def norm_of(shape: ModelShape) -> nn.Module:
+    """LayerNorm, or RMSNorm: without a bias, and no mean subtracted."""
+    kind = nn.LayerNorm if shape.norm_bias else nn.RMSNorm
+    return kind(shape.hidden, eps=shape.norm_eps)
+
+
+class PreNormBlock(nn.Module):
+    """x + attention(norm(x)), then x + ffn(norm(x)).  (B, T, C) → (B, T, C)"""
+
+    def __init__(self, shape: ModelShape, attention: nn.Module) -> None:
+        super().__init__()
+        self.norm_1 = norm_of(shape)
+        self.attention = attention
+        self.norm_2 = norm_of(shape)
+        self.ffn = FeedForward(shape)
+
+    def forward(self, x: Tensor, *arguments: Tensor | None) -> Tensor:
+        """``arguments``: what the attention takes besides ``x``."""
+        x = x + self.attention(self.norm_1(x), *arguments)
+        return x + self.ffn(self.norm_2(x))
+
+
+class NextTokenModel(nn.Module):
+    """Tokens to logits, or to the loss of the next token; ``hidden`` is the family's."""
+
+    shape: ModelShape
+    tokens: nn.Embedding
+    head: nn.Linear | None
+    hidden: Callable[[Tensor], Tensor]
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, C)"""
+        return self.tokens.weight if self.head is None else self.head.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → logits (B, T, V)"""
+        return F.linear(self.hidden(tokens), self.head_weight)
+
+    def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
+        """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
+        return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Normal, biases 0."""
+        fill_default(self, self.shape.init_std, generator)
+
+
+def head_of(shape: ModelShape) -> nn.Linear | None:
+    """The logits' matrix; None where it is the token embedding."""
+    return None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -119,14 +220,6 @@ def run_block(block: nn.Module, *args: Any, recompute: str) -> Any:
     if recompute == "full":
         return again()
     return again(context_fn=partial(create_selective_checkpoint_contexts, _PRODUCTS))
-
-
-def check_choices(recompute: str, attention: str) -> None:
-    """UsageError for a policy or an attention that there is not."""
-    if recompute not in RECOMPUTE:
-        raise UsageError(f"unknown recompute {recompute!r}", "one of: " + ", ".join(RECOMPUTE))
-    if attention not in ATTENTIONS:
-        raise UsageError(f"unknown attention {attention!r}", "one of: " + ", ".join(ATTENTIONS))
 
 
 _ATEN = torch.ops.aten

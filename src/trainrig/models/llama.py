@@ -14,18 +14,16 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from trainrig.models.layers import (
-    ACTIVATIONS,
-    attend,
-    fill_default,
-    merge_heads,
+    HeadProjections,
+    NextTokenModel,
+    PreNormBlock,
+    head_of,
+    norm_of,
     run_block,
-    split_heads,
 )
-from trainrig.models.loss import cross_entropy
 from trainrig.workload.model import ModelShape, RopeScaling
 
 
@@ -57,57 +55,23 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-class Attention(nn.Module):
+class Attention(HeadProjections):
     """Each token asks all earlier ones.  (B, T, C) → (B, T, C)"""
-
-    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
-        super().__init__()
-        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
-        self.attention = attention
-        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.q = nn.Linear(shape.hidden, queries, bias=shape.qkv_bias)
-        self.k = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
-        self.v = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
-        self.out = nn.Linear(queries, shape.hidden, bias=shape.out_bias)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """``cos``, ``sin`` (T, D/2) from `rotary_angles`."""
-        q, k, v = (split_heads(part(x), self.head_dim) for part in (self.q, self.k, self.v))
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = attend(q, k, v, scale=self.scale, causal=True, attention=self.attention)
-        return self.out(merge_heads(y))
+        q, k, v = self.project(x, x)
+        return self.attend(rotate(q, cos, sin), rotate(k, cos, sin), v, causal=True)
 
 
-class FeedForward(nn.Module):
-    """down(act(gate(x)) · up(x)), for each token by itself.  (B, T, C) → (B, T, C)"""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
-        self.act = ACTIVATIONS[shape.activation]
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.act(self.gate(x)) * self.up(x))
-
-
-class Block(nn.Module):
-    """One layer.  (B, T, C) → (B, T, C)"""
+class Block(PreNormBlock):
+    """One layer; takes cos and sin (T, D/2) besides."""
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
-        super().__init__()
-        self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.attention = Attention(shape, attention)
-        self.norm_2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.ffn = FeedForward(shape)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.norm_1(x), cos, sin)
-        return x + self.ffn(self.norm_2(x))
+        super().__init__(shape, Attention(shape, attention))
 
 
-class Model(nn.Module):
+class Model(NextTokenModel):
     """Tokens to logits, or to the loss of the next token."""
 
     def __init__(
@@ -117,13 +81,8 @@ class Model(nn.Module):
         self.shape, self.recompute = shape, recompute
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
-        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
-
-    @property
-    def head_weight(self) -> Tensor:
-        """(V, C)"""
-        return self.tokens.weight if self.head is None else self.head.weight
+        self.norm = norm_of(shape)
+        self.head = head_of(shape)
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """(B, T) → (B, T, C), what the logits are computed from."""
@@ -132,18 +91,6 @@ class Model(nn.Module):
         for block in self.blocks:
             x = run_block(block, x, cos, sin, recompute=self.recompute)
         return self.norm(x)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) → logits (B, T, V)"""
-        return F.linear(self.hidden(tokens), self.head_weight)
-
-    def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
-        """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
-        return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
-
-    def init_weights(self, generator: torch.Generator) -> None:
-        """Normal, biases 0."""
-        fill_default(self, self.shape.init_std, generator)
 
 
 def block_inputs(shape: ModelShape, x: Tensor) -> tuple[Tensor, ...]:

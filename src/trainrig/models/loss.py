@@ -115,7 +115,11 @@ class _HeadLoss(torch.autograd.Function):
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
             x = hidden[part].to(dtype)
             chosen = targets[part].clamp(min=0)[:, None]
-            logits = _logits(x, narrow, None if bias is None else bias.to(dtype), buffer)
+            out = buffer[: len(x)]  # memory that has been touched before
+            if bias is None:
+                logits = torch.mm(x, narrow.t(), out=out)
+            else:
+                logits = torch.addmm(bias.to(dtype), x, narrow.t(), out=out)
             # d loss / d logits = softmax - one-hot; 1/count and autograd's factor come last
             if sums is not None and logits.device.type == "cpu":
                 losses, slope = _in_place(logits, chosen), logits
@@ -137,15 +141,9 @@ class _HeadLoss(torch.autograd.Function):
         scale = grad / ctx.count
         sums: _Sums = ctx.sums
         of_bias = None if sums.bias is None else sums.bias * scale
-        return sums.hidden * scale, sums.scaled_weight(scale), of_bias, None, None, None, None
-
-
-def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
-    """x·Wᵀ + b in memory that has been touched before."""
-    out = buffer[: len(x)]
-    if bias is None:
-        return torch.mm(x, weight.t(), out=out)
-    return torch.addmm(bias, x, weight.t(), out=out)
+        of_weight = torch.empty_like(sums.weight, dtype=sums.weight_dtype)
+        torch.mul(sums.weight, scale, out=of_weight)
+        return sums.hidden * scale, of_weight, of_bias, None, None, None, None
 
 
 def _ones(chosen: Tensor, like: Tensor) -> Tensor:
@@ -193,8 +191,3 @@ class _Sums:
             self.weight += slope.t() @ x
         if self.bias is not None:
             self.bias += (slope * seen).sum(0, dtype=torch.float32)
-
-    def scaled_weight(self, scale: Tensor) -> Tensor:
-        return torch.mul(
-            self.weight, scale, out=torch.empty_like(self.weight, dtype=self.weight_dtype)
-        )

@@ -20,13 +20,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from trainrig.models.layers import (
-    ACTIVATIONS,
-    attend,
+    FeedForward,
+    HeadProjections,
+    PreNormBlock,
     causal_mask,
     fill_normal,
-    merge_heads,
+    head_of,
+    norm_of,
     run_block,
-    split_heads,
 )
 from trainrig.models.loss import IGNORED, cross_entropy
 from trainrig.workload.model import ModelShape
@@ -68,62 +69,24 @@ class RelativeBias(nn.Module):
         return first + torch.where(back < exact, back, wide)
 
 
-class Attention(nn.Module):
-    """Each of ``x`` asks all of ``memory``.  (B, T, C), (B, S, C) → (B, T, C)"""
+class Attention(HeadProjections):
+    """Each of ``x`` asks all of ``memory``, itself unless given.  → (B, T, C)"""
 
-    def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
-        super().__init__()
-        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
-        self.attention = attention
-        inner = shape.num_heads * shape.head_dim
-        self.q = nn.Linear(shape.hidden, inner, bias=shape.qkv_bias)
-        self.k = nn.Linear(shape.hidden, inner, bias=shape.qkv_bias)
-        self.v = nn.Linear(shape.hidden, inner, bias=shape.qkv_bias)
-        self.out = nn.Linear(inner, shape.hidden, bias=shape.out_bias)
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None
+    ) -> Tensor:
         """``mask`` broadcasts to (B, H, T, S): added to the scores, or bool."""
-        q = split_heads(self.q(x), self.head_dim)
-        k, v = (split_heads(part(memory), self.head_dim) for part in (self.k, self.v))
+        q, k, v = self.project(x, x if memory is None else memory)
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
-        y = attend(q, k, v, scale=self.scale, mask=mask, attention=self.attention)
-        return self.out(merge_heads(y))
+        return self.attend(q, k, v, mask=mask)
 
 
-class FeedForward(nn.Module):
-    """down(act(up(x))), or gated as in T5 v1.1: down(act(gate(x)) · up(x))."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.gate = (
-            nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias) if shape.gated_ffn else None
-        )
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
-        self.act = ACTIVATIONS[shape.activation]
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            return self.down(self.act(self.up(x)))
-        return self.down(self.act(self.gate(x)) * self.up(x))
-
-
-class Block(nn.Module):
-    """One layer of the encoder.  (B, S, C) → (B, S, C)"""
+class Block(PreNormBlock):
+    """One layer of the encoder; takes (1 or B, H, S, S) besides: positions, -inf for padding."""
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
-        super().__init__()
-        self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.attention = Attention(shape, attention)
-        self.norm_2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.ffn = FeedForward(shape)
-
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """``bias`` (1 or B, H, S, S): positions, and -inf for padding."""
-        normed = self.norm_1(x)
-        x = x + self.attention(normed, normed, bias)
-        return x + self.ffn(self.norm_2(x))
+        super().__init__(shape, Attention(shape, attention))
 
 
 class DecoderBlock(nn.Module):
@@ -131,11 +94,11 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
-        self.norm_1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.norm_1 = norm_of(shape)
         self.attention = Attention(shape, attention)
-        self.norm_cross = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.norm_cross = norm_of(shape)
         self.cross = Attention(shape, attention)
-        self.norm_2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.norm_2 = norm_of(shape)
         self.ffn = FeedForward(shape)
 
     def forward(
@@ -145,9 +108,8 @@ class DecoderBlock(nn.Module):
 
         ``memory_mask`` (B, 1, 1, S) bool: False for padding.
         """
-        normed = self.norm_1(x)
-        x = x + self.attention(normed, normed, bias)
-        x = x + self.cross(self.norm_cross(x), memory, memory_mask)
+        x = x + self.attention(self.norm_1(x), bias)
+        x = x + self.cross(self.norm_cross(x), memory_mask, memory)
         return x + self.ffn(self.norm_2(x))
 
 
@@ -162,13 +124,13 @@ class Model(nn.Module):
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.bias = RelativeBias(shape, causal=False)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
-        self.encoder_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.encoder_norm = norm_of(shape)
         self.decoder_bias = RelativeBias(shape, causal=True)
         self.decoder_blocks = nn.ModuleList(
             DecoderBlock(shape, attention) for _ in range(shape.num_decoder_layers)
         )
-        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.norm = norm_of(shape)
+        self.head = head_of(shape)
 
     @property
     def head_weight(self) -> Tensor:
@@ -220,7 +182,12 @@ class Model(nn.Module):
             elif isinstance(module, RelativeBias):
                 fill_normal(module.buckets, factor * width, generator)
             elif isinstance(module, Attention):
-                self._init_attention(module, factor, generator)
+                fan = self.shape.hidden * self.shape.head_dim
+                fill_normal(module.q, factor * fan**-0.5, generator)
+                fill_normal(module.k, factor * width, generator)
+                fill_normal(module.v, factor * width, generator)
+                inner = self.shape.num_heads * self.shape.head_dim
+                fill_normal(module.out, factor * inner**-0.5, generator)
             elif isinstance(module, FeedForward):
                 for matrix in filter(None, (module.gate, module.up)):
                     fill_normal(matrix, factor * width, generator)
@@ -228,13 +195,6 @@ class Model(nn.Module):
         fill_normal(self.tokens, factor, generator)
         if self.head is not None:
             fill_normal(self.head, factor, generator)
-
-    def _init_attention(self, module: Attention, factor: float, generator: torch.Generator) -> None:
-        width, inner = self.shape.hidden, self.shape.num_heads * self.shape.head_dim
-        fill_normal(module.q, factor * (width * self.shape.head_dim) ** -0.5, generator)
-        fill_normal(module.k, factor * width**-0.5, generator)
-        fill_normal(module.v, factor * width**-0.5, generator)
-        fill_normal(module.out, factor * inner**-0.5, generator)
 
 
 def shift_right(targets: Tensor) -> Tensor:
