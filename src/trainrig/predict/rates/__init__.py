@@ -17,17 +17,10 @@ from typing import Any
 from trainrig.errors import UsageError
 from trainrig.predict.rates.arrays import Number, Real, ceil_div, larger, smaller
 from trainrig.predict.rates.links import Links
-from trainrig.predict.rates.matmul import DTYPE_BYTES, MatmulRates
+from trainrig.predict.rates.matmul import MatmulRates
+from trainrig.workload.operators import dtype_bytes
 
-OPERATIONS = (
-    "matmul",
-    "attention",
-    "stream",
-    "launch",
-    "collective",
-    "host_link",
-    "disk",
-)
+OPERATIONS = ("matmul", "attention", "stream", "launch", "collective", "host_link", "disk")
 """The keys of `Rates.spread` and `Rates.provenance`."""
 
 
@@ -134,7 +127,7 @@ class Rates:
         that are accumulated are read and written: 8).
         """
         self._check(dtype)
-        size = DTYPE_BYTES[dtype] if output_bytes is None else output_bytes
+        size = dtype_bytes(dtype) if output_bytes is None else output_bytes
         return self.matmuls.time(m, n, k, batch, dtype, max(size, 2.0))
 
     def attention(
@@ -158,44 +151,26 @@ class Rates:
         ``fused`` it is the batched products alone: what streams the scores is the workload's to
         count and `stream`'s to time.
         """
-        self._check(dtype)
         if kernels in ("eager", "fused"):
-            return self._two_products(batch * heads, queries, keys, head_dim, dtype, backward)
-        return self._fused(
-            (batch, heads, heads if kv_heads is None else kv_heads),
-            (queries, keys, head_dim),
-            dtype,
-            causal,
-            self.attentions.direction(kernels, backward),
-            5.0 if backward else 2.0,
-        )
-
-    def _two_products(
-        self, batch: Number, queries: Number, keys: Number, dim: Number, dtype: str, back: bool
-    ) -> Real:
-        scores = self.matmul(queries, keys, dim, batch=batch, dtype=dtype)
-        values = self.matmul(queries, dim, keys, batch=batch, dtype=dtype)
-        if not back:
-            return scores + values
-        # Gradients: of the scores' operands (two like `values`), of the values' (one of each).
-        keys_like = self.matmul(keys, dim, queries, batch=batch, dtype=dtype)
-        return scores + values + 2.0 * keys_like
-
-    def _fused(
-        self, groups: tuple[Number, ...], sizes: tuple[Number, ...], dtype: str, causal: bool,
-        how: Direction, products: float,
-    ) -> Real:  # fmt: skip
-        batch, heads, kv_heads = groups
-        queries, keys, dim = sizes
-        wide = self.attentions.padded(dim) * 128.0 / self.attentions.padded(128)
+            batch = batch * heads
+            scores = self.matmul(queries, keys, head_dim, batch=batch, dtype=dtype)
+            values = self.matmul(queries, head_dim, keys, batch=batch, dtype=dtype)
+            if not backward:
+                return scores + values
+            # Gradients: of the scores' operands (two like `values`), of the values' (one of each).
+            keys_like = self.matmul(keys, head_dim, queries, batch=batch, dtype=dtype)
+            return scores + values + 2.0 * keys_like
+        self._check(dtype)
+        products, how = (5.0 if backward else 2.0), self.attentions.direction(kernels, backward)
+        wide = self.attentions.padded(head_dim) * 128.0 / self.attentions.padded(128)
         each = 2.0 * products * wide
         # A causal block works on the keys up to its last query: half, and half a block more.
         seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
         rate = self.matmuls.sustained[dtype] * how.share
         compute = each * batch * heads * queries * seen / rate
         tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
-        size = DTYPE_BYTES[dtype]
-        moved = (products - 1.0) * 2.0 * size * batch * dim * (heads * queries + kv_heads * keys)
+        vectors = heads * queries + (heads if kv_heads is None else kv_heads) * keys
+        moved = (products - 1.0) * 2.0 * dtype_bytes(dtype) * batch * head_dim * vectors
         return self.streams.latency + larger(compute + tail, moved / self.streams.bandwidth)
 
     def stream(self, num_bytes: Number, *, kernels: Number = 1) -> Real:
@@ -260,5 +235,3 @@ class Rates:
 
 _OPTIMIZER = {"fused": (1.0, 1.0, 100.0), "multi": (1.9, 12.0, 100.0), "loop": (1.9, 12.0, 1.0)}
 """Times the bytes of one pass; launches of a group of tensors; tensors of a group."""
-
-__all__ = ["OPERATIONS", "Attention", "Direction", "Rates", "Stream"]

@@ -6,8 +6,8 @@ million at once in arrays.  One formula serves both; numpy is loaded only by tho
 
 from __future__ import annotations
 
-import itertools
 import math
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 Number: TypeAlias = Any
@@ -16,34 +16,31 @@ Real: TypeAlias = Any
 """What comes out: a float for numbers, an array of floats for arrays."""
 
 
-_PLAIN = (int, float)
+def _are_plain(*values: Number) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def _numpy() -> Any:
+    import numpy as np
+
+    return np
 
 
 def larger(a: Number, b: Number) -> Real:
     """The larger of two, element by element."""
-    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
-        return max(a, b)
-    import numpy as np
-
-    return np.maximum(a, b)
+    return max(a, b) if _are_plain(a, b) else _numpy().maximum(a, b)
 
 
 def smaller(a: Number, b: Number) -> Real:
     """The smaller of two, element by element."""
-    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
-        return min(a, b)
-    import numpy as np
-
-    return np.minimum(a, b)
+    return min(a, b) if _are_plain(a, b) else _numpy().minimum(a, b)
 
 
 def choose(condition: Any, a: Number, b: Number) -> Real:
     """``a`` where the condition holds, else ``b``."""
-    if isinstance(condition, bool) and isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
+    if _are_plain(condition, a, b):
         return a if condition else b
-    import numpy as np
-
-    return np.where(condition, a, b)
+    return _numpy().where(condition, a, b)
 
 
 def is_any(condition: Any) -> bool:
@@ -53,20 +50,12 @@ def is_any(condition: Any) -> bool:
 
 def ceiling(value: Number) -> Real:
     """The next whole number."""
-    if isinstance(value, _PLAIN):
-        return math.ceil(value)
-    import numpy as np
-
-    return np.ceil(value)
+    return math.ceil(value) if _are_plain(value) else _numpy().ceil(value)
 
 
 def log2(value: Number) -> Real:
     """Logarithm to base 2 of what is positive."""
-    if isinstance(value, _PLAIN):
-        return math.log2(value)
-    import numpy as np
-
-    return np.log2(value)
+    return math.log2(value) if _are_plain(value) else _numpy().log2(value)
 
 
 def ceil_div(a: Number, b: Number) -> Real:
@@ -76,17 +65,11 @@ def ceil_div(a: Number, b: Number) -> Real:
 
 def interpolate(value: Number, points: tuple[tuple[float, float], ...]) -> Real:
     """Linear between ``(x, y)`` points of growing x, constant outside them."""
-    if isinstance(value, _PLAIN):
-        return _between(float(value), points)
-    import numpy as np
-
-    return np.interp(value, [x for x, _ in points], [y for _, y in points])
-
-
-def _between(value: float, points: tuple[tuple[float, float], ...]) -> float:
+    if not _are_plain(value):
+        return _numpy().interp(value, [x for x, _ in points], [y for _, y in points])
     if value <= points[0][0]:
         return points[0][1]
-    for (x, y), (next_x, next_y) in itertools.pairwise(points):
+    for (x, y), (next_x, next_y) in pairwise(points):
         if value <= next_x:
             return y + (next_y - y) * (value - x) / (next_x - x)
     return points[-1][1]

@@ -7,11 +7,9 @@ SXM4, A6000 against RTX 3090 Ti) does not halve its rate, since lower clocks nee
 Memory reaches a share of its claim, links and fabrics too; latencies are their generation's.
 What is not claimed is taken from the nearest thing that is, in words, and with a wider spread.
 
-The few constants that turn claims into rates, read from rates.toml.
-
-Answers which class a chip belongs to and what its class reaches; not how the constants were found
-(docs/definitions.md, and the command that refits them).  A class is a generation of silicon of one
-vendor: chips of one class share a process and a design, and no constant knows who measured.
+The constants are read from rates.toml (docs/definitions.md: how they were found).  A class is a
+generation of silicon of one vendor: chips of one class share a process and a design, and no
+constant knows who measured.
 """
 
 from __future__ import annotations
@@ -87,11 +85,6 @@ def class_of(chip: Chip) -> str:
     return found or _ARCHITECTURES.get(chip.architecture or "", "other")
 
 
-def class_constants(name: str) -> Class:
-    """What a class reaches."""
-    return Class(**constants()["class"][name])
-
-
 TERA = 1e12
 LINKS = ("nvlink", "pcie", "ici", "hccs", "none")
 """What may be said of the link inside a node; None: the chip's own."""
@@ -128,33 +121,47 @@ def rates_of_chip(
     if fabric is not None and not 0.0 < fabric < 1e15:
         raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
     name = class_of(chip)
-    kind = class_constants(name)
+    kind = Class(**constants()["class"][name])
     sustained, words = _sustained(chip, kind)
-    bandwidth = _bandwidth(chip, kind)
-    links = Links(inside=_inside(chip, link, p2p), between=_between(chip, fabric))
+    # Of large streams: a share of the claim, and no more than the processors ask for.
+    bandwidth = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
+    if requested := kind.per_processor * (chip.num_sms or 0):
+        bandwidth = min(bandwidth, requested)
+    links = Links(inside=_inside(chip, kind, link, p2p), between=_between(chip, fabric))
+    stream, wider = constants()["stream"], 2.0 if name == "other" else 1.0
+    spread = {key: float(value) * wider for key, value in constants()["spread"].items()}
+    spread["collective"] *= 1.5 if fabric is None and chip.p2p is None else 1.0
+    years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
+    year = max((y for y in years if int(y) <= (chip.year or 2022)), default=min(years))
     return Rates(
         device=chip.name,
         matmuls=_matmuls(chip, kind, sustained, bandwidth),
-        streams=_streams(chip, bandwidth),
+        streams=Stream(
+            bandwidth=bandwidth,
+            latency=stream["latency"],
+            cache=(chip.l2 or 0.0) * stream["cache_share"],
+            cache_bandwidth=(chip.num_sms or 0) * stream["cache_per_processor"],
+        ),
         attentions=_attentions(kind),
         links=links,
-        launch=_launch(chip),
+        launch=float(years[year]),
         host_link=_pcie(chip, chip.pcie_lanes) * 0.8,
         disk=3e9,
         memory_bytes=chip.memory or 16e9,
         power=chip.tdp or 400.0,
-        peaks={d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None},
-        spread=_spread(name, fabric is None and chip.p2p is None),
+        peaks=_claimed(chip),
+        spread=spread,
         provenance=_provenance(chip, name, kind, words, links),
     )
 
 
+def _claimed(chip: Chip) -> dict[str, float]:
+    return {d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None}
+
+
 def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
     """FLOP/s of large products by dtype, and how the half-precision one came about."""
-    claimed = {d: p.rate for d in _DTYPES if (p := peak(chip, d)) is not None}
-    if not claimed:
-        cores = chip.num_sms or 10
-        claimed = {"fp32": cores * 0.4e12, "fp16": cores * 0.4e12}
+    claimed = _claimed(chip) or dict.fromkeys(("fp32", "fp16"), (chip.num_sms or 10) * 0.4e12)
     rates = {
         d: rate * (kind.lanes if d == "fp32" else power_share(chip, kind, d, rate))
         for d, rate in claimed.items()
@@ -175,13 +182,6 @@ def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
     power = chip.tdp * (_SUPERCHIP if chip.form_factor == "superchip" else 1.0)
     watts = power / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
     return float(max(_LEAST, min(kind.cap, kind.power * watts ** rule["power_exponent"])))
-
-
-def _bandwidth(chip: Chip, kind: Class) -> float:
-    """B/s of large streams: a share of the claim, and no more than the processors ask for."""
-    reached = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
-    requested = kind.per_processor * (chip.num_sms or 0)
-    return min(reached, requested) if requested else reached
 
 
 def _attentions(kind: Class) -> Attention:
@@ -215,23 +215,7 @@ def _matmuls(
     )
 
 
-def _streams(chip: Chip, bandwidth: float) -> Stream:
-    rule = constants()["stream"]
-    return Stream(
-        bandwidth=bandwidth,
-        latency=rule["latency"],
-        cache=(chip.l2 or 0.0) * rule["cache_share"],
-        cache_bandwidth=(chip.num_sms or 0) * rule["cache_per_processor"],
-    )
-
-
-def _launch(chip: Chip) -> float:
-    years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
-    known = [year for year in sorted(years) if int(year) <= (chip.year or 2022)]
-    return float(years[known[-1] if known else min(years)])
-
-
-def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
+def _inside(chip: Chip, kind: Class, link: str | None, p2p: bool | None) -> Link:
     own = chip.link is not None and chip.link != "none" and chip.link_bandwidth is not None
     wanted = link or ("nvlink" if own else "pcie")
     if link == "none" or (link is None and chip.link == "NVLink bridge"):
@@ -239,7 +223,7 @@ def _inside(chip: Chip, link: str | None, p2p: bool | None) -> Link:
     if wanted != "pcie" and own and chip.link_bandwidth is not None:
         return dataclasses.replace(
             _link(_topology(chip), chip.link_bandwidth / 2.0, str(chip.link)),
-            multicast=class_constants(class_of(chip)).multicast,
+            multicast=kind.multicast,
         )
     consumer = _is_consumer(chip)
     reads = (chip.p2p is not False and not consumer) if p2p is None else p2p
@@ -274,20 +258,14 @@ def _topology(chip: Chip) -> str:
 
 
 def _between(chip: Chip, fabric: float | None) -> Link:
-    words = "fabric between nodes"
-    if fabric is None:
-        words = "fabric not stated: presumed by the chip's class"
-        fabric = _presumed_fabric(chip)
-    return _link("fabric", fabric, words)
-
-
-def _presumed_fabric(chip: Chip) -> float:
-    """What nodes of such chips are usually sold with: one 100 to 400 Gb/s port a module."""
-    if chip.form_factor is None or "PCIe" in chip.form_factor or chip.link_bandwidth is None:
-        return _FABRIC_OF_NO_ONE
+    """Not stated: what nodes of such chips are usually sold with, a port a module."""
+    if fabric is not None:
+        return _link("fabric", fabric, "fabric between nodes")
+    is_card = chip.form_factor is None or "PCIe" in chip.form_factor or chip.link_bandwidth is None
     ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
     year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
-    return 8 * ports[year]
+    words = "fabric not stated: presumed by the chip's class"
+    return _link("fabric", _FABRIC_OF_NO_ONE if is_card else 8 * ports[year], words)
 
 
 def _link(name: str, claimed: float, words: str) -> Link:
@@ -301,12 +279,6 @@ def _link(name: str, claimed: float, words: str) -> Link:
         ramp=rule["ramp"],
         shares=tuple(rule.get("shares", (1.0,))),
     )
-
-
-def _spread(name: str, is_vague: bool) -> Mapping[str, float]:
-    wider = 2.0 if name == "other" else 1.0
-    found = {key: float(value) * wider for key, value in constants()["spread"].items()}
-    return found | ({"collective": found["collective"] * 1.5} if is_vague else {})
 
 
 def _provenance(

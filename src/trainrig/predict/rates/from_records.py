@@ -16,6 +16,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from trainrig.benchmarks.spec import Role, role_of
@@ -79,14 +80,6 @@ def _value(record: Record) -> float:
     return float(record.value or 0.0)
 
 
-def _words(points: Iterable[Record]) -> str:
-    return _DISTURBED if any(r.disturbed for r in points) else _MEASURED
-
-
-def _spread(points: Iterable[Record]) -> float:
-    return _NOISY if any(r.disturbed for r in points) else _CLEAN
-
-
 def _flops(record: Record) -> float:
     m, k, n = (float(record.case[axis] or 0) for axis in ("m", "k", "n"))
     return 2.0 * m * k * n
@@ -94,9 +87,12 @@ def _flops(record: Record) -> float:
 
 def _noted(rates: Rates, name: str, points: list[Record], words: str = "") -> Rates:
     """A rate with an operation's provenance and spread."""
+    source, spread = (_MEASURED, _CLEAN)
+    if any(point.disturbed for point in points):
+        source, spread = _DISTURBED, _NOISY
     return rates.replace(
-        provenance={**rates.provenance, name: _words(points) + words},
-        spread={**rates.spread, name: _spread(points)},
+        provenance={**rates.provenance, name: source + words},
+        spread={**rates.spread, name: spread},
     )
 
 
@@ -173,13 +169,8 @@ def _streamed(points: list[Record]) -> list[Record]:
     Their harmonic mean counts, since a step does all of them.
     """
     found = _of(points, Role.STREAM, "byte_rate", cache="cold")
-    if found:
-        return found
-    return [
-        r
-        for direction in _COPIES
-        for r in _of(points, Role.TRANSFER, "byte_rate", direction=direction)
-    ]
+    copies = (_of(points, Role.TRANSFER, "byte_rate", direction=way) for way in _COPIES)
+    return found or list(chain.from_iterable(copies))
 
 
 def _with_links(rates: Rates, points: list[Record]) -> Rates:
@@ -204,17 +195,14 @@ def _without_chip(points: list[Record]) -> Rates:
     streams = _streamed(near)
     if not streams:
         raise UnavailableError("no measured stream of bytes to take rates from", _HINT)
-    rule = _processor(device or "this machine", _best(near), max(_value(r) for r in streams))
+    # The best rate of each measured dtype: one that is emulated tells nothing of the others.
+    best = {d: max(_value(r) for r in some) for d in _DTYPES if (some := _products(near, d))}
+    rule = _processor(device or "this machine", best, max(_value(r) for r in streams))
     rates = _with_links(_with_streams(_with_products(rule, near), near), near)
     # A processor computes itself: what a launch costs is spent where it computes, and the curve of
     # the products has it already.
     streams_late = dataclasses.replace(rates.streams, latency=rates.launch)
     return rates.replace(launch=0.0, streams=streams_late)
-
-
-def _best(points: list[Record]) -> Mapping[str, float]:
-    """The best rate of each measured dtype: one that is emulated tells nothing of the others."""
-    return {d: max(_value(r) for r in some) for d in _DTYPES if (some := _products(points, d))}
 
 
 def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) -> Rates:

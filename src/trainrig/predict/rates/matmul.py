@@ -31,6 +31,7 @@ from trainrig.predict.rates.arrays import (
     log2,
     smaller,
 )
+from trainrig.workload.operators import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class MatmulRates:
         self, m: Number, n: Number, k: Number, batch: Number, dtype: str, output_bytes: float
     ) -> Real:
         """Seconds of one call: ``batch`` products (m, k)·(k, n)."""
-        size = DTYPE_BYTES[dtype]
+        size = dtype_bytes(dtype)
         moved = batch * (size * (m * k + k * n) + output_bytes * m * n)
         rate = self.sustained[dtype]
         ramp = self.drain * rate / (self.processors * _LARGE_TILE)
@@ -84,14 +85,3 @@ class MatmulRates:
 
 _LARGE_TILE = 2.0 * 256 * 128
 """FLOPs of one large tile for each step of k."""
-
-DTYPE_BYTES: Mapping[str, float] = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "fp4": 0.5,
-}

@@ -42,6 +42,10 @@ PARTS = (
 """What adds up to a step."""
 
 
+CHUNK = 1 << 14
+"""Layouts that are composed at once: what stays in the cache."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """Seconds of a step by part, on the slowest device; floats, or arrays over layouts."""
@@ -87,11 +91,16 @@ def predict_step(
     head: float = 1.0,
 ) -> StepTime:
     """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
-    found = compose(profile(shape, layout, rates, head), constants or fitted())
-    if any(not isinstance(getattr(layout, name), int) for name in SIZES):
-        return found
-    names = (field.name for field in dataclasses.fields(StepTime))
-    return StepTime(**{name: float(getattr(found, name)[0]) for name in names})
+    import numpy as np
+
+    names, constants = [field.name for field in dataclasses.fields(StepTime)], constants or fitted()
+    pieces = [
+        compose(profile(shape, piece, rates, head), constants)
+        for piece in (layout.part(slice(at, at + CHUNK)) for at in range(0, len(layout), CHUNK))
+    ]
+    found = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+    is_one = all(isinstance(getattr(layout, name), int) for name in SIZES)
+    return StepTime(**{name: v.item() if is_one else v for name, v in found.items()})
 
 
 def compose(found: Profile, c: Constants) -> StepTime:
