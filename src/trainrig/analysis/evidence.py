@@ -15,7 +15,8 @@ from trainrig.analysis.run_view import RunView, at_path
 from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find, role_of
 from trainrig.catalog import find_chip
 from trainrig.errors import UsageError
-from trainrig.record import Kind, Record
+from trainrig.record import Case, Kind, Record
+from trainrig.workload import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +113,19 @@ class Drop:
 
 def intensity_of(record: Record) -> float | None:
     """FLOP per counted byte of a product or an elementwise kernel; None where not defined."""
-    spec = find(record.benchmark)
+    work = work_of(record.benchmark, record.case)
+    return work.flops / work.num_bytes if work is not None and work.num_bytes > 0 else None
+
+
+def work_of(benchmark: str, case: Case) -> Work | None:
+    """What one call of a product or an elementwise kernel counts; None where not defined."""
+    spec = find(benchmark)
     if spec is None or spec.role not in (Role.PRODUCT, Role.STREAM):
         return None
     try:
-        work = spec.work(record.case)
+        return spec.work(case)
     except (KeyError, ValueError, UsageError):
         return None
-    return work.flops / work.num_bytes if work.num_bytes > 0 else None
 
 
 def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:

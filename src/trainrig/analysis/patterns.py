@@ -9,12 +9,19 @@ the conditions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainrig import workload
 from trainrig.analysis.bottlenecks import CLOSE
-from trainrig.analysis.evidence import boost_clock, cache_of, claimed_memory, memory_rate, number
+from trainrig.analysis.evidence import (
+    boost_clock,
+    cache_of,
+    claimed_memory,
+    memory_rate,
+    number,
+    work_of,
+)
 from trainrig.analysis.match import Row, claim_for, is_burst, name_devices
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.time_loss import is_dense, layer_times
@@ -77,7 +84,6 @@ class _FlatRow:
     last: int
     times: str
     records: tuple[str, ...]
-    on_host: bool
 
 
 def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
@@ -86,47 +92,40 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
     if not found:
         return
     top, more = found[0], found[1:MAX_ROWS_SHOWN]
-    why = (
-        "The framework's overhead takes the time, not arithmetic"
-        if top.on_host
-        else "It is launch-bound: the GPU waits for the host to launch its kernels"
-    )
-    likewise = "; ".join(
-        f"{row.what}, batch {row.first} to {row.last}, {row.times}" for row in more
-    )
+    why = "It is launch-bound: the GPU waits for the host to launch its kernels"
+    if own[0].index is None:
+        why = "The framework's overhead takes the time, not arithmetic"
+    others = "; ".join(f"{row.what}, batch {row.first} to {row.last}, {row.times}" for row in more)
+    likewise = f" Likewise {others}." if others else ""
     yield Pattern(
         id="launch-bound",
         subject=f"{name}: layers",
         text=f"{name}, {top.what}: {top.times} at every batch from {top.first} to {top.last}. "
-        f"{why}.{f' Likewise {likewise}.' if likewise else ''}",
+        f"{why}.{likewise}",
         next=f"torch.compile or CUDA graphs, a faster host, or a batch above {top.last}",
         records=tuple(each for row in found for each in row.records),
     )
 
 
 def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
-    kinds: dict[tuple[object, ...], list[Row]] = {}
+    kinds: dict[str, Record] = {}
     for row in own:
-        if row.role is Role.BLOCK and "batch_size" in row.case:
-            kind = tuple(sorted((k, str(v)) for k, v in row.case.items() if k != "batch_size"))
-            kinds.setdefault(kind, []).append(row)
-    for members in kinds.values():
-        record = next((row.measured for row in members if row.measured is not None), None)
-        times = layer_times(members, record) if record is not None else {}
+        if row.role is Role.BLOCK and "batch_size" in row.case and row.measured is not None:
+            case = {name: value for name, value in row.case.items() if name != "batch_size"}
+            kinds.setdefault(case_text(row.benchmark, case), row.measured)
+    for what, record in kinds.items():
+        times = layer_times(own, record)
         flat = launch_bound({batch: time for batch, (time, _) in times.items()})
-        if flat is None or record is None:
+        if flat is None:
             continue
         inside = [pair for batch, pair in times.items() if flat[0] <= batch <= flat[1]]
-        low, high = min(time for time, _ in inside), max(time for time, _ in inside)
+        ends = sorted(time for time, _ in inside)
         yield _FlatRow(
-            what=case_text(
-                record.benchmark, {k: v for k, v in record.case.items() if k != "batch_size"}
-            ),
+            what=what,
             first=flat[0],
             last=flat[1],
-            times=range_text(low, high, "s"),
+            times=range_text(ends[0], ends[-1], "s"),
             records=tuple(each.id for _, each in inside),
-            on_host=record.device_index is None,
         )
 
 
@@ -140,37 +139,28 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]
         return
     held, level = cache
     candidates = [
-        (row.measured, size)
+        (row.value, work.num_bytes, row)
         for row in own
-        if row.role is Role.STREAM and row.metric == "byte_rate"
-        if row.is_usable and row.measured is not None
-        if (size := _footprint(row)) is not None and size <= held
+        if row.role is Role.STREAM and row.metric == "byte_rate" and row.is_usable
+        if (work := work_of(row.benchmark, row.case)) is not None and 0 < work.num_bytes <= held
     ]
-    best = max(candidates, key=lambda pair: pair[0].value or 0.0, default=None)
-    if best is None or (best[0].value or 0.0) <= memory * (1.0 + CLOSE):
+    rate, size, row = max(candidates, key=lambda found: found[0], default=(0.0, 0, None))
+    if row is None or rate <= memory * (1.0 + CLOSE):
         return
-    record, size = best
     yield Pattern(
         id="lives-in-cache",
-        subject=f"{name}: {record.case.get('op')}",
-        text=f"{name}, {case_text(record.benchmark, record.case)}: "
-        f"{format_quantity(record.value or 0.0, 'B/s')} against {format_quantity(memory, 'B/s')} "
-        f"of the memory. It lives in {level}: {format_memory(size)} of {format_memory(held)}, and "
-        "says nothing about the memory.",
+        subject=f"{name}: {row.case.get('op')}",
+        text=f"{name}, {case_text(row.benchmark, row.case)}: {format_quantity(rate, 'B/s')} "
+        f"against {format_quantity(memory, 'B/s')} of the memory. It lives in {level}: "
+        f"{format_memory(size)} of {format_memory(held)}, and says nothing about the memory.",
         next="a vector beyond the cache, or buffers in rotation: cache cold",
-        records=(record.id,),
+        records=_ids([row]),
     )
 
 
-def _footprint(row: Row) -> int | None:
-    """Bytes that one call touches."""
-    elements, op = row.case.get("num_elements"), str(row.case.get("op"))
-    dtype = str(row.case.get("dtype"))
-    if not isinstance(elements, int) or elements <= 0:
-        return None
-    if op not in workload.VECTOR_OPS or dtype not in workload.DTYPE_BYTES:
-        return None
-    return workload.vector(op, elements, dtype).num_bytes
+def _ids(seen: Iterable[Row]) -> tuple[str, ...]:
+    """The records that rows were measured as."""
+    return tuple(row.measured.id for row in seen if row.measured is not None)
 
 
 # ---- faster than the data sheet
@@ -178,13 +168,11 @@ def _footprint(row: Row) -> int | None:
 
 def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
     """The best product of each dtype that beats its claim by what a clock can do."""
+    bursts = [row for row in own if is_burst(row) and row.index is not None and row.is_usable]
     best: dict[str, Row] = {}
-    for row in own:
-        if not is_burst(row) or row.index is None or not row.is_usable:
-            continue
+    for row in bursts:
         dtype = str(row.case.get("dtype"))
-        if dtype not in best or row.value > best[dtype].value:
-            best[dtype] = row
+        best[dtype] = max(best.get(dtype, row), row, key=lambda each: each.value)
     for dtype, row in best.items():
         claim, record = claim_for(view.records, row), row.measured
         if claim is None or not claim.value or record is None:
@@ -197,21 +185,17 @@ def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
             continue  # the clock that was seen does not explain it
         ran = f" ({format_quantity(clock, 'Hz')} seen)" if clock else ""
         at = f", {format_quantity(boost, 'Hz')}" if boost else ""
+        # A data sheet's own digits: 165.2, not 165.
+        claimed = f"{claim.value / 1e12:.1f} T{'OPS' if claim.unit == 'OP/s' else 'FLOPS'}"
         yield Pattern(
             id="boost-clock",
             subject=f"{name}: {dtype} matmul",
             text=f"{name}, {dtype} matmul: {format_quantity(row.value, row.unit)} against "
-            f"{_claimed(claim)} claimed with {claim.case.get('accumulate')} accumulation "
+            f"{claimed} claimed with {claim.case.get('accumulate')} accumulation "
             f"(+{format_share(ratio - 1.0)}). The boost clock{ran} lies above the data "
             f"sheet's{at}: not an error.",
             records=(record.id, claim.id),
         )
-
-
-def _claimed(claim: Record) -> str:
-    """A data sheet's own digits: 165.2, not 165."""
-    value = (claim.value or 0.0) / 1e12
-    return f"{value:.1f} T{'OPS' if claim.unit == 'OP/s' else 'FLOPS'}"
 
 
 # ---- what an activation costs
@@ -240,7 +224,8 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Patter
         lost, predicted = plain.value - other.value, plain.value - expected
         if lost <= 0.0 or abs(lost / predicted - 1.0) > NEAR_ROOFLINE:
             continue
-        unit = plain.unit
+        unit, off = plain.unit, lost / predicted - 1.0
+        than = f"{format_share(abs(off))} {'more' if off > 0.0 else 'less'} than predicted"
         yield Pattern(
             id="memory-bound",
             subject=f"{name}: activation after a dense layer",
@@ -249,22 +234,16 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Patter
             f"is memory-bound: its {format_memory(moved)} at {format_quantity(bandwidth, 'B/s')} "
             f"predict {format_quantity(expected, unit)}, a loss of "
             f"{format_quantity(predicted, unit)} where {format_quantity(lost, unit)} were lost "
-            f"({_off(lost / predicted - 1.0)}).",
+            f"({than}).",
             next="fuse the activation into the product: torch.compile, or a fused layer",
-            records=tuple(row.measured.id for row in (plain, other) if row.measured),
+            records=_ids((plain, other)),
         )
-
-
-_SAME_PRODUCT = ("m", "k", "n", "dtype", "pass", "code")
 
 
 def _product(row: Row) -> tuple[object, ...]:
     """What a dense product shares with its activated twin."""
-    return (row.metric, *(row.case.get(axis) for axis in _SAME_PRODUCT))
-
-
-def _off(share: float) -> str:
-    return f"{format_share(abs(share))} {'more' if share > 0.0 else 'less'} than predicted"
+    same = ("m", "k", "n", "dtype", "pass", "code")
+    return (row.metric, *(row.case.get(name) for name in same))
 
 
 # ---- whether two cards reach each other
@@ -294,5 +273,5 @@ def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
             f"{format_quantity(off, 'B/s')} with P2P off. There is no P2P between them: what they "
             "exchange crosses the host's memory.",
             next="fewer, larger exchanges: gradient accumulation, a larger micro-batch",
-            records=tuple(r.measured.id for r in (*with_it, *without) if r.measured),
+            records=_ids((*with_it, *without)),
         )
