@@ -270,23 +270,13 @@ class _Head:
 
 
 @cache
-def _head_adapter() -> TypeAdapter[_Head]:
-    return TypeAdapter(_Head)
-
-
-@cache
-def _record_adapter() -> TypeAdapter[Record]:
-    return TypeAdapter(Record)
-
-
-@cache
-def _verdict_adapter() -> TypeAdapter[Verdict]:
-    return TypeAdapter(Verdict)
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)  # when it is first needed: to build one takes time
 
 
 def to_json(record: Record) -> str:
     """One line of JSON; fields that are None or empty by default are left out."""
-    whole = _record_adapter().dump_python(record, mode="json", by_alias=True)
+    whole = _adapter(Record).dump_python(record, mode="json", by_alias=True)
     written = {
         name: value for name, value in whole.items() if value is not None or name in _ALWAYS_WRITTEN
     }
@@ -310,7 +300,7 @@ def from_json(line: str | bytes) -> Record:
     """
     try:
         head = _check_head(line, "the record")
-        record = _record_adapter().validate_json(line)
+        record: Record = _adapter(Record).validate_json(line)
     except ValidationError as error:
         raise DataError(f"not a record: {first_problem(error)}") from None
     if head.id is None:  # it has a default for those who make records, not for those who read
@@ -320,20 +310,21 @@ def from_json(line: str | bytes) -> Record:
 
 def verdict_to_json(verdict: Verdict) -> str:
     """The verdict as an indented JSON object."""
-    return _verdict_adapter().dump_json(verdict, indent=1).decode()
+    return _adapter(Verdict).dump_json(verdict, indent=1).decode()
 
 
 def verdict_from_json(data: str | bytes) -> Verdict:
     """The verdict in a JSON object.  Raises DataError for anything else."""
     try:
         _check_head(data, "the verdict")
-        return _verdict_adapter().validate_json(data)
+        verdict: Verdict = _adapter(Verdict).validate_json(data)
     except ValidationError as error:
         raise DataError(f"not a verdict: {first_problem(error)}") from None
+    return verdict
 
 
 def _check_head(data: str | bytes, what: str) -> _Head:
-    head = _head_adapter().validate_json(data)
+    head: _Head = _adapter(_Head).validate_json(data)
     check_schema(head.schema, what)
     return head
 
@@ -342,18 +333,15 @@ def check_schema(found: object, what: str) -> None:
     """Refuse what an older or newer trainrig wrote, and say what to run instead."""
     if type(found) is not int or not 0 <= found < 2**31:  # True is no version, nor is 1.0
         raise DataError(f"{what} has no schema version", "is it a trainrig run?")
-    if found > SCHEMA_VERSION:
-        raise DataError(
-            f"{what} was written by a newer trainrig (schema {found}; this one reads "
-            f"{SCHEMA_VERSION})",
-            "upgrade: pip install --upgrade trainrig",
-        )
-    if found < SCHEMA_VERSION:
-        raise DataError(
-            f"{what} was written by an older trainrig (schema {found}; this one reads "
-            f"{SCHEMA_VERSION})",
-            "read it with the version named in its run.toml, or measure again: trainrig qualify",
-        )
+    if found != SCHEMA_VERSION:
+        age, hint = "a newer", "upgrade: pip install --upgrade trainrig"
+        if found < SCHEMA_VERSION:
+            age = "an older"
+            hint = (
+                "read it with the version named in its run.toml, or measure again: trainrig qualify"
+            )
+        versions = f"schema {found}; this one reads {SCHEMA_VERSION}"
+        raise DataError(f"{what} was written by {age} trainrig ({versions})", hint)
 
 
 def dtype_of(case: Case) -> str | None:
@@ -364,15 +352,14 @@ def dtype_of(case: Case) -> str | None:
 
 def case_label(case: Case) -> str:
     """A case in one line for people: ``bf16 4096×4096×4096 hot``."""
-    parts = dict(case)
-    words = []
-    if {"m", "k", "n"} <= parts.keys():
-        words.append("×".join(str(parts.pop(axis)) for axis in ("m", "k", "n")))
+    parts = {name: str(value) for name, value in sorted(case.items()) if value is not None}
     dtype = dtype_of(case)
-    for name in ("precision", "dtype"):
-        parts.pop(name, None)
-    rest = [str(value) for _, value in sorted(parts.items()) if value is not None]
-    return " ".join([*([dtype] if dtype else []), *words, *rest])
+    words = [dtype] if dtype else []
+    if {"m", "k", "n"} <= parts.keys():
+        words.append("×".join(parts.pop(axis) for axis in ("m", "k", "n")))
+    return " ".join(
+        [*words, *(parts[name] for name in parts if name not in ("precision", "dtype"))]
+    )
 
 
 def digest(value: object) -> str:
@@ -383,6 +370,6 @@ def digest(value: object) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a record, with each field's documentation."""
-    schema = _record_adapter().json_schema(by_alias=True)
+    schema = _adapter(Record).json_schema(by_alias=True)
     schema["required"] = ["schema", "id", *schema["required"]]  # see `from_json`
     return schema

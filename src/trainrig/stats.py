@@ -25,12 +25,18 @@ from functools import lru_cache
 from itertools import pairwise
 
 CONFIDENCE = 0.95
-
-# Two workers agree when their medians lie within this share of the larger one.
 AGREEMENT = 0.05
-
-# A change smaller than this is of no interest, however well it is resolved.
+"""Two workers agree when their medians lie within this share of the larger one."""
 SMALLEST_CHANGE = 0.01
+"""A change smaller than this is of no interest, however well it is resolved."""
+FLAT = 0.10
+FLAT_GROWTH = 4
+"""A row of times is flat when none is a share of FLAT above another while the work grows by this
+factor."""
+_LARGEST_SAME = math.log1p(SMALLEST_CHANGE)
+_SMALLEST_SCATTER = 1e-3
+"""No worker's value is known better than to a tenth of a per cent, even where two of them agree to
+the last digit by chance or by a coarse clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +133,13 @@ def combine_attempts(
         agreeing = list(range(len(attempts)))
         disturbed = _why_disturbed(attempts, clean, required)
     chosen = [attempts[index] for index in agreeing]
+    intervals = [attempt.interval for attempt in chosen]
     return Combined(
         value=median([attempt.value for attempt in chosen]),
         interval=Interval(
-            low=min(attempt.interval.low for attempt in chosen),
-            high=max(attempt.interval.high for attempt in chosen),
-            confidence=min(attempt.interval.confidence for attempt in chosen),
+            low=min(interval.low for interval in intervals),
+            high=max(interval.high for interval in intervals),
+            confidence=min(interval.confidence for interval in intervals),
         ),
         disturbed=disturbed,
         used=tuple(agreeing),
@@ -162,11 +169,6 @@ def _why_disturbed(attempts: Sequence[Attempt], clean: Sequence[int], required: 
     values = [attempts[index].value for index in clean]
     spread = 1.0 - min(values) / max(values)
     return f"{len(clean)} workers disagree by {spread * 100.0:.0f} %"
-
-
-# A row of times is flat when none is this share above another while the work grows by this factor.
-FLAT = 0.10
-FLAT_GROWTH = 4
 
 
 def launch_bound(work: Mapping[int, float]) -> tuple[int, int] | None:
@@ -302,12 +304,6 @@ def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0)
     )
 
 
-# No worker's value is known better than to a tenth of a per cent, even where two of them agree
-# to the last digit by chance or by a coarse clock.
-_SMALLEST_SCATTER = 1e-3
-_LARGEST_SAME = math.log1p(SMALLEST_CHANGE)
-
-
 def _mean_log(values: Sequence[float]) -> float:
     return statistics.fmean(math.log(value) for value in values)
 
@@ -353,17 +349,14 @@ def shared_scatter(points: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 
 def _inverse_trigamma(value: float) -> float:
-    """The x > 0 with trigamma(x) = value, by bisection: trigamma falls from infinity to 0."""
+    """The x > 0 with trigamma(x) = value: Newton on 1 / trigamma, nearly a line (Smyth 2004)."""
     from scipy.special import polygamma
 
-    low, high = -20.0, 20.0  # log x
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        if float(polygamma(1, math.exp(middle))) > value:
-            low = middle
-        else:
-            high = middle
-    return math.exp(high)
+    x = 0.5 + 1.0 / value
+    for _ in range(50):
+        seen = float(polygamma(1, x))
+        x += seen * (1.0 - seen / value) / float(polygamma(2, x))
+    return x
 
 
 def adjust_for_many(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -142,16 +142,18 @@ def binary(value: float) -> str:
 
 def range_text(low: float, high: float, unit: str) -> str:
     """``142 to 166 TFLOPS``; both with units where the prefixes differ."""
-    first, last = format_quantity(low, unit), format_quantity(high, unit)
-    number, _, spelled = first.partition(" ")
-    return f"{number} to {last}" if last.endswith(" " + spelled) else f"{first} to {last}"
+    return _two_of_unit(low, "to", high, unit)
 
 
 def amount_of(value: float, ceiling: float, unit: str) -> str:
     """``161 of 165 TFLOPS``; both with units where the prefixes differ."""
-    part, whole = format_quantity(value, unit), format_quantity(ceiling, unit)
-    number, _, spelled = part.partition(" ")
-    return f"{number} of {whole}" if whole.endswith(" " + spelled) else f"{part} of {whole}"
+    return _two_of_unit(value, "of", ceiling, unit)
+
+
+def _two_of_unit(first: float, word: str, last: float, unit: str) -> str:
+    before, after = format_quantity(first, unit), format_quantity(last, unit)
+    number, _, spelled = before.partition(" ")
+    return f"{number if after.endswith(' ' + spelled) else before} {word} {after}"
 
 
 def plain_name(key: str) -> str:

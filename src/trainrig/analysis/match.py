@@ -89,49 +89,39 @@ def join(
     published: dict[Key, list[Record]] = {}
     first: dict[Key, Record] = {}
     for record in records:
-        if record.attempt is not None or record.kind is Kind.CLAIMED:
+        if record.attempt is not None:
             continue
         if record.kind is observed:
-            seen.setdefault(record.key, {})[record.device_index] = record
+            side = seen
         elif record.kind is Kind.PREDICTED:
-            predicted.setdefault(record.key, {})[record.device_index] = record
-        elif record.kind is Kind.BASELINE:
-            published.setdefault(record.key, []).append(record)
-            continue
+            side = predicted
         else:
+            if record.kind is Kind.BASELINE:
+                published.setdefault(record.key, []).append(record)
             continue
+        side.setdefault(record.key, {})[record.device_index] = record
         first.setdefault(record.key, record)
     for record in baselines:
         published.setdefault(record.key, []).append(record)
-    return tuple(
-        _row(key, index, first[key], seen, predicted, published)
-        for key in first
-        for index in seen.get(key) or predicted[key]
-    )
-
-
-def _row(
-    key: Key,
-    index: int | None,
-    first: Record,
-    seen: dict[Key, dict[int | None, Record]],
-    predicted: dict[Key, dict[int | None, Record]],
-    published: dict[Key, list[Record]],
-) -> Row:
-    expected = predicted.get(key, {})
-    return Row(
-        key=key,
-        case=first.case,
-        benchmark=first.benchmark,
-        metric=first.metric,
-        unit=first.unit,
-        device=first.device,
-        index=index,
-        count=first.device_count,
-        measured=seen.get(key, {}).get(index),
-        predicted=expected.get(index) or expected.get(None),
-        baselines=tuple(published.get(key, ())),
-    )
+    found = []
+    for key, record in first.items():
+        expected = predicted.get(key, {})
+        for index in seen.get(key) or expected:
+            row = Row(
+                key=key,
+                case=record.case,
+                benchmark=record.benchmark,
+                metric=record.metric,
+                unit=record.unit,
+                device=record.device,
+                index=index,
+                count=record.device_count,
+                measured=seen.get(key, {}).get(index),
+                predicted=expected.get(index) or expected.get(None),
+                baselines=tuple(published.get(key, ())),
+            )
+            found.append(row)
+    return tuple(found)
 
 
 def note_of(record: Record) -> str | None:
@@ -148,14 +138,11 @@ def claim_for(records: Iterable[Record], row: Row) -> Record | None:
 
     Data that is hot in cache has no ceiling of its own; what stands in here is the memory's.
     """
-    claims = (
-        record
-        for record in records
-        if record.kind is Kind.CLAIMED and record.device == row.device and record.unit == row.unit
-    )
-    if row.metric == "byte_rate" and row.role is Role.STREAM:
-        return expected.claim_for(claims, row.benchmark, {**row.case, "cache": "cold"})
-    return expected.claim_for(claims, row.benchmark, row.case)
+    place = (Kind.CLAIMED, row.device, row.unit)
+    claims = (each for each in records if (each.kind, each.device, each.unit) == place)
+    is_stream = row.metric == "byte_rate" and row.role is Role.STREAM
+    case = {**row.case, "cache": "cold"} if is_stream else row.case
+    return expected.claim_for(claims, row.benchmark, case)
 
 
 def name_devices(devices: Iterable[Device]) -> dict[Device, str]:

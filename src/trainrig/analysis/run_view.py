@@ -1,9 +1,7 @@
 """What report is handed: one run's nouns, already read, and nothing to read more with.
 
 The caller (runner or the command line) reads the run and builds a RunView; this
-room reaches neither the store nor anything that measures.  What a run saw is
-normally what it measured.  A bundle that was made from published figures has
-measured nothing: there its own baseline records stand in, marked as such.
+room reaches neither the store nor anything that measures.
 """
 
 from __future__ import annotations
@@ -35,21 +33,19 @@ class RunView:
     """What others published, of any machine."""
 
 
-def observed_kind(view: RunView) -> Kind:
-    """The kind that plays the part of what this run saw."""
-    if is_published(view) and not any(record.is_point for record in view.records):
-        return Kind.BASELINE
-    return Kind.MEASURED
-
-
 def is_published(view: RunView) -> bool:
     """Whether the run was put together from published figures."""
     return str(view.config.get("origin", "")).startswith("published")
 
 
 def rows(view: RunView) -> tuple[Row, ...]:
-    """Every case of the run: what was seen, what was predicted, what others published."""
-    return join(view.records, view.baselines, observed_kind(view))
+    """Every case of the run: what was seen, what was predicted, what others published.
+
+    Of a run that was put together from published figures these are what was seen.
+    """
+    has_points = any(record.is_point for record in view.records)
+    observed = Kind.BASELINE if is_published(view) and not has_points else Kind.MEASURED
+    return join(view.records, view.baselines, observed)
 
 
 def attempts(view: RunView) -> dict[str, Record]:
