@@ -122,18 +122,15 @@ def _pageable(drop: Drop) -> Gap | None:
     )
 
 
-def _thermal(drop: Drop) -> Gap | None:
-    if "thermal" not in throttle_reasons(drop.record):
-        return None
-    heat = number(drop.record, "temperature_c")
-    return drop.because(
-        "thermal slowdown" + (f" at {heat:.0f} °C" if heat else ""),
-        "check fans and airflow: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
-    )
-
-
-def _power_cap(drop: Drop) -> Gap | None:
-    if "power" not in throttle_reasons(drop.record):
+def _throttled(drop: Drop) -> Gap | None:
+    reasons = throttle_reasons(drop.record)
+    if "thermal" in reasons:
+        heat = number(drop.record, "temperature_c")
+        return drop.because(
+            "thermal slowdown" + (f" at {heat:.0f} °C" if heat else ""),
+            "check fans and airflow: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+        )
+    if "power" not in reasons:
         return None
     name = "power_limit_w"
     limit = number(drop.record, name) or plain(at_path(drop.gpu, name))
@@ -189,23 +186,16 @@ def _low_clock(drop: Drop) -> Gap | None:
     )
 
 
-def _memory_bound(drop: Drop) -> Gap | None:
-    """Arithmetic intensity below the ridge: the roofline's slope is the true ceiling."""
+def _product(drop: Drop) -> Gap | None:
+    """A shape below the ridge of the roofline, or sizes that have not reached the plateau."""
+    if drop.role is not Role.PRODUCT:
+        return None
+    peak = bench_command(drop.record, peak=True)
     intensity, bandwidth = intensity_of(drop.record), drop.bandwidth
-    if drop.role is not Role.PRODUCT or not intensity or not bandwidth:
-        return None
-    ridge = drop.ceiling / bandwidth
-    if intensity >= ridge:
-        return None
-    return drop.because(
-        f"memory-bound shape: {intensity:.0f} FLOP/B, the ridge lies at {ridge:.0f}",
-        bench_command(drop.record, peak=True),
-    )
-
-
-def _still_rising(drop: Drop) -> Gap | None:
-    """The largest size was the fastest by far: the plateau was not reached."""
-    if drop.role is not Role.PRODUCT or drop.record.case.get("sustained"):
+    if intensity and bandwidth and intensity < (ridge := drop.ceiling / bandwidth):
+        text = f"memory-bound shape: {intensity:.0f} FLOP/B, the ridge lies at {ridge:.0f}"
+        return drop.because(text, peak)
+    if drop.record.case.get("sustained"):
         return None
     curve = sorted(
         (size, row.value)
@@ -219,10 +209,7 @@ def _still_rising(drop: Drop) -> Gap | None:
     )
     if len(curve) < 2 or curve[-1][1] < curve[-2][1] * (1.0 + _RISING):
         return None
-    return drop.because(
-        f"still rising at {curve[-1][0]}, the largest size that was measured",
-        bench_command(drop.record, peak=True),
-    )
+    return drop.because(f"still rising at {curve[-1][0]}, the largest size that was measured", peak)
 
 
 def _layer_parts(drop: Drop) -> Gap | None:
@@ -252,20 +239,16 @@ def _layer_parts(drop: Drop) -> Gap | None:
     )
 
 
-def _no_peer_access(drop: Drop) -> Gap | None:
-    if drop.record.device_count < 2 or drop.role is not Role.STEP:
+def _step(drop: Drop) -> Gap | None:
+    if drop.role is not Role.STEP:
         return None
     chip = chip_of(drop.record.device)
-    if chip is None or chip.p2p is not False:
-        return None
-    return drop.because(
-        "exposed communication: these cards have no P2P, gradients cross host memory",
-        "fewer, larger exchanges: gradient accumulation, a larger micro-batch",
-    )
-
-
-def _step_parts(drop: Drop) -> Gap | None:
-    if drop.role is not Role.STEP or drop.ceiling_role is not Role.BLOCK:
+    if drop.record.device_count > 1 and chip is not None and chip.p2p is False:
+        return drop.because(
+            "exposed communication: these cards have no P2P, gradients cross host memory",
+            "fewer, larger exchanges: gradient accumulation, a larger micro-batch",
+        )
+    if drop.ceiling_role is not Role.BLOCK:
         return None
     return drop.because(
         "a step also holds optimizer, embeddings, loss and data wait; how much each takes is "
@@ -282,14 +265,11 @@ _RULES = (
     _uncertain_claim,
     _attributed,
     _pageable,
-    _thermal,
-    _power_cap,
+    _throttled,
     _narrow_link,
     _fewer_cpus,
     _low_clock,
-    _memory_bound,
-    _still_rising,
+    _product,
     _layer_parts,
-    _no_peer_access,
-    _step_parts,
+    _step,
 )

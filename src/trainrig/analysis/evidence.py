@@ -138,7 +138,7 @@ def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
     """The memory bandwidth that is claimed for the device of these rows."""
     owners = {row.device for row in own}
     claims = (r for r in view.records if r.kind is Kind.CLAIMED and r.benchmark == MEMORY_CLAIM)
-    return next((r.value for r in claims if r.device in owners and r.value), None)
+    return next((claim.value for claim in claims if claim.device in owners and claim.value), None)
 
 
 def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:

@@ -61,9 +61,8 @@ class Pattern:
 def find_patterns(view: RunView) -> tuple[Pattern, ...]:
     """Everything that one run's numbers say, device by device."""
     everything = rows(view)
-    names = name_devices(devices(everything))
     found: list[Pattern] = []
-    for where, name in names.items():
+    for where, name in name_devices(devices(everything)).items():
         own = tuple(row for row in everything if (row.device, row.index) == where)
         found += _launch_bound(own, name)
         found += _in_cache(view, own, name)

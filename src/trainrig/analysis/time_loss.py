@@ -107,8 +107,6 @@ def shares_of(drop: Drop) -> tuple[Share, ...]:
 
 
 def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
-    time = counted.work / drop.value
-    ideal = counted.work / drop.ceiling
     bandwidth = drop.bandwidth
     found: list[Loss] = []
     if bandwidth:
@@ -116,12 +114,22 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
         found.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
     again = total_flops(counted.ops, "recompute") / drop.ceiling
     found.append(Loss(name="scores computed again in backward", seconds=again))
-    if (own := _own_matmul(drop)) is not None and own < drop.ceiling:
+    products = [
+        row.value
+        for row in drop.rows
+        if row.role is Role.BLOCK
+        and row.case.get("dtype") == drop.record.case.get("dtype")
+        and row.case.get("k") == drop.record.case.get("hidden")
+        and is_dense(row.case.get("layer"))
+        and row.is_usable
+    ]
+    if products and (own := max(products)) < drop.ceiling:
         slower = counted.matmul * (1.0 / own - 1.0 / drop.ceiling)
         rate = format_quantity(own, drop.record.unit)
         found.append(Loss(name=f"matmuls of this shape, measured at {rate}", seconds=slower))
     if _is_launch_bound(drop.rows, drop.record):
-        rest = time - ideal - sum(loss.seconds for loss in found)
+        lost = counted.work / drop.value - counted.work / drop.ceiling
+        rest = lost - sum(loss.seconds for loss in found)
         found.append(Loss(name=LAUNCH_GAPS, seconds=rest, next=PARTS["launch_gap"][1]))
     return found
 
@@ -133,20 +141,6 @@ def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
         seconds=seconds,
         next="fused kernels: torch.compile, FlashAttention, fused norms and activations",
     )
-
-
-def _own_matmul(drop: Drop) -> float | None:
-    """The rate of the block's widest product, measured by itself."""
-    found = [
-        row.value
-        for row in drop.rows
-        if row.role is Role.BLOCK
-        and row.case.get("dtype") == drop.record.case.get("dtype")
-        and row.case.get("k") == drop.record.case.get("hidden")
-        and is_dense(row.case.get("layer"))
-        and row.is_usable
-    ]
-    return max(found, default=None)
 
 
 def is_dense(layer: object, *, activation: bool = False) -> bool:
@@ -204,14 +198,11 @@ def step_parts(drop: Drop, record: Record) -> dict[str, float]:
                 found[name] = row.value
     ids = set(record.derived.ids) if record.derived else set()
     workers = [each for each in drop.view.records if each.id in ids]
-    for name in PARTS:
-        seen = [number(each, f"time.{name}") for each in workers]
+    for name in (*PARTS, "time"):
+        seen = [each.value if name == "time" else number(each, f"time.{name}") for each in workers]
         known = [value for value in seen if value is not None]
-        if name not in found and known:
-            found[name] = median(known)
-    times = [each.value for each in workers if each.metric == "time" and each.value]
-    if "time" not in found and times:
-        found["time"] = median(times)
+        if known:
+            found.setdefault(name, median(known))
     return found
 
 
@@ -263,17 +254,15 @@ def _layers_at_this_batch(drop: Drop, counted: Counted) -> Iterator[Loss]:
     """The model's own layer at the step's batch and sequence, where that was measured."""
     blocks = total_flops([op for op in counted.ops if "block" in op.name], "forward", "backward")
     for row in drop.rows:
-        record = row.measured
-        if record is None or not _is_own_layer(row, drop.record) or not row.is_usable:
+        if row.measured is None or not row.is_usable or not _is_own_layer(row, drop.record):
             continue
-        assert record.value is not None
-        bound = _is_launch_bound(drop.rows, record)
+        bound = _is_launch_bound(drop.rows, row.measured)
         if bound and "launch_gap" in step_parts(drop, drop.record):
             return  # timed by itself
         at = f"batch {row.case['batch_size']}, sequence {row.case['seq_len']}"
         yield Loss(
             name=LAUNCH_GAPS if bound else f"the layer at {at} is slower than the best",
-            seconds=blocks / record.value - blocks / drop.ceiling,
+            seconds=blocks / row.value - blocks / drop.ceiling,
             next=PARTS["launch_gap"][1] if bound else "",
         )
         return

@@ -67,22 +67,20 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     """The waterfalls of every device: compute by dtype, memory, and the link to the host."""
     found: list[Waterfall] = []
     everything = rows(view)
-    names = name_devices(devices(everything))
-    for (device, index), label in names.items():
+    for (device, index), label in name_devices(devices(everything)).items():
         own = tuple(row for row in everything if (row.device, row.index) == (device, index))
         for quantity, candidates in _quantities(own):
-            built = _build(view, own, candidates)
-            if built:
-                found.append(
-                    Waterfall(
-                        device=device or "unknown device",
-                        device_index=index,
-                        label=label,
-                        quantity=quantity,
-                        unit=built[0].unit,
-                        levels=built,
-                    )
+            levels = _build(view, own, candidates)
+            if levels:
+                waterfall = Waterfall(
+                    device=device or "unknown device",
+                    device_index=index,
+                    label=label,
+                    quantity=quantity,
+                    unit=levels[0].unit,
+                    levels=levels,
                 )
+                found.append(waterfall)
     return tuple(found)
 
 
