@@ -105,8 +105,8 @@ def join(
         published.setdefault(record.key, []).append(record)
     found = []
     for key, record in first.items():
-        expected = predicted.get(key, {})
-        for index in seen.get(key) or expected:
+        planned = predicted.get(key, {})
+        for index in seen.get(key) or planned:
             row = Row(
                 key=key,
                 case=record.case,
@@ -117,7 +117,7 @@ def join(
                 index=index,
                 count=record.device_count,
                 measured=seen.get(key, {}).get(index),
-                predicted=expected.get(index) or expected.get(None),
+                predicted=planned.get(index) or expected.get(None),
                 baselines=tuple(published.get(key, ())),
             )
             found.append(row)
