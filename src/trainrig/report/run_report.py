@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
@@ -18,7 +18,7 @@ from trainrig.analysis.run_view import RunView, at_path, attempts, is_published,
 from trainrig.analysis.training_results import BENCHMARK, readable
 from trainrig.analysis.waterfall import Level, Waterfall, devices, dtype_order, largest_gap
 from trainrig.benchmarks.spec import case_text, kind_text
-from trainrig.record import Finding, Kind, Record, Severity, Status, dtype_of
+from trainrig.record import Kind, Record, Severity, Status, dtype_of
 from trainrig.report import document as doc
 from trainrig.report.charts.curves import curves
 from trainrig.report.charts.heatmap import heat_section
@@ -107,68 +107,58 @@ def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
 
 
 def _head(view: RunView, found: RunSummary) -> doc.Block:
-    largest = largest_gap(found.waterfalls)
-    heading, sentence = _headline(view, found)
+    """The verdict, the largest gap (of trainings alone: the fastest), and what the machine is."""
+    trained = [one for one in readable(view) if one.samples_per_s]
+    heading, sentence = "Largest gap", found.largest_gap
+    if trained and not found.waterfalls:
+        best = max(trained, key=lambda one: one.samples_per_s or 0.0)
+        heading = f"Fastest of {len(trained)}" if len(trained) > 1 else "Training"
+        sentence = f"{best.name}, {format_quantity(best.samples_per_s or 0.0, 'samples/s')}"
     blocks: list[doc.Block] = [
         doc.Badge(device_names(view), found.verdict, found.reason, _TONES.get(found.verdict, "")),
         doc.Paragraph(sentence, "strong", heading),
     ]
+    largest = largest_gap(found.waterfalls)
     if largest is not None and largest.gap.next:
         blocks.append(doc.Paragraph(largest.gap.next, label="Next"))
     blocks += [doc.Paragraph(what, "warn", "Missing") for what in found.missing]
-    if facts := machine_facts(view):
+    if facts := tuple(_machine_facts(view)):
         blocks.append(doc.Facts(facts))
     return doc.Card(tuple(blocks))
 
 
-def _headline(view: RunView, found: RunSummary) -> tuple[str, str]:
-    """The largest gap; of trainings alone, the fastest of them."""
-    trained = [one for one in readable(view) if one.samples_per_s]
-    if found.waterfalls or not trained:
-        return "Largest gap", found.largest_gap
-    best = max(trained, key=lambda one: one.samples_per_s or 0.0)
-    rate = format_quantity(best.samples_per_s or 0.0, "samples/s")
-    return f"Fastest of {len(trained)}" if len(trained) > 1 else "Training", f"{best.name}, {rate}"
-
-
-def machine_facts(view: RunView) -> tuple[tuple[str, str], ...]:
+def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
     """What the machine is; what could not be read is left out."""
     machine, sources = view.machine, view.config.get("sources")
     if is_published(view) and isinstance(sources, Mapping):
-        return tuple((str(what), str(source)) for what, source in sources.items())
+        yield from ((str(what), str(source)) for what, source in sources.items())
+        return
     if machine is None:
-        return ()
-    cores, threads = at_path(machine, "cpu", "cores"), at_path(machine, "cpu", "threads")
-    memory = at_path(machine, "memory", "total_bytes")
-    cuda, hip = (
-        at_path(machine, "software", "torch_cuda"),
-        at_path(machine, "software", "torch_hip"),
-    )
-    built = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else None
-    kinds = [at_path(machine, "host", name) for name in ("container", "virtualization")]
-    gpu_line = None
+        return
+
+    def of(room: str, *names: str) -> list[str]:
+        values = [at_path(machine, room, name) for name in names]
+        return [str(value) for value in values if value]
+
     if isinstance(gpus := machine.get("gpus"), list | tuple):
         names = Counter(str(at_path(gpu, "name") or "unknown GPU") for gpu in gpus)
-        gpu_line = ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
-    pairs = (
-        ("GPUs", gpu_line),
-        (
-            "CPU",
-            _joined(
-                at_path(machine, "cpu", "model"), cores and f"{cores} cores, {threads} threads"
-            ),
-        ),
-        ("Memory", format_memory(memory) if isinstance(memory, int) else None),
-        ("System", _joined(at_path(machine, "host", "os"), at_path(machine, "host", "kernel"))),
-        ("Container", _joined(*(kind for kind in kinds if kind != "none"))),
-        ("Driver", at_path(machine, "software", "nvidia_driver")),
-        ("torch", _joined(at_path(machine, "software", "torch"), built)),
-    )
-    return tuple((what, str(value)) for what, value in pairs if value)
-
-
-def _joined(*parts: object) -> str | None:
-    return ", ".join(str(part) for part in parts if part) or None
+        yield "GPUs", ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
+    counts = [f"{cores} cores" for cores in of("cpu", "cores")]
+    counts += [f"{at_path(machine, 'cpu', 'threads')} threads"] if counts else []
+    memory = at_path(machine, "memory", "total_bytes")
+    built = [f"CUDA {version}" for version in of("software", "torch_cuda")]
+    built = built or [f"ROCm {version}" for version in of("software", "torch_hip")]
+    kinds = [kind for kind in of("host", "container", "virtualization") if kind != "none"]
+    for what, parts in (
+        ("CPU", of("cpu", "model") + counts),
+        ("Memory", [format_memory(memory)] if isinstance(memory, int) else []),
+        ("System", of("host", "os", "kernel")),
+        ("Container", kinds),
+        ("Driver", of("software", "nvidia_driver")),
+        ("torch", of("software", "torch") + built),
+    ):
+        if parts:
+            yield what, ", ".join(parts)
 
 
 # ---- the body
@@ -200,61 +190,54 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
 
 def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.Block]:
     """The waterfall of the largest gap first, then its device's others, then other devices'."""
+    if not waterfalls:
+        return
     usable = [each for each in waterfalls if _has_value(each)]
     largest = largest_gap(waterfalls)
     lead = largest.waterfall if largest else None
-    shown = sorted(
-        _of_few_gpus(usable, lead),
-        key=lambda each: (
-            each is not lead,
-            lead is not None and each.device_index != lead.device_index,
-        ),
-    )[:_MAX_WATERFALLS]
+    of_few = usable
+    gpus = sorted({each.device_index for each in usable if each.device_index is not None})
+    if len(gpus) > FEW_GPUS:
+        chosen = lead.device_index if lead and lead.device_index is not None else gpus[0]
+        of_few = [each for each in usable if each.device_index in (None, chosen)]
+
+    def order(each: Waterfall) -> tuple[bool, bool]:
+        return each is not lead, lead is not None and each.device_index != lead.device_index
+
+    shown = sorted(of_few, key=order)[:_MAX_WATERFALLS]
     by_id = {record.id: record for record in view.records}
     samples = attempts(view)
-    blocks: list[doc.Block] = [
-        doc.Beside(
-            tuple(
-                doc.WaterfallBars(
-                    title=each.quantity,
-                    subtitle=each.label,
-                    bars=tuple(_bars(each, by_id, samples)),
-                    is_wide=n == 0,
-                )
-                for n, each in enumerate(shown)
-            )
+    bars = [
+        doc.WaterfallBars(
+            title=each.quantity,
+            subtitle=each.label,
+            bars=tuple(_bars(each, by_id, samples)),
+            is_wide=n == 0,
         )
+        for n, each in enumerate(shown)
     ]
-    if unrun := [each for each in waterfalls if not _has_value(each)]:
-        notes = [dict.fromkeys(level.note for level in w.levels[1:] if level.note) for w in unrun]
-        texts = [
-            f"{each.title}: {'; '.join(note) or 'not run'}"
-            for each, note in zip(unrun, notes, strict=True)
-        ]
-        items = tuple(doc.Item(text=capital(text), tone="warn") for text in texts)
-        blocks.append(doc.Section("Without a value", (doc.Findings(items),)))
+    blocks: list[doc.Block] = [doc.Beside(tuple(bars))]
+    items = []
+    for each in waterfalls:
+        if not _has_value(each):
+            notes = dict.fromkeys(level.note for level in each.levels[1:] if level.note)
+            text = f"{each.title}: {'; '.join(notes) or 'not run'}"
+            items.append(doc.Item(text=capital(text), tone="warn"))
+    if items:
+        blocks.append(doc.Section("Without a value", (doc.Findings(tuple(items)),)))
     if left := len(usable) - len(shown):
-        words = f"{counted(left, 'more waterfall')} left out; those devices stand below."
-        blocks.append(doc.Paragraph(words, "dim"))
-    if waterfalls:
-        yield doc.Section(
-            "From claim to measurement",
-            tuple(blocks),
-            "Each bar is a level; the level above it is its ceiling. Hatched is what was lost, "
-            "with its cause and the next thing to try.",
-        )
+        more = f"{counted(left, 'more waterfall')} left out; those devices stand below."
+        blocks.append(doc.Paragraph(more, "dim"))
+    yield doc.Section(
+        "From claim to measurement",
+        tuple(blocks),
+        "Each bar is a level; the level above it is its ceiling. Hatched is what was lost, "
+        "with its cause and the next thing to try.",
+    )
 
 
 def _has_value(each: Waterfall) -> bool:
     return any(level.value is not None for level in each.levels[1:])
-
-
-def _of_few_gpus(usable: Sequence[Waterfall], lead: Waterfall | None) -> list[Waterfall]:
-    gpus = sorted({each.device_index for each in usable if each.device_index is not None})
-    if len(gpus) <= FEW_GPUS:
-        return list(usable)
-    chosen = lead.device_index if lead and lead.device_index is not None else gpus[0]
-    return [each for each in usable if each.device_index in (None, chosen)]
 
 
 def _bars(
@@ -266,34 +249,45 @@ def _bars(
     ceiling = 0.0
     for level in each.levels:
         record = by_id.get(level.record or "")
-        facts = trace(record, samples) if record is not None else ()
-        yield _bar(level, ceiling, widest, facts)
+        kind = "published" if level.kind is Kind.BASELINE else str(level.kind)
+        bar = doc.Bar(
+            name=level.name,
+            value="none" if level.value is None else format_quantity(level.value, level.unit),
+            has_value=level.value is not None,
+            length=(level.value or 0.0) / widest,
+            kind="muted" if level.note else kind,
+            note=level.note or "",
+            source=level.provenance,
+            details=trace(record, samples) if record is not None else (),
+        )
+        yield _with_gap(_with_band(bar, level, widest), level, ceiling, widest)
         ceiling = level.value or ceiling
 
 
-def _bar(
-    level: Level, ceiling: float, widest: float, facts: tuple[tuple[str, str], ...]
-) -> doc.Bar:
-    value, gap, band = level.value or 0.0, level.gap, level.expected
+def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
+    """The bar with what was expected of it."""
+    if level.expected is None:
+        return bar
+    low, high = level.expected
+    place = "Below" if level.is_below else "Within"
+    if level.value is not None and level.value > high:
+        place = "Above"
     source = f" ({level.expected_source})" if level.expected_source else ""
-    bar = doc.Bar(
-        name=level.name,
-        value=format_quantity(value, level.unit) if level.value is not None else "none",
-        has_value=level.value is not None,
-        length=value / widest,
-        kind="muted" if level.note else kind_word(level.kind),
-        band=(band[0] / widest, min(1.0, band[1] / widest)) if band else None,
-        expected=_band_text(level) + source if band else "",
+    return dataclasses.replace(
+        bar,
+        band=(low / widest, min(1.0, high / widest)),
+        expected=f"{place} the expected {range_text(low, high, level.unit)}{source}",
         is_below=level.is_below,
-        note=level.note or "",
-        source=level.provenance,
-        details=facts,
     )
-    if gap is None:
+
+
+def _with_gap(bar: doc.Bar, level: Level, ceiling: float, widest: float) -> doc.Bar:
+    """The bar with what is lost from the one above, and why."""
+    if (gap := level.gap) is None:
         return bar
     return dataclasses.replace(
         bar,
-        lost=max(0.0, (ceiling - value) / widest),
+        lost=max(0.0, (ceiling - (level.value or 0.0)) / widest),
         gap=signed(gap.amount, gap.unit),
         share=signed_share(gap.share),
         direction="level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up",
@@ -307,37 +301,19 @@ def _bar(
     )
 
 
-def kind_word(kind: Kind) -> str:
-    """How a number of this kind is called on paper."""
-    return "published" if kind is Kind.BASELINE else str(kind)
-
-
-def _band_text(level: Level) -> str:
-    if level.expected is None:
-        return ""
-    place = "Below" if level.is_below else "Within"
-    if level.value is not None and level.value > level.expected[1]:
-        place = "Above"
-    return f"{place} the expected {range_text(*level.expected, level.unit)}"
-
-
 def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     if found.findings:
-        items = tuple(
-            doc.Item(text=f.evidence, fix=f.fix, label=label, tone=tone)
-            for f in found.findings
-            for label, tone in [_SEVERITY[f.severity]]
-        )
-        yield doc.Section("Findings", (doc.Findings(items),), count_findings(found.findings))
+        items = []
+        for finding in found.findings:
+            label, tone = _SEVERITY[finding.severity]
+            item = doc.Item(text=finding.evidence, fix=finding.fix, label=label, tone=tone)
+            items.append(item)
+        number = Counter(item.label.lower() for item in items)
+        labels = [label.lower() for label, _ in _SEVERITY.values()]
+        counts = ", ".join(counted(number[label], label) for label in labels if number[label])
+        yield doc.Section("Findings", (doc.Findings(tuple(items)),), counts)
     elif view.verdict is not None:
         yield doc.Only("page", (doc.Section("Findings", (), "None."),))
-
-
-def count_findings(findings: Sequence[Finding]) -> str:
-    """``1 error, 2 warnings``."""
-    number = Counter(finding.severity for finding in findings)
-    words = {severity: label.lower() for severity, (label, _) in _SEVERITY.items()}
-    return ", ".join(counted(number[key], word) for key, word in words.items() if number[key])
 
 
 # ---- device beside device
@@ -371,24 +347,23 @@ def _devices(groups: Sequence[PeerGroup]) -> Iterator[doc.Block]:
 def _peer_table(groups: Sequence[PeerGroup], heads: Sequence[str]) -> doc.Table:
     """A row a case, a column a device."""
 
-    def cells(group: PeerGroup) -> Iterator[doc.Cell]:
-        at = {peer.label.partition(". ")[0]: peer for peer in group.peers}
-        for head in heads:
-            peer = at.get(head.partition(". ")[0])
+    def device(head: str) -> doc.Shown[PeerGroup]:
+        number = head.partition(". ")[0]
+
+        def cell(group: PeerGroup) -> doc.Cell:
+            peer = next((p for p in group.peers if p.label.partition(". ")[0] == number), None)
             if peer is None:
-                yield doc.Cell("")
-                continue
+                return doc.Cell("")
             deviation = signed_share(peer.deviation) if abs(peer.deviation) >= 0.005 else ""
-            yield doc.Cell(
+            return doc.Cell(
                 format_quantity(peer.value, group.unit),
                 "bad" if peer.is_outlier else "",
                 f"outlier {deviation}" if peer.is_outlier else deviation,
             )
 
-    return doc.Table(
-        (doc.Column("case", "words"), *(doc.Column(head) for head in heads)),
-        tuple((group.name, *cells(group)) for group in groups),
-    )
+        return doc.column(head, cell)
+
+    return doc.table(groups, doc.words("case", lambda group: group.name), *map(device, heads))
 
 
 # ---- all points
@@ -403,16 +378,15 @@ def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
         return
     samples, names = attempts(view), name_devices(devices(seen))
     # What went wrong is never what a full table leaves out.
-    order = sorted(range(len(seen)), key=lambda n: (not seen[n].note, n))
-    shown = {id(seen[n]) for n in order[:MAX_ROWS]}
+    shown = {id(row) for row in sorted(seen, key=lambda row: not row.note)[:MAX_ROWS]}
     folds, lines = [], []
     muted: dict[str, None] = {}
     explained = {BENCHMARK} if readable(view) else set()  # each training's own line says it
     for name in dict.fromkeys(row.benchmark for row in seen):
         own = [row for row in seen if row.benchmark == name]
         chosen = sorted((row for row in own if id(row) in shown), key=_table_order)
-        summary = count_states(row.measured for row in own if row.measured)
-        table = doc.Table(_POINT_COLUMNS, tuple(_line(row, samples, names) for row in chosen))
+        summary = _states([row.measured for row in own if row.measured])
+        table = _point_table(chosen, samples, names)
         folds.append(doc.Fold(name, (table,), is_open=len(chosen) <= 24, note=summary))
         lines.append(doc.Paragraph(f"{name}: {summary}"))
         for row in (row for row in chosen if row.note and name not in explained):
@@ -421,20 +395,10 @@ def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
     note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
     note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""
     yield doc.Only("page", (doc.Section("All points", tuple(folds), note),))
-    lines += [doc.Paragraph(words, "dim") for words in itertools.islice(muted, _MAX_STATES)]
+    lines += [doc.Paragraph(text, "dim") for text in itertools.islice(muted, _MAX_STATES)]
     if len(muted) > _MAX_STATES:
         lines.append(doc.Paragraph(f"  and {len(muted) - _MAX_STATES} more", "dim"))
     yield doc.Only("text", (doc.Section("Points", tuple(lines)),))
-
-
-_POINT_COLUMNS = (
-    doc.Column("case", "words"),
-    doc.Column("device", "words"),
-    doc.Column("value"),
-    doc.Column("interval"),
-    doc.Column("of claim"),
-    doc.Column("expected"),
-)
 
 
 def _table_order(row: Row) -> tuple[object, ...]:
@@ -449,31 +413,52 @@ def _table_order(row: Row) -> tuple[object, ...]:
     return dtype_order(str(dtype_of(row.case))), family, numbers, where, row.count
 
 
-def _line(row: Row, samples: Mapping[str, Record], names: Mapping[Device, str]) -> doc.Line:
-    record = row.measured
-    assert record is not None
-    value, limit = record.value, record.limit
-    device = names[row.device, row.index]
-    device += ", published" if record.kind is Kind.BASELINE else ""
-    expected = row.predicted.interval if row.predicted is not None else None
-    spread = ""
-    if record.interval is not None and value:
-        half = (record.interval[1] - record.interval[0]) / 2.0 / abs(value)
-        spread = f"± {format_share(half)}"
-    return doc.Line(
-        (
-            _label(row),
-            device if row.count == 1 else f"{device}, {row.count} at once",
-            format_quantity(value, row.unit) if value is not None else "no value",
-            spread,
-            format_share(value / limit.value)
-            if value is not None and limit and limit.value
-            else "",
-            range_text(*expected, row.unit) if expected is not None else "",
+def _point_table(
+    chosen: Sequence[Row], samples: Mapping[str, Record], names: Mapping[Device, str]
+) -> doc.Table:
+    pairs = [(row, row.measured) for row in chosen if row.measured is not None]
+
+    def device(pair: tuple[Row, Record]) -> str:
+        row, record = pair
+        text = names[row.device, row.index]
+        text += ", published" if record.kind is Kind.BASELINE else ""
+        return text if row.count == 1 else f"{text}, {row.count} at once"
+
+    def value(pair: tuple[Row, Record]) -> str:
+        row, record = pair
+        return "no value" if record.value is None else format_quantity(record.value, row.unit)
+
+    def spread(pair: tuple[Row, Record]) -> str:
+        record = pair[1]
+        if record.interval is None or not record.value:
+            return ""
+        low, high = record.interval
+        return f"± {format_share((high - low) / 2.0 / abs(record.value))}"
+
+    def of_claim(pair: tuple[Row, Record]) -> str:
+        value, limit = pair[1].value, pair[1].limit
+        if value is None or limit is None or not limit.value:
+            return ""
+        return format_share(value / limit.value)
+
+    def expected(pair: tuple[Row, Record]) -> str:
+        interval = pair[0].predicted.interval if pair[0].predicted else None
+        return range_text(*interval, pair[0].unit) if interval else ""
+
+    return doc.table(
+        pairs,
+        doc.words("case", lambda pair: _label(pair[0])),
+        doc.words("device", device),
+        doc.column("value", value),
+        doc.column("interval", spread),
+        doc.column("of claim", of_claim),
+        doc.column("expected", expected),
+        line=lambda pair, cells: doc.Line(
+            cells,
+            tone="dim" if pair[0].note else "",
+            note=pair[0].note or "",
+            details=trace(pair[1], samples, pair[0].predicted),
         ),
-        tone="dim" if row.note else "",
-        note=row.note or "",
-        details=trace(record, samples, row.predicted),
     )
 
 
@@ -486,15 +471,13 @@ def _label(row: Row) -> str:
 def metric_text(metric: str) -> str:
     """``optimizer time`` for ``time.optimizer``, ``MFU`` for ``mfu``."""
     whole, _, part = metric.partition(".")
-    words = f"{part} {whole}" if part else whole
-    return words.upper() if words in ("mfu", "hfu") else words.replace("_", " ")
+    text = f"{part} {whole}" if part else whole
+    return text.upper() if text in ("mfu", "hfu") else text.replace("_", " ")
 
 
-def count_states(points: Iterable[Record]) -> str:
-    """``41 points, 3 disturbed, 2 skipped``."""
-    points = list(points)
+def _states(points: Sequence[Record]) -> str:
+    """``41 points, 3 noisy, 2 skipped``."""
     states = Counter(str(p.status) for p in points if p.status is not Status.OK)
-    disturbed = sum(p.disturbed is not None for p in points if p.status is Status.OK)
-    parts = [counted(len(points), "point")]
-    parts += [f"{disturbed} disturbed"] if disturbed else []
+    noisy = sum(p.disturbed is not None for p in points if p.status is Status.OK)
+    parts = [counted(len(points), "point"), *([f"{noisy} noisy"] if noisy else [])]
     return ", ".join(parts + [f"{n} {state}" for state, n in sorted(states.items())])
