@@ -25,6 +25,7 @@ from trainrig.report.document import (
     Document,
     Paragraph,
     Section,
+    Shown,
     Table,
     Tone,
     column,
@@ -36,7 +37,6 @@ from trainrig.workload.model import ModelShape, parameters
 # From this ratio on, two chips are clearly unlike in a figure.
 CLEARLY = 1.1
 DOUBT = "?"
-_LISTED = ("fp32", "bf16", "fp8")
 LIST_UNITS = (
     "GiB of memory, its bandwidth in GB/s, TDP in W; matmul peaks in TFLOPS, dense, with fp32 "
     f"accumulation (bf16: fp16's where a chip has no bf16). {DOUBT} is not verified, blank unknown."
@@ -51,31 +51,30 @@ def list_document(chips: Sequence[Chip]) -> Document:
 
 
 def _vendor_table(vendor: str, chips: Sequence[Chip]) -> Table:
-    numbers = ("year", "memory", "bandwidth", "tdp")
-    heads = ("year", "GiB", "GB/s", "W", *_LISTED)
-    return Table(
-        (Column("chip", "code"), *(Column(head) for head in heads)),
-        tuple(
-            (
-                chip.name,
-                *(_number(_cell(chip, _field(name))) for name in numbers),
-                *(_number(_peak_cell(chip, _matmul_peak(chip, dtype))) for dtype in _LISTED),
-            )
-            for chip in sorted(chips, key=lambda chip: (chip.year or 9999, chip.name))
-        ),
+    def number(cell: str) -> str:
+        """The cell without its unit, which stands in the heading; doubt stays."""
+        return cell.partition(" ")[0] + (DOUBT if " " in cell and cell.endswith(DOUBT) else "")
+
+    def field(name: str, head: str) -> Shown[Chip]:
+        return column(head, lambda chip: number(_cell(chip, _field(name))))
+
+    def matmul(dtype: str) -> Shown[Chip]:
+        # Chips of before bf16 show fp16's: the rates are equal where both exist.
+        stand_in = {"bf16": "fp16"}.get(dtype, dtype)
+        return column(
+            dtype, lambda chip: number(_peak_cell(chip, peak(chip, dtype) or peak(chip, stand_in)))
+        )
+
+    return table(
+        sorted(chips, key=lambda chip: (chip.year or 9999, chip.name)),
+        column("chip", lambda chip: chip.name, kind="code"),
+        field("year", "year"),
+        field("memory", "GiB"),
+        field("bandwidth", "GB/s"),
+        field("tdp", "W"),
+        *map(matmul, ("fp32", "bf16", "fp8")),
         title=vendor,
     )
-
-
-def _number(cell: str) -> str:
-    """The cell without its unit, which stands in the heading; doubt stays."""
-    return cell.partition(" ")[0] + (DOUBT if " " in cell and cell.endswith(DOUBT) else "")
-
-
-def _matmul_peak(chip: Chip, dtype: str) -> Peak | None:
-    """fp16 stands in for bf16 on chips of before bf16: the rates are equal where both exist."""
-    found = peak(chip, dtype)
-    return peak(chip, "fp16") if found is None and dtype == "bf16" else found
 
 
 def chip_document(chip: Chip) -> Document:
@@ -89,8 +88,8 @@ def chip_document(chip: Chip) -> Document:
         computed = shown(_field("bandwidth"), chip.computed_bandwidth)
         rows.append(("data rate × bus width / 8", computed, "computed"))
     columns = (Column("", "words"), Column("", "words"), Column("source", "words"))
-    table = Table(columns, tuple(rows), title=f"{chip.vendor} {chip.name}")
-    return Document(title=chip.name, blocks=(table, *_sources([chip])))
+    figures = Table(columns, tuple(rows), title=f"{chip.vendor} {chip.name}")
+    return Document(title=chip.name, blocks=(figures, *_sources([chip])))
 
 
 def compare_document(chips: Sequence[Chip]) -> Document:
@@ -106,11 +105,11 @@ def compare_document(chips: Sequence[Chip]) -> Document:
         found = [next((p for p in chip.peaks if p.field == key), None) for chip in chips]
         cells = [_peak_cell(chip, p) for chip, p in zip(chips, found, strict=True)]
         rows.append((label, cells, [p.rate if p else None for p in found]))
-    table = Table(
+    beside = Table(
         (Column("", "words"), *(Column(chip.name, "words") for chip in chips)),
         tuple((label, *_compared(cells, figures)) for label, cells, figures in rows if any(cells)),
     )
-    return Document(title="chips side by side", blocks=(table, *_sources(chips)))
+    return Document(title="chips side by side", blocks=(beside, *_sources(chips)))
 
 
 def _compared(cells: Sequence[str], figures: Sequence[float | None]) -> Iterator[Cell]:

@@ -7,7 +7,7 @@ rest.  Cases that hardly moved are counted in a line below the table; JSON has t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trainrig.analysis.compare import (
     Difference,
@@ -24,19 +24,8 @@ from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import case_text
 from trainrig.errors import DataError
 from trainrig.record import Record
-from trainrig.report.document import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Facts,
-    Findings,
-    Item,
-    Paragraph,
-    Section,
-    Table,
-    Tone,
-)
+from trainrig.report import document as doc
+from trainrig.report.document import column, table, words
 from trainrig.report.training_report import speedup_table
 from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change
 from trainrig.units import capital, format_memory, format_quantity, format_share, signed_share
@@ -50,11 +39,11 @@ TRAINING_RULE = (
     "on one side of 1; it is widened by what trainings at two times differ by anyway: "
     f"{format_share(AGREEMENT)}, on processors {format_share(RUN_TO_RUN['cpu'])}."
 )
-_TONES: dict[Change, Tone] = {
-    Change.WORSE: "bad",
-    Change.BETTER: "good",
-    Change.CANNOT_TELL: "dim",
-    Change.SAME: "",
+_CHANGES: dict[Change, tuple[str, doc.Tone]] = {
+    Change.WORSE: ("worse", "bad"),
+    Change.BETTER: ("better", "good"),
+    Change.SAME: ("the same", ""),
+    Change.CANNOT_TELL: ("cannot tell", "dim"),
 }
 
 
@@ -66,129 +55,116 @@ def headline(comparison: RunComparison) -> str:
 
 
 def _counts(count: Callable[[Change], int]) -> str:
-    words = {
-        Change.WORSE: "worse",
-        Change.BETTER: "better",
-        Change.SAME: "the same",
-        Change.CANNOT_TELL: "cannot tell",
-    }
-    return ", ".join(f"{count(change)} {word}" for change, word in words.items() if count(change))
+    numbers = ((count(change), word) for change, (word, _) in _CHANGES.items())
+    return ", ".join(f"{number} {word}" for number, word in numbers if number)
 
 
-def comparison_document(comparison: RunComparison) -> Document:
+def comparison_document(comparison: RunComparison) -> doc.Document:
     """The whole comparison of two runs."""
-    blocks: list[Block] = [
-        Facts((("old", comparison.old), ("new", comparison.new))),
+    blocks: list[doc.Block] = [
+        doc.Facts((("old", comparison.old), ("new", comparison.new))),
         *_difference_table(comparison.differences),
     ]
     if comparison.trainings is not None:
-        blocks += training_tables(comparison.trainings)
+        blocks += _training_tables(comparison.trainings)
     blocks += _judged_tables(comparison.judged)
     if comparison.side_by_side:
-        blocks.append(
-            Table(
-                (Column("case", "words"), *map(Column, ("old", "new", "new ÷ old"))),
-                tuple(
-                    (
-                        _label(pair.record),
-                        *(
-                            f"{_value(side)} ({side.device})" if side else ""
-                            for side in (pair.old, pair.new)
-                        ),
-                        f"{pair.ratio:.2f}" if pair.ratio else "",
-                    )
-                    for pair in comparison.side_by_side
-                ),
-                title="Different devices, side by side, not judged",
-            )
+        beside = table(
+            comparison.side_by_side,
+            words("case", lambda pair: _label(pair.record)),
+            column("old", lambda pair: _value_on(pair.old)),
+            column("new", lambda pair: _value_on(pair.new)),
+            column("new ÷ old", lambda pair: f"{pair.ratio:.2f}" if pair.ratio else ""),
+            title="Different devices, side by side, not judged",
         )
+        blocks.append(beside)
     if comparison.patterns:
         items = tuple(
-            Item(label=where, text=pattern.text) for where, pattern in comparison.patterns
+            doc.Item(label=where, text=pattern.text) for where, pattern in comparison.patterns
         )
-        blocks.append(Section("Explanations", (Findings(items),)))
-    if comparison.unjudged:
-        blocks.append(
-            Table(
-                (Column("case", "words"), Column("reason", "words")),
-                tuple(_reasons(comparison.unjudged)),
-                title="Not judged",
-            )
-        )
+        blocks.append(doc.Section("Explanations", (doc.Findings(items),)))
+    blocks += _reasons("case", _grouped(comparison.unjudged), "Not judged")
     if comparison.judged:
-        blocks.append(Paragraph(RULE, "dim"))
-    blocks.append(Paragraph(capital(headline(comparison)), "strong"))
-    return Document(title=f"{comparison.new} against {comparison.old}", blocks=tuple(blocks))
+        blocks.append(doc.Paragraph(RULE, "dim"))
+    blocks.append(doc.Paragraph(capital(headline(comparison)), "strong"))
+    title = f"{comparison.new} against {comparison.old}"
+    return doc.Document(title=title, blocks=tuple(blocks))
 
 
-def training_comparison_blocks(old: RunView, new: RunView) -> tuple[Block, ...]:
+def training_comparison_blocks(old: RunView, new: RunView) -> tuple[doc.Block, ...]:
     """The experiments of two runs for the page of both; none where they cannot be compared."""
-    if is_same_run(old, new):
-        return ()
     try:
-        found = compare_trainings(old, new)
+        found = None if is_same_run(old, new) else compare_trainings(old, new)
     except DataError:  # a damaged run says so on its own page
         return ()
     if found is None:
         return ()
     counts = _counts(found.count) or "none in both"
     note = f"The same experiment in {old.name} and in {new.name}. {capital(counts)}."
-    blocks = (*_difference_table(differences(old, new)), *training_tables(found))
-    return (Section("Old run against new run", blocks, note=note),)
+    blocks = (*_difference_table(differences(old, new)), *_training_tables(found))
+    return (doc.Section("Old run against new run", blocks, note=note),)
 
 
-def _difference_table(found: Sequence[Difference]) -> Iterator[Table]:
+def _difference_table(found: Sequence[Difference]) -> Iterator[doc.Table]:
     """What differs about machine, settings and software: to be read before anything else."""
     if found:
-        yield Table(
-            tuple(Column(head, "words") for head in ("", "old", "new")),
-            tuple((each.what, each.old, each.new) for each in found),
+        yield table(
+            found,
+            words("", lambda each: each.what),
+            words("old", lambda each: each.old),
+            words("new", lambda each: each.new),
             title="Setup differences",
+        )
+
+
+def _reasons(
+    head: str, pairs: Iterable[tuple[str, str]], title: str, reason: str = "reason"
+) -> Iterator[doc.Table]:
+    """A table of what, and why; none where there is nothing."""
+    rows = list(pairs)
+    if rows:
+        yield table(
+            rows, words(head, lambda row: row[0]), words(reason, lambda row: row[1]), title=title
         )
 
 
 # ---- experiments
 
 
-def training_tables(found: TrainingComparison) -> Iterator[Block]:
+def _training_tables(found: TrainingComparison) -> Iterator[doc.Block]:
     """Setting differences first, then the ratios, then the numbers of both runs."""
-    changed = tuple(
-        (one.name, "; ".join(one.differences)) for one in found.compared if one.differences
+    yield from _reasons(
+        "experiment",
+        ((one.name, "; ".join(one.differences)) for one in found.compared if one.differences),
+        "Different under one name: the ratio is of what differs, too",
+        "what differs",
     )
-    if changed:
-        yield Table(
-            (Column("experiment", "words"), Column("what differs", "words")),
-            changed,
-            title="Different under one name: the ratio is of what differs, too",
-        )
     if found.compared:
         yield speedup_table(found.compared, "Samples/s, new over old, 95 % interval")
-        heads = ("samples/s old", "new", "memory old", "new", "loss old", "new")
-        yield Table(
-            (Column("experiment", "words"), *map(Column, heads), Column("verdict", "words")),
-            tuple(map(_training_row, found.old, found.new)),
-            title="The numbers of both runs",
-        )
-    if found.alone:
-        yield Table(
-            (Column("experiment", "words"), Column("reason", "words")),
-            found.alone,
-            title="Not compared",
-        )
+        yield _training_numbers(list(zip(found.old, found.new, strict=True)))
+    yield from _reasons("experiment", found.alone, "Not compared")
     if found.compared:
-        yield Paragraph(TRAINING_RULE, "dim")
+        yield doc.Paragraph(TRAINING_RULE, "dim")
 
 
-def _training_row(old: TrainingResult, new: TrainingResult) -> tuple[str, ...]:
-    verdicts = dict.fromkeys((old.row_verdict, new.row_verdict))
-    cells: list[str] = []
-    for side in (old, new):
-        rate, memory = side.samples_per_s, side.peak_memory_bytes
-        cells.append("-" if rate is None else format_quantity(rate, ""))
-        cells.append("-" if memory is None else format_memory(memory))
-        cells.append(f"{side.losses[-1]:.4f}" if side.losses else "-")
-    beside = [cell for pair in zip(cells[:3], cells[3:], strict=True) for cell in pair]
-    return (new.name, *beside, " → ".join(verdicts))
+def _training_numbers(pairs: Sequence[tuple[TrainingResult, TrainingResult]]) -> doc.Table:
+    def both(
+        head: str,
+        value: Callable[[TrainingResult], float | None],
+        form: Callable[[float], str],
+    ) -> Iterator[doc.Shown[tuple[TrainingResult, TrainingResult]]]:
+        yield column(f"{head} old", lambda pair: value(pair[0]), form)
+        yield column("new", lambda pair: value(pair[1]), form)
+
+    return table(
+        pairs,
+        words("experiment", lambda pair: pair[1].name),
+        *both("samples/s", lambda r: r.samples_per_s, lambda rate: format_quantity(rate, "")),
+        *both("memory", lambda r: r.peak_memory_bytes, format_memory),
+        *both("loss", lambda r: r.losses[-1] if r.losses else None, "{:.4f}".format),
+        words("verdict", lambda pair: " → ".join(dict.fromkeys(r.row_verdict for r in pair))),
+        title="The numbers of both runs",
+    )
 
 
 # ---- points
@@ -197,7 +173,7 @@ _NUMBERS = re.compile(r"[\d.]+")
 _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 
 
-def _judged_tables(judged: Sequence[Judged]) -> Iterator[Table]:
+def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
     places: dict[tuple[str | None, int | None, int], list[Judged]] = {}
     for each in judged:  # the most important first, so the places come in that order too
         record = each.pair.record
@@ -205,28 +181,17 @@ def _judged_tables(judged: Sequence[Judged]) -> Iterator[Table]:
         places.setdefault(place, []).append(each)
     names = name_devices((device, index) for device, index, _ in places)
     for (device, index, count), own in places.items():
-        listed = [each for each in own if not _hardly_moved(each)]
-        yield Table(
-            (
-                Column("", "words"),
-                Column("case", "words"),
-                *map(Column, ("old", "new", "change", "could see")),
-            ),
-            tuple(_judged_row(each) for each in listed),
+        yield table(
+            (each for each in own if not _hardly_moved(each)),
+            words("", lambda each: doc.Cell(str(each.change), _CHANGES[each.change][1])),
+            words("case", lambda each: _label(each.pair.record)),
+            column("old", lambda each: _value(each.pair.old)),
+            column("new", lambda each: _value(each.pair.new)),
+            column("change", lambda each: signed_share(each.comparison.ratio - 1.0)),
+            column("could see", lambda each: format_share(each.smallest_visible)),
             title=names[device, index] + (f", {count} at once" if count > 1 else ""),
-            notes=tuple(_counted([each for each in own if _hardly_moved(each)])),
+            notes=_counted([each for each in own if _hardly_moved(each)]),
         )
-
-
-def _judged_row(each: Judged) -> tuple[str | Cell, ...]:
-    return (
-        Cell(str(each.change), _TONES[each.change]),
-        _label(each.pair.record),
-        _value(each.pair.old),
-        _value(each.pair.new),
-        signed_share(each.comparison.ratio - 1.0),
-        format_share(each.smallest_visible),
-    )
 
 
 def _hardly_moved(judged: Judged) -> bool:
@@ -236,15 +201,15 @@ def _hardly_moved(judged: Judged) -> bool:
 
 def _counted(judged: Sequence[Judged]) -> Iterator[str]:
     """``30 cannot tell: moved by 1.0 % at most; could see 2.8 % to 14 %``."""
-    for change, word in ((Change.CANNOT_TELL, "cannot tell"), (Change.SAME, "the same")):
+    for change in (Change.CANNOT_TELL, Change.SAME):
         seen = sorted(each.smallest_visible for each in judged if each.change is change)
         if seen:
             reach = " to ".join(dict.fromkeys(format_share(end) for end in (seen[0], seen[-1])))
-            moved = format_share(SMALLEST_CHANGE)
-            yield f"{len(seen)} {word}: moved by {moved} at most; could see {reach}"
+            moved = f"{_CHANGES[change][0]}: moved by {format_share(SMALLEST_CHANGE)} at most"
+            yield f"{len(seen)} {moved}; could see {reach}"
 
 
-def _reasons(unjudged: Sequence[Unjudged]) -> Iterator[tuple[str, str]]:
+def _grouped(unjudged: Sequence[Unjudged]) -> Iterator[tuple[str, str]]:
     """One row a reason; cases whose reasons differ in their numbers alone are counted."""
     groups: dict[str, list[Unjudged]] = {}
     for each in unjudged:
@@ -265,3 +230,7 @@ def _value(record: Record | None) -> str:
     if record is None or record.value is None:
         return "none"
     return format_quantity(record.value, record.unit)
+
+
+def _value_on(record: Record | None) -> str:
+    return f"{_value(record)} ({record.device})" if record else ""

@@ -323,6 +323,25 @@ Block = (
 )
 
 
+def text_blocks(blocks: Iterable[Block], level: int = 0) -> Iterator[tuple[int, Block]]:
+    """What text can hold, in order, each with how many sections it lies in.
+
+    A page alone shows figures and what is folded away; a section without text has no heading.
+    """
+    for block in blocks:
+        match block:
+            case Fold() | Figure() | Only(where="page"):
+                continue
+            case Section():
+                if inside := list(text_blocks(block.blocks, level + 1)):
+                    yield level, block
+                    yield from inside
+            case Card() | Beside() | Only():
+                yield from text_blocks(block.blocks, level)
+            case _:
+                yield level, block
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """Everything that is shown, in order."""

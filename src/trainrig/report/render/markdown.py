@@ -6,7 +6,7 @@ Text from records is escaped: it cannot open a table cell, a link, or HTML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from trainrig.report import document as doc
 from trainrig.report.render.terminal import draw, stack_key
@@ -19,24 +19,16 @@ _MAX_ROWS = 200
 
 def to_markdown(document: doc.Document) -> str:
     """Every block that text can hold, ending in a newline."""
-    parts = [_escape(document.banner), *_blocks(document.blocks, level=3)]
+    parts = [_escape(document.banner)]
+    for level, block in doc.text_blocks(document.blocks):
+        parts += _block(block, level + 3)
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
-    for block in blocks:
-        yield from _block(block, level)
 
 
 def _block(block: doc.Block, level: int) -> Iterator[str]:
     match block:
         case doc.Section():
-            parts = list(_blocks(block.blocks, level + 1))
-            if parts:
-                yield f"{'#' * (level + 1)} {_escape(block.title)}"
-            yield from parts
-        case doc.Card() | doc.Beside() | doc.Only(where="text"):
-            yield from _blocks(block.blocks, level)
+            yield f"{'#' * (level + 1)} {_escape(block.title)}"
         case doc.Paragraph():
             label = f"**{_escape(block.label)}.** " if block.label else ""
             yield label + _escape(block.text)
@@ -50,11 +42,16 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
         case doc.Findings():
             yield "\n".join(_items(block))
         case doc.WaterfallBars():
-            yield from _waterfall(block)
+            subtitle = f" of {block.subtitle}" if block.subtitle else ""
+            yield f"**{_escape(block.title + subtitle)}**"
+            rows = []
+            for bar in block.bars:
+                gap = f"{bar.gap} ({bar.share})" if bar.gap else ""
+                why = bar.cause if bar.gap else bar.note or bar.source
+                rows.append([_escape(cell) for cell in (bar.name, bar.value, gap, why)])
+            yield _pipes(["level", "value", "gap", "cause"], rows, left=(0, 3))
         case doc.Table():
             yield from _table(block)
-        case _:  # a page alone shows figures and what is folded away
-            return
 
 
 def _items(block: doc.Findings) -> Iterator[str]:
@@ -66,16 +63,6 @@ def _items(block: doc.Findings) -> Iterator[str]:
         yield f"- and {len(block.items) - _MAX_ITEMS} more"
 
 
-def _waterfall(block: doc.WaterfallBars) -> Iterator[str]:
-    title = block.title + (f" of {block.subtitle}" if block.subtitle else "")
-    yield f"**{_escape(title)}**"
-    rows = []
-    for bar in block.bars:
-        gap = f"{bar.gap} ({bar.share})" if bar.gap else ""
-        rows.append((bar.name, bar.value, gap, bar.cause if bar.gap else bar.note or bar.source))
-    yield pipes(["level", "value", "gap", "cause"], rows, left=(0, 3))
-
-
 def _table(block: doc.Table) -> Iterator[str]:
     if block.title:
         yield f"**{_escape(block.title)}**"
@@ -83,11 +70,10 @@ def _table(block: doc.Table) -> Iterator[str]:
         yield _escape(key)
     columns, rows = block.used(), list(block.lines())
     if rows:
-        yield pipes(
+        yield _pipes(
             [column.head for column in columns],
             [[_cell(cell) for cell in cells] for _, cells in rows[:_MAX_ROWS]],
             left=[n for n, column in enumerate(columns) if column.kind != "number"],
-            is_escaped=True,
         )
     notes = [f"{cells[0].text}: {line.note}" for line, cells in rows if line.note]
     if len(rows) > _MAX_ROWS:
@@ -102,18 +88,11 @@ def _cell(cell: doc.Cell) -> str:
     return " ".join(part for part in parts if part and part != "``")
 
 
-def pipes(
-    heads: Iterable[str],
-    rows: Iterable[Iterable[str]],
-    left: Iterable[int] = (),
-    *,
-    is_escaped: bool = False,
-) -> str:
-    """The one place that writes a markdown table."""
-    names, left = [_escape(head) for head in heads], set(left)
+def _pipes(heads: Iterable[str], rows: Iterable[Iterable[str]], left: Collection[int]) -> str:
+    """A table of escaped cells; the columns ``left`` are aligned so."""
+    names = [_escape(head) for head in heads]
     rule = ["---" if n in left else "---:" for n in range(len(names))]
-    cells = [[cell if is_escaped else _escape(cell) for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (names, rule, *cells))
+    return "\n".join(f"| {' | '.join(row)} |" for row in (names, rule, *rows))
 
 
 def _escape(text: str) -> str:

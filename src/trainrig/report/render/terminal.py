@@ -9,7 +9,7 @@ of control characters: a name in a stranger's bundle must not be able to move th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from trainrig.report import document as doc
@@ -39,7 +39,9 @@ _PLAIN = str.maketrans(
 def print_document(document: doc.Document, console: Console) -> None:
     """Print every block that text can hold."""
     banner = (doc.Paragraph(document.banner, "warn"),) if document.banner else ()
-    _Printer(console).blocks((*banner, *document.blocks))
+    printer = _Printer(console)
+    for _, block in doc.text_blocks((*banner, *document.blocks)):
+        printer.block(block)
 
 
 class _Printer:
@@ -50,16 +52,14 @@ class _Printer:
         self._is_plain = not console.encoding.lower().startswith("utf")
         self._is_first = True
 
-    def blocks(self, blocks: Iterable[doc.Block]) -> None:
-        for block in blocks:
-            self._block(block)
-
-    def _block(self, block: doc.Block) -> None:
+    def block(self, block: doc.Block) -> None:
+        if isinstance(block, doc.Section | doc.Badge | doc.WaterfallBars | doc.Table):
+            self._gap()
         match block:
             case doc.Section():
-                self._section(block)
-            case doc.Card() | doc.Beside() | doc.Only(where="text"):
-                self.blocks(block.blocks)
+                self._line(block.title, "strong")
+                self._is_first = True
+                return
             case doc.Paragraph():
                 label = f"{block.label}: " if block.label else ""
                 self._line(label + block.text, block.tone)
@@ -73,17 +73,7 @@ class _Printer:
                 self._waterfall(block)
             case doc.Table():
                 self._table(block)
-            case _:  # a page alone shows figures and what is folded away
-                return
         self._is_first = False
-
-    def _section(self, block: doc.Section) -> None:
-        if not _has_text(block.blocks):
-            return
-        self._gap()
-        self._line(block.title, "strong")
-        self._is_first = True
-        self.blocks(block.blocks)
 
     def _gap(self) -> None:
         if not self._is_first:
@@ -102,7 +92,6 @@ class _Printer:
     def _verdict(self, block: doc.Badge) -> None:
         from rich.text import Text
 
-        self._gap()
         self._line(block.title, "strong")
         word = Text(one_line(block.word), style=f"bold {_STYLES[block.tone]}".strip())
         self._console.print(Text.assemble(word, "  ", self._text(capital(block.reason))))
@@ -122,21 +111,28 @@ class _Printer:
                 self._line(f"    next: {item.fix}")
 
     def _waterfall(self, block: doc.WaterfallBars) -> None:
-        self._gap()
+        def remark(bar: doc.Bar) -> doc.Cell:
+            text = bar.note or (bar.cause if bar.gap else bar.source.partition(";")[0])
+            return doc.Cell(text + ("; below its expected band" if bar.is_below else ""), tone(bar))
+
+        def tone(bar: doc.Bar) -> doc.Tone:
+            return "bad" if bar.is_below else "warn" if bar.note else ""
+
+        def drawn(bar: doc.Bar) -> doc.Cell:
+            return doc.Cell("", "dim", drawing=doc.Strip(0.0, bar.length))
+
         self._line(block.title + (f" of {block.subtitle}" if block.subtitle else ""), "strong")
-        rows: list[tuple[str | doc.Cell, ...]] = []
-        for bar in block.bars:
-            remark = bar.note or (bar.cause if bar.gap else bar.source.partition(";")[0])
-            remark += "; below its expected band" if bar.is_below else ""
-            tone: doc.Tone = "bad" if bar.is_below else "warn" if bar.note else ""
-            drawn = doc.Cell("", "dim", drawing=doc.Strip(0.0, bar.length))
-            value, share = doc.Cell(bar.value, "strong"), doc.Cell(bar.share, tone)
-            rows.append((f"  {bar.name}", value, drawn, share, doc.Cell(remark, tone)))
-        kinds = (doc.Column("", "words"), doc.Column(""), doc.Column("", "drawing"))
-        self._rows(doc.Table((*kinds, doc.Column(""), doc.Column("", "words")), tuple(rows)))
+        table = doc.table(
+            block.bars,
+            doc.words("", lambda bar: f"  {bar.name}"),
+            doc.column("", lambda bar: doc.Cell(bar.value, "strong")),
+            doc.column("", drawn, kind="drawing"),
+            doc.column("", lambda bar: doc.Cell(bar.share, tone(bar))),
+            doc.words("", remark),
+        )
+        self._rows(table)
 
     def _table(self, block: doc.Table) -> None:
-        self._gap()
         if block.title:
             self._line(block.title, "strong")
         if key := stack_key(block):
@@ -215,20 +211,6 @@ def _whisker(whisker: doc.Whisker) -> str:
         cells[low : high + 1] = "├" + "─" * (high - low - 1) + "┤" * (high > low)
         cells[middle] = "●"
     return "".join(cells)
-
-
-def _has_text(blocks: Iterable[doc.Block]) -> bool:
-    """Whether text shows anything of the blocks."""
-    for block in blocks:
-        match block:
-            case doc.Fold() | doc.Figure() | doc.Only(where="page"):
-                continue
-            case doc.Section() | doc.Card() | doc.Beside() | doc.Only():
-                if _has_text(block.blocks):
-                    return True
-            case _:
-                return True
-    return False
 
 
 # ---- columns
