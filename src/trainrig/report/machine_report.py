@@ -31,7 +31,7 @@ _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "info": ""}
 def machine_document(
     snapshot: Snapshot, chips: Mapping[str, str], findings: Sequence[Finding]
 ) -> doc.Document:
-    """What it is, section by section, then the findings with what to do about them."""
+    """The machine, section by section, then the findings with what to do about them."""
     items = tuple(
         doc.Item(
             text=f"{f.evidence} [{f.id}]", fix=f.fix, label=f.severity, tone=_TONES[f.severity]

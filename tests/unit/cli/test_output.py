@@ -105,5 +105,5 @@ def test_talk_that_nobody_hears_costs_no_run(tmp_path):
 def test_a_files_name_commands_no_terminal(trainrig, tmp_path):
     code, out, err = trainrig("train", str(tmp_path / "a\x1b[2J\nb.toml"))
     assert (code, out) == (2, "")
-    (line,) = err.splitlines()
+    line, _hint = err.splitlines()
     assert line.endswith("a?[2J?b.toml: No such file or directory")

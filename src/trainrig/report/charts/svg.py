@@ -82,6 +82,10 @@ class Axis:
         value /= self.scale
         return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e4 or value == 0.0 else f"{value:,.0f}"
 
+    def can_show(self, value: float) -> bool:
+        """Whether it has a place for the value."""
+        return math.isfinite(value) and (value > 0.0 or not self.log)
+
     def named(self) -> str:
         """What stands beside it."""
         return f"{self.title} (log scale)" if self.log else self.title
@@ -134,39 +138,30 @@ class _Scale:
 
 def draw(chart: Chart, width: float, height: float) -> str:
     """The chart as an ``<svg>`` of ``width`` × ``height`` units, or nothing without points."""
-    narrow = width < _NARROW
-    series = [drawn for each in chart.series if (drawn := _drawable(chart, each, narrow)).points]
+    series = []
+    for each in chart.series:
+        points = tuple(p for p in each.points if chart.x.can_show(p.x) and chart.y.can_show(p.y))
+        label = (width < _NARROW and each.short) or each.label
+        series += [replace(each, label=label, points=points)] if points else []
     if not series:
         return ""
     left, top, bottom = 52.0, 26.0, 44.0
-    right = _right_margin(series, width)
+    longest = max(len(each.label) for each in series)
+    right = min(longest * _CHAR + 22.0, 0.42 * width) if longest else 14.0
     xs = _scale(chart.x, [p.x for s in series for p in s.points], left, width - right)
     ys = _scale(chart.y, [p.y for s in series for p in s.points], height - bottom, top)
     body = [
         *_y_axis(chart.y, ys, left, width - right),
         *_x_axis(chart.x, xs, height, bottom, width),
         *(mark for s in sorted(series, key=lambda s: not s.faint) for mark in _marks(s, xs, ys)),
-        *_notes(chart.notes, xs, ys, left),
-        *_labels(series, xs, ys, width, right, (top, height - bottom)),
+        *_notes(chart.notes, xs, ys),
+        *_labels(series, xs, ys, width, right),
     ]
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(chart.title)}">'
         + "".join(body)
         + "</svg>"
     )
-
-
-def _drawable(chart: Chart, series: Series, narrow: bool) -> Series:
-    """The series without what an axis cannot show, with the label that fits."""
-
-    def shown(point: Point) -> bool:
-        return all(
-            math.isfinite(value) and (value > 0.0 or not axis.log)
-            for value, axis in ((point.x, chart.x), (point.y, chart.y))
-        )
-
-    label = (narrow and series.short) or series.label
-    return replace(series, label=label, points=tuple(p for p in series.points if shown(p)))
 
 
 def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Scale:
@@ -182,33 +177,25 @@ def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Sc
 
 
 def _ticks(axis: Axis, scale: _Scale, most: int) -> list[float]:
+    """At most so many round numbers; on a logarithmic axis powers of ten, or 1-2-5 steps."""
+    low, high = scale.low / axis.scale, scale.high / axis.scale
     if axis.ticks:
         found = [tick for tick in axis.ticks if scale.low <= tick <= scale.high]
     elif axis.log:
-        found = _log_ticks(scale.low / axis.scale, scale.high / axis.scale, most)
-        found = [tick * axis.scale for tick in found]
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        steps = [m * 10.0**n for n in exponents for m in (1.0, 2.0, 5.0)]
+        powers = [10.0**n for n in exponents if low <= 10.0**n <= high]
+        finer = [step for step in steps if low <= step <= high]
+        is_fine = len(powers) < 3 and (len(finer) <= most or not powers)
+        found = [tick * axis.scale for tick in (finer if is_fine else powers)]
     else:
-        step = _nice_step((scale.high - scale.low) / axis.scale, most) * axis.scale
+        rough = (high - low) / max(1, most)
+        power = 10.0 ** math.floor(math.log10(rough))
+        rounds = (m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0))
+        step = next(step for step in rounds if step >= rough * 0.999) * axis.scale
         found = [step * n for n in range(math.ceil(scale.low / step), int(scale.high / step) + 1)]
     stride = math.ceil(len(found) / max(1, most))
     return found[::-1][:: max(1, stride)][::-1]
-
-
-def _log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Powers of ten, or 1-2-5 steps where fewer than three powers fit."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    powers = [10.0**n for n in range(first, last + 1) if low <= 10.0**n <= high]
-    if len(powers) >= 3:
-        return powers
-    steps = [m * 10.0**n for n in range(first, last + 1) for m in (1.0, 2.0, 5.0)]
-    finer = [step for step in steps if low <= step <= high]
-    return finer if len(finer) <= most else powers or finer
-
-
-def _nice_step(span: float, most: int) -> float:
-    rough = span / max(1, most)
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= rough * 0.999)
 
 
 def _y_axis(axis: Axis, scale: _Scale, left: float, right: float) -> list[str]:
@@ -262,66 +249,51 @@ def _shape(marker: int, x: float, y: float, r: float) -> str:
     return f"M{x - r:.1f} {y:.1f}a{r:g} {r:g} 0 1 0 {2 * r:g} 0a{r:g} {r:g} 0 1 0 {-2 * r:g} 0z"
 
 
-def _notes(notes: Sequence[Note], xs: _Scale, ys: _Scale, left: float) -> list[str]:
+def _notes(notes: Sequence[Note], xs: _Scale, ys: _Scale) -> list[str]:
     """Notes that fit between the axis and their place."""
     parts = []
     for note in notes:
         x, y = xs(note.x) - 14.0, ys(note.y)
-        if x - len(note.text) * _CHAR > left and ys.end < y < ys.start:
+        if x - len(note.text) * _CHAR > xs.start and ys.end < y < ys.start:
             parts.append(_text(x, y + 4.0, note.text, f"label {note.colour}", anchor="end"))
     return parts
 
 
-def _right_margin(series: Sequence[Series], width: float) -> float:
-    longest = max((len(s.label) for s in series), default=0)
-    return min(longest * _CHAR + 22.0, 0.42 * width) if longest else 14.0
-
-
 def _labels(
-    series: Sequence[Series],
-    xs: _Scale,
-    ys: _Scale,
-    width: float,
-    margin: float,
-    span: tuple[float, float],
+    series: Sequence[Series], xs: _Scale, ys: _Scale, width: float, margin: float
 ) -> list[str]:
     """Each series' name right of its last point, moved apart so that none covers another."""
-    named = [s for s in series if s.label]
-    room = int((span[1] - span[0]) / _LINE) + 1
-    shown = sorted(named, key=lambda s: s.faint)[:room]
-    shown.sort(key=lambda s: ys(_last(s).y))
-    wanted = [ys(_last(s).y) for s in shown]
+    named = sorted((s for s in series if s.label), key=lambda s: s.faint)
+    placed = []
+    for each in named[: int((ys.start - ys.end) / _LINE) + 1]:
+        last = max(each.points, key=lambda point: point.x)
+        placed.append((ys(last.y), xs(last.x), each))
+    placed.sort(key=lambda place: place[0])
     parts = []
-    for one, y in zip(shown, _apart(wanted, *span), strict=True):
-        x, edge = xs(_last(one).x), width - margin + 14.0
-        faint = " quiet" if one.faint else ""
-        text = _fit(one.label, margin - 18.0)
+    for (start, x, each), y in zip(placed, _apart([y for y, _, _ in placed], ys), strict=True):
+        edge, faint = width - margin + 14.0, " quiet" if each.faint else ""
         parts.append(
-            f'<path class="lead {one.colour}{faint}" d="M{x + 6.0:.1f} {ys(_last(one).y):.1f}'
+            f'<path class="lead {each.colour}{faint}" d="M{x + 6.0:.1f} {start:.1f}'
             f'L{max(edge - 4.0, x + 6.0):.1f} {y:.1f}"/>'
         )
-        parts.append(_text(edge, y + 4.0, text, f"label {one.colour}{faint}", title=one.label))
+        most = max(3, int((margin - 18.0) / _CHAR))
+        text = each.label
+        text = text if len(text) <= most else text[: most - 1].rstrip() + "…"
+        css = f"label {each.colour}{faint}"
+        parts.append(_text(edge, y + 4.0, text, css, title=each.label))
     return parts
 
 
-def _last(series: Series) -> Point:
-    return max(series.points, key=lambda p: p.x)
-
-
-def _apart(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Ascending positions at least a line apart, near the wanted ones, within the span."""
+def _apart(wanted: Sequence[float], ys: _Scale) -> list[float]:
+    """Ascending positions at least a line apart, near the wanted ones, within the chart."""
     placed: list[float] = []
     for y in wanted:
-        placed.append(max(y, placed[-1] + _LINE if placed else top))
+        placed.append(max(y, placed[-1] + _LINE if placed else ys.end))
+    ceiling = ys.start
     for n in range(len(placed) - 1, -1, -1):
-        ceiling = placed[n + 1] - _LINE if n + 1 < len(placed) else bottom
         placed[n] = min(placed[n], ceiling)
+        ceiling = placed[n] - _LINE
     return placed
-
-
-def _fit(text: str, room: float) -> str:
-    most = max(3, int(room / _CHAR))
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def _text(
