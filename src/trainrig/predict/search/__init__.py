@@ -10,7 +10,7 @@ of brute force.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,48 +57,45 @@ class Ranking:
     """Nothing that fits is both faster and smaller than one of these; fastest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """A group of layouts that share their words, with what each costs."""
-
-    group: Layout
-    memory: NDArray[np.float64]
-    fits: NDArray[np.bool_]
-    """Which of the group were timed."""
-    time: NDArray[np.float64]
-    """Step time of those that were timed, s."""
-    parts: Mapping[str, NDArray[np.float64]]
-
-    def candidate(self, place: int) -> Candidate:
-        """The one at a place among those that were timed."""
-        import numpy as np
-
-        index = int(np.flatnonzero(self.fits)[place])
-        return Candidate(
-            layout=self.group.at(index),
-            time=float(self.time[place]),
-            memory=float(self.memory[index]),
-            parts={name: float(part[place]) for name, part in self.parts.items()},
-        )
-
-
 def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:
     """Predict every legal layout of ``space`` and rank them.
 
     Raises UsageError where no layout makes the global batch.
     """
+    import numpy as np
+
     started = time.perf_counter()
     groups = layouts(space)
     priced = [_price(space, group, rates) for group in groups]
-    considered = sum(len(group) for group in groups)
-    if not any(len(one.time) for one in priced):
-        best: tuple[Candidate, ...] = (_smallest(space, priced, rates),)
-        front: tuple[Candidate, ...] = ()
+    num_fitting = [int(fits.sum()) for _, fits, _ in priced]
+    # All that fit, group after group: where each stands, what it needs and takes.
+    group_of = np.repeat(np.arange(len(groups)), num_fitting)
+    index_in_group = np.concatenate([np.flatnonzero(fits) for _, fits, _ in priced])
+    needs = np.concatenate([needed[fits] for needed, fits, _ in priced])
+    parts = np.concatenate([parts for _, _, parts in priced], axis=1)
+    times = parts.sum(axis=0)
+
+    def candidate(place: int) -> Candidate:
+        return Candidate(
+            layout=groups[group_of[place]].at(int(index_in_group[place])),
+            time=float(times[place]),
+            memory=float(needs[place]),
+            parts=dict(zip(PARTS, parts[:, place].tolist(), strict=True)),
+        )
+
+    if len(times):
+        order = np.lexsort((needs, times))
+        lowest = np.minimum.accumulate(needs[order])
+        first = np.concatenate([[True], lowest[1:] < lowest[:-1]])
+        best = tuple(map(candidate, order[:top]))
+        front = tuple(map(candidate, order[first]))
     else:
-        best, front = _ranked(priced, top)
+        smallest = min(range(len(groups)), key=lambda number: priced[number][0].min())
+        layout = groups[smallest].at(int(np.argmin(priced[smallest][0])))
+        best, front = (price(space, layout, rates),), ()
     return Ranking(
-        considered=considered,
-        fitting=sum(len(one.time) for one in priced),
+        considered=sum(map(len, groups)),
+        fitting=len(times),
         seconds=time.perf_counter() - started,
         best=best,
         front=front,
@@ -118,52 +115,15 @@ def price(space: Space, layout: Layout, rates: Rates) -> Candidate:
     )
 
 
-def _price(space: Space, group: Layout, rates: Rates) -> _Priced:
-    """Memory of all, and the time of those that fit."""
+def _price(
+    space: Space, group: Layout, rates: Rates
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Bytes of all, which of them fit, and seconds of those that do: a row for each of PARTS."""
     import numpy as np
 
-    num = len(group)
-    needed = np.broadcast_to(np.asarray(memory(space.shape, group).total, dtype=float), (num,))
+    needed = np.broadcast_to(memory(space.shape, group).total * 1.0, (len(group),))
     fits = needed <= rates.memory_bytes
     if not fits.any():
-        return _Priced(group, needed, fits, np.empty(0), {})
+        return needed, fits, np.empty((len(PARTS), 0))
     step = predict_step(space.shape, group.part(fits), rates)
-    parts = {
-        name: np.broadcast_to(np.asarray(getattr(step, name), dtype=float), (int(fits.sum()),))
-        for name in PARTS
-    }
-    return _Priced(group, needed, fits, sum(parts.values(), np.zeros(1)), parts)
-
-
-def _ranked(
-    priced: Sequence[_Priced], top: int
-) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
-    """The best, and the front."""
-    import numpy as np
-
-    took = np.concatenate([one.time for one in priced])
-    needs = np.concatenate([one.memory[one.fits] for one in priced])
-    order = np.lexsort((needs, took))
-    lowest = np.minimum.accumulate(needs[order])
-    first = np.concatenate([[True], lowest[1:] < lowest[:-1]])
-    bounds = np.cumsum([0, *(len(one.time) for one in priced)])
-
-    def take(places: Iterable[int]) -> tuple[Candidate, ...]:
-        return tuple(_at(priced, bounds, int(place)) for place in places)
-
-    return take(order[:top]), take(order[first])
-
-
-def _at(priced: Sequence[_Priced], bounds: NDArray[np.int64], place: int) -> Candidate:
-    import numpy as np
-
-    number = int(np.searchsorted(bounds, place, side="right")) - 1
-    return priced[number].candidate(place - int(bounds[number]))
-
-
-def _smallest(space: Space, priced: Sequence[_Priced], rates: Rates) -> Candidate:
-    """The layout that needs least, where none fits."""
-    import numpy as np
-
-    one = min((p for p in priced), key=lambda p: float(p.memory.min()))
-    return price(space, one.group.at(int(np.argmin(one.memory))), rates)
+    return needed, fits, np.stack([getattr(step, name) for name in PARTS])
