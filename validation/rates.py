@@ -119,7 +119,7 @@ def products() -> Iterator[Compared]:
 def _dtype(record: Record, rates: Rates) -> str:
     """What the product ran in: TF32 where a source allowed it and the chip has it."""
     allowed = "TF32" in str(record.conditions.get("printed_dtype", "")).upper()
-    return "tf32" if allowed and rates.peak("tf32") else str(record.case["dtype"])
+    return "tf32" if allowed and rates.peaks.get("tf32") else str(record.case["dtype"])
 
 
 def _is_product(record: Record) -> bool:
@@ -214,7 +214,7 @@ def _collective(record: Record, rates: Rates) -> Compared:
         device=record.device or "",
         case=f"{kind} {ranks} ranks {num_bytes:.3g} B {record.conditions.get('algo', '')}",
         measured=moved / float(record.value or 1.0),
-        predicted=float(rates.collective(kind, num_bytes, ranks, per_node)),
+        predicted=float(rates.links.collective(kind, num_bytes, ranks, per_node)),
     )
 
 

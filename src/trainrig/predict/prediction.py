@@ -95,7 +95,7 @@ class Prediction:
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, and what will not run."""
         words, chip = self.layout.precision, self.question.cluster.chip
-        if chip is None or not self.rates.peaks or self.rates.peak(words) is not None:
+        if chip is None or not self.rates.peaks or self.rates.peaks.get(words) is not None:
             return layout_warnings(self.layout)
         absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
         return (*layout_warnings(self.layout), absent)
@@ -109,7 +109,7 @@ class Prediction:
         return self.days(tokens) * 24.0 * int(self.layout.gpus) * self.rates.power / 1000.0
 
     def _share(self, flops: int) -> float | None:
-        peak = self.rates.peak(self.layout.precision)
+        peak = self.rates.peaks.get(self.layout.precision)
         if peak is None or self.layout.lora_rank or self.question.cluster.chip is None:
             return None  # what was measured is no claim
         return flops / self.time / int(self.layout.gpus) / peak
@@ -245,22 +245,14 @@ def predict_metrics(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Pr
         "time.backward": step.backward + step.recompute + step.gaps * 2.0 / 3.0,
         "time.optimizer": step.optimizer,
     }
-    found = [
-        PredictedMetric(metric=name, unit="s", value=t, interval=(t * low, t * high))
-        for name, t in times.items()
-        if t > 0.0
-    ]
     rate = flops / step.total
-    bytes_low, bytes_high = (float(end) for end in needed.interval("allocated"))
-    return (
-        *found,
-        PredictedMetric(
-            metric="flop_rate", unit="FLOP/s", value=rate, interval=(rate / high, rate / low)
-        ),
-        PredictedMetric(
-            metric="peak_memory",
-            unit="B",
-            value=float(needed.allocated),
-            interval=(bytes_low, bytes_high),
-        ),
+    bytes_low, bytes_high = map(float, needed.interval("allocated"))
+    others = (
+        ("flop_rate", "FLOP/s", rate, (rate / high, rate / low)),
+        ("peak_memory", "B", float(needed.allocated), (bytes_low, bytes_high)),
+    )
+    found = [(name, "s", time, (time * low, time * high)) for name, time in times.items() if time]
+    return tuple(
+        PredictedMetric(metric=metric, unit=unit, value=value, interval=interval)
+        for metric, unit, value, interval in (*found, *others)
     )

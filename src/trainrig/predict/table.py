@@ -227,15 +227,6 @@ def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
     return micro, accum
 
 
-def _shape_of(cells: Cells) -> ModelShape:
-    """The shape of a row.  UsageError where numbers are missing or contradict."""
-    layers, hidden = cells.whole("layers"), cells.whole("hidden")
-    heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
-    kv_heads = cells.whole("kv_heads", heads)
-    ffn, vocab = cells.whole("ffn", 0), cells.whole("vocab", 0)
-    return _shape(cells["model"], layers, hidden, heads, kv_heads, ffn, vocab, cells.whole("seq"))
-
-
 @lru_cache(maxsize=1024)
 def _usual_heads(hidden: int, tp: int) -> int:
     """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
@@ -244,20 +235,22 @@ def _usual_heads(hidden: int, tp: int) -> int:
     return min(aligned, key=lambda n: abs(hidden / n - 64))
 
 
-@lru_cache(maxsize=4096)
-def _shape(
-    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, seq: int
-) -> ModelShape:
+def _shape_of(cells: Cells) -> ModelShape:
+    """The shape of a row.  UsageError where numbers are missing or contradict."""
+    layers, hidden = cells.whole("layers"), cells.whole("hidden")
+    heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
+    kv_heads, ffn = cells.whole("kv_heads", heads), cells.whole("ffn", 0)
+    sizes = {"num_heads": heads, "ffn": ffn, "vocab": cells.whole("vocab", 0)}
+    seq, name = cells.whole("seq"), cells["model"]
     if hidden % heads:
         raise UsageError(f"{heads} heads do not divide a width of {hidden}")
+    word = name.lower()
+    named = (family for family, words in _FAMILIES.items() if any(one in word for one in words))
     is_gated = 2.2 < ffn / hidden < 3.9 or kv_heads != heads
-    family = _family_of(name) or ("llama" if is_gated else "gpt2")
-    numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
-    if ffn:
-        numbers["ffn"] = ffn
-    if vocab:
-        numbers["vocab"] = vocab
-    if family == "gpt2" and not any(word in name.lower() for word in _TANH):
+    family = next(named, "llama" if is_gated else "gpt2")
+    numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden}
+    numbers |= {field: size for field, size in sizes.items() if size}
+    if family == "gpt2" and not any(one in word for one in _TANH):
         numbers["activation"] = "gelu"
     if family == "llama":
         numbers["num_kv_heads"] = kv_heads
@@ -277,14 +270,6 @@ _FAMILIES = {
 """Words in the names of models; the first family that has one counts."""
 _TANH = ("gpt-2", "gpt2", "neo")
 """Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
-
-
-def _family_of(name: str) -> str | None:
-    word = name.lower()
-    for family, words in _FAMILIES.items():
-        if any(one in word for one in words):
-            return family
-    return None
 
 
 def _head_share(cells: Cells, family: str) -> float:

@@ -18,7 +18,7 @@ from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_words import Cells, Row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RowError:
     """One row: what was measured and what is predicted."""
 
@@ -42,7 +42,7 @@ class RowError:
         return self.predicted / self.measured - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ErrorLine:
     """The errors of some rows."""
 
@@ -89,22 +89,9 @@ def row_errors(
             continue
         try:
             case = case_of(row)
-            measured = measured_time(row, case)
-            low, time, high = time_of(case)
+            found.append(RowError(number, row, case, measured_time(row, case), *time_of(case)))
         except TrainrigError as error:
             refused[str(error)] += 1
-            continue
-        found.append(
-            RowError(
-                number=number,
-                row=row,
-                case=case,
-                measured=measured,
-                low=low,
-                predicted=time,
-                high=high,
-            )
-        )
     return found, refused
 
 
@@ -141,13 +128,13 @@ def line(name: str, members: list[RowError]) -> ErrorLine:
 
     errors = [abs(one.error) for one in members]
     return ErrorLine(
-        name=name,
-        num=len(members),
-        median=median(errors),
-        p90=float(np.quantile(errors, 0.9)),
-        worst=max(errors),
-        bias=median(one.error for one in members),
-        coverage=sum(one.low <= one.measured <= one.high for one in members) / len(members),
+        name,
+        len(members),
+        median(errors),
+        float(np.quantile(errors, 0.9)),
+        max(errors),
+        median(one.error for one in members),
+        sum(one.low <= one.measured <= one.high for one in members) / len(members),
     )
 
 

@@ -177,26 +177,6 @@ class Rates:
         """Device seconds of ``kernels`` memory-bound kernels that move ``num_bytes`` together."""
         return kernels * self.streams.time(num_bytes / larger(kernels, 1))
 
-    def collective(
-        self,
-        kind: str,
-        num_bytes: Number,
-        ranks: Number,
-        per_node: Number,
-        *,
-        sharing: Number = 1,
-    ) -> Real:
-        """Seconds of one all_reduce, all_gather, reduce_scatter, broadcast or all_to_all.
-
-        ``num_bytes`` is the whole buffer; ``ranks`` take part, ``per_node`` of them in each node;
-        ``sharing`` groups like this one use each node's fabric at the same time.
-        """
-        return self.links.collective(kind, num_bytes, ranks, per_node, sharing)
-
-    def send(self, num_bytes: Number, across_nodes: Number, *, sharing: Number = 1) -> Real:
-        """Seconds of one transfer from device to device, inside a node or between two."""
-        return self.links.send(num_bytes, across_nodes, sharing)
-
     def optimizer(self, num_bytes: Number, *, tensors: Number, style: str = "fused") -> Real:
         """Seconds of one optimizer step over ``num_bytes`` of states, weights and gradients.
 
@@ -216,10 +196,6 @@ class Rates:
         """Seconds to move ``num_bytes`` one way between the device and host memory or a disk."""
         rate = {"host": self.host_link, "disk": smaller(self.host_link, self.disk)}[to]
         return num_bytes / rate
-
-    def peak(self, dtype: str) -> float | None:
-        """FLOP/s as claimed for a dtype, or None where nothing is claimed."""
-        return self.peaks.get(dtype)
 
     def replace(self, **changes: Any) -> Rates:
         """A copy with other fields."""

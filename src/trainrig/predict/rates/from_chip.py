@@ -43,30 +43,25 @@ _ARCHITECTURES = {"Hopper": "hopper", "Blackwell": "blackwell", "Gaudi": "gaudi"
 
 
 class Class(NamedTuple):
-    """What chips of one generation share."""
+    """What chips of one generation share: [class.…] of rates.toml, where each is explained."""
 
     power: float
-    """κ of the power rule."""
     cap: float
-    """Most of the claimed tensor peak that large products reach."""
     lanes: float
-    """Share of the claimed fp32 peak that ordinary lanes reach."""
     bandwidth: float
-    """Share of the claimed memory bandwidth that a stream reaches."""
     flash: float
-    """Rate of a fused attention's forward against large products'."""
     flash_backward: float
     own: float = 0.0
-    """`flash` of kernels that were written for this generation; 0: no others are known."""
+    """0: no other kernels are known."""
     own_backward: float = 0.0
     flash_rows: int = 128
     """Queries that one processor works on at a time in the forward."""
     drain: float = 0.0
-    """s to fill and drain a large tile's pipeline; 0: as elsewhere."""
+    """0: as elsewhere."""
     per_processor: float = 0.0
-    """B/s that one SM streams at most; 0: no such limit seen."""
+    """0: no such limit seen."""
     multicast: float = 0.0
-    """Rate of the switch's own reduction against the link's; 0: none."""
+    """0: the switch has no reduction of its own."""
 
 
 @cache

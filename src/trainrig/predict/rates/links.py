@@ -78,9 +78,12 @@ class Links:
     """Between nodes; ``bandwidth`` of a whole node."""
 
     def collective(
-        self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number
+        self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number = 1
     ) -> Real:
-        """Seconds of one collective; see `Rates.collective`."""
+        """Seconds of one collective of ``ranks``, ``per_node`` of them in each node.
+
+        ``sharing`` groups like this one use each node's fabric at the same time.
+        """
         if kind not in FACTORS:
             raise UsageError(f"unknown collective {kind!r}", "one of: " + ", ".join(FACTORS))
         local = larger(smaller(per_node, ranks), 1)
@@ -106,8 +109,8 @@ class Links:
         switch = once / (self.inside.bandwidth * self.inside.multicast)
         return choose(nodes > 1, ring, smaller(ring, switch))
 
-    def send(self, num_bytes: Number, across_nodes: Number, sharing: Number) -> Real:
-        """Seconds of one transfer from a device to another."""
+    def send(self, num_bytes: Number, across_nodes: Number, sharing: Number = 1) -> Real:
+        """Seconds of one transfer from device to device, inside a node or between two."""
         near = self._one_way(self.inside, num_bytes)
         far = self._one_way(self.between, num_bytes * sharing)
         return choose(across_nodes > 0, far, near)

@@ -94,7 +94,7 @@ def _between(slow: int, best: Cluster) -> list[int]:
 
 def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> float:
     """Days at the claimed peak: a lower bound."""
-    peak = cluster.rates().peak(space.base.precision)
+    peak = cluster.rates().peaks.get(space.base.precision)
     if peak is None:
         return 0.0
     flops = model_flops(

@@ -6,11 +6,10 @@ of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
+from trainrig.workload.layout import SIZES
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.numerics import numerics_of, states_of
 from trainrig.workload.operators import dtype_bytes
@@ -46,38 +45,29 @@ class MeshSizes:
         import numpy as np
 
         self.shape, self.layout = shape, layout
-        array = {
-            name: np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64))
-            for name in ("gpus", "gpus_per_node", "tp", "pp", "batch_size", "zero", "shard_size")
-        }
-        self.gpus, self.per_node = array["gpus"], np.minimum(array["gpus_per_node"], array["gpus"])
-        self.tp, self.pp, self.batch_size = array["tp"], array["pp"], array["batch_size"]
-        self.zero = array["zero"]
+        sizes = (np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64)) for name in SIZES)
+        self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
+        self.batch_size, self.micro_batches, self.zero, shard_size, split = others
+        self.per_node, self.split = np.minimum(per_node, self.gpus), split > 0
         self.dp = self.gpus // (self.tp * self.pp)
-        self.shards = np.where(array["shard_size"] > 0, array["shard_size"], self.dp)
-        self.shards = np.where(self.zero > 0, self.shards, 1)
-        self.virtual = np.atleast_1d(np.asarray(layout.interleave))
-        self.micro_batches = np.atleast_1d(np.asarray(layout.grad_accum))
-        self.split = np.atleast_1d(np.asarray(layout.sequence_parallel)) > 0
+        shards = np.where(shard_size > 0, shard_size, self.dp)
+        self.shards = np.where(self.zero > 0, shards, 1)
         self.layers = np.atleast_1d(shape.num_layers + shape.num_decoder_layers)
         self.stage_layers = -(-self.layers // self.pp)
         self.gradient_bytes = gradient_bytes(layout)
         self.weight_bytes = min(4 if layout.autocasts else 2, dtype_bytes(layout.precision))
-        self._parameters()
-
-    def _parameters(self) -> None:
-        """Of an average block, of the ends and of the stage that holds most, on one device."""
-        import numpy as np
-
-        shape, lasts = self.shape, (False, True) if (self.pp > 1).any() else (True,)
-        stages = [stage_of(shape, self.layout, last=last) for last in lasts]
-        blocks = shape.num_layers * stages[0].block_parameters()
+        # Parameters of an average block, of the ends and of the stage that holds most, on one
+        # device.
+        last = stage_of(shape, layout, last=True)
+        first = stage_of(shape, layout, last=False) if (self.pp > 1).any() else last
+        blocks = shape.num_layers * first.block_parameters()
         if shape.num_decoder_layers:
-            blocks = blocks + shape.num_decoder_layers * stages[0].block_parameters(decoder=True)
+            blocks = blocks + shape.num_decoder_layers * first.block_parameters(decoder=True)
         self.block = np.atleast_1d(blocks / self.layers)
-        self.ends = _most(stage.end_parameters for stage in stages)
-        self.stage_parameters = _most(stage.num_parameters for stage in stages)
-        self.trained = _most(stage.num_trained for stage in stages)
+        self.ends, self.stage_parameters, self.trained = (
+            np.atleast_1d(np.maximum(getattr(first, name), getattr(last, name)))
+            for name in ("end_parameters", "num_parameters", "num_trained")
+        )
         self.trained_share = self.trained / self.stage_parameters
 
     @property
@@ -92,13 +82,6 @@ class MeshSizes:
         import numpy as np
 
         return np.maximum(self.per_node // near, 1)
-
-
-def _most(found: Iterable[Array]) -> Array:
-    """For each layout the largest of some stages' numbers."""
-    import numpy as np
-
-    return np.atleast_1d(functools.reduce(np.maximum, found))
 
 
 def exchanges(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
@@ -121,9 +104,9 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     seq = layout.seq_len
     num_bytes = mesh.batch_size * seq * shape.hidden * size
     near = np.minimum(mesh.tp, mesh.per_node)
-    reduce = rates.collective("all_reduce", num_bytes, mesh.tp, near)
-    gather = rates.collective("all_gather", num_bytes, mesh.tp, near)
-    scatter = rates.collective("reduce_scatter", num_bytes, mesh.tp, near)
+    reduce = rates.links.collective("all_reduce", num_bytes, mesh.tp, near)
+    gather = rates.links.collective("all_gather", num_bytes, mesh.tp, near)
+    scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.tp, near)
     forward = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
     backward = np.where(mesh.split, 2 * gather, 2 * reduce)
     beside = np.where(mesh.split, 2 * gather + 2 * scatter, 0.0)
@@ -150,9 +133,9 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
     sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)
-    sent = rates.send(num_bytes, across, sharing=sharing)
+    sent = rates.links.send(num_bytes, across, sharing=sharing)
     near = np.minimum(mesh.tp, mesh.per_node)
-    joined = rates.collective("all_gather", num_bytes * mesh.tp, mesh.tp, near)
+    joined = rates.links.collective("all_gather", num_bytes * mesh.tp, mesh.tp, near)
     sent = sent + np.where(shared & ~mesh.split & (mesh.tp > 1), joined, 0.0)
     return {"send": np.where(mesh.pp > 1, sent, 0.0)}
 
@@ -173,10 +156,10 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
         if framework == "deepspeed":  # one ring leaves a node by one port, however many there are
             ports = rates.links.between.bandwidth / PORT
             sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
-        return rates.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
+        return rates.links.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
 
     def over_replicas(num_bytes: Array) -> Array:
-        return rates.collective(
+        return rates.links.collective(
             "all_reduce", num_bytes, replicas, replica_near, sharing=mesh.groups(replica_near)
         )
 
@@ -215,19 +198,15 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     import numpy as np
 
     layout = mesh.layout
-    num_bytes = mesh.trained / np.maximum(mesh.shards, 1) * update_bytes(mesh.shape, layout)
     if layout.offload != "none":
         return np.zeros(1)
+    # For each parameter: gradients twice (clipping), moments, weights, masters.
+    held = states_of(layout, numerics_of(mesh.shape, layout))
+    weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
+    each = 2.0 * (held.lasting_grad or held.passing_grad) + 2.0 * held.moments + weights
+    num_bytes = mesh.trained / np.maximum(mesh.shards, 1) * each
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
     return rates.optimizer(num_bytes, tensors=tensors, style=_STYLE.get(layout.optimizer, "fused"))
-
-
-def update_bytes(shape: ModelShape, layout: Layout) -> float:
-    """Bytes moved for each parameter: gradients twice (clipping), moments, weights, masters."""
-    held = states_of(layout, numerics_of(shape, layout))
-    gradient = held.lasting_grad or held.passing_grad
-    weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
-    return 2.0 * gradient + 2.0 * held.moments + weights
 
 
 def offloaded(mesh: MeshSizes, rates: Rates) -> Array:

@@ -41,8 +41,8 @@ def calls(rates: Rates, m: Any, n: Any, k: Any) -> dict[str, Any]:
         "back": rates.attention(**shape, dtype="bf16", causal=True, backward=True),
         "eager": rates.attention(**shape, dtype="bf16", causal=True, kernels="eager"),
         "stream": rates.stream(1000.0 * m, kernels=2),
-        "collective": rates.collective("all_reduce", 4000.0 * n, k, 8, sharing=2),
-        "send": rates.send(1000.0 * m, k % 2),
+        "collective": rates.links.collective("all_reduce", 4000.0 * n, k, 8, sharing=2),
+        "send": rates.links.send(1000.0 * m, k % 2),
         "optimizer": rates.optimizer(1e5 * n, tensors=k, style="multi"),
     }
 
@@ -99,11 +99,11 @@ def test_more_bandwidth_is_never_slower(m: int, n: int, k: int, more: float) -> 
 def test_collectives_grow_with_bytes_and_shrink_with_fabric(
     num_bytes: float, more: float, kind: str, ranks: int
 ) -> None:
-    one = A100.collective(kind, num_bytes, ranks, 8)
-    assert A100.collective(kind, num_bytes * more, ranks, 8) >= one
+    one = A100.links.collective(kind, num_bytes, ranks, 8)
+    assert A100.links.collective(kind, num_bytes * more, ranks, 8) >= one
     wide = rates_of_chip(chip("A100 SXM4 80GB"), fabric=200e9 * more)
-    assert wide.collective(kind, num_bytes, ranks, 8) <= one
-    assert A100.collective(kind, num_bytes, ranks, 8, sharing=8) >= one
+    assert wide.links.collective(kind, num_bytes, ranks, 8) <= one
+    assert A100.links.collective(kind, num_bytes, ranks, 8, sharing=8) >= one
 
 
 @settings(max_examples=60, deadline=None)
@@ -120,12 +120,12 @@ def test_large_work_runs_at_the_stated_rates() -> None:
     assert rate == pytest.approx(A100.matmuls.sustained["bf16"], rel=0.01)
     assert 1e12 / A100.stream(1e12) == pytest.approx(A100.streams.bandwidth, rel=1e-3)
     # Two nodes' fabric is the narrow place: a ring sends 2·15/16 of the buffer over it.
-    bus = 2.0 * 15 / 16 * 1e13 / A100.collective("all_reduce", 1e13, 16, 8)
+    bus = 2.0 * 15 / 16 * 1e13 / A100.links.collective("all_reduce", 1e13, 16, 8)
     assert bus == pytest.approx(A100.links.between.bandwidth, rel=1e-3)
 
 
 def test_nobody_to_talk_to_takes_no_time() -> None:
-    assert [A100.collective(kind, 1e9, 1, 1) for kind in FACTORS] == [0.0] * len(FACTORS)
+    assert [A100.links.collective(kind, 1e9, 1, 1) for kind in FACTORS] == [0.0] * len(FACTORS)
 
 
 def test_a_last_wave_costs_and_depth_heals_it() -> None:
@@ -178,8 +178,8 @@ def test_a_generations_own_kernels_are_quicker_where_there_are_any() -> None:
 
 def test_a_switch_that_adds_up_beats_its_own_links() -> None:
     rates = rates_of_chip(chip("H100 SXM5 80GB"))
-    bus = 2.0 * 7 / 8 * 1e10 / rates.collective("all_reduce", 1e10, 8, 8)
-    ring = 7 / 8 * 1e10 / rates.collective("all_gather", 1e10, 8, 8)
+    bus = 2.0 * 7 / 8 * 1e10 / rates.links.collective("all_reduce", 1e10, 8, 8)
+    ring = 7 / 8 * 1e10 / rates.links.collective("all_gather", 1e10, 8, 8)
     assert ring < rates.links.inside.bandwidth * 1.001 < bus
 
 
@@ -190,7 +190,7 @@ def test_links_as_stated() -> None:
         rates_of_chip(card, link="pcie", p2p=True),
         rates_of_chip(card, link="pcie", p2p=False),
     ]
-    times = [rates.collective("all_reduce", 1e9, 2, 2) for rates in ways]
+    times = [rates.links.collective("all_reduce", 1e9, 2, 2) for rates in ways]
     assert times == sorted(times)
     assert len(set(times)) == 3
     assert "host memory" in ways[2].provenance["collective"]
@@ -204,14 +204,15 @@ def test_links_as_stated() -> None:
 
 def test_eight_groups_share_a_fabric_like_one_with_an_eighth_of_it() -> None:
     eighth = rates_of_chip(chip("A100 SXM4 80GB"), fabric=25e9)
-    shared = A100.collective("all_gather", 1e9, 16, 1, sharing=8)
-    assert shared == pytest.approx(eighth.collective("all_gather", 1e9, 16, 1))
+    shared = A100.links.collective("all_gather", 1e9, 16, 1, sharing=8)
+    assert shared == pytest.approx(eighth.links.collective("all_gather", 1e9, 16, 1))
 
 
 def test_half_of_a_cube_has_less_than_half_of_its_links() -> None:
     volta = rates_of_chip(chip("V100 SXM2 32GB"))
     buses = [
-        2.0 * (n - 1) / n * 1e10 / volta.collective("all_reduce", 1e10, n, 8) for n in (2, 4, 8)
+        2.0 * (n - 1) / n * 1e10 / volta.links.collective("all_reduce", 1e10, n, 8)
+        for n in (2, 4, 8)
     ]
     assert buses == sorted(buses)
     assert buses[0] < buses[2] / 4
@@ -232,7 +233,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         rates_of_chip(chip("RTX 4090"), link="nvlink")
     for call in (
         lambda: A100.matmul(1, 1, 1, dtype="bf17"),
-        lambda: A100.collective("all_shout", 1e6, 8, 8),
+        lambda: A100.links.collective("all_shout", 1e6, 8, 8),
         lambda: A100.optimizer(1e6, tensors=1, style="quick"),
     ):
         with pytest.raises(UsageError, match=r"bf17|all_shout|quick"):
@@ -244,7 +245,7 @@ def test_plain_numbers_need_no_numpy() -> None:
         "import sys; from trainrig.catalog import find_chip;"
         "from trainrig.predict.rates.from_chip import rates_of_chip;"
         "r = rates_of_chip(find_chip('RTX 4090'));"
-        "r.matmul(512, 512, 512, dtype='bf16'); r.collective('all_reduce', 1e6, 8, 8);"
+        "r.matmul(512, 512, 512, dtype='bf16'); r.links.collective('all_reduce', 1e6, 8, 8);"
         "r.attention(batch=1, heads=2, queries=128, keys=128, head_dim=64, dtype='bf16',"
         " causal=True);"
         "sys.exit('numpy' in sys.modules)"
