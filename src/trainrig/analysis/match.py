@@ -117,7 +117,7 @@ def join(
                 index=index,
                 count=record.device_count,
                 measured=seen.get(key, {}).get(index),
-                predicted=planned.get(index) or expected.get(None),
+                predicted=planned.get(index) or planned.get(None),
                 baselines=tuple(published.get(key, ())),
             )
             found.append(row)
