@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from trainrig.catalog.chip import Chip, Peak, PeakUnit, Provenance, Source
+from trainrig.catalog.chip import Chip, Peak, Provenance, Source
 from trainrig.errors import DataError, first_problem
 
 CHIPS_DIR = Path(__file__).parent / "chips"
@@ -152,10 +152,7 @@ def _read_file(path: Path) -> Iterator[Chip]:
         raise DataError(f"chip file {path.name}: {error}") from None
     except ValidationError as error:
         raise DataError(f"chip file {path.name}: {first_problem(error, 'the file')}") from None
-    sources = {
-        key: Source(key=key, title=entry.title, url=entry.url, date=entry.date)
-        for key, entry in parsed.sources.items()
-    }
+    sources = {key: Source(key=key, **entry.model_dump()) for key, entry in parsed.sources.items()}
     for entry in parsed.chip:
         try:
             yield _build(entry, sources)
@@ -167,16 +164,17 @@ def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:
     fields: dict[str, Any] = {}
     peaks: list[Peak] = []
     provenance: dict[str, Provenance] = {}
-    for key, values, verified in _tables(entry):
-        if key not in sources:
-            raise DataError(f"unknown source {key!r}")
-        origin = Provenance(source=sources[key], verified=verified)
-        for name, value in _plain_fields(values):
-            _claim(provenance, name, origin)
-            fields[name] = value
-        for found in _peaks(values):
-            _claim(provenance, found.field, origin)
-            peaks.append(found)
+    for verified, tables in ((True, entry.from_), (False, entry.unverified)):
+        for key, values in tables.items():
+            if key not in sources:
+                raise DataError(f"unknown source {key!r}")
+            plain, found = dict(_plain_fields(values)), list(_peaks(values))
+            for name in (*plain, *(peak.field for peak in found)):
+                if name in provenance:
+                    raise DataError(f"{name} is given twice")
+                provenance[name] = Provenance(source=sources[key], verified=verified)
+            fields |= plain
+            peaks += found
     return Chip(
         name=entry.name,
         vendor=entry.vendor,
@@ -188,37 +186,18 @@ def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:
     )
 
 
-def _tables(entry: _ChipEntry) -> Iterator[tuple[str, _Values, bool]]:
-    yield from ((key, values, True) for key, values in entry.from_.items())
-    yield from ((key, values, False) for key, values in entry.unverified.items())
-
-
-def _claim(provenance: dict[str, Provenance], name: str, origin: Provenance) -> None:
-    if name in provenance:
-        raise DataError(f"{name} is given twice")
-    provenance[name] = origin
-
-
 def _plain_fields(values: _Values) -> Iterator[tuple[str, object]]:
-    given = values.model_dump(exclude_none=True, exclude={"tensor", "vector"})
-    for name, value in given.items():
-        if name in _CONVERTED:
-            target, factor = _CONVERTED[name]
-            yield target, value * factor
-        else:
-            yield name, value
+    for name, value in values.model_dump(exclude_none=True, exclude={"tensor", "vector"}).items():
+        target, factor = _CONVERTED.get(name, (name, None))
+        yield target, value if factor is None else value * factor
 
 
 def _peaks(values: _Values) -> Iterator[Peak]:
     for dtype, rates in (values.tensor or {}).items():
-        for accumulate, rate in rates.items():
-            yield _peak("tensor", dtype, accumulate, rate)
-    for dtype, rate in (values.vector or {}).items():
-        yield _peak("vector", dtype, dtype, rate)
-
-
-def _peak(unit: PeakUnit, dtype: str, accumulate: str, tera: float) -> Peak:
-    return Peak(dtype=dtype, accumulate=accumulate, unit=unit, rate=tera * _TERA)
+        for accumulate, tera in rates.items():
+            yield Peak(dtype=dtype, accumulate=accumulate, unit="tensor", rate=tera * _TERA)
+    for dtype, tera in (values.vector or {}).items():
+        yield Peak(dtype=dtype, accumulate=dtype, unit="vector", rate=tera * _TERA)
 
 
 def _refuse_shared(chips: tuple[Chip, ...]) -> None:

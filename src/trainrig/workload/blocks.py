@@ -13,9 +13,8 @@ precision, dropout, fused softmax) they add up to 34sbh + 5as²b bytes, and what
 recomputation drops is 5as²b (Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5); a test
 holds that.  The softmax's result is 2as²b, its dropout's mask as²b, the dropped result 2as²b.
 
-Letters: s tokens of a sequence, h width, a heads·head_dim, k kv_heads·head_dim, f feed-forward
-width, n heads.  What tensor parallelism splits is marked; the rest is whole on each of its ranks,
-or split along the sequence with sequence parallelism.
+What tensor parallelism splits is marked; the rest is whole on each of its ranks, or split along the
+sequence with sequence parallelism.
 """
 
 from __future__ import annotations

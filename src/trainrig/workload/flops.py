@@ -58,7 +58,11 @@ def step_ops(shape: ModelShape, step: Step) -> tuple[Op, ...]:
         if section.is_block:
             ops += section.recomputed(step.recompute)
         ops += section.in_phase("backward")
-    return (*_casts(shape, step), *ops, *_optimizer(shape, step))
+    size = parameters(shape).total * dtype_bytes(step.weights)
+    # Clipping reads the gradients once; AdamW reads four arrays and writes three.
+    clip = _on_weights("clip", "optimizer", "optimizer", size, 0)
+    adamw = _on_weights("adamw", "optimizer", "optimizer", 4 * size, 3 * size)
+    return (*_casts(shape, step), *ops, clip, adamw)
 
 
 def block_ops(shape: ModelShape, step: Step, *, decoder: bool = False) -> tuple[Op, ...]:
@@ -155,29 +159,25 @@ def until_saved(parts: list[Operator]) -> list[Operator]:
 
 
 def _sections(shape: ModelShape, step: Step) -> list[_Section]:
-    if shape.family == "t5":
-        return _encoder_decoder(shape, step)
-    return [
-        _Section("model", embed(shape, step.batch_size, step.seq_len, step.dtype), 1),
-        _Section("block", block(shape, step), shape.num_layers, is_block=True),
-        _Section("model", head(shape, step), 1),
-    ]
+    def embedded(seq: int) -> list[Operator]:
+        return embed(shape, step.batch_size, seq, step.dtype)
 
-
-def _encoder_decoder(shape: ModelShape, step: Step) -> list[_Section]:
-    read = step.batch_size * step.seq_len
+    plain, logits = block(shape, step), head(shape, step)
+    if shape.family != "t5":
+        return [
+            _Section("model", embedded(step.seq_len), 1),
+            _Section("block", plain, shape.num_layers, is_block=True),
+            _Section("model", logits, 1),
+        ]
+    last = norm("norm", step.batch_size * step.seq_len, shape.hidden, step.dtype)
+    crossed = block(shape, step, decoder=True)
     return [
-        _Section("encoder", embed(shape, step.batch_size, step.seq_len, step.dtype), 1),
-        _Section("encoder.block", block(shape, step), shape.num_layers, is_block=True),
-        _Section("encoder", [norm("norm", read, shape.hidden, step.dtype)], 1),
-        _Section("decoder", embed(shape, step.batch_size, step.written, step.dtype), 1),
-        _Section(
-            "decoder.block",
-            block(shape, step, decoder=True),
-            shape.num_decoder_layers,
-            is_block=True,
-        ),
-        _Section("decoder", head(shape, step), 1),
+        _Section("encoder", embedded(step.seq_len), 1),
+        _Section("encoder.block", plain, shape.num_layers, is_block=True),
+        _Section("encoder", [last], 1),
+        _Section("decoder", embedded(step.written), 1),
+        _Section("decoder.block", crossed, shape.num_decoder_layers, is_block=True),
+        _Section("decoder", logits, 1),
     ]
 
 
@@ -187,21 +187,12 @@ def _casts(shape: ModelShape, step: Step) -> list[Op]:
         return []
     num = parameters(shape).total
     wide, narrow = num * dtype_bytes(step.weights), num * dtype_bytes(step.dtype)
-    down = _whole("cast.weights", "cast", "forward", wide, narrow)
-    up = _whole("cast.gradients", "cast", "backward", narrow, wide)
+    down = _on_weights("cast.weights", "cast", "forward", wide, narrow)
+    up = _on_weights("cast.gradients", "cast", "backward", narrow, wide)
     return [down] if step.mode == "forward" else [down, up]
 
 
-def _optimizer(shape: ModelShape, step: Step) -> list[Op]:
-    """Clipping reads the gradients once; AdamW reads four arrays and writes three."""
-    size = parameters(shape).total * dtype_bytes(step.weights)
-    return [
-        _whole("clip", "optimizer", "optimizer", size, 0),
-        _whole("adamw", "optimizer", "optimizer", 4 * size, 3 * size),
-    ]
-
-
-def _whole(name: str, kind: str, phase: str, read_bytes: int, write_bytes: int) -> Op:
+def _on_weights(name: str, kind: str, phase: str, read_bytes: int, write_bytes: int) -> Op:
     return Op(
         name=name, kind=kind, phase=phase, flops=0, read_bytes=read_bytes, write_bytes=write_bytes
     )

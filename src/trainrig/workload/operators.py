@@ -8,10 +8,9 @@ that a rate in counted bytes/s never exceeds the real one.
 Sources: the 2mkn convention is that of BLAS and of every data sheet's tensor
 peak; STREAM (McCalpin) counts its kernels' bytes the same way.
 
-The parts of a transformer are priced forward and backward.  An operation's FLOPs are those of its
+A transformer's operations are priced forward and backward.  An operation's FLOPs are those of its
 matrix products; a norm, an activation or a softmax has none, by the field's convention, and is
-priced by its bytes.  Bytes are the ones a perfect cache would move between memory and chip: each
-operand read once, each result written once.
+priced by its bytes.
 
 Backward of y = x·W is two products of the same size: the gradients of x and of W.  A fused
 attention keeps no scores and computes them once more in its backward: `Cost.again`, which counts
@@ -49,9 +48,6 @@ COPY_DIRECTIONS = {
     "copy": (1, 1),
     "triad": (2, 1),
 }
-
-# Host and device links are rated by what crosses them: once, not read plus written.
-_CROSSING = frozenset({"h2d", "d2h"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,7 @@ def copy(direction: str, num_bytes: int) -> Work:
             f"unknown copy direction {direction!r}", "one of: " + ", ".join(COPY_DIRECTIONS)
         )
     reads, writes = COPY_DIRECTIONS[direction]
-    passes = 1 if direction in _CROSSING else reads + writes
+    passes = 1 if direction in ("h2d", "d2h") else reads + writes
     flops = 2 * (num_bytes // 8) if direction == "triad" else 0
     return Work(flops=flops, num_bytes=passes * num_bytes)
 

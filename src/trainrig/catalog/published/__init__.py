@@ -22,20 +22,13 @@ def published_records() -> tuple[Record, ...]:
     return tuple(record for name in tables.TABLES for record in tables.read(name))
 
 
-@cache
-def _by_benchmark() -> dict[str, tuple[Record, ...]]:
-    found: dict[str, list[Record]] = {}
-    for record in published_records():
-        found.setdefault(record.benchmark, []).append(record)
-    return {benchmark: tuple(records) for benchmark, records in found.items()}
-
-
 def published_for(benchmark: str, device: str | None = None) -> tuple[Record, ...]:
     """The published figures of a benchmark, of one device where ``device`` names it.
 
     ``device`` is compared exactly: a name of the catalog, or as printed.
     """
-    records = _by_benchmark().get(benchmark, ())
-    if device is None:
-        return records
-    return tuple(record for record in records if record.device == device)
+    return tuple(
+        record
+        for record in published_records()
+        if record.benchmark == benchmark and device in (None, record.device)
+    )

@@ -124,11 +124,6 @@ class Stage:
         of_crossed = adapter_parameters(self.shape, rank, decoder=True)
         return (plain * of_plain + crossed * of_crossed) / self.layout.tp
 
-    @cached_property
-    def num_held(self) -> Bytes:
-        """Frozen and trained together."""
-        return self.num_parameters + (self.num_trained if self.layout.lora_rank else 0)
-
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
         return self._sharded[stage - 1]
@@ -143,8 +138,32 @@ class Stage:
 
     @cached_property
     def buffers(self) -> Bytes:
-        """Buffers that stay allocated."""
-        return buffers(self)
+        """Buffers that stay allocated.
+
+        FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are
+        offloaded: whole weights of two blocks and of the ends, whole gradients of one block.
+        """
+        layout, zero = self.layout, np.asarray(self.layout.zero)
+        many = np.asarray(layout.gpus) > layout.tp * layout.pp
+        gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
+        grad = self.states.lasting_grad + self.states.passing_grad
+        compute = self.numerics.compute
+        size: Any = 0.0
+        if layout.scheme == "ddp":
+            size = np.where(many & (zero == 0), grad * self.num_trained, 0.0)
+        if (zero >= 3).any():
+            block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
+            gathered = compute * (2 * block + self.end_parameters)
+            gathered = gathered + (0.0 if layout.lora_rank else grad) * block
+            size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
+        if layout.scheme == "fsdp" and (zero == 2).any():
+            frozen = self.num_parameters if layout.lora_rank else 0
+            held = self.num_trained + frozen
+            size = np.where(gathers & (zero == 2), compute * held, size)
+        if layout.framework == "megatron":
+            shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
+            size = size + shared * (2 * layout.seq_len * self.shape.hidden) * layout.batch_size
+        return size
 
     @cached_property
     def buckets(self) -> Bytes:
@@ -292,32 +311,3 @@ def stage_of(shape: ModelShape, layout: Layout, *, last: bool, head: float = 1.0
     numerics = numerics_of(shape, layout)
     states = states_of(layout, numerics)
     return Stage(shape=shape, layout=layout, last=last, head=head, numerics=numerics, states=states)
-
-
-def buffers(stage: Stage) -> Any:
-    """Bytes of buffers that stay.
-
-    FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are offloaded.
-    """
-    layout, states = stage.layout, stage.states
-    many, zero = np.asarray(layout.gpus) > layout.tp * layout.pp, np.asarray(layout.zero)
-    gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
-    grad = states.lasting_grad + states.passing_grad
-    size: Any = 0.0
-    if layout.scheme == "ddp":
-        size = np.where(many & (zero == 0), grad * stage.num_trained, 0.0)
-    if (zero >= 3).any():
-        gathered = _gathered(stage, 0.0 if layout.lora_rank else grad)
-        size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
-    if layout.scheme == "fsdp" and (zero == 2).any():
-        size = np.where(gathers & (zero == 2), stage.numerics.compute * stage.num_held, size)
-    if layout.framework == "megatron":
-        shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
-        size = size + shared * (2 * layout.seq_len * stage.shape.hidden) * layout.batch_size
-    return size
-
-
-def _gathered(stage: Stage, grad: float) -> Any:
-    """Whole weights of two blocks and of the ends, whole gradients of one block."""
-    block = stage.block_parameters(decoder=stage.shape.num_decoder_layers > 0)
-    return stage.numerics.compute * (2 * block + stage.end_parameters) + grad * block
