@@ -13,7 +13,7 @@ Arrays are int64, shape (batch, seq_len), ready for torch.from_numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -83,9 +83,9 @@ class CausalBatches:
 
     def __call__(self, step: int) -> Batch:
         """The batch of ``step``."""
-        places = _places(self.shard, step, self.num_samples)
-        rows = _gather(self.tokens, places, self.seq_len, self.seq_len + 1)
-        return Batch(inputs=_whole(rows[:, :-1]), labels=_whole(rows[:, 1:]))
+        rows = _rows(self, step, self.seq_len, self.seq_len + 1)
+        inputs, labels = np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+        return Batch(inputs=inputs, labels=labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,10 +114,8 @@ class MaskedBatches:
 
     def __call__(self, step: int) -> Batch:
         """The batch of ``step``."""
-        places = _places(self.shard, step, self.num_samples)
-        rows = _gather(self.tokens, places, self._text_len, self._text_len)
         inputs, labels = mask_tokens(
-            rows,
+            _rows(self, step, self._text_len),
             self.shard.numbers(step),
             seed=self.shard.seed,
             mask=self.mask,
@@ -157,19 +155,19 @@ class SpanBatches:
 
     def __call__(self, step: int) -> Batch:
         """The batch of ``step``."""
-        sizes = self.sizes
-        places = _places(self.shard, step, self.num_samples)
-        rows = _gather(self.tokens, places, sizes.num_tokens, sizes.num_tokens)
         inputs, labels = corrupt_spans(
-            rows,
+            _rows(self, step, self.sizes.num_tokens),
             self.shard.numbers(step),
             seed=self.shard.seed,
-            sizes=sizes,
+            sizes=self.sizes,
             sentinels=np.array(self.sentinels, dtype=np.int64),
             end=self.end,
         )
-        fill = ((0, 0), (0, self.seq_len - sizes.input_len))
+        fill = ((0, 0), (0, self.seq_len - self.sizes.input_len))
         return Batch(inputs=np.pad(inputs, fill, constant_values=self.pad), labels=labels)
+
+
+Batches: TypeAlias = CausalBatches | MaskedBatches | SpanBatches
 
 
 def _num_samples(num_tokens: int, length: int) -> int:
@@ -188,17 +186,10 @@ def _check_samples(num_samples: int, length: int, tokens: NDArray[Any]) -> None:
         )
 
 
-def _places(shard: Shard, step: int, num_samples: int) -> Ints:
-    """Which samples of the part this rank reads in ``step``."""
-    epochs, places = np.divmod(shard.numbers(step), num_samples)
-    return permute(places, num_samples, shard.seed, epochs)
-
-
-def _gather(tokens: NDArray[Any], places: Ints, stride: int, length: int) -> Ints:
-    """The samples at ``places``, shape (batch, length)."""
-    rows: Ints = tokens[places[:, None] * stride + np.arange(length)].astype(np.int64)
-    return rows
-
-
-def _whole(rows: Ints) -> Ints:
-    return np.ascontiguousarray(rows)
+def _rows(batches: Batches, step: int, stride: int, length: int | None = None) -> Ints:
+    """This rank's samples of ``step``, one each ``stride`` tokens: (batch, length or stride)."""
+    shard, count = batches.shard, batches.num_samples
+    epochs, places = np.divmod(shard.numbers(step), count)
+    places = permute(places, count, shard.seed, epochs)
+    rows: Ints = batches.tokens[places[:, None] * stride + np.arange(length or stride)]
+    return rows.astype(np.int64)

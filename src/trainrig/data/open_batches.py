@@ -11,13 +11,12 @@ anything is trained.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
+from trainrig.data.batches import Batches, CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.manifest import open_part, read_manifest
 from trainrig.errors import DataError, UsageError
 
-Batches: TypeAlias = CausalBatches | MaskedBatches | SpanBatches
 T = TypeVar("T")
 OBJECTIVES = ("causal", "masked", "spans")
 

@@ -209,8 +209,15 @@ def _write(draft: Path, split: _Split, coder: TextTokenizer) -> Manifest:
         unknown_share=unknown,
         unigram_entropy_nats=unigram_entropy(parts["heldout"].tokens),
         tokens=coder.info,
-        train=_part(draft, parts["train"], sizes["train"]),
-        heldout=_part(draft, parts["heldout"], sizes["heldout"]),
+        **{
+            name: Part(
+                num_documents=part.num_documents,
+                num_tokens=part.tokens.size,
+                num_bytes=sizes[name],
+                sha256=_sha256(draft / f"{name}.bin"),
+            )
+            for name, part in parts.items()
+        },
     )
 
 
@@ -234,15 +241,6 @@ def _encode(draft: Path, split: _Split, coder: TextTokenizer) -> dict[str, int]:
         for number, ids in enumerate(coder.encode(texts())):
             writers[names[number]].add(ids)
     return sizes
-
-
-def _part(draft: Path, indexed: Indexed, num_bytes: int) -> Part:
-    return Part(
-        num_documents=indexed.num_documents,
-        num_tokens=indexed.tokens.size,
-        num_bytes=num_bytes,
-        sha256=_sha256(draft / f"{indexed.prefix.name}.bin"),
-    )
 
 
 def _unknown_share(coder: TextTokenizer, parts: dict[str, Indexed]) -> float:

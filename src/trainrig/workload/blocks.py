@@ -1,9 +1,9 @@
 """The operations of one block and of the ends of a model, in the order in which they run.
 
-Letters: b batch, s tokens of a sequence, h width, f feed-forward width, V vocabulary.  Forward, a
-classic block is 8bsh² (projections) + 4bs²h (scores and values) + 16bsh² (feed-forward, f = 4h);
-cross-attention adds one more attention; logits are 2bshV.  These sums follow from the parts below
-and are not written down a second time.
+Letters: b batch, s tokens of a sequence, h width, f feed-forward width, a heads, V vocabulary.
+Forward, a classic block is 8bsh² (projections) + 4bs²h (scores and values) + 16bsh² (feed-forward,
+f = 4h); cross-attention adds one more attention; logits are 2bshV.  These sums follow from the
+parts below and are not written down a second time.
 
 A block saves tensors for its backward pass, listed by name, in bytes for one sample.  Each
 operation keeps what its derivative needs: a product its inputs, a softmax its result, a GELU its

@@ -131,7 +131,9 @@ class Layout:
     and took a language model's loss from narrow logits."""
 
     def __post_init__(self) -> None:
-        _check_words(self)
+        for name, known in _WORDS.items():
+            if getattr(self, name) not in known:
+                raise unknown(name, str(getattr(self, name)), known)
 
     @property
     def dp(self) -> Whole:
@@ -234,12 +236,6 @@ def _any(sizes: Whole, least: int) -> bool:
     return sizes >= least if isinstance(sizes, int) else bool((sizes >= least).any())
 
 
-def _check_words(layout: Layout) -> None:
-    for name, known in _WORDS.items():
-        if getattr(layout, name) not in known:
-            raise unknown(name, str(getattr(layout, name)), known)
-
-
 MOST_GPUS = 1 << 20
 MOST_COUNT = 1 << 31
 MOST_TOKENS = 1 << 24
@@ -268,17 +264,14 @@ class Rule:
     message: Callable[[Pairing], str]
     hint: Callable[[Pairing], str] | str
 
-    def error(self, pairing: Pairing) -> UsageError:
-        """Why one layout cannot be run, and what to do instead."""
-        hint = self.hint if isinstance(self.hint, str) else self.hint(pairing)
-        return UsageError(self.message(pairing), hint)
-
 
 def check_layout(shape: ModelShape, layout: Layout) -> None:
     """Raise UsageError with the first rule that one layout breaks."""
+    pairing = Pairing(shape, layout)
     for rule in (*_RANGES, *RULES):
-        if bool(rule.broken(Pairing(shape, layout))):
-            raise rule.error(Pairing(shape, layout))
+        if bool(rule.broken(pairing)):
+            hint = rule.hint if isinstance(rule.hint, str) else rule.hint(pairing)
+            raise UsageError(rule.message(pairing), hint)
 
 
 def is_legal(shape: ModelShape, layout: Layout) -> bool:
@@ -309,13 +302,12 @@ def refuse_later(**degrees: int) -> None:
 
 def layout_warnings(layout: Layout) -> tuple[str, ...]:
     """What can be run and is seldom meant."""
-    found = []
-    if layout.tp > layout.gpus_per_node:
-        found.append(
-            f"tensor parallelism over {layout.tp} GPUs leaves the node of {layout.gpus_per_node}: "
-            "each layer waits for the network four times"
-        )
-    return tuple(found)
+    if layout.tp <= layout.gpus_per_node:
+        return ()
+    return (
+        f"tensor parallelism over {layout.tp} GPUs leaves the node of {layout.gpus_per_node}: "
+        "each layer waits for the network four times",
+    )
 
 
 def nearest_multiple(number: int, of: int) -> int:
@@ -475,7 +467,10 @@ RULES = (
     ),
     Rule(
         lambda c: ((c.x.scheme == "ddp") | (c.x.framework == "megatron")) & (c.x.zero >= 2),
-        lambda c: f"{_who(c.x)} shards the optimizer at most, not what ZeRO {c.x.zero} does",
+        lambda c: (
+            f"{'megatron' if c.x.framework == 'megatron' else 'DDP'} shards the optimizer at most, "
+            f"not what ZeRO {c.x.zero} does"
+        ),
         "--parallel fsdp, --framework deepspeed, or --zero 1",
     ),
     Rule(
@@ -492,10 +487,6 @@ RULES = (
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""
-
-
-def _who(layout: Any) -> str:
-    return "megatron" if layout.framework == "megatron" else "DDP"
 
 
 def _stages(layout: Any) -> str:

@@ -112,21 +112,6 @@ class ModelShape:
         return 1.0 if self.family in ("t5", "gpt-neo") else float(self.head_dim**-0.5)
 
 
-_POSITIVE = (
-    "num_layers",
-    "hidden",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "ffn",
-    "vocab",
-    "max_positions",
-)
-_COUNTS = ("num_decoder_layers", "token_types", "num_buckets", "max_distance")
-_FLAGS = ("gated_ffn", "tied", "qkv_bias", "out_bias", "ffn_bias", "scale_logits")
-_ABOVE_ZERO = ("norm_eps", "init_std")
-
-
 def _is_whole(number: object, least: int) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and least <= number < _MAX
 
@@ -136,10 +121,40 @@ def _is_real(number: object) -> bool:
     return real and math.isfinite(number)  # type: ignore[arg-type]
 
 
+_FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
+    (
+        "num_layers hidden num_heads num_kv_heads head_dim ffn vocab max_positions",
+        lambda n: _is_whole(n, 1),
+        "a whole number from 1",
+    ),
+    (
+        "num_decoder_layers token_types num_buckets max_distance",
+        lambda n: _is_whole(n, 0),
+        "a whole number from 0",
+    ),
+    (
+        "gated_ffn tied qkv_bias out_bias ffn_bias scale_logits",
+        lambda n: isinstance(n, bool),
+        "true or false",
+    ),
+    ("norm_eps init_std", lambda n: _is_real(n) and n > 0, "a number above 0"),
+    ("rope_theta", lambda n: _is_real(n) and n >= 0, "a number from 0"),
+    (
+        "windows",
+        lambda n: isinstance(n, tuple) and all(_is_whole(window, 0) for window in n),
+        "a window for each layer",
+    ),
+]
+"""What each field may be by itself: numbers also come from a command line, as they are typed."""
+
+
 def _check(shape: ModelShape) -> None:
     if shape.family not in FAMILIES:
         raise UsageError(f"unknown model family {shape.family!r}", "one of: " + ", ".join(FAMILIES))
-    _check_kinds(shape)
+    for names, fits, wanted in _FIELDS:
+        for name in names.split():
+            if not fits(getattr(shape, name)):
+                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
     if shape.activation not in ACTIVATIONS:
         raise UsageError(
             f"{shape.name}: unknown activation {shape.activation!r}",
@@ -148,26 +163,6 @@ def _check(shape: ModelShape) -> None:
     for wrong, what in _contradictions(shape):
         if wrong:
             raise UsageError(f"{shape.name}: {what}", "the numbers must fit one another")
-
-
-def _check_kinds(shape: ModelShape) -> None:
-    """Each field by itself: numbers also come from a command line, where any may be mistyped."""
-    rules: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
-        (_POSITIVE, lambda n: _is_whole(n, 1), "a whole number from 1"),
-        (_COUNTS, lambda n: _is_whole(n, 0), "a whole number from 0"),
-        (_FLAGS, lambda n: isinstance(n, bool), "true or false"),
-        (_ABOVE_ZERO, lambda n: _is_real(n) and n > 0, "a number above 0"),
-        (("rope_theta",), lambda n: _is_real(n) and n >= 0, "a number from 0"),
-        (("windows",), _are_windows, "a window for each layer"),
-    ]
-    for names, fits, wanted in rules:
-        for name in names:
-            if not fits(getattr(shape, name)):
-                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
-
-
-def _are_windows(windows: object) -> bool:
-    return isinstance(windows, tuple) and all(_is_whole(window, 0) for window in windows)
 
 
 def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:

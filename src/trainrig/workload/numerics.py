@@ -70,23 +70,20 @@ class Numerics:
     """The model itself widens its logits to fp32 before the loss."""
 
 
-def activation_bytes(precision: str) -> int:
-    """Of one number; fp8 is what products read, what is saved is bf16."""
-    return max(2, dtype_bytes(precision))
-
-
 def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     """What the layout's words mean for a model."""
-    compute, scheme = activation_bytes(layout.precision), scheme_of(layout)
+    compute, scheme = max(2, dtype_bytes(layout.precision)), scheme_of(layout)  # fp8 saves bf16
     autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
     native, compiled = layout.framework == "native", layout.kernels == "compiled"
     kernels = "fused" in layout.kernels or layout.framework == "megatron"
     fused, flash = kernels or compiled, compiled or "flash" in layout.kernels
     grouped = shape.num_kv_heads != shape.num_heads
+    # GPT-2 and BERT, as published, have the softmax in the type of the scores.
+    narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
     return Numerics(
         compute=compute,
         residual=4 if autocast else compute,
-        softmax=compute if fused else _softmax(shape, compute, wide=native or autocast),
+        softmax=compute if narrow else 4,
         autocast=autocast,
         scheme=scheme,
         flash=flash,
@@ -100,11 +97,6 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         chunked_loss=native or (kernels and flash and layout.framework != "megatron"),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
     )
-
-
-def _softmax(shape: ModelShape, compute: int, *, wide: bool) -> int:
-    """GPT-2 and BERT, as published, have the softmax in the type of the scores."""
-    return compute if shape.family in ("gpt2", "bert") and not wide else 4
 
 
 def scheme_of(layout: Layout) -> str:
@@ -167,7 +159,8 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,
-        moments=_moments(layout.optimizer, state_width),
+        moments=MOMENTS[layout.optimizer]
+        * (_BLOCK_8BIT if layout.optimizer == "adamw-8bit" else state_width),
         update=_update(layout, masters, lasting, state_width),
         grads_add_up=not (layout.framework == "native" and masters),
     )
@@ -183,10 +176,6 @@ def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, f
     if layout.framework == "native" and numerics.scheme == "masters" and numerics.compute < 4:
         return 4.0, own
     return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
-
-
-def _moments(optimizer: str, width: float) -> float:
-    return MOMENTS[optimizer] * (_BLOCK_8BIT if optimizer == "adamw-8bit" else width)
 
 
 def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:
