@@ -41,23 +41,6 @@ FLOOR = 0.1
 """The lowest rate as a share of the highest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cosine:
-    """A warm-up of ``warmup`` steps, a descent until ``steps``."""
-
-    peak: float
-    steps: int
-    warmup: int = 0
-
-    def __call__(self, step: int) -> float:
-        """The learning rate of ``step``, counted from 0."""
-        if step < self.warmup:
-            return self.peak * (step + 1) / self.warmup
-        share = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        floor = FLOOR * self.peak
-        return floor + (self.peak - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
-
-
 T = TypeVar("T")
 
 
@@ -170,10 +153,13 @@ class Experiment:
         """Steps of the warm-up, the usual ones if none are given."""
         return min(100, self.steps // 10) if self.warmup is None else self.warmup
 
-    @property
-    def schedule(self) -> Cosine:
-        """Step → learning rate."""
-        return Cosine(peak=self.lr, steps=self.steps, warmup=self.warmup_steps)
+    def schedule(self, step: int) -> float:
+        """The learning rate of ``step``, counted from 0."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        left = max(1, self.steps - self.warmup_steps)
+        share, floor = min(1.0, (step - self.warmup_steps) / left), FLOOR * self.lr
+        return floor + (self.lr - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
 
     @property
     def device_numbers(self) -> tuple[int, ...]:

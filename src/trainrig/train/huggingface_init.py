@@ -13,7 +13,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -34,14 +33,18 @@ def main() -> None:
     experiment = Experiment.of(**request["experiment"])
     shape = check(experiment)
     config_class, model_class = class_names(shape)
+    probe, of_probe = probe_of(experiment), ("steps", "optimizer", "lr", "weight_decay", "clip")
     hf = {
         "config_class": config_class,
         "model_class": model_class,
         "config": config_of(shape),
         "objective": objective_of(shape),
         "vocab": shape.vocab,
-        "rates": _rates(experiment),
-        "probe": {**_numbers(probe_of(experiment)), "rates": _rates(probe_of(experiment))},
+        "rates": [experiment.schedule(step) for step in range(experiment.steps)],
+        "probe": {
+            **{name: getattr(probe, name) for name in of_probe},
+            "rates": [probe.schedule(step) for step in range(probe.steps)],
+        },
     }
     (folder / "theirs.json").write_text(json.dumps(hf))
     state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
@@ -55,15 +58,6 @@ def check_room(folder: Path, needed: int) -> None:
     if needed > free:
         sizes = f"{format_memory(needed)}, and {format_memory(free)} are free"
         sys.exit(f"the disk is full: the first weights take {sizes} in {folder}")
-
-
-def _rates(experiment: Experiment) -> list[float]:
-    return [experiment.schedule(step) for step in range(experiment.steps)]
-
-
-def _numbers(probe: Experiment) -> dict[str, Any]:
-    names = ("steps", "optimizer", "lr", "weight_decay", "clip")
-    return {name: getattr(probe, name) for name in names}
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def test_memory_is_told_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"cuda:0": (5, 8), "cuda:1": (3, 4)}
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: held[name][0])
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda name: held[name][1])
-    said = common.memory_of([common.gpu_peak("cuda:0", 1), common.gpu_peak("cuda:1", 0)])
+    said = common.memory_of(["cuda:0", "cuda:1"], 1)
     assert (said["peak"], said["reserved"]) == (4.0, 8.0)
     assert [each["allocated"] for each in said["devices"]] == [4.0, 3.0]
 

@@ -34,7 +34,9 @@ from trainrig.runner.train import TrainRun
 from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check
+from trainrig.train.native import rank_main
 from trainrig.train.native.loop import Engine
+from trainrig.train.native.step_timer import Stopwatch
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
@@ -303,18 +305,24 @@ def test_a_training_step_becomes_a_level_below_the_matmul(
 def test_time_in_no_part_is_a_finding(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Engine._set_learning_rate
+    set_rate, later = Engine._set_learning_rate, 0.0
 
-    def nap(self: Engine, number: int) -> float:
-        time.sleep(0.02)
-        return slow(self, number)
+    def passes(self: Engine, number: int) -> float:
+        """The clock of the marks goes on by far more than a busy machine takes for a step."""
+        nonlocal later
+        later += 10.0
+        return set_rate(self, number)
+
+    def stopwatch(_: str) -> Stopwatch[float]:
+        return Stopwatch(lambda: time.perf_counter() + later, lambda start, end: end - start)
 
     def findings(folder: str) -> dict[str, Any]:
         records = carried_out([tiny(data)], tmp_path / folder)
         quiet_ones = [record.replace(disturbed=None) for record in records]  # whoever else works
         return {finding.id: finding for finding in judge(quiet_ones).findings}
 
-    monkeypatch.setattr(Engine, "_set_learning_rate", nap)
+    monkeypatch.setattr(Engine, "_set_learning_rate", passes)
+    monkeypatch.setattr(rank_main, "stopwatch_for", stopwatch)
     finding = findings("slow")["time-in-no-part"]
     assert finding.severity == "warning"
     assert "belong to none of its parts" in finding.evidence

@@ -1,14 +1,19 @@
-"""What every driver does around the engine that it drives: emit events, weigh, leave.
+"""What a rank reads off its live objects, ours and every driver's: the layout's facts, its memory.
+
+The most memory is what the process held while it trained beyond what it held before: on a GPU what
+torch's allocator handed out; on the CPU resident memory, which holds what malloc keeps as well.
 
 Imports the standard library and torch alone: a driver runs in its engine's environment.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,70 @@ import torch
 import torch.distributed as dist
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+Facts = dict[str, Any]
+
+
+def facts_of(
+    wrapped: Any, masters: Iterable[Any], optimizer: Any, device: str, *packages: str
+) -> Facts:
+    """What the objects say between two steps.
+
+    ``masters``: what the optimizer updates; ``packages``: the engine's, to state their versions.
+    """
+    masters = list(masters)
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    moments = [value for value in states if isinstance(value, torch.Tensor) and value.ndim > 0]
+    per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
+    places = [device]
+    if isinstance(wrapped, torch.nn.DataParallel):
+        places = [f"cuda:{number}" for number in wrapped.device_ids]
+    ranked = dist.is_initialized()
+    return {
+        "wrapped": type(wrapped).__name__,
+        "ranks": dist.get_world_size() if ranked else len(places),
+        "transport": dist.get_backend() if ranked else None,
+        "masters": elements(masters),
+        "master_dtype": kind(masters),
+        "states": elements(moments) // per_weight,
+        "moments": per_weight if moments else 0,
+        "state_dtype": kind(moments),
+        "optimizer": type(optimizer).__name__,
+        "fused": all(group.get("fused") for group in optimizer.param_groups),
+        "device": device,
+        "placed": devices_of(places),
+        "threads": torch.get_num_threads(),
+        "software": software(*packages),
+    }
+
+
+def watch_matrix(block: Any, facts: Facts) -> Callable[[], None]:
+    """Count a block's forwards and look at what comes out, until what is returned is called.
+
+    Its first product is watched: the dtype of what it gives is what the block computes in.  Counted
+    is where one begins: a second forward stops where backward has all that it needs.
+    """
+    matrix: Any = next(
+        part for part in block.modules() if getattr(getattr(part, "weight", None), "ndim", 0) == 2
+    )
+
+    def began(*_: Any) -> None:
+        facts["block_forwards"] += 1
+
+    before = matrix.register_forward_pre_hook(began)
+    after = matrix.register_forward_hook(lambda _, __, out: facts.update(of_result(out)))
+
+    def leave() -> None:
+        before.remove()
+        after.remove()
+
+    return leave
+
+
+def of_result(out: torch.Tensor) -> Facts:
+    """What a result of (samples, tokens, width) says of the pass that it is part of."""
+    return {"weight_dtype": kind([out]), "micro_tokens": out.numel() // out.shape[-1]}
 
 
 def software(*packages: str) -> dict[str, str]:
@@ -30,16 +99,10 @@ def software(*packages: str) -> dict[str, str]:
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
     if dist.is_initialized():
-        found["transport"] = _transport()
+        name = str(dist.get_backend())  # gloo is a part of torch; NCCL has versions of its own
+        number = f" {'.'.join(map(str, torch.cuda.nccl.version()))}" if name == "nccl" else ""
+        found["transport"] = name + number
     return found | {"interpreter": sys.executable}
-
-
-def _transport() -> str:
-    """``gloo``, which is a part of torch, or ``nccl 2.27.5``."""
-    name = str(dist.get_backend())
-    if name != "nccl":
-        return name
-    return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
 
 
 def has_compiled() -> bool:
@@ -67,65 +130,58 @@ def names(dtypes: Any) -> str | None:
     return ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})) or None
 
 
-def resident() -> int:
-    """Resident memory in bytes; its peak begins anew."""
+def memory_before(device: str) -> int:
+    """Bytes that the process holds before there is a model; what is measured starts there."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        return int(torch.cuda.memory_allocated(device))
     gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # what an earlier training freed would hide this one's
+        libc.malloc_trim(0)
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
     except OSError:
         return 0
-    return _status("VmRSS")
+    return _status_bytes("VmRSS")
 
 
-def peaks(options: dict[str, Any], before: int) -> dict[str, Any]:
-    """The most memory beyond ``before``, of each device; a GPU's as torch's allocator has it."""
-    if not options["device"].startswith("cuda"):
-        held = float(max(0, _status("VmHWM") - before))
-        return memory_of([{"device": "cpu", "allocated": held, "reserved": None}])
-    used = [d for d in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(d)]
-    return memory_of([gpu_peak(f"cuda:{number}", 0) for number in used])
+def memory_of(devices: Sequence[str], before: int) -> Facts:
+    """What a rank tells of its memory: of each device, and the most of them all.
 
-
-def gpu_peak(device: str, before: int) -> dict[str, Any]:
-    """The most that torch's allocator handed out on a GPU, beyond ``before``, and that it held."""
+    ``before``: of the first; before there was a model nothing lay on the others.
+    """
+    found: list[dict[str, Any]] = []
+    for device in devices:
+        if device.startswith("cuda"):
+            allocated = torch.cuda.max_memory_allocated(device) - (0 if found else before)
+            reserved = float(torch.cuda.max_memory_reserved(device))
+        else:
+            allocated, reserved = max(0, _status_bytes("VmHWM") - before), None
+        found.append({"device": device, "allocated": float(allocated), "reserved": reserved})
     return {
-        "device": device,
-        "allocated": float(torch.cuda.max_memory_allocated(device) - before),
-        "reserved": float(torch.cuda.max_memory_reserved(device)),
+        "peak": max((each["allocated"] for each in found), default=None),
+        "reserved": max((each["reserved"] or 0.0 for each in found), default=0.0) or None,
+        "devices": found,
     }
 
 
-def memory_of(devices: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is told of a rank's memory: the most of all its devices, and each."""
-    held = [each["reserved"] for each in devices if each["reserved"] is not None]
-    return {
-        "peak": max((each["allocated"] for each in devices), default=None),
-        "reserved": max(held, default=None),
-        "devices": devices,
-    }
-
-
-def devices_of(devices: list[str]) -> dict[str, Any]:
+def devices_of(devices: Iterable[str]) -> Facts:
     """Which devices these are, whatever they are called here: UUIDs of GPUs, cores of a host."""
-    return {
-        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "devices": [_gpu(each) if each.startswith("cuda") else _host() for each in devices],
-    }
+    found: list[Facts] = []
+    for device in devices:
+        if device.startswith("cuda"):
+            properties = torch.cuda.get_device_properties(device)
+            uuid = getattr(properties, "uuid", None)  # torch prints it without its GPU-
+            named = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
+            found.append({"device": device, "name": str(properties.name), "uuid": named})
+        else:
+            cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+            found.append({"device": device, "name": None, "uuid": None, "cores": cores})
+    return {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "devices": found}
 
 
-def _gpu(device: str) -> dict[str, Any]:
-    found = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)  # torch prints it without its GPU-
-    named = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
-    return {"device": device, "name": str(found.name), "uuid": named}
-
-
-def _host() -> dict[str, Any]:
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return {"device": "cpu", "name": None, "uuid": None, "cores": cores}
-
-
-def _status(name: str) -> int:
+def _status_bytes(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

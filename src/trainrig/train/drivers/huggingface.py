@@ -59,7 +59,8 @@ def train(folder: Path, events: Events) -> None:
     options = request["experiment"]
     if options["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
-    before = common.resident()
+    on_gpu = options["device"].startswith("cuda")
+    before = 0 if on_gpu else common.memory_before("cpu")
     events.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
     plain = request.get("plain_loss", False)
     trainer = trainer_for(folder, options, hf, plain=plain)
@@ -67,7 +68,9 @@ def train(folder: Path, events: Events) -> None:
     trainer.train()
     for row in trainer.rows():  # losses are read once all is computed: no step waits for them
         events.emit("row", **row)
-    events.emit("memory", **common.peaks(options, before))
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    used = [gpu for gpu in gpus if torch.cuda.max_memory_allocated(gpu)] if on_gpu else ["cpu"]
+    events.emit("memory", **common.memory_of(used, before))
     del trainer
     gc.collect()
     if request["probe"]:

@@ -172,19 +172,7 @@ class Timed(Trainer):
         """Count a block's forwards; name the dtype it computes in; time the gradients' sums."""
         model = self.accelerator.unwrap_model(self.model_wrapped)
         blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
-        leaf = next(
-            m for m in blocks[0].modules() if getattr(getattr(m, "weight", None), "ndim", 0) == 2
-        )
-
-        def count(*_: Any) -> None:
-            self.facts["block_forwards"] += len(self.begun) == 1
-
-        def note(_: Any, __: Any, out: Any) -> None:
-            self.facts["weight_dtype"] = str(out.dtype).removeprefix("torch.")
-            self.facts["micro_tokens"] = out.numel() // out.shape[-1]
-
-        leaf.register_forward_pre_hook(count)  # a second forward may not come to its end
-        leaf.register_forward_hook(note)
+        self._leave = common.watch_matrix(blocks[0], self.facts)
         wrapped = self.model_wrapped
         if isinstance(wrapped, DistributedDataParallel):
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
@@ -203,48 +191,33 @@ class Timed(Trainer):
         """The facts of the layout, in the first step, while the gradients are there."""
         if len(self.begun) != 1:
             return
+        self._leave()
         model = self.accelerator.unwrap_model(self.model_wrapped)
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
-        states = [value for state in optimizer.state.values() for value in state.values()]
-        moments = [v for v in states if isinstance(v, torch.Tensor) and v.ndim > 0]
-        per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
         weights = list(model.parameters())
-        first = weights[0]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
         self.emit(
             "layout",
             **self.facts,
+            **common.facts_of(
+                self.model_wrapped,
+                weights,
+                optimizer,
+                str(weights[0].device),
+                "transformers",
+                "accelerate",
+            ),
             num_parameters=sum(weight.numel() for weight in weights),
             weights=common.elements(weights),
-            masters=common.elements(weights),
-            gradients=common.elements(w.grad for w in weights if w.grad is not None),
+            gradients=common.elements(gradients),
             gradient_collectives=self.reduced,
-            gradient_dtype=common.kind(w.grad for w in weights if w.grad is not None),
-            wrapped=type(self.model_wrapped).__name__,
-            ranks=dist.get_world_size() if dist.is_initialized() else 1,
-            transport=dist.get_backend() if dist.is_initialized() else None,
-            master_dtype=common.kind(weights),
-            states=common.elements(moments) // per_weight,
-            moments=per_weight if moments else 0,
-            state_dtype=common.kind(moments),
-            placements=str(getattr(first, "placements", None) or "") or None,
-            optimizer=type(optimizer).__name__,
+            gradient_dtype=common.kind(gradients),
+            placements=str(getattr(weights[0], "placements", None) or "") or None,
             attention={"eager": "plain"}.get(attention, attention),
-            fused=all(group.get("fused") for group in optimizer.param_groups),
             compiled=hasattr(self.model_wrapped, "_orig_mod") and common.has_compiled(),
             offloaded=False,
-            device=str(first.device),
-            placed=common.devices_of(self._places(first)),
-            threads=torch.get_num_threads(),
-            software=common.software("transformers", "accelerate"),
         )
-
-    def _places(self, weight: Any) -> list[str]:
-        """Trainer spreads a single process over all GPUs that it sees."""
-        wrapped = self.model_wrapped
-        if isinstance(wrapped, torch.nn.DataParallel):
-            return [f"cuda:{number}" for number in wrapped.device_ids]
-        return [str(weight.device)]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a step: the loss as the mean over ranks, the parts in seconds."""

@@ -131,12 +131,6 @@ def covered(spans: Iterable[Span]) -> float:
     return total
 
 
-def barrier() -> None:
-    """All ranks have come here."""
-    if dist.is_initialized():
-        dist.barrier()
-
-
 def time_waits_for_shards(units: Iterable[Any], wire: Collectives) -> None:
     """On a GPU: mark where the stream that computes waits for FSDP's, and copies what it brought.
 

@@ -72,18 +72,15 @@ class Replicated(_Group):
 
     def __init__(self, inner: Weights | SplitStates, wire: Collectives, *, even: bool) -> None:
         self._inner, self.wire, self.even = inner, wire, even
-        self.model = inner.model
+        self.model, self.master = inner.model, inner.master
+        self.norm, self.gradients = inner.norm, inner.gradients
+        self.publish, self.groups = inner.publish, inner.groups
         self._names = {weight: name for name, weight in self.model.items()}
         self.wrapped = DistributedDataParallel(LossOf(inner.module), process_group=wire.group)
         # A hook is checked for annotations by type, which here are strings: it gets none.
         self.wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
         self._on_the_way: list[tuple[Tensor, list[Tensor]]] = []
         self._since: tuple[Any, float] | None = None
-
-    @property
-    def master(self) -> dict[str, Tensor]:
-        """What the optimizer updates."""
-        return self._inner.master
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """The mean loss of a micro-batch; only the last one's backward synchronises."""
@@ -107,22 +104,6 @@ class Replicated(_Group):
         self._on_the_way, self._since = [], None
         if self._inner.narrow:
             self._inner.end_of_sum()
-
-    def norm(self) -> Tensor:
-        """Of all gradients."""
-        return self._inner.norm()
-
-    def gradients(self) -> list[Tensor]:
-        """Gradients that this rank holds before an update."""
-        return self._inner.gradients()
-
-    def publish(self) -> None:
-        """After an update."""
-        self._inner.publish()
-
-    def groups(self, decay: float) -> list[dict[str, Any]]:
-        """For the optimizer."""
-        return self._inner.groups(decay)
 
     def _reduce(self, bucket: dist.GradBucket) -> Any:
         """One bucket goes out.  In bf16 its gradients first join those of earlier micro-batches."""

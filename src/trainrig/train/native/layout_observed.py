@@ -11,23 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from trainrig.models.layers import attentions_run
 from trainrig.train.drivers.common import (
-    devices_of,
+    Facts,
     elements,
+    facts_of,
     has_compiled,
     kind,
     names,
-    software,
+    of_result,
+    watch_matrix,
 )
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.loop import Engine
-
-Facts = dict[str, Any]
 
 
 def first_step(engine: Engine, wire: Collectives | None) -> Facts:
@@ -62,85 +60,35 @@ def first_step(engine: Engine, wire: Collectives | None) -> Facts:
     if wire is not None:
         facts["gradient_collectives"] = wire.reduced.total()
         facts["reduce_dtype"] = names(wire.reduced)
-    return facts | _objects(engine)
+    wrapped = getattr(weights, "wrapped", module)
+    return {
+        **facts,
+        **facts_of(wrapped, weights.master.values(), engine.optimizer, engine.device),
+        "placements": _placements(module),
+        "attention": " and ".join(sorted(attentions_run)) or None,
+        "compiled": module.blocks[0]._compiled_call_impl is not None and has_compiled(),
+        "offloaded": _offloaded(module),
+    }
 
 
 def _watch(block: Any, facts: Facts) -> Callable[[], None]:
     """Count a block's forwards and look at what comes out, until what is returned is called.
 
-    Counted is where one begins: a second forward stops where backward has all that it needs.  A
-    compiled block is watched from outside: a hook would be compiled with it, its counting moved
+    A compiled block is watched from outside: a hook would be compiled with it, its counting moved
     behind the end of the graph, which a second forward does not reach.
     """
-
-    def began(*_: Any) -> None:
-        facts["block_forwards"] += 1
-
     compiled = block._compiled_call_impl
     if compiled is None:
-        matrix = _first_matrix(block)
-        before = matrix.register_forward_pre_hook(began)
-        after = matrix.register_forward_hook(lambda _, __, out: facts.update(_of_result(out)))
-
-        def leave() -> None:
-            before.remove()
-            after.remove()
-
-        return leave
+        return watch_matrix(block, facts)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        began()
+        facts["block_forwards"] += 1
         out = compiled(*args, **kwargs)
-        facts.update(_of_result(out))
+        facts.update(of_result(out))
         return out
 
     block._compiled_call_impl = call
     return lambda: setattr(block, "_compiled_call_impl", compiled)
-
-
-def _objects(engine: Engine) -> Facts:
-    """What the objects say between two steps."""
-    weights, optimizer = engine.weights, engine.optimizer
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    moments = [value for value in states if isinstance(value, Tensor) and value.ndim > 0]
-    per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
-    ranked = dist.is_initialized()
-    wrapped = getattr(weights, "wrapped", engine.model)
-    places = [engine.device]
-    if isinstance(wrapped, torch.nn.DataParallel):
-        places = [f"cuda:{number}" for number in wrapped.device_ids]
-    return {
-        "wrapped": type(wrapped).__name__,
-        "ranks": dist.get_world_size() if ranked else len(places),
-        "transport": dist.get_backend() if ranked else None,
-        "masters": elements(weights.master.values()),
-        "master_dtype": kind(weights.master.values()),
-        "states": elements(moments) // per_weight,
-        "moments": per_weight if moments else 0,
-        "state_dtype": kind(moments),
-        "placements": _placements(engine.model),
-        "optimizer": type(optimizer).__name__,
-        "attention": " and ".join(sorted(attentions_run)) or None,
-        "fused": all(group.get("fused") for group in optimizer.param_groups),
-        "compiled": engine.model.blocks[0]._compiled_call_impl is not None and has_compiled(),
-        "offloaded": _offloaded(engine.model),
-        "device": engine.device,
-        "placed": devices_of(places),
-        "threads": torch.get_num_threads(),
-        "software": software(),
-    }
-
-
-def _of_result(out: Tensor) -> Facts:
-    """What a result of (samples, tokens, width) says of the pass that it is part of."""
-    return {"weight_dtype": kind([out]), "micro_tokens": out.numel() // out.shape[-1]}
-
-
-def _first_matrix(block: Any) -> Any:
-    """The first product of a block: the dtype of what it gives is what the block computes in."""
-    return next(
-        part for part in block.modules() if getattr(getattr(part, "weight", None), "ndim", 0) == 2
-    )
 
 
 def _placements(model: Any) -> str | None:

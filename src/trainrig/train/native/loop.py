@@ -128,7 +128,10 @@ class Engine:
             self.weights.publish()
             loss = self.weights.mean(loss)
         self.next_step += 1
-        self._note(number, rate, loss, norm, marked)
+        tokens = self.experiment.global_samples * self.experiment.seq_len
+        row = {"step": number, "lr": rate, "tokens": tokens}
+        numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
+        self._pending.append(_Pending(row, numbers, marked))
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Where a part of the step is timed; tests make one of them slower here."""
@@ -206,12 +209,6 @@ class Engine:
             masters = list(self.weights.master.values())
             torch.nn.utils.clip_grads_with_norm_(masters, self.experiment.clip, norm)
         return norm
-
-    def _note(self, number: int, rate: float, loss: Tensor, norm: Tensor, marked: Any) -> None:
-        numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
-        tokens = self.experiment.global_samples * self.experiment.seq_len
-        row = {"step": number, "lr": rate, "tokens": tokens}
-        self._pending.append(_Pending(row, numbers, marked))
 
     def _finished_row(self, pending: _Pending) -> Row:
         times = self.watch.read(pending.marked)  # waits until the numbers are there, too

@@ -8,6 +8,7 @@ sgd          no moments: weight − rate · gradient, which hides no wrong scale
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -25,20 +26,11 @@ def make_optimizer(experiment: Experiment, groups: Groups) -> torch.optim.Optimi
     kind, rate = experiment.optimizer, experiment.lr
     if kind == "sgd":
         return torch.optim.SGD(groups, lr=rate)
-    how: dict[str, Any] = {
-        "lr": rate,
-        "betas": (experiment.beta1, experiment.beta2),
-        "eps": experiment.eps,
-    }
+    betas, eps = (experiment.beta1, experiment.beta2), experiment.eps
     if kind == "adamw-8bit":
-        return _eight_bit(groups, how)
-    if kind == "adamw":
-        return torch.optim.AdamW(groups, **how)
-    return torch.optim.AdamW(groups, fused=True, **how)
-
-
-def _eight_bit(groups: Groups, how: dict[str, Any]) -> torch.optim.Optimizer:
-    if find_spec("torchao") is None:
-        raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
-    found: torch.optim.Optimizer = import_module("torchao.optim").AdamW8bit(groups, **how)
-    return found
+        if find_spec("torchao") is None:
+            raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+        make: Callable[..., torch.optim.Optimizer] = import_module("torchao.optim").AdamW8bit
+        return make(groups, lr=rate, betas=betas, eps=eps)
+    fused = True if kind == "adamw-fused" else None
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=fused)

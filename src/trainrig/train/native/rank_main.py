@@ -14,7 +14,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,14 +28,14 @@ from trainrig.errors import UsageError
 from trainrig.process.child import run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.train.config import Experiment, check, objective_of
+from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import WARM_UP, Job
 from trainrig.train.native import checkpoint, layout_observed
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices, Replicated, Sharded, SplitStates
 from trainrig.train.native.loop import Engine, Row
-from trainrig.train.native.peak_memory import memory_before, peaks
 from trainrig.train.native.precision import Weights
-from trainrig.train.native.step_timer import Stopwatch, stopwatch_for
+from trainrig.train.native.step_timer import stopwatch_for
 from trainrig.train.parity import probe_of
 from trainrig.workload import ModelShape
 
@@ -55,33 +55,55 @@ def _train(folder: Path, events: Events) -> None:
     train(Experiment.of(**request.pop("experiment")), events, rank, size, Job(**request))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rank:
+    """This process among the ranks."""
+
+    shape: ModelShape
+    device: str
+    rank: int
+    size: int
+    events: Events
+
+    def engine(self, experiment: Experiment) -> tuple[Engine, Collectives | None]:
+        """An engine of first weights, and what it says to the other ranks."""
+        watch, on_host = stopwatch_for(self.device), not self.device.startswith("cuda")
+        wire = Collectives(watch, self.events, on_host=on_host) if self.size > 1 else None
+        spread = partial(spread_of, experiment=experiment, shape=self.shape, wire=wire)
+        if experiment.parallel == "dataparallel":  # one process reads for all devices
+            whole = experiment.batch_size * experiment.mesh.dp
+            experiment = experiment.replace(batch_size=whole, nproc=1)
+        engine = Engine(
+            experiment, self.shape, self.device, watch=watch, spread=spread, rank=self.rank
+        )
+        return engine, wire
+
+
 def train(
     experiment: Experiment, events: Events, rank: int, size: int, job: Job | None = None
 ) -> None:
     """The timed training, and the probe behind it."""
     job = job or Job()
     shape = check(experiment)
-    _check_ranks(experiment, size)
+    if size != experiment.processes:  # whoever starts the ranks by hand may start more or fewer
+        raise UsageError(
+            f"{size} ranks were started, and the experiment has nproc = {experiment.processes}",
+            "torchrun --nnodes N --nproc-per-node M with N · M = nproc",
+        )
     device = _device(experiment)
     if size > 1:
         events.set_position(part="joining the other ranks")
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
+    own = _Rank(shape=shape, device=device, rank=rank, size=size, events=events)
+    devices = [device]
+    if experiment.parallel == "dataparallel":
+        devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     before = memory_before(device)
-    _timed(experiment, shape, device, rank, size, events, job)
-    events.emit("memory", **peaks(_devices(experiment, device), before))
+    _timed(experiment, own, job)
+    events.emit("memory", **memory_of(devices, before))
     gc.collect()
     if job.probe:
-        _probe(probe_of(experiment), shape, device, rank, size, events)
-
-
-def _check_ranks(experiment: Experiment, size: int) -> None:
-    """Whoever starts the ranks by hand may start more or fewer than the experiment has."""
-    expected = experiment.processes
-    if size != expected:
-        raise UsageError(
-            f"{size} ranks were started, and the experiment has nproc = {expected}",
-            "torchrun --nnodes N --nproc-per-node M with N · M = nproc",
-        )
+        _probe(probe_of(experiment), own)
 
 
 def _device(experiment: Experiment) -> str:
@@ -92,28 +114,13 @@ def _device(experiment: Experiment) -> str:
     return device
 
 
-def _devices(experiment: Experiment, device: str) -> list[str]:
-    """All that this process trains on."""
-    if experiment.parallel == "dataparallel":
-        return [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
-    return [device]
-
-
-def _timed(
-    experiment: Experiment,
-    shape: ModelShape,
-    device: str,
-    rank: int,
-    size: int,
-    events: Events,
-    job: Job,
-) -> None:
+def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
     """The experiment's steps, each told as a row; the layout is looked at in the first one."""
-    watch = stopwatch_for(device)
-    wire = _wire(device, size, watch, events)
+    events = own.events
     overlapped: dict[int, float | None] = {}
-    with _engine(experiment, shape, device, rank, wire, watch) as engine:
-        watch.entered = lambda part: events.set_position(part=part)
+    engine, wire = own.engine(experiment)
+    with engine:
+        engine.watch.entered = lambda part: events.set_position(part=part)
         if job.resume:
             checkpoint.load(engine, Path(job.resume))
         events.set_position(step=engine.next_step, part="first step")
@@ -134,10 +141,13 @@ def _timed(
             beside = 0.0 if wire is None else overlapped.get(row["step"])
             events.emit("row", **row, overlapped=beside)
 
+        def is_due(due: int, step: int) -> bool:
+            return over(step) or step >= due
+
         every, saved = experiment.checkpoint_every if job.checkpoint else 0, -1
         while not over(engine.next_step) or (every and saved != engine.next_step):
             due = (engine.next_step // every + 1) * every if every else stop
-            engine.run(emit, partial(_is_due, over, due))
+            engine.run(emit, partial(is_due, due))
             if every:
                 checkpoint.save(engine, Path(job.checkpoint))
                 saved = engine.next_step
@@ -148,44 +158,15 @@ def _timed(
             events.emit("heldout", loss=engine.heldout_loss())
 
 
-def _is_due(over: Callable[[int], bool], due: int, step: int) -> bool:
-    """Whether the next checkpoint, or the end, is reached."""
-    return over(step) or step >= due
-
-
-def _probe(
-    experiment: Experiment, shape: ModelShape, device: str, rank: int, size: int, events: Events
-) -> None:
+def _probe(experiment: Experiment, own: _Rank) -> None:
     """Five steps of plain gradient descent: losses and gradient norms."""
-    watch = stopwatch_for(device)
-    wire = _wire(device, size, watch, events)
     rows: list[Row] = []
-    with _engine(experiment, shape, device, rank, wire, watch) as engine:
-        events.set_position(step=0, part="the comparison's steps")
+    engine, _ = own.engine(experiment)
+    with engine:
+        own.events.set_position(step=0, part="the comparison's steps")
         engine.run(rows.append, lambda step: step >= experiment.steps)
     losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
-    events.emit("parity", losses=losses, grad_norms=norms)
-
-
-def _wire(device: str, size: int, watch: Stopwatch[Any], events: Events) -> Collectives | None:
-    on_host = not device.startswith("cuda")
-    return Collectives(watch, events, on_host=on_host) if size > 1 else None
-
-
-def _engine(
-    experiment: Experiment,
-    shape: ModelShape,
-    device: str,
-    rank: int,
-    wire: Collectives | None,
-    watch: Stopwatch[Any],
-) -> Engine:
-    spread = partial(spread_of, experiment=experiment, shape=shape, wire=wire)
-    if experiment.parallel == "dataparallel":  # one process reads for all devices
-        experiment = experiment.replace(
-            batch_size=experiment.batch_size * experiment.mesh.dp, nproc=1
-        )
-    return Engine(experiment, shape, device, watch=watch, spread=spread, rank=rank)
+    own.events.emit("parity", losses=losses, grad_norms=norms)
 
 
 def spread_of(

@@ -7,8 +7,8 @@ import torch
 
 from fake_cuda import FakeCuda
 from trainrig.train.config import Experiment
+from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.native import rank_main
-from trainrig.train.native.peak_memory import memory_before, peak_memory
 from trainrig.train.native.step_timer import stopwatch_for
 
 
@@ -40,5 +40,5 @@ def test_the_peak_is_of_the_device_that_is_asked_for() -> None:
         before = memory_before("cuda:1")
         torch.ones(4096, device="cuda:1")
         assert before == kept.nbytes
-        assert peak_memory("cuda:1", before) == 4 * 4096
-        assert peak_memory("cuda:0", memory_before("cuda:0")) == 0.0
+        assert memory_of(["cuda:1"], before)["peak"] == 4 * 4096
+        assert memory_of(["cuda:0"], memory_before("cuda:0"))["peak"] == 0.0

@@ -7,13 +7,13 @@ import sys
 
 TWICE = """
 import torch
-from trainrig.train.native.peak_memory import memory_before, peak_memory
+from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.process.child import tune_malloc
 tune_malloc()
 for _ in range(2):
     before = memory_before("cpu")
     held = [torch.ones(1 << 18) for _ in range(64)]
-    print(int(peak_memory("cpu", before)))
+    print(int(memory_of(["cpu"], before)["peak"]))
     del held
 """
 
