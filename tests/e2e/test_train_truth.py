@@ -24,9 +24,8 @@ from trainrig.train.drivers.common import has_compiled
 from trainrig.train.engines import ENGINES, OtherRank, Result
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.native import loop
-from trainrig.train.native.device_batches import split
 from trainrig.train.native.layout_observed import first_step
-from trainrig.train.native.loop import Engine
+from trainrig.train.native.loop import Engine, split
 from trainrig.train.native.precision import Weights
 
 PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")

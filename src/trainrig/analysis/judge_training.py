@@ -17,7 +17,8 @@ from typing import Any
 
 from trainrig.analysis.judge import first_fault
 from trainrig.analysis.trained import Trained, counted
-from trainrig.benchmarks.training import COMMUNICATION, MAX_OTHER, OTHER, PARTS
+from trainrig.benchmarks.training import MAX_OTHER
+from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Finding, Outcome, Record, Severity, Status, Verdict
 from trainrig.train.engines import engine_of
 from trainrig.units import counted as plural

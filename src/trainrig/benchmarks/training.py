@@ -21,13 +21,6 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
-PARTS = ("data_wait", "forward", "backward", "optimizer")
-
-COMMUNICATION = "communication"
-"""Exposed: beside it nothing was computed.  A part only where there are several ranks."""
-
-OTHER = "other"
-
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
 

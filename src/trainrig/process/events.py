@@ -23,6 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+PARTS = ("data_wait", "forward", "backward", "optimizer")
+"""Keys of a row, the event that a rank writes of each step: seconds of its parts."""
+COMMUNICATION = "communication"
+"""Exposed: beside it nothing was computed.  A part only where there are several ranks."""
+OTHER = "other"
+
 _HEARTBEAT_BYTES = 256
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """A folder is of one training: a second one, started by hand, begins its events anew."""

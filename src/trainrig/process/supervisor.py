@@ -162,7 +162,7 @@ def launch(
 
 def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
     """Run the program that comes first; None if it went well."""
-    env = _environment(external=False) | {PARENT: str(os.getpid())} | dict(command.env)
+    env = _environment(external=False) | dict(command.env)
     child = Child(command.prepare, folder / "prepare.log", env)
     try:
         code = child.wait(timeout)
@@ -179,7 +179,6 @@ class _Ranks:
 
     def __init__(self, command: Command, folder: Path) -> None:
         self._folder = folder
-        port = master_port() if command.ranks > 1 else 0
         self.children: list[Child] = []
         self._died: list[int] = []
         self._offsets = [0] * command.ranks
@@ -187,13 +186,17 @@ class _Ranks:
         """Each rank's ``failed`` and ``done`` events."""
         self.lost_port = False
         """Whether another program took the ranks' port."""
-        env = _environment(external=command.external) | {PARENT: str(os.getpid())}
+        env = _environment(external=command.external)
+        if command.ranks > 1:
+            size = str(command.ranks)
+            env |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master_port())}
         try:
             for rank in range(command.ranks):
-                place = _place_of(rank, command.ranks, port) if command.ranks > 1 else {}
-                env_of_rank = env | place | dict(command.env)
+                if command.ranks > 1:  # a single one has no place: engines wrap by its presence
+                    env |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 log = folder / f"rank-{rank}.log"
-                self.children.append(Child(command.argv, log, env_of_rank))
+                self.children.append(Child(command.argv, log, env | dict(command.env)))
         except BaseException:
             self.kill()
             raise
@@ -342,18 +345,6 @@ def master_port() -> int:
     return port
 
 
-def _place_of(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """A rank's place among the others.  A single process has none: engines wrap by its presence."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-
 _PLACES = re.compile(
     r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT))$"
     r"|(TORCHELASTIC|ACCELERATE|FSDP|PMI|OMPI_COMM|MV2_COMM)_"
@@ -364,6 +355,7 @@ _PLACES = re.compile(
 def _environment(*, external: bool) -> dict[str, str]:
     """Ranks in our Python import the package that this process runs; the working folder is none."""
     outside = {name: value for name, value in os.environ.items() if not _PLACES.match(name)}
+    outside[PARENT] = str(os.getpid())
     if external:
         return without_python_paths(outside)
     own = str(Path(__file__).resolve().parent.parent.parent)

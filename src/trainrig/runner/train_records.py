@@ -16,7 +16,7 @@ from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.trained import Trained, device_words, memory_by_rank, rates_of, shares_of
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS
+from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Case, Kind, Record, Status, Verdict
 from trainrig.runner import energy
 from trainrig.runner.targets import Target

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,33 +191,32 @@ class Framework:
         ranks = range(len(list(run.glob("events-*.jsonl"))))
         reported = [[event for _, event in read_events(run, rank)] for rank in ranks]
         first = reported[0] if reported else []
-        memory = [event for events in reported for event in _called("memory", events)]
-        probes, facts = _called("parity", first), _called("layout", first)
-        places = [event.get("placed", {}) for event in facts]
+        rows = [tuple(_called("row", events)) for events in reported]
+        facts = [next(reversed(_called("layout", events)), None) for events in reported]
+        placed = [(rank, (own or {}).get("placed", {})) for rank, own in enumerate(facts)]
+        memory = [
+            (rank, event) for rank in ranks for event in _called("memory", reported[rank])[-1:]
+        ]
+        peaks = [each["peak"] for _, each in memory if each["peak"] is not None]
+        reserved = [each["reserved"] for _, each in memory if each.get("reserved")]
         stretch, ended = longest_stretch(first)
+        probe = next(reversed(_called("parity", first)), None)
         return Result(
-            rows=tuple(_called("row", first)),
-            facts=facts[-1] if facts else None,
+            rows=rows[0] if rows else (),
+            facts=facts[0] if facts else None,
             peers=tuple(
-                OtherRank(
-                    rank=rank,
-                    rows=tuple(_called("row", events)),
-                    facts=next(reversed(_called("layout", events)), None),
-                )
-                for rank, events in enumerate(reported[1:], 1)
+                OtherRank(rank=rank, rows=rows[rank], facts=facts[rank]) for rank in ranks[1:]
             ),
-            memory=max((e["peak"] for e in memory if e["peak"] is not None), default=None),
-            reserved=max((e["reserved"] for e in memory if e.get("reserved")), default=None),
-            memories=_each(reported, "memory", lambda event: event),
-            devices=_each(reported, "layout", lambda event: event.get("placed", {})),
-            visible=places[-1].get("visible") if places else None,
+            memory=max(peaks, default=None),
+            reserved=max(reserved, default=None),
+            memories=_devices(memory),
+            devices=_devices(placed),
+            visible=placed[0][1].get("visible") if placed else None,
             stretch=stretch,
             ended=ended,
             heldout_loss=next((event["loss"] for event in _called("heldout", first)), None),
-            probe=Probe(
-                losses=tuple(probes[-1]["losses"]), grad_norms=tuple(probes[-1]["grad_norms"])
-            )
-            if probes
+            probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
+            if probe
             else None,
         )
 
@@ -251,15 +250,10 @@ def _called(name: str, events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event["event"] == name]
 
 
-def _each(
-    reported: Sequence[Sequence[Event]], name: str, part: Callable[[Event], Event]
-) -> tuple[Event, ...]:
-    """The devices in the last event ``name`` of each rank, with the rank's number."""
+def _devices(told: Iterable[tuple[int, Event]]) -> tuple[Event, ...]:
+    """Those that each rank tells of, with the rank's number."""
     return tuple(
-        {"rank": rank, **device}
-        for rank, events in enumerate(reported)
-        for event in _called(name, events)[-1:]
-        for device in part(event).get("devices", ())
+        {"rank": rank, **device} for rank, event in told for device in event.get("devices", ())
     )
 
 

@@ -6,7 +6,6 @@ events of a GPU's stream or readings of the host's clock, and rows are made of t
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
-from trainrig.process.events import Events
+from trainrig.process.events import COMMUNICATION, Events
 from trainrig.train.drivers import common
+from trainrig.train.native.step_timer import Marked, stopwatch_for
 
 TAKES_NORM = hasattr(Trainer, "_get_grad_norm")
 """Whether Trainer takes the gradient's norm without clipping: since transformers 5."""
@@ -45,16 +45,14 @@ class Timed(Trainer):
     ) -> None:
         """What the marks and the schedule need; ``emit`` is silent where nobody is to be told."""
         self.rates, self.options, self.events, self.emit = rates, options, events, emit
-        self.begun: list[Any] = []
-        self.marks: list[tuple[int, str, Any, Any]] = []
+        self.watch = stopwatch_for(options["device"])
+        self.steps: list[Marked[Any]] = []
         self.losses: list[Any] = []
         self.norms: list[Any] = []
-        self.overlapped: list[float] = []
         self.facts: dict[str, Any] = {"micro_batches": 0, "block_forwards": 0}
         self.reduced = 0
         self._launched: Any = None
         self._fetches = False
-        self._on_gpu = options["device"].startswith("cuda")
         if not TAKES_NORM:
             self._watch_norms()
         self.add_callback(Steps(self))
@@ -74,25 +72,16 @@ class Timed(Trainer):
         )
         return self.lr_scheduler
 
-    def mark(self) -> Any:
-        """A moment: an event in the stream of a GPU, or the host's clock."""
-        if not self._on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
     def _part(self, name: str, start: Any) -> None:
-        self.marks.append((len(self.begun) - 1, name, start, self.mark()))
+        self.steps[-1].parts.append((name, start, self.watch.mark()))
 
     def _out_of(self, part: str, start: Any) -> None:
         """What has passed since ``start`` is exposed communication, and no more of ``part``."""
-        self._part("communication", start)
-        self.marks.append((len(self.begun) - 1, f"-{part}", *self.marks[-1][2:]))
+        self.steps[-1].inner.append((COMMUNICATION, part, start, self.watch.mark()))
 
     def _gather(self, *args: Any, **kwargs: Any) -> Any:
         """While it fetches samples, Trainer asks all ranks for the number of their targets."""
-        start = self.mark()
+        start = self.watch.mark()
         self.events.set_position(operation="all_gather")
         found = self._gather_as_it_is(*args, **kwargs)
         self.events.set_position()
@@ -102,23 +91,22 @@ class Timed(Trainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """A step begins with waiting for its samples."""
-        start = self.mark()
-        self.events.set_position(step=len(self.begun), part="data_wait")
-        self.begun.append(start)
+        self.events.set_position(step=len(self.steps), part="data_wait")
+        self.steps.append(self.watch.begin())
         self.losses.append(torch.zeros((), device=self.args.device))
         self._fetches = True
         found = super().get_batch_samples(*args, **kwargs)
         self._fetches = False
-        self._part("data_wait", start)
+        self._part("data_wait", self.steps[-1].start)
         return found
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of a micro-batch, with the hooks in place before the first."""
-        if len(self.begun) == 1 and not self.facts["micro_batches"]:
+        if len(self.steps) == 1 and not self.facts["micro_batches"]:
             self._hook()
-        self._step_from = self.mark()
+        self._step_from = self.watch.mark()
         self.events.set_position(part="forward")
-        self.facts["micro_batches"] += len(self.begun) == 1
+        self.facts["micro_batches"] += len(self.steps) == 1
         loss = super().training_step(*args, **kwargs)
         self._part("backward", self._backward_from)
         self.events.set_position(part="optimizer")
@@ -126,7 +114,7 @@ class Timed(Trainer):
             self._out_of("backward", self._launched)
             self._launched = None
         self.losses[-1] += loss.detach()
-        self._update_from = self.mark()
+        self._update_from = self.watch.mark()
         return loss
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +125,7 @@ class Timed(Trainer):
         if "weights_between" not in self.facts:
             model: Any = self.model
             self.facts["weights_between"] = common.elements(model.parameters())
-        self._backward_from = self.mark()
+        self._backward_from = self.watch.mark()
         return found
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -159,12 +147,12 @@ class Timed(Trainer):
     def step_ended(self) -> None:
         """After update, schedule and zeroing of the gradients."""
         self._part("optimizer", self._update_from)
-        self.emit("alive", step=len(self.begun) - 1)
+        self.emit("alive", step=len(self.steps) - 1)
 
     def ended(self) -> None:
         """After the last step, which is waited for: energy is counted up to here."""
-        self.begun.append(self.mark())
-        if self._on_gpu:
+        self.watch.end()
+        if self.args.device.type == "cuda":
             torch.cuda.synchronize()
         self.emit("trained")
 
@@ -184,12 +172,12 @@ class Timed(Trainer):
         self.facts["reduce_dtype"] = common.kind([bucket.buffer()])
         future = dist.all_reduce(bucket.buffer().div_(common.SIZE), async_op=True).get_future()
         if bucket.is_last():
-            self._launched = self.mark()
+            self._launched = self.watch.mark()
         return future.then(lambda done: done.value()[0])
 
     def look(self) -> None:
         """The facts of the layout, in the first step, while the gradients are there."""
-        if len(self.begun) != 1:
+        if len(self.steps) != 1:
             return
         self._leave()
         model = self.accelerator.unwrap_model(self.model_wrapped)
@@ -228,36 +216,17 @@ class Timed(Trainer):
             dist.all_reduce(losses)
             self.events.set_position()
             losses /= common.SIZE
-        names = ("data_wait", "forward", "backward", "optimizer")
-        taken = [dict.fromkeys(names, 0.0) for _ in range(steps)]
-        for step, name, start, end in self.marks:
-            if step < steps:
-                sign, part = (-1.0, name[1:]) if name.startswith("-") else (1.0, name)
-                seconds = sign * self._seconds(start, end)
-                taken[step][part] = taken[step].get(part, 0.0) + seconds
-        rows = []
-        for step, parts in enumerate(taken):
-            whole = self._seconds(self.begun[step], self.begun[step + 1])
-            rows.append(
-                {
-                    "step": step,
-                    "lr": self.rates[step],
-                    "tokens": common.SIZE
-                    * self.options["batch_size"]
-                    * self.options["grad_accum"]
-                    * self.options["seq_len"],
-                    "loss": float(losses[step]),
-                    "grad_norm": float(self.norms[step]),
-                    "time": whole,
-                    **parts,
-                    "other": whole - sum(parts.values()),
-                    "overlapped": None,
-                }
-            )
-        return rows
-
-    def _seconds(self, start: Any, end: Any) -> float:
-        if not self._on_gpu:
-            return float(end - start)
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+        micro_tokens = self.options["batch_size"] * self.options["seq_len"]
+        tokens = common.SIZE * self.options["grad_accum"] * micro_tokens
+        return [
+            {
+                "step": step,
+                "lr": self.rates[step],
+                "tokens": tokens,
+                "loss": float(losses[step]),
+                "grad_norm": float(self.norms[step]),
+                **self.watch.read(self.steps[step]),
+                "overlapped": None,
+            }
+            for step in range(steps)
+        ]

@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainrig.benchmarks.training import COMMUNICATION
-from trainrig.process.events import Events
+from trainrig.process.events import COMMUNICATION, Events
 from trainrig.train.native.step_timer import Stopwatch
 
 # Their names changed with torch 2.13.

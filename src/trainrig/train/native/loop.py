@@ -4,7 +4,9 @@
 that it uses is made in `Engine.__init__`: the model, its weights, the optimizer, the learning rate,
 the samples.  How weights, gradients and optimizer states are spread over ranks, and when these
 talk, is the business of `precision.Weights` (one process) and of the classes in `sharding`, which
-the engine uses in the same way.  Nothing in a step waits for a GPU: losses and times are read when
+the engine uses in the same way.  A step's samples are one batch of `data`, made and copied ahead of
+time and split into micro-batches, so that accumulating trains on the very samples that one large
+batch would hold.  Nothing in a step waits for a GPU: losses and times are read when
 they have long been computed, at most two steps later (`_Pending`).
 
 The loss of a step is the mean over all targets of its samples, however many micro-batches and ranks
@@ -19,6 +21,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +30,77 @@ import torch
 from torch import Tensor
 
 from trainrig import models
-from trainrig.data.batches import Shard
+from trainrig.data.batches import Batch, Shard
 from trainrig.data.loader import Loader
+from trainrig.data.masking import IGNORED
 from trainrig.data.open_batches import open_batches
-from trainrig.errors import TrainrigError
+from trainrig.errors import TrainrigError, UnavailableError
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
-from trainrig.train.native.device_batches import Make, Micro, split
-from trainrig.train.native.optimizers import make_optimizer
 from trainrig.train.native.precision import Weights
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
+
+Make = Callable[[int], Batch]
+"""The samples of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Micro:
+    """A micro-batch; the loss weighs each by its share of the targets (BERT hides some only)."""
+
+    inputs: Tensor
+    """(B, T) token ids."""
+    labels: Tensor
+    """(B, T), -100 where there is no target."""
+    share: float
+    """Of the targets that this rank's samples of the step have."""
+    targets: int
+    """Tokens with a label."""
+
+    def to(self, device: str) -> Micro:
+        """The batch on ``device``; the copy runs beside the device's work."""
+        return Micro(
+            inputs=self.inputs.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
+            share=self.share,
+            targets=self.targets,
+        )
+
+
+def split(batch: Batch, num_micro: int, *, pinned: bool) -> tuple[Micro, ...]:
+    """``batch`` in equal micro-batches; ``pinned``: in memory that a GPU copies from by itself."""
+    inputs, labels = torch.from_numpy(batch.inputs), torch.from_numpy(batch.labels)
+    if pinned:
+        inputs, labels = inputs.pin_memory(), labels.pin_memory()
+    pairs = zip(inputs.chunk(num_micro), labels.chunk(num_micro), strict=True)
+    counts = [int((chunk != IGNORED).sum()) for chunk in labels.chunk(num_micro)]
+    total = max(1, sum(counts))
+    return tuple(
+        Micro(inputs=x, labels=y, share=count / total, targets=count)
+        for (x, y), count in zip(pairs, counts, strict=True)
+    )
+
+
+def make_optimizer(experiment: Experiment, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The experiment's optimizer of ``groups``.  Raises UnavailableError where one is missing.
+
+    adamw is torch's, one kernel for each operation, adamw-fused one pass over weights, gradients
+    and moments; adamw-8bit has its moments in 8 bits (torchao); sgd has none and is weight − rate ·
+    gradient, which hides no wrong scale of a gradient.
+    """
+    kind, rate = experiment.optimizer, experiment.lr
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=rate)
+    betas, eps = (experiment.beta1, experiment.beta2), experiment.eps
+    if kind == "adamw-8bit":
+        if find_spec("torchao") is None:
+            raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+        make: Callable[..., torch.optim.Optimizer] = import_module("torchao.optim").AdamW8bit
+        return make(groups, lr=rate, betas=betas, eps=eps)
+    fused = True if kind == "adamw-fused" else None
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=fused)
+
 
 Spread = Callable[[torch.nn.Module, str], Any]
 """A model in fp32 and a dtype → what `precision.Weights` is for one process."""

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from trainrig.benchmarks.training import OTHER, PARTS
+from trainrig.process.events import OTHER, PARTS
 
 M = TypeVar("M")
 

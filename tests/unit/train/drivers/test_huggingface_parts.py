@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("accelerate", reason="needs accelerate")
 from trainrig.train.drivers import huggingface_timer as driver
+from trainrig.train.native.step_timer import Stopwatch
 
 
 class Clock:
@@ -34,16 +35,15 @@ class Silent:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(driver.time, "perf_counter", found)
-    return found
+def clock() -> Clock:
+    return Clock()
 
 
 def trainer(clock: Clock) -> Any:
     """A Trainer of one step of two micro-batches that was never given a model."""
     found: Any = driver.Timed.__new__(driver.Timed)
-    found.begun, found.marks, found._on_gpu, found._fetches = [], [], False, False
+    found.watch = Stopwatch(clock, lambda start, end: end - start)
+    found.steps, found._fetches = [], False
     found.losses, found.norms, found.rates = [torch.tensor(9.0)], [2.0], [0.1]
     found.options = {"batch_size": 4, "grad_accum": 2, "seq_len": 8}
     found._gather_as_it_is = lambda _: clock.passes(5.0)
@@ -53,29 +53,28 @@ def trainer(clock: Clock) -> Any:
 
 def step(clock: Clock, found: Any) -> dict[str, float]:
     """A delay of its own size in each part, and a slow link in two of them."""
-    start = found.mark()
-    found.begun.append(start)
+    found.steps.append(found.watch.begin())
     found._fetches = True
     clock.passes(1.0)
     found._gather("the number of targets")
     found._fetches = False
-    found._part("data_wait", start)
+    found._part("data_wait", found.steps[-1].start)
     for last in (False, True):
-        start = found.mark()
+        start = found.watch.mark()
         clock.passes(2.0)
         found._part("forward", start)
-        start = found.mark()
+        start = found.watch.mark()
         clock.passes(3.0)
-        launched = found.mark()
+        launched = found.watch.mark()
         clock.passes(0.5 * last)  # the last bucket is on its way, and nothing is left to compute
         found._part("backward", start)
         if last:
             found._out_of("backward", launched)
-    found._update_from = found.mark()
+    found._update_from = found.watch.mark()
     clock.passes(4.0)
     found.step_ended()
     clock.passes(0.25)
-    found.begun.append(found.mark())
+    found.watch.end()
     (row,) = found.rows()
     return row
 
@@ -98,9 +97,9 @@ def test_each_delay_is_found_in_its_own_part(clock: Clock) -> None:
 
 def test_what_is_gathered_elsewhere_stays_where_it_is(clock: Clock) -> None:
     found = trainer(clock)
-    found.begun.append(found.mark())
+    found.steps.append(found.watch.begin())
     found._gather("at the end")
-    assert found.marks == []
+    assert found.steps[0].inner == []
 
 
 def test_a_loss_is_the_mean_over_the_ranks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
