@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from _shared import options, say_load, verdict
 
-from trainrig.benchmarks.training import PARTS
 from trainrig.data.batches import Batch
 from trainrig.measure import noise
+from trainrig.process.events import PARTS
 from trainrig.train.config import Experiment
 from trainrig.train.native.loop import Engine, Row
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for

@@ -11,12 +11,12 @@ from trainrig.benchmarks import copy as copy_spec
 from trainrig.benchmarks import layer as layer_spec
 from trainrig.benchmarks import matmul as matmul_spec
 from trainrig.benchmarks import storage as storage_spec
-from trainrig.benchmarks import training
 from trainrig.benchmarks import vector as vector_spec
 from trainrig.benchmarks.spec import Benchmark, benchmarks
 from trainrig.machine.counters import GpuConditions, HostConditions
 from trainrig.machine.snapshot import Missing
 from trainrig.measure import buffers, disk_activity, fio, layer, noise, timing
+from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Kind
 from trainrig.stats import AGREEMENT, FLAT, FLAT_GROWTH, Change
 
@@ -55,7 +55,7 @@ def test_every_metric_is_defined(spec: Benchmark) -> None:
 
 
 def test_every_result_of_a_step_is_defined() -> None:
-    parts = {f"time.{part}" for part in (*training.PARTS, training.COMMUNICATION, training.OTHER)}
+    parts = {f"time.{part}" for part in (*PARTS, COMMUNICATION, OTHER)}
     more = {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul", "peak_memory"}
     assert parts | more <= named(section("training"))
 

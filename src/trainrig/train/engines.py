@@ -250,10 +250,10 @@ def _called(name: str, events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event["event"] == name]
 
 
-def _devices(told: Iterable[tuple[int, Event]]) -> tuple[Event, ...]:
-    """Those that each rank tells of, with the rank's number."""
+def _devices(events: Iterable[tuple[int, Event]]) -> tuple[Event, ...]:
+    """The devices in an event of each rank, with the rank's number."""
     return tuple(
-        {"rank": rank, **device} for rank, event in told for device in event.get("devices", ())
+        {"rank": rank, **device} for rank, event in events for device in event.get("devices", ())
     )
 
 

@@ -24,6 +24,7 @@ from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import benchmark
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
+from trainrig.process.events import OTHER, PARTS
 from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
 from trainrig.runner import train, training
 from trainrig.runner.executor import Executor, Pace
@@ -280,7 +281,7 @@ def test_a_training_step_becomes_a_level_below_the_matmul(
     headline = points["flop_rate"]
     assert headline.status is Status.OK, headline.reason
     assert headline.value and headline.value > 0
-    assert {f"time.{part}" for part in (*step.PARTS, step.OTHER)} <= points.keys()
+    assert {f"time.{part}" for part in (*PARTS, OTHER)} <= points.keys()
     assert points["train_loss"].value < points["first_loss"].value  # type: ignore[operator]
     ceiling = headline.value * 4
     matmul = point(

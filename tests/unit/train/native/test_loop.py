@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from trainrig import models
-from trainrig.benchmarks.training import OTHER, PARTS
 from trainrig.data.batches import Batch
 from trainrig.errors import DataError, StoreError
 from trainrig.models import loss
+from trainrig.process.events import OTHER, PARTS
 from trainrig.train.config import Experiment
 from trainrig.train.native import checkpoint
 from trainrig.train.native.loop import Diverged, Engine
