@@ -25,7 +25,7 @@ from typing import Any
 
 from trainrig.analysis import training_results
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.training_results import BENCHMARK, TrainingResult, TrainingRound
+from trainrig.analysis.training_results import BENCHMARK, TrainingResult
 from trainrig.errors import DataError
 from trainrig.stats import (
     LEAST_STEPS,
@@ -229,7 +229,7 @@ def setting_differences(base: TrainingResult, own: TrainingResult) -> tuple[str,
 def _different(facts: Iterable[tuple[str, Any, Any]]) -> tuple[str, ...]:
     """``name: old → new`` of the facts that differ."""
     return tuple(
-        f"{name}: {' → '.join(shortened([setting_text(old), setting_text(new)]))}"
+        f"{name}: {' → '.join(shortened([_setting_text(old), _setting_text(new)]))}"
         for name, old, new in facts
         if old != new
     )
@@ -245,7 +245,7 @@ def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
     return {**software, **own, **(result.settings if whole else result.requested_layout)}
 
 
-def setting_text(value: object) -> str:
+def _setting_text(value: object) -> str:
     """A setting's value as an experiment file spells it."""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
@@ -312,27 +312,26 @@ def _samples(result: TrainingResult) -> float:
     return float((result.samples_per_s or 0.0) * (result.step_time_s or 0.0))
 
 
-def _is_timed(one: TrainingRound) -> bool:
-    return one.disturbed is None and min(one.step_times_s, default=0.0) > 0.0
-
-
-def _rate(result: TrainingResult, one: TrainingRound) -> float:
-    """Samples a second of one round."""
-    return _samples(result) / fmean(trimmed(one.step_times_s))
-
-
-def _interleaved(pair: _Pair) -> list[tuple[float, float]]:
-    """Samples a second of both in each round that was quiet for both."""
+def _rates(result: TrainingResult) -> list[float | None]:
+    """Samples a second of each round; None where it was noisy or has no times."""
+    samples = _samples(result)
     return [
-        (_rate(pair.base, before), _rate(pair.own, after))
-        for before, after in zip(pair.base.rounds, pair.own.rounds, strict=False)
-        if _is_timed(before) and _is_timed(after)
+        samples / fmean(trimmed(one.step_times_s))
+        if one.disturbed is None and min(one.step_times_s, default=0.0) > 0.0
+        else None
+        for one in result.rounds
     ]
 
 
+def _interleaved(pair: _Pair) -> list[tuple[float, float]]:
+    """Samples a second of both in each round that was clean for both."""
+    rounds = zip(_rates(pair.base), _rates(pair.own), strict=False)
+    return [(old, new) for old, new in rounds if old is not None and new is not None]
+
+
 def _clean_rates(result: TrainingResult) -> list[float]:
-    """Samples a second of each quiet round, where there are three or more."""
-    rates = [_rate(result, one) for one in result.rounds if _is_timed(one)]
+    """Samples a second of each clean round, where there are three or more."""
+    rates = [rate for rate in _rates(result) if rate is not None]
     return rates if len(rates) >= LEAST_ROUNDS else []
 
 

@@ -17,7 +17,6 @@ from itertools import permutations
 from trainrig.analysis.compare_training import (
     STEPS,
     Speedup,
-    setting_text,
     settings_of,
     shortened,
     speedups,
@@ -36,7 +35,15 @@ from trainrig.catalog.lookup import find_chip
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.stats import Change
-from trainrig.units import format_memory, format_quantity, format_time, ranges, signed_share
+from trainrig.units import (
+    format_memory,
+    format_quantity,
+    format_time,
+    plain_name,
+    plain_value,
+    ranges,
+    signed_share,
+)
 
 PARTS = {
     "data_wait": ("data", "data"),
@@ -104,9 +111,9 @@ def _differing(results: Sequence[TrainingResult]) -> Iterator[tuple[str, str]]:
     whole = all(result.settings for result in results)
     settings = [settings_of(result, whole=whole) for result in results]
     for name in dict.fromkeys(name for own in settings for name in own):
-        values = list(dict.fromkeys(setting_text(own[name]) for own in settings if name in own))
+        values = list(dict.fromkeys(plain_value(own[name]) for own in settings if name in own))
         if len(values) > 1:
-            yield name, ", ".join(shortened(values))
+            yield plain_name(name), ", ".join(shortened(values))
 
 
 # ---- speedups

@@ -96,7 +96,7 @@ def test_what_differs_is_listed_first() -> None:
     (found,) = speedups_of(rows)
     assert found.differences == ("batch_size: 4 → 8", "zero: 0 → 3")
     text = shown(rows)
-    assert text.index("batch_size:  4, 8") < text.index("2.00 ×") < text.index("better")
+    assert text.index("batch size:  4, 8") < text.index("2.00 ×") < text.index("better")
     assert text.index("batch_size: 4 → 8") < text.index("2.00 ×", text.index("batch_size: 4 →"))
     assert speedups_of([summary("a", 1.0, row_verdict="FAIL")]) == ()
 
