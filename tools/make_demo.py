@@ -34,8 +34,8 @@ from trainrig.machine.snapshot import (
     Snapshot,
     Software,
     Topology,
+    to_dict,
 )
-from trainrig.machine.snapshot_json import to_dict
 from trainrig.predict.expected import gpu_claims
 from trainrig.record import (
     SCHEMA_VERSION,

@@ -329,19 +329,18 @@ def _check_head(data: str | bytes, what: str) -> _Head:
     return head
 
 
-def check_schema(found: object, what: str) -> None:
+def check_schema(found: object, what: str, current: int = SCHEMA_VERSION) -> None:
     """Refuse what an older or newer trainrig wrote, and say what to run instead."""
     if type(found) is not int or not 0 <= found < 2**31:  # True is no version, nor is 1.0
         raise DataError(f"{what} has no schema version", "is it a trainrig run?")
-    if found != SCHEMA_VERSION:
-        age, hint = "a newer", "upgrade: pip install --upgrade trainrig"
-        if found < SCHEMA_VERSION:
-            age = "an older"
-            hint = (
-                "read it with the version named in its run.toml, or measure again: trainrig qualify"
-            )
-        versions = f"schema {found}; this one reads {SCHEMA_VERSION}"
-        raise DataError(f"{what} was written by {age} trainrig ({versions})", hint)
+    if found == current:
+        return
+    age, hint = "a newer", "upgrade: pip install --upgrade trainrig"
+    if found < current:
+        age = "an older"
+        hint = "read it with the version named in its run.toml, or measure again: trainrig qualify"
+    versions = f"(schema {found}; this one reads {current})"
+    raise DataError(f"{what} was written by {age} trainrig {versions}", hint)
 
 
 def dtype_of(case: Case) -> str | None:

@@ -13,8 +13,8 @@ from trainrig.benchmarks import matmul as matmul_spec
 from trainrig.benchmarks import storage as storage_spec
 from trainrig.benchmarks import vector as vector_spec
 from trainrig.benchmarks.spec import Benchmark, benchmarks
-from trainrig.machine.counters import GpuConditions, HostConditions
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.counters import HostConditions
+from trainrig.machine.snapshot import Gpu, Missing
 from trainrig.measure import buffers, disk_activity, fio, layer, noise, timing
 from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Kind
@@ -98,10 +98,10 @@ def unknown(kind: type) -> dict[str, Missing]:
 
 def test_every_condition_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
-    monkeypatch.setattr(noise, "_known", lambda values: seen.update(values) or {})
+    monkeypatch.setattr(noise, "known", lambda values: seen.update(values) or {})
     own = noise.OwnThreads(main_ran=1.0, worst_wait=0.0)
     noise.describe_host(HostConditions(**unknown(HostConditions)), own)
-    noise.describe_gpu(GpuConditions(**unknown(GpuConditions)))
+    noise.describe_gpu(Gpu(**unknown(Gpu)))
     assert len(seen) >= 13
     defined = named(section("Was the machine quiet?"))
     assert seen <= defined
@@ -130,7 +130,7 @@ def test_the_rules_stand_there_with_their_thresholds(words: str, value: float) -
 
 
 def test_faulty_clock_reasons_are_listed() -> None:
-    for reason in noise._FAULTY_REASONS:
+    for reason in noise.FAULTY_REASONS:
         assert reason in section("Was the machine quiet?")
 
 

@@ -33,8 +33,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trainrig.machine.counters import GpuConditions
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.nvidia import read_device
+from trainrig.machine.snapshot import Gpu
 
 PRODUCT_RATES = {
     torch.float64: 1e8,
@@ -266,20 +266,12 @@ class FakeCuda:
         """Whether a device has work at this moment."""
         return self.devices[self.index_of(device)].end > self.now
 
-    def conditions(self, device: int | str, **_: Any) -> GpuConditions:
+    def conditions(self, device: int | str, **_: Any) -> Gpu:
         """As `machine.counters.gpu_conditions` has it: clocks fall at rest."""
         of = {gpu.uuid: gpu.index for gpu in self.devices}
         number = of[device.removeprefix("GPU-")] if isinstance(device, str) else device
-        unknown = Missing("a fake driver does not say")
-        return GpuConditions(
-            sm_clock_hz=BUSY_HZ if self.busy(number) else IDLE_HZ,
-            memory_clock_hz=unknown,
-            power_w=unknown,
-            temperature_c=unknown,
-            throttle_reasons=(),
-            utilization=unknown,
-            other_processes=0,
-        )
+        clock = BUSY_HZ if self.busy(number) else IDLE_HZ
+        return read_device(number, {"sm_clock": clock / 1e6, "throttle": 0, "processes": []})
 
     # ---- torch.cuda
 

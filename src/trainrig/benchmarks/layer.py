@@ -302,7 +302,8 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
     spec.check_options("layer", "--dtype", selection.dtypes, DTYPES)
     cases: list[Case] = []
     for layer in (OPS[op] for op in selection.ops or ("bert-large",)):
-        for batch_size, seq_len in map(_batch_and_seq, selection.sizes or ("2x128",)):
+        for size in selection.sizes or ("2x128",):
+            batch_size, seq_len = spec.sizes_of(size, (2,), MAX_SIZE, "batch x sequence, as 64x128")
             for dtype in selection.dtypes or ("fp32", "bf16"):
                 cases += _of_layer(layer, dtype, batch_size, seq_len)
     return [_planned(case, required=case["code"] == "trainrig") for case in cases]
@@ -313,16 +314,6 @@ def _of_layer(layer: str, dtype: str, batch: int, seq: int) -> list[Case]:
         return [layer_case(layer, dtype, how, batch, seq, code) for code in CODES for how in PASSES]
     cases = [part_case(layer, dtype, batch * seq, code) for code in CODES]
     return [{**case, "seq_len": seq} if "seq_len" in case else case for case in cases]
-
-
-def _batch_and_seq(text: str) -> tuple[int, int]:
-    batch, x, seq = text.lower().replace("×", "x").partition("x")
-    if not (x and batch.isdecimal() and seq.isdecimal()):
-        raise UsageError(f"not a layer's size: {text!r}", "batch x sequence, as 64x128")
-    for number in (batch, seq):
-        if not 1 <= int(number) <= MAX_SIZE:
-            raise UsageError(f"not a layer's size: {text!r}", f"from 1 to {MAX_SIZE} each")
-    return int(batch), int(seq)
 
 
 # ---- what is shown

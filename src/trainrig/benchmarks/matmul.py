@@ -16,9 +16,7 @@ from dataclasses import replace
 
 from trainrig import workload
 from trainrig.benchmarks import spec
-from trainrig.errors import UsageError
 from trainrig.record import Case
-from trainrig.units import parse_count
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
 MAX_SIZE = 65536
@@ -124,20 +122,14 @@ def _together() -> list[spec.PlannedCase]:
 
 def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
     spec.check_options("matmul", "--dtype", selection.dtypes, DTYPES)
-    shapes = [_shape(size) for size in selection.sizes or ("1024", "2048", "4096")]
+    hint = "4096, or m,k,n as 4096x1024x8192"
+    sizes = selection.sizes or ("1024", "2048", "4096")
+    shapes = [spec.sizes_of(size, (1, 3), MAX_SIZE, hint) for size in sizes]
     return [
         _planned(dtype, *sizes)
         for sizes in shapes
         for dtype in selection.dtypes or ("fp32", "bf16")
     ]
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    """``4096`` or ``4096x1024x8192`` as (m,) or (m, k, n)."""
-    parts = text.lower().replace("×", "x").split("x")
-    if len(parts) not in (1, 3):
-        raise UsageError(f"not a matmul size: {text!r}", "4096, or m,k,n as 4096x1024x8192")
-    return tuple(parse_count(part, MAX_SIZE) for part in parts)
 
 
 # ---- what is shown

@@ -19,6 +19,7 @@ from trainrig.catalog.chip import DEFAULT_ACCUMULATE
 from trainrig.errors import UsageError
 from trainrig.record import Case, Scalar, case_label, dtype_of
 from trainrig.stats import AGREEMENT
+from trainrig.units import parse_count
 from trainrig.workload import Work
 
 WORKER = "trainrig.measure.worker_main"
@@ -230,7 +231,7 @@ class Benchmark:
     fields: Fields
     optional: Fields = field(default_factory=dict)
     """Fields that a case may have besides."""
-    check_more: Callable[[Case], None] = lambda _: None
+    check_more: Callable[[Case], object] = lambda _: None
     """Raises UsageError for what `fields` cannot say."""
     work: Callable[[Case], Work]
     """FLOPs and counted bytes of one call."""
@@ -299,9 +300,10 @@ class Benchmark:
         """Raise UsageError when the case is not one of this benchmark's."""
         known = {**self.fields, **self.optional}
         for name, may_be in known.items():
-            if name in self.optional and name not in case:
-                continue
-            if isinstance(may_be, int):
+            if name not in case:
+                if name in self.fields:
+                    raise UsageError(f"{self.name} needs the case field {name!r}")
+            elif isinstance(may_be, int):
                 count_of(self.name, case, name, may_be)
             elif may_be and case.get(name) not in may_be:
                 words = one_of([str(word) for word in may_be])
@@ -403,6 +405,14 @@ def check_options(name: str, option: str, given: Sequence[str], known: Sequence[
     for word in given:
         if word not in known:
             raise UsageError(f"unknown {option} {word!r} for {name}", one_of(known))
+
+
+def sizes_of(text: str, nums: Sequence[int], most: int, hint: str) -> tuple[int, ...]:
+    """``64x128`` as (64, 128).  Raises UsageError unless ``nums`` holds how many sizes it has."""
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) not in nums:
+        raise UsageError(f"not a size: {text!r}", hint)
+    return tuple(parse_count(part, most) for part in parts)
 
 
 def one_of(known: Sequence[str]) -> str:

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainrig.doctor import finding_ids as ids
 from trainrig.doctor.finding_ids import (
-    AMD_ID,
-    GPU_HIDDEN,
-    GPU_NOT_IN_CONTAINER,
-    GPU_NOT_USABLE_BY_TORCH,
-    GPU_WITHOUT_DRIVER,
-    NVIDIA_ID,
-    TORCH_MISSING,
     device_name,
     devices_of,
     finding,
@@ -42,7 +36,7 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
         shown = f"{device_name(device)} at {device.address}"
         if device.driver is None:
             yield finding(
-                GPU_WITHOUT_DRIVER, "error", f"{shown} has no driver", _driver_fix(device)
+                ids.GPU_WITHOUT_DRIVER, "error", f"{shown} has no driver", _driver_fix(device)
             )
         elif device.driver in _OTHER_DRIVERS:
             evidence = f"{shown} is held by {device.driver}"
@@ -51,15 +45,15 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
                 fix = (
                     "it is set aside for a virtual machine: run there, or bind the vendor's driver"
                 )
-            yield finding(GPU_WITHOUT_DRIVER, "error", evidence, fix)
-        elif device.pci_id.startswith(NVIDIA_ID):
+            yield finding(ids.GPU_WITHOUT_DRIVER, "error", evidence, fix)
+        elif device.pci_id.startswith(ids.NVIDIA_ID):
             yield _silent(snapshot, shown)
 
 
 def _driver_fix(device: PciGpu) -> str:
-    if device.pci_id.startswith(NVIDIA_ID):
+    if device.pci_id.startswith(ids.NVIDIA_ID):
         return "install NVIDIA's driver and reboot; then: nvidia-smi"
-    if device.pci_id.startswith(AMD_ID):
+    if device.pci_id.startswith(ids.AMD_ID):
         return "install AMD's amdgpu driver and ROCm; then: rocm-smi"
     return f"install the vendor's driver; then: lspci -k -s {device.address}"
 
@@ -70,11 +64,13 @@ def _silent(snapshot: Snapshot, shown: str) -> Finding:
         if in_container(snapshot):
             evidence = f"{shown} is not given to this container"
             fix = "to use it, start the container with --gpus all"
-            return finding(GPU_NOT_IN_CONTAINER, "info", evidence, fix)
+            return finding(ids.GPU_NOT_IN_CONTAINER, "info", evidence, fix)
         evidence = f"{shown} is on the bus, and the driver does not list it"
-        return finding(GPU_WITHOUT_DRIVER, "error", evidence, "sudo dmesg | grep -i -e xid -e nvrm")
-    reason = snapshot.gpus.reason if isinstance(snapshot.gpus, Missing) else "NVML lists no GPU"
-    return finding(GPU_WITHOUT_DRIVER, "error", f"{shown}: {reason}", _silent_fix(snapshot, reason))
+        fix = "sudo dmesg | grep -i -e xid -e nvrm"
+    else:
+        reason = snapshot.gpus.reason if isinstance(snapshot.gpus, Missing) else "NVML lists no GPU"
+        evidence, fix = f"{shown}: {reason}", _silent_fix(snapshot, reason)
+    return finding(ids.GPU_WITHOUT_DRIVER, "error", evidence, fix)
 
 
 def _silent_fix(snapshot: Snapshot, reason: str) -> str:
@@ -91,18 +87,18 @@ def _torch(snapshot: Snapshot) -> Iterator[Finding]:
     software = snapshot.software
     if isinstance(software.torch, Missing):
         fix = "make setup, or: pip install torch"
-        yield finding(TORCH_MISSING, "warning", software.torch.reason, fix)
+        yield finding(ids.TORCH_MISSING, "warning", software.torch.reason, fix)
         return
-    nvidia = _present(snapshot, NVIDIA_ID)
+    nvidia = _present(snapshot, ids.NVIDIA_ID)
     if nvidia and software.torch_cuda is None:
         evidence = f"torch {software.torch} is built without CUDA; here is {nvidia}"
         fix = "pip install --force-reinstall torch from an index with CUDA builds (pytorch.org)"
-        yield finding(GPU_NOT_USABLE_BY_TORCH, "error", evidence, fix)
-    amd = _present(snapshot, AMD_ID)
+        yield finding(ids.GPU_NOT_USABLE_BY_TORCH, "error", evidence, fix)
+    amd = _present(snapshot, ids.AMD_ID)
     if amd and software.torch_hip is None:
         evidence = f"torch {software.torch} is built without ROCm; here is {amd}"
         fix = "pip install --force-reinstall torch from an index with ROCm builds (pytorch.org)"
-        yield finding(GPU_NOT_USABLE_BY_TORCH, "error", evidence, fix)
+        yield finding(ids.GPU_NOT_USABLE_BY_TORCH, "error", evidence, fix)
     yield from _cuda_versions(snapshot)
 
 
@@ -111,7 +107,7 @@ def _present(snapshot: Snapshot, vendor: str) -> str:
     found = [device for device in devices_of(snapshot) if device.pci_id.startswith(vendor)]
     if found:
         return device_name(found[0])
-    vendors = {NVIDIA_ID: "nvidia", AMD_ID: "amd"}
+    vendors = {ids.NVIDIA_ID: "nvidia", ids.AMD_ID: "amd"}
     listed = [gpu for gpu in gpus_of(snapshot) if gpu.vendor == vendors[vendor]]
     return value_or(listed[0].name, "a GPU") if listed else ""
 
@@ -126,14 +122,14 @@ def _cuda_versions(snapshot: Snapshot) -> Iterator[Finding]:
     if spoken is not None and built[0] > spoken[0]:
         evidence = f"{shown}; the driver speaks CUDA {snapshot.software.cuda_driver} at most"
         fix = f"install a newer NVIDIA driver, or a torch built for CUDA {spoken[0]}"
-        yield finding(GPU_NOT_USABLE_BY_TORCH, "error", evidence, fix)
+        yield finding(ids.GPU_NOT_USABLE_BY_TORCH, "error", evidence, fix)
     for gpu in gpus_of(snapshot):
         capability = _version(gpu.compute_capability)
         problem = _architecture_problem(built, capability) if capability is not None else None
         if problem is not None:
             what = f"{value_or(gpu.name, 'GPU')} has compute capability {gpu.compute_capability}"
             fix = f"install a torch built for CUDA {problem}"
-            yield finding(GPU_NOT_USABLE_BY_TORCH, "error", f"{shown}; {what}", fix)
+            yield finding(ids.GPU_NOT_USABLE_BY_TORCH, "error", f"{shown}; {what}", fix)
 
 
 def _architecture_problem(built: tuple[int, int], capability: tuple[int, int]) -> str | None:
@@ -159,11 +155,11 @@ def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
     gpus = [gpu for gpu in gpus_of(snapshot) if gpu.vendor == "nvidia"]
     if visible is not None and gpus and visible.strip() in ("", "-1", "NoDevFiles"):
         evidence = f"CUDA_VISIBLE_DEVICES={visible!r} hides {len(gpus)} GPU from torch"
-        yield finding(GPU_HIDDEN, "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
+        yield finding(ids.GPU_HIDDEN, "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
     barred = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
     if barred:
         evidence = f"{indices_of(barred)} is in compute mode prohibited"
-        yield finding(GPU_NOT_USABLE_BY_TORCH, "error", evidence, "sudo nvidia-smi -c DEFAULT")
+        yield finding(ids.GPU_NOT_USABLE_BY_TORCH, "error", evidence, "sudo nvidia-smi -c DEFAULT")
 
 
 CHECKS = (_drivers, _torch, _hidden)

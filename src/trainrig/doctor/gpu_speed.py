@@ -7,24 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainrig.doctor.finding_ids import (
-    GPUS_DIFFER,
-    MIG_ENABLED,
-    NVLINK_INACTIVE,
-    PCIE_LINK_BELOW_MAX,
-    PERSISTENCE_OFF,
-    POWER_LIMIT_BELOW_DEFAULT,
-    THROTTLED,
-    finding,
-    gpus_of,
-    indices_of,
-)
-from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+from trainrig.doctor import finding_ids as ids
+from trainrig.doctor.finding_ids import finding, gpus_of, indices_of
+from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing, Snapshot, value_or
 from trainrig.record import Finding
 
-_BAD_REASONS = frozenset(
-    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
-)
 # Below this share of the time in kernels a GPU counts as idle, and its link may run slow.
 _IDLE_UTILIZATION = 0.05
 # Drivers round a limit to whole watts or percents.
@@ -55,11 +42,11 @@ def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         evidence = f"GPU {gpu.index} runs its link at generation {now} of {most} under load"
         fix = "set the slot's link speed in the firmware to automatic; reseat the card"
-        yield finding(PCIE_LINK_BELOW_MAX, "warning", evidence, fix)
+        yield finding(ids.PCIE_LINK_BELOW_MAX, "warning", evidence, fix)
     if idle:
         evidence = f"{indices_of(idle)} idle, with a slow link to save power"
         fix = "nothing, if it rises under load: trainrig bench copy"
-        yield finding(PCIE_LINK_BELOW_MAX, "info", evidence, fix)
+        yield finding(ids.PCIE_LINK_BELOW_MAX, "info", evidence, fix)
 
 
 def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Finding:
@@ -69,7 +56,7 @@ def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Find
         fix = "move it to a wider slot, or check how the board shares lanes between slots"
     else:
         fix = "reseat the card, clean its contacts, replace the riser; check the lane setting"
-    return finding(PCIE_LINK_BELOW_MAX, "warning", evidence, fix)
+    return finding(ids.PCIE_LINK_BELOW_MAX, "warning", evidence, fix)
 
 
 def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
@@ -79,7 +66,7 @@ def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
         if down and up:
             evidence = f"GPU {gpu.index}: {down} of {down + up} NVLinks are down"
             fix = f"nvidia-smi nvlink -s -i {gpu.index}; sudo dmesg | grep -i nvlink"
-            yield finding(NVLINK_INACTIVE, "warning", evidence, fix)
+            yield finding(ids.NVLINK_INACTIVE, "warning", evidence, fix)
 
 
 def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
@@ -90,23 +77,23 @@ def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
         if limit < default * _LIMIT_TOLERANCE:
             evidence = f"GPU {gpu.index}: limited to {limit:.0f} W; its default is {default:.0f} W"
             fix = f"sudo nvidia-smi -i {gpu.index} -pl {default:.0f}"
-            yield finding(POWER_LIMIT_BELOW_DEFAULT, "warning", evidence, fix)
+            yield finding(ids.POWER_LIMIT_BELOW_DEFAULT, "warning", evidence, fix)
 
 
 def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
         reasons = value_or(gpu.throttle_reasons, ())
-        bad = [reason for reason in reasons if reason in _BAD_REASONS]
+        bad = [reason for reason in reasons if reason in FAULTY_REASONS]
         if bad:
             heat = gpu.temperature_c
             at = "" if isinstance(heat, Missing) else f" at {heat:.0f} °C"
             evidence = f"GPU {gpu.index}{at} is slowed down: {', '.join(bad)}"
             fix = "check fans, air flow and power cables; watch: nvidia-smi -q -d PERFORMANCE"
-            yield finding(THROTTLED, "warning", evidence, fix)
+            yield finding(ids.THROTTLED, "warning", evidence, fix)
         elif "sw_power_cap" in reasons:
             evidence = f"GPU {gpu.index} runs at its power limit"
             fix = "none under full load: the limit sets its speed"
-            yield finding(THROTTLED, "info", evidence, fix)
+            yield finding(ids.THROTTLED, "info", evidence, fix)
 
 
 def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
@@ -115,13 +102,13 @@ def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     if len(names) > 1:
         evidence = f"different models in one machine: {', '.join(names)}"
         fix = "train on equal cards (CUDA_VISIBLE_DEVICES); the slowest sets the pace of all"
-        yield finding(GPUS_DIFFER, "warning", evidence, fix)
+        yield finding(ids.GPUS_DIFFER, "warning", evidence, fix)
         return
     limits = {gpu.power_limit_w for gpu in gpus if isinstance(gpu.power_limit_w, float)}
     if len(limits) > 1:
         shown = ", ".join(f"{limit:.0f} W" for limit in sorted(limits))
         fix = "set one limit for all: sudo nvidia-smi -pl WATTS"
-        yield finding(GPUS_DIFFER, "warning", f"equal GPUs with different limits: {shown}", fix)
+        yield finding(ids.GPUS_DIFFER, "warning", f"equal GPUs with different limits: {shown}", fix)
 
 
 def _modes(snapshot: Snapshot) -> Iterator[Finding]:
@@ -129,11 +116,11 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
     if cut:
         evidence = f"{indices_of(cut)} is in MIG mode: a process gets a slice, not the card"
         fix = f"for the whole card: sudo nvidia-smi -i {cut[0].index} -mig 0"
-        yield finding(MIG_ENABLED, "info", evidence, fix)
+        yield finding(ids.MIG_ENABLED, "info", evidence, fix)
     off = [gpu for gpu in gpus_of(snapshot) if gpu.persistence is False]
     if off:
         evidence = f"{indices_of(off)}: persistence mode is off; the first use after a pause waits"
-        yield finding(PERSISTENCE_OFF, "info", evidence, "sudo nvidia-smi -pm 1")
+        yield finding(ids.PERSISTENCE_OFF, "info", evidence, "sudo nvidia-smi -pm 1")
 
 
 CHECKS = (_widths, _speeds, _nvlinks, _power_limits, _throttling, _unlike_gpus, _modes)

@@ -5,8 +5,14 @@
 """
 
 from trainrig.machine.inspect import inspect
-from trainrig.machine.snapshot import Missing, Snapshot, value_or
-from trainrig.machine.snapshot_json import environment_digest, from_dict, to_dict
+from trainrig.machine.snapshot import (
+    Missing,
+    Snapshot,
+    environment_digest,
+    from_dict,
+    to_dict,
+    value_or,
+)
 
 __all__ = [
     "Missing",

@@ -14,25 +14,22 @@ Pressure: share of the time in which some task waited for a processor
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainrig.machine import nvml
 from trainrig.machine.cgroup import throttled_s
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.parse import integer, number, scaled
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Gpu, Missing, if_known
 from trainrig.machine.system_access import Host, ThisMachine
 
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # Reading a frequency can interrupt that processor; a few of them tell enough.
 _MAX_CLOCKS = 4
-
-Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +72,6 @@ class HostConditions:
     load_1m: float | Missing
     clock_hz: float | Missing
 
-    def as_case(self) -> dict[str, Scalar]:
-        """Flat and without what is missing, for a record's conditions."""
-        return _known({f"host_{name}": value for name, value in _fields(self).items()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuConditions:
-    """A GPU's state at one moment."""
-
-    sm_clock_hz: float | Missing
-    memory_clock_hz: float | Missing
-    power_w: float | Missing
-    temperature_c: float | Missing
-    throttle_reasons: tuple[str, ...] | Missing
-    utilization: float | Missing
-    other_processes: int | Missing
-    """Processes with a compute context on it, this program's own not counted."""
-
-    def as_case(self) -> dict[str, Scalar]:
-        """Flat and without what is missing, for a record's conditions."""
-        values = _fields(self)
-        if isinstance(self.throttle_reasons, tuple):
-            values["throttle_reasons"] = ",".join(self.throttle_reasons)
-        return _known({f"gpu_{name}": value for name, value in values.items()})
-
 
 class HostLoad:
     """Reads the host's counters; make it once, read it before and after."""
@@ -133,8 +105,7 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
     """What happened from `before` to `after`."""
     wall = max(after.time_s - before.time_s, 1e-9)
     own = max(after.own_cpu_s - before.own_cpu_s, 0.0)
-    total = after.threads if isinstance(after.threads, Missing) else after.threads * wall
-    heat = _rise(before.thermal_events, after.thermal_events)
+    total = if_known(lambda threads: threads * wall, after.threads)
     return HostConditions(
         wall_s=wall,
         busy_other_fraction=_share(_rise(before.busy_s, after.busy_s), own, total),
@@ -142,15 +113,16 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
         own_cpus=own / wall,
         pressure_fraction=_share(_rise(before.waited_s, after.waited_s), 0.0, wall),
         throttled_fraction=_share(_rise(before.throttled_s, after.throttled_s), 0.0, wall),
-        thermal_events=heat if isinstance(heat, Missing) else int(heat),
+        thermal_events=if_known(int, _rise(before.thermal_events, after.thermal_events)),
         load_1m=after.load_1m,
         clock_hz=after.clock_hz,
     )
 
 
-def gpu_conditions(device: int | str, *, holds_context: bool = False) -> GpuConditions:
+def gpu_conditions(device: int | str, *, holds_context: bool = False) -> Gpu:
     """The state of one NVIDIA GPU, by NVML's index, by UUID or by PCI address.
 
+    Only what a measurement asks for is read; its processes are those of others.
     ``holds_context`` says that this process itself has the GPU open: where the
     driver then does not list it, its process numbers are another namespace's.
 
@@ -166,17 +138,8 @@ def gpu_conditions(device: int | str, *, holds_context: bool = False) -> GpuCond
     else:
         facts = nvml.device_facts(handle, _GPU_FACTS)
     gpu = read_device(0, facts)
-    return GpuConditions(
-        sm_clock_hz=gpu.sm_clock_hz,
-        memory_clock_hz=gpu.memory_clock_hz,
-        power_w=gpu.power_w,
-        temperature_c=gpu.temperature_c,
-        throttle_reasons=gpu.throttle_reasons,
-        utilization=gpu.utilization,
-        other_processes=_others(
-            facts.get("processes"), gpu.num_processes, holds_context=holds_context
-        ),
-    )
+    others = _others(facts.get("processes"), gpu.num_processes, holds_context=holds_context)
+    return replace(gpu, num_processes=others)
 
 
 _GPU_FACTS = frozenset(
@@ -257,28 +220,9 @@ def _numbers(values: Iterable[float | Missing]) -> list[float]:
 
 def _rise(before: float | Missing, after: float | Missing) -> float | Missing:
     """Increase of a counter; one that was reset in between tells nothing."""
-    if isinstance(before, Missing):
-        return before
-    if isinstance(after, Missing):
-        return after
-    return after - before if after >= before else Missing("the counter was reset")
+    reset = Missing("the counter was reset")
+    return if_known(lambda old, new: new - old if new >= old else reset, before, after)
 
 
 def _share(part: float | Missing, less: float, whole: float | Missing) -> float | Missing:
-    if isinstance(part, Missing):
-        return part
-    if isinstance(whole, Missing):
-        return whole
-    return min(max(part - less, 0.0) / whole, 1.0)
-
-
-def _fields(values: HostConditions | GpuConditions) -> dict[str, object]:
-    return {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
-
-
-def _known(values: dict[str, object]) -> dict[str, Scalar]:
-    return {
-        name: value
-        for name, value in values.items()
-        if value is None or isinstance(value, str | int | float)
-    }
+    return if_known(lambda p, w: min(max(p - less, 0.0) / w, 1.0), part, whole)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from trainrig.machine import nvml
 from trainrig.machine.parse import integer, scaled
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Missing, if_known, value_or
 from trainrig.machine.system_access import Host
 
 POWERCAP = "/sys/class/powercap"
@@ -136,15 +136,10 @@ class Energy:
 
 def energy_between(meters: Iterable[Meter], start: float, end: float) -> Energy | Missing:
     """What the meters' devices used from ``start`` to ``end``; Missing if one of them is."""
-    found = []
-    for meter in meters:
-        used = used_between(meter, start, end)
-        if isinstance(used, Missing):
-            return used
-        found.append(used)
-    if not found:
+    used = [used_between(meter, start, end) for meter in meters]
+    if not used:
         return Missing("no device has an energy counter that can be read")
-    return Energy(seconds=end - start, devices=tuple(found))
+    return if_known(lambda *devices: Energy(seconds=end - start, devices=devices), *used)
 
 
 def together(parts: Sequence[Energy]) -> Energy:
@@ -238,7 +233,7 @@ def _package_meter(host: Host, label: str, zone: str) -> Meter:
         device=label,
         source="RAPL",
         read=lambda: _microjoules(host, zone),
-        wraps_at=None if isinstance(wraps_at, Missing) else wraps_at,
+        wraps_at=value_or(wraps_at, None),
     )
 
 
@@ -260,12 +255,10 @@ def gpu_meter(index: int, uuid: str | None) -> Meter | Missing:
     if not isinstance(energy, Missing):
         source = "NVML's energy counter"
         return Meter(device=name, uuid=uuid, source=source, read=lambda: _energy(handle))
-    if not isinstance(power, Missing):
-        source = "NVML's power, integrated"
-        return Meter(
-            device=name, uuid=uuid, source=source, read=lambda: _power(handle), is_power=True
-        )
-    return Missing(f"{name}: no energy ({energy.reason}), nor power ({power.reason})")
+    if isinstance(power, Missing):
+        return Missing(f"{name}: no energy ({energy.reason}), nor power ({power.reason})")
+    source = "NVML's power, integrated"
+    return Meter(device=name, uuid=uuid, source=source, read=lambda: _power(handle), is_power=True)
 
 
 def _energy(handle: object) -> float | Missing:
@@ -281,7 +274,6 @@ def _thousandths(answer: object, what: str, most: int) -> float | Missing:
     if nvml.is_missing(answer):
         assert isinstance(answer, dict)
         return Missing(str(answer["missing"]))
+    impossible = Missing(f"not a possible {what}: {answer}")
     found = integer(answer, what)
-    if isinstance(found, Missing):
-        return found
-    return found / 1e3 if found < most else Missing(f"not a possible {what}: {found}")
+    return if_known(lambda count: count / 1e3 if count < most else impossible, found)

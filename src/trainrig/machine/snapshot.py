@@ -12,13 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainrig.record import Finite
+from trainrig.errors import DataError, first_problem
+from trainrig.record import Finite, check_schema, digest
 
 SNAPSHOT_SCHEMA = 1
+FAULTY_REASONS = frozenset(
+    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
+)
+"""Throttle reasons of a GPU that is hot or short of power; a power cap at full load is none."""
 
 T = TypeVar("T")
 
@@ -337,3 +343,48 @@ class Snapshot:
     gpus: tuple[Gpu, ...] | Missing
     topology: Topology
     software: Software
+
+
+# ---- as JSON: machine.json, which is checked when it is read
+
+
+@cache
+def _adapter() -> TypeAdapter[Snapshot]:
+    return TypeAdapter(Snapshot)
+
+
+def to_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as JSON-able values; the form of machine.json."""
+    whole: dict[str, Any] = _adapter().dump_python(snapshot, mode="json", by_alias=True)
+    return whole
+
+
+def from_dict(value: object) -> Snapshot:
+    """The snapshot in the parsed text of a machine.json.
+
+    Raises DataError if it is not one, or was written under another schema version.
+    """
+    schema = value.get("schema") if isinstance(value, dict) else None
+    check_schema(schema, "the machine description", SNAPSHOT_SCHEMA)
+    try:
+        return _adapter().validate_python(value)
+    except ValidationError as error:
+        raise DataError(f"not a machine description: {first_problem(error)}") from None
+
+
+def environment_digest(snapshot: Snapshot) -> str:
+    """Names what a measurement ran under: software, kernel, CPU model and settings.
+
+    Clocks, temperatures, free memory and the moment are not part of it: two
+    snapshots of an unchanged machine have the same digest.
+    """
+    whole = to_dict(snapshot)
+    gpus = whole["gpus"] if isinstance(whole["gpus"], list) else []
+    return digest(
+        {
+            "software": whole["software"],
+            "kernel": whole["host"]["kernel"],
+            "cpu": whole["cpu"]["model"],
+            "gpus": [gpu["name"] for gpu in gpus],
+        }
+    )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from trainrig.machine.counters import HostConditions, HostLoad, between
 from trainrig.machine.parse import fields_of, integer
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Missing, if_known
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.measure.noise import (
     MAX_QUOTA,
@@ -32,7 +32,9 @@ from trainrig.measure.noise import (
     STEAL,
     TICK_S,
     Watched,
+    describe_load,
     first_broken,
+    known,
     own_cpu_time,
 )
 from trainrig.record import Scalar
@@ -81,7 +83,8 @@ def watch(device: str, host: Host | None = None) -> Iterator[Watched]:
     yield watched
     wall = time.perf_counter() - start
     conditions = between(before, load.read(own_cpu_time()))
-    own, all_of_it = _since(own, moved_by_us(seen)), _since(disk, moved_on(seen, number))
+    own = if_known(Moved.since, moved_by_us(seen), own)
+    all_of_it = if_known(Moved.since, moved_on(seen, number), disk)
     watched.conditions = describe(conditions, own, all_of_it, wall)
     watched.disturbed = judge(conditions, own, all_of_it)
 
@@ -102,9 +105,11 @@ def moved_on(host: Host, number: tuple[int, int]) -> Moved | Missing:
     for line in table.splitlines():
         words = line.split()
         if words[:2] == [str(part) for part in number] and len(words) >= 10:
-            read, written = integer(words[5], "sectors"), integer(words[9], "sectors")
-            if isinstance(read, int) and isinstance(written, int):
-                return Moved(read=read * _SECTOR, written=written * _SECTOR)
+            sectors = (integer(words[place], "sectors") for place in (5, 9))
+            return if_known(
+                lambda read, written: Moved(read=read * _SECTOR, written=written * _SECTOR),
+                *sectors,
+            )
     return Missing("the folder lies on no block device of its own")
 
 
@@ -114,27 +119,17 @@ def moved_by_us(host: Host) -> Moved | Missing:
     if isinstance(content, Missing):
         return content
     fields = fields_of(content)
-    read = integer(fields.get("read_bytes"), "bytes")
-    written = integer(fields.get("write_bytes"), "bytes")
-    if isinstance(read, Missing) or isinstance(written, Missing):
-        return Missing("/proc/self/io does not count bytes")
-    return Moved(read=read, written=written)
-
-
-def _since(before: Moved | Missing, after: Moved | Missing) -> Moved | Missing:
-    if isinstance(before, Missing):
-        return before
-    return after if isinstance(after, Missing) else after.since(before)
+    counts = (integer(fields.get(f"{way}_bytes"), "bytes") for way in ("read", "write"))
+    return if_known(lambda read, written: Moved(read=read, written=written), *counts)
 
 
 def _others(own: Moved | Missing, everything: Moved | Missing) -> Moved | Missing:
-    if isinstance(own, Missing):
-        return own
-    if isinstance(everything, Missing):
-        return everything
-    return Moved(
-        read=max(everything.read - own.read, 0), written=max(everything.written - own.written, 0)
-    )
+    def left(mine: Moved, whole: Moved) -> Moved:
+        return Moved(
+            read=max(whole.read - mine.read, 0), written=max(whole.written - mine.written, 0)
+        )
+
+    return if_known(left, own, everything)
 
 
 def describe(
@@ -142,16 +137,11 @@ def describe(
 ) -> dict[str, Scalar]:
     """Flat, base SI units, without what could not be read."""
     others = _others(own, everything)
-    values: dict[str, Scalar | Missing] = {
-        "load_1m": host.load_1m,
-        "other_cpu_share": host.busy_other_fraction,
-        "steal_share": host.steal_fraction,
-        "cpu_time_per_wall": host.own_cpus,
+    rates = {
+        "other_read_rate": if_known(lambda moved: moved.read / wall, others),
+        "other_write_rate": if_known(lambda moved: moved.written / wall, others),
     }
-    if not isinstance(others, Missing):
-        values["other_read_rate"] = others.read / wall
-        values["other_write_rate"] = others.written / wall
-    return {name: value for name, value in values.items() if not isinstance(value, Missing)}
+    return describe_load(host) | known(rates)
 
 
 def judge(host: HostConditions, own: Moved | Missing, everything: Moved | Missing) -> str | None:

@@ -51,7 +51,7 @@ class _Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Direction:
-    """Reads or writes since the start."""
+    """Reads, writes or syncs since the start."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
 
@@ -65,13 +65,6 @@ class _Direction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sync:
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
-
-    lat_ns: _Latency = field(default_factory=_Latency)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FioJob:
     """The counters of the one job since its start."""
 
@@ -80,7 +73,7 @@ class FioJob:
     error: int = 0
     read: _Direction = field(default_factory=_Direction)
     write: _Direction = field(default_factory=_Direction)
-    sync: _Sync | None = None
+    sync: _Direction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +132,10 @@ def run(options: Sequence[str], file: int, seconds: float) -> tuple[FioStatus, .
     window = max(_WINDOW_S, seconds / 200.0)
     command = [
         program,
-        *(
-            "--name=trainrig",
-            "--thread",
-            "--output-format=json",
-            f"--filename=/proc/self/fd/{file}",
-        ),
+        "--name=trainrig",
+        "--thread",
+        "--output-format=json",
+        f"--filename=/proc/self/fd/{file}",
         f"--runtime={round(seconds * 1e3)}ms",
         f"--status-interval={round(window * 1e3)}ms",
         *options,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainrig.benchmarks.layer import layer_shape, layer_tokens
+from trainrig.measure import EPS, torch_dtype
 from trainrig.measure.layer_blocks import Runnable, build, fresh_state
 from trainrig.measure.timing import Prepared, Unsupported
 from trainrig.record import Case
@@ -25,7 +26,6 @@ from trainrig.record import Case
 if TYPE_CHECKING:
     import torch
 
-_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-10}
 _ROUNDINGS = {"fp32": 64.0, "tf32": 16.0, "bf16": 12.0, "fp16": 12.0}
 """Units of rounding that the error of a row or column may reach; seen: 17, -, 5.6 and 3.1."""
 _FLOOR = 0.1
@@ -88,10 +88,8 @@ def torch_dtypes(name: str) -> tuple[Any, Any]:
     """The dtype that is computed in, and the reference's."""
     import torch
 
-    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    if name in narrow:
-        return narrow[name], torch.float32
-    return torch.float32, torch.float64
+    dtype = torch_dtype(name)
+    return dtype, torch.float32 if dtype.itemsize == 2 else torch.float64
 
 
 def repetition(case: Case) -> tuple[int, int]:
@@ -191,7 +189,7 @@ def wrong_answer(
 def _allowed(case: Case, name: str, found: torch.Tensor) -> tuple[float, float]:
     """How far a whole tensor may be off, and a row of it, as shares of their sizes."""
     dtype = str(case["dtype"])
-    eps = _EPS[dtype]
+    eps = EPS[dtype]
     rounding = _ROUNDINGS[dtype] * eps
     if found.ndim < 2 and found.device.type == "cpu":
         batch, seq = layer_tokens(case)

@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trainrig.benchmarks.matmul import shape
+from trainrig.measure import EPS, torch_dtype
 from trainrig.measure.timing import Prepared, Unsupported
 from trainrig.record import Case
 
@@ -24,15 +25,7 @@ _MARGIN = 4.0
 
 # Rounding of one element of the result, and of one step of its accumulation, as shares.
 # fp8: Hopper's tensor cores keep about 14 bits while accumulating (DeepSeek-V3 report, 3.3.2).
-_OUTPUT_EPS = {
-    "fp64": 2.0**-52,
-    "fp32": 2.0**-23,
-    "tf32": 2.0**-10,
-    "bf16": 2.0**-8,
-    "fp16": 2.0**-10,
-    "int8": 0.0,
-    "fp8": 2.0**-8,
-}
+_OUTPUT_EPS = {**EPS, "int8": 0.0, "fp8": 2.0**-8}
 _ACCUMULATE_EPS = {"fp64": 2.0**-52, "int8": 0.0, "fp8": 2.0**-13}
 
 
@@ -85,13 +78,12 @@ def _operands(
             torch.randint(size=(m, k), dtype=torch.int8, **make),
             torch.randint(size=(k, n), dtype=torch.int8, **make),
         )
-    wide = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
-    torch_dtype = wide.get(dtype, torch.float32)
-    left = torch.randn(m, k, dtype=torch_dtype, device=device, generator=generator)
+    kind = torch_dtype(dtype)
+    left = torch.randn(m, k, dtype=kind, device=device, generator=generator)
     if dtype == "fp8":  # cuBLASLt wants the second operand column-major
-        right = torch.randn(n, k, dtype=torch_dtype, device=device, generator=generator)
+        right = torch.randn(n, k, dtype=kind, device=device, generator=generator)
         return left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
-    return left, torch.randn(k, n, dtype=torch_dtype, device=device, generator=generator)
+    return left, torch.randn(k, n, dtype=kind, device=device, generator=generator)
 
 
 def _multiplier(torch: Any, dtype: str, left: torch.Tensor, right: torch.Tensor) -> Any:

@@ -32,7 +32,6 @@ from functools import cache
 
 from trainrig.machine import nvml
 from trainrig.machine.counters import (
-    GpuConditions,
     HostConditions,
     HostLoad,
     HostReading,
@@ -40,7 +39,7 @@ from trainrig.machine.counters import (
     gpu_conditions,
 )
 from trainrig.machine.parse import integer
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing, if_known, value_or
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.record import Scalar
 
@@ -61,9 +60,6 @@ QUOTA = "the container's CPU quota held it back {} of it"
 
 # /proc/stat counts in these.
 TICK_S = 0.01
-_FAULTY_REASONS = frozenset(
-    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
-)
 # Device work that is queued while a GPU's clocks are read: clocks at rest say nothing.
 _BUSY_S = 0.03
 _MAX_BUSY_CALLS = 500
@@ -120,7 +116,7 @@ def _num_threads() -> int:
     return int(torch.get_num_threads())
 
 
-def _gpu_under_load(device: str, keep_busy: Callable[[], object]) -> GpuConditions:
+def _gpu_under_load(device: str, keep_busy: Callable[[], object]) -> Gpu:
     import torch
 
     index = torch.device(device).index or 0
@@ -191,40 +187,45 @@ def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
         return broken
     if threads.main_ran < MIN_MAIN_THREAD:
         return f"the measuring thread ran only {_percent(threads.main_ran)} of the time"
-    if not isinstance(host.thermal_events, Missing) and host.thermal_events > 0:
-        return f"the processor slowed down {host.thermal_events} times because it was hot"
+    if (events := value_or(host.thermal_events, 0)) > 0:
+        return f"the processor slowed down {events} times because it was hot"
     return None
 
 
-def judge_gpu(gpu: GpuConditions, threads: OwnThreads) -> str | None:
+def judge_gpu(gpu: Gpu, threads: OwnThreads) -> str | None:
     """Why a measurement on a GPU must not be judged, or None.
 
     A software power cap is what a card meets at full load; it is noted, not judged.
     """
-    if not isinstance(gpu.other_processes, Missing) and gpu.other_processes > 0:
-        return f"{gpu.other_processes} other processes had the GPU open"
-    reasons = () if isinstance(gpu.throttle_reasons, Missing) else gpu.throttle_reasons
-    faulty = [reason for reason in reasons if reason in _FAULTY_REASONS]
-    if faulty:
+    if (others := value_or(gpu.num_processes, 0)) > 0:
+        return f"{others} other processes had the GPU open"
+    reasons = value_or(gpu.throttle_reasons, ())
+    if faulty := [reason for reason in reasons if reason in FAULTY_REASONS]:
         return "the GPU slowed itself down: " + ", ".join(faulty)
-    wait = threads.worst_wait
-    if not isinstance(wait, Missing) and wait > MAX_GPU_THREAD_WAIT:
-        return f"the thread that feeds the GPU waited for a processor {_percent(wait)} of the time"
-    return None
+    waited = "the thread that feeds the GPU waited for a processor {} of the time"
+    return first_broken([(threads.worst_wait, MAX_GPU_THREAD_WAIT, waited)])
 
 
 def _percent(share: float) -> str:
     return f"{share * 100.0:.0f} %"
 
 
-def describe_host(host: HostConditions, threads: OwnThreads) -> dict[str, Scalar]:
-    """Flat, base SI units, without what could not be read."""
-    return _known(
+def describe_load(host: HostConditions) -> dict[str, Scalar]:
+    """What happened on the host's processors: flat, base SI units, without what is unknown."""
+    return known(
         {
             "load_1m": host.load_1m,
             "other_cpu_share": host.busy_other_fraction,
             "steal_share": host.steal_fraction,
             "cpu_time_per_wall": host.own_cpus,
+        }
+    )
+
+
+def describe_host(host: HostConditions, threads: OwnThreads) -> dict[str, Scalar]:
+    """`describe_load`, and how the measuring threads fared."""
+    return describe_load(host) | known(
+        {
             "thread_wait_share": threads.worst_wait,
             "main_thread_share": threads.main_ran,
             "cpu_clock_hz": host.clock_hz,
@@ -232,22 +233,22 @@ def describe_host(host: HostConditions, threads: OwnThreads) -> dict[str, Scalar
     )
 
 
-def describe_gpu(gpu: GpuConditions) -> dict[str, Scalar]:
-    """Flat, base SI units, without what could not be read."""
-    reasons = gpu.throttle_reasons
-    return _known(
+def describe_gpu(gpu: Gpu) -> dict[str, Scalar]:
+    """Flat, base SI units, without what is unknown."""
+    return known(
         {
             "sm_clock_hz": gpu.sm_clock_hz,
             "memory_clock_hz": gpu.memory_clock_hz,
             "power_w": gpu.power_w,
             "temperature_c": gpu.temperature_c,
-            "throttle_reasons": reasons if isinstance(reasons, Missing) else ",".join(reasons),
-            "other_gpu_processes": gpu.other_processes,
+            "throttle_reasons": if_known(",".join, gpu.throttle_reasons),
+            "other_gpu_processes": gpu.num_processes,
         }
     )
 
 
-def _known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
+def known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
+    """The values that are not Missing."""
     return {name: value for name, value in values.items() if not isinstance(value, Missing)}
 
 
@@ -257,18 +258,15 @@ class Telemetry:
     def __init__(self) -> None:
         self._load = HostLoad()
         self._latest: HostReading = self._load.read(own_cpu_s=0.0)
-        self._num_gpus = self._count_gpus()
-
-    def _count_gpus(self) -> int:
         count = nvml.ask("nvmlDeviceGetCount") if nvml.start() is None else 0
-        return count if isinstance(count, int) else 0
+        self._num_gpus = count if isinstance(count, int) else 0
 
     def row(self) -> dict[str, Scalar]:
         """One row: what the host did since the last one, and each GPU now."""
         reading = self._load.read(own_cpu_s=0.0)
         host = between(self._latest, reading)
         self._latest = reading
-        row = _known(
+        row = known(
             {
                 "t": time.time(),
                 "cpu_share": host.busy_other_fraction,
@@ -279,7 +277,7 @@ class Telemetry:
         )
         for index in range(self._num_gpus):
             gpu = gpu_conditions(index)
-            found = {**describe_gpu(gpu), **_known({"utilization": gpu.utilization})}
+            found = {**describe_gpu(gpu), **known({"utilization": gpu.utilization})}
             row |= {f"gpu{index}_{name}": value for name, value in found.items()}
         return row
 
@@ -297,17 +295,10 @@ def telemetry_row() -> dict[str, Scalar]:
     return _telemetry().row()
 
 
-@dataclass(slots=True)
-class NeighbourWatch:
-    """Filled in at the end: why what ran must not be judged by its speed, or None."""
-
-    disturbed: str | None = None
-
-
 @contextmanager
-def watch_neighbours() -> Iterator[NeighbourWatch]:
+def watch_neighbours() -> Iterator[Watched]:
     """Read the host's counters around a body that starts processes and waits for them."""
-    watched, load = NeighbourWatch(), HostLoad()
+    watched, load = Watched(), HostLoad()
     before = load.read(own_cpu_time())
     yield watched
     watched.disturbed = judge(between(before, load.read(own_cpu_time())))

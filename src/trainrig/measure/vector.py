@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig import workload
 from trainrig.benchmarks.spec import size_in
 from trainrig.benchmarks.vector import BENCHMARK
-from trainrig.measure import buffers
+from trainrig.measure import EPS, buffers, torch_dtype
 from trainrig.measure.timing import Prepared
 from trainrig.record import Case
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 FACTOR = 1.25
 # gelu: rounding of the output and of tanh's argument, as a share of |x| (|gelu(x)| ≤ |x|),
 # and the smallest step near zero (fp16 has subnormals of 2^-24).
-_EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "bf16": 2.0**-8, "fp16": 2.0**-10}
 _TINY = {"fp64": 1e-300, "fp32": 1e-37, "bf16": 1e-37, "fp16": 2.0**-24}
 
 
@@ -35,29 +34,20 @@ def prepare(case: Case, device: str) -> Prepared:
 
     op, dtype, size = str(case["op"]), str(case["dtype"]), size_in(case, "num_elements")
     count = buffers.num_sets(case, BENCHMARK.work(case).num_bytes, device)
-    torch_dtype = _torch_dtype(torch, dtype)
+    kind = torch_dtype(dtype)
     generator = torch.Generator().manual_seed(size * 31 + len(dtype))
     inputs = []
     for _ in range(workload.VECTOR_OPS[op][1]):
         block = torch.randn(min(size * count, buffers.BLOCK_ELEMENTS), generator=generator)
-        inputs.append(buffers.rows(torch, count, size, torch_dtype, device))
-        buffers.fill(inputs[-1], block.to(device, torch_dtype))
-    output = buffers.rows(torch, count, size, torch_dtype, device)
+        inputs.append(buffers.rows(torch, count, size, kind, device))
+        buffers.fill(inputs[-1], block.to(device, kind))
+    output = buffers.rows(torch, count, size, kind, device)
     calls = [
         _operation(torch, op, [array[row] for array in inputs], output[row]) for row in range(count)
     ]
     return Prepared(
         call=buffers.rotation(calls), wrong=_checker(torch, op, dtype, inputs, output, calls)
     )
-
-
-def _torch_dtype(torch: Any, dtype: str) -> Any:
-    return {
-        "fp64": torch.float64,
-        "fp32": torch.float32,
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-    }[dtype]
 
 
 def _operation(
@@ -112,7 +102,7 @@ def wrong_answer(
         wide = [array[:, piece].double() for array in inputs]
         expected = reference(op, wide).to(output.dtype).double()
         error = (output[:, piece].double() - expected).abs()
-        allowed = 0.0 if op != "gelu" else wide[0].abs() * (4.0 * _EPS[dtype]) + _TINY[dtype]
+        allowed = 0.0 if op != "gelu" else wide[0].abs() * (4.0 * EPS[dtype]) + _TINY[dtype]
         bad = ~(error <= allowed)  # NaN compares false: it is bad
         if bool(bad.any()):
             row, column = (int(i) for i in bad.nonzero()[0])

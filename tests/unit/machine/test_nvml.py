@@ -154,7 +154,8 @@ def test_mismatched_driver(look: Look) -> None:
 CONDITIONS = """
 import json, sys
 from trainrig.machine.counters import gpu_conditions
-print(json.dumps([gpu_conditions(eval(name)).as_case() for name in sys.argv[1:]]))
+from trainrig.measure.noise import describe_gpu
+print(json.dumps([describe_gpu(gpu_conditions(eval(name))) for name in sys.argv[1:]]))
 """
 
 
@@ -167,13 +168,12 @@ def test_conditions_of_a_gpu_by_index_and_by_uuid(driver: Path) -> None:
     first, second, third = conditions(driver, "1", f"'GPU-{uuid}'", f"'{uuid}'", **{"": "2"})
     assert first == second == third
     assert first == {
-        "gpu_sm_clock_hz": 2.52e9,
-        "gpu_memory_clock_hz": 10.501e9,
-        "gpu_power_w": 31.25,
-        "gpu_temperature_c": 41.0,
-        "gpu_throttle_reasons": "idle",
-        "gpu_utilization": 0.07,
-        "gpu_other_processes": 1,
+        "sm_clock_hz": 2.52e9,
+        "memory_clock_hz": 10.501e9,
+        "power_w": 31.25,
+        "temperature_c": 41.0,
+        "throttle_reasons": "idle",
+        "other_gpu_processes": 1,
     }
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+import machine_fakes
 from machine_fakes import FakeHost
-from trainrig.machine.counters import GpuConditions, HostConditions, HostReading, between
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.counters import HostConditions, HostReading, between
+from trainrig.machine.snapshot import Gpu, Missing
 from trainrig.machine.system_access import ThisMachine
 from trainrig.measure import noise
 from trainrig.measure.noise import (
@@ -45,7 +46,7 @@ def host(**changes: Any) -> HostConditions:
     return HostConditions(**{**quiet, **changes})
 
 
-def gpu(**changes: Any) -> GpuConditions:
+def gpu(**changes: Any) -> Gpu:
     """A GPU at full load with nobody else on it."""
     quiet = {
         "sm_clock_hz": 2.5e9,
@@ -54,9 +55,9 @@ def gpu(**changes: Any) -> GpuConditions:
         "temperature_c": 70.0,
         "throttle_reasons": ("sw_power_cap",),
         "utilization": 1.0,
-        "other_processes": 0,
+        "num_processes": 0,
     }
-    return GpuConditions(**{**quiet, **changes})
+    return machine_fakes.gpu(**{**quiet, **changes})
 
 
 def threads(worst_wait: float | Missing = 0.003, main_ran: float = 0.999) -> OwnThreads:
@@ -109,7 +110,7 @@ def test_what_is_missing_is_not_judged() -> None:
     assert judge_host(blind, threads(worst_wait=UNKNOWN)) is None
     assert "main_thread_share" in noise.describe_host(blind, threads())
     assert "load_1m" not in noise.describe_host(blind, threads())
-    unseen = gpu(other_processes=UNKNOWN, throttle_reasons=UNKNOWN, power_w=UNKNOWN)
+    unseen = gpu(num_processes=UNKNOWN, throttle_reasons=UNKNOWN, power_w=UNKNOWN)
     assert judge_gpu(unseen, threads(worst_wait=UNKNOWN)) is None
     assert "power_w" not in noise.describe_gpu(unseen)
 
@@ -117,7 +118,7 @@ def test_what_is_missing_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("changes", "own", "words"),
     [
-        ({"other_processes": 1}, threads(), "1 other processes had the GPU open"),
+        ({"num_processes": 1}, threads(), "1 other processes had the GPU open"),
         ({"throttle_reasons": ("idle", "hw_thermal_slowdown")}, threads(), "hw_thermal_slowdown"),
         ({"throttle_reasons": ("hw_power_brake",)}, threads(), "hw_power_brake"),
         ({"throttle_reasons": ("sw_thermal_slowdown",)}, threads(), "sw_thermal_slowdown"),
@@ -241,7 +242,8 @@ def test_a_row_of_telemetry() -> None:
 
 
 def test_telemetry_names_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise.Telemetry, "_count_gpus", lambda self: 2)
+    monkeypatch.setattr(noise.nvml, "start", lambda: None)
+    monkeypatch.setattr(noise.nvml, "ask", lambda _: 2)
     monkeypatch.setattr(noise, "gpu_conditions", lambda index: gpu(power_w=100.0 + index))
     row = noise.Telemetry().row()
     assert (row["gpu0_power_w"], row["gpu1_power_w"]) == (100.0, 101.0)

@@ -12,7 +12,7 @@ import torch
 from trainrig.benchmarks.vector import BENCHMARK, DTYPES, OPS
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Missing
-from trainrig.measure import buffers, vector
+from trainrig.measure import EPS, buffers, torch_dtype, vector
 from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
 
@@ -56,7 +56,7 @@ def test_right_answers_of_thirty_seeds(op: str) -> None:
     for seed in range(30):
         torch.manual_seed(seed)
         for dtype in ("fp64", "fp32", "bf16", "fp16"):
-            inputs = [torch.randn(2, 999).to(vector._torch_dtype(torch, dtype)) for _ in range(2)]
+            inputs = [torch.randn(2, 999).to(torch_dtype(dtype)) for _ in range(2)]
             out = torch.empty_like(inputs[0])
             chosen = inputs if op == "add" else inputs[:1]
             vector._operation(torch, op, chosen, out)()
@@ -79,11 +79,11 @@ def test_the_reference_is_the_definition() -> None:
 def test_one_wrong_element_is_seen(op: str, dtype: str, place: int) -> None:
     """By two units of its last place, for the exact ones; gelu by what its rounding exceeds."""
     torch.manual_seed(3)
-    inputs = [torch.randn(1, 1000).abs().add(1.0).to(vector._torch_dtype(torch, dtype))] * 2
+    inputs = [torch.randn(1, 1000).abs().add(1.0).to(torch_dtype(dtype))] * 2
     chosen = inputs if op == "add" else inputs[:1]
     out = torch.empty_like(inputs[0])
     vector._operation(torch, op, chosen, out)()
-    out[0, place] *= 1.0 + (16.0 if op == "gelu" else 2.0) * vector._EPS[dtype]
+    out[0, place] *= 1.0 + (16.0 if op == "gelu" else 2.0) * EPS[dtype]
     words = vector.wrong_answer(op, dtype, chosen, out)
     assert words is not None
     assert words.startswith(f"1 wrong elements; the first one, {place % 1000},")
