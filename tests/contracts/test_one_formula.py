@@ -24,7 +24,7 @@ from trainrig.workload import NAMED, ModelShape, named, parameters
 from trainrig.workload.layout import FRAMEWORKS, Layout, is_legal
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
-from trainrig.workload.model import lora_parameters
+from trainrig.workload.model import adapter_parameters
 
 MODELS = sorted(NAMED)
 CHIP = require_chip("A100 SXM4 80GB")
@@ -48,6 +48,12 @@ def layouts(shape: ModelShape) -> list[Layout]:
         for framework, tp, pp, zero, rank in grid
     ]
     return [layout for layout in every if is_legal(shape, layout)]
+
+
+def lora_parameters(shape: ModelShape, rank: int) -> int:
+    """Adapters of ``rank`` on all matrices of all blocks: what is trained instead of the model."""
+    plain = shape.num_layers * adapter_parameters(shape, rank)
+    return plain + shape.num_decoder_layers * adapter_parameters(shape, rank, decoder=True)
 
 
 def by_hand(shape: ModelShape, layout: Layout, *, last: bool) -> float:

@@ -41,7 +41,8 @@ def find_chip(name: str) -> Chip | None:
 
 def chip_by_pci_id(pci_id: str) -> Chip | None:
     """The chip with the PCI id ``vendor:device`` (``10de:2684``), or None."""
-    return _by_pci_id().get(pci_id.strip().lower())
+    wanted = pci_id.strip().lower()
+    return next((chip for chip in load_chips() if wanted in chip.pci_ids), None)
 
 
 def candidates(name: str) -> tuple[Chip, ...]:
@@ -87,11 +88,6 @@ def _by_name() -> dict[str, Chip]:
             if other is not chip:
                 raise DataError(f"catalog: {name!r} means both {other.name} and {chip.name}")
     return index
-
-
-@cache
-def _by_pci_id() -> dict[str, Chip]:
-    return {pci_id: chip for chip in load_chips() for pci_id in chip.pci_ids}
 
 
 def _names(chip: Chip) -> tuple[str, ...]:

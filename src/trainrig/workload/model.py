@@ -287,12 +287,6 @@ def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -
     return rank * sum(each.wide_in + each.wide_out for each in found)
 
 
-def lora_parameters(shape: ModelShape, rank: int) -> int:
-    """Adapters of ``rank`` on all matrices of all blocks: what is trained instead of the model."""
-    plain = shape.num_layers * adapter_parameters(shape, rank)
-    return plain + shape.num_decoder_layers * adapter_parameters(shape, rank, decoder=True)
-
-
 def norm_parameters(shape: ModelShape) -> int:
     """A scale, and for LayerNorm a shift, for each element of the width."""
     return shape.hidden * (2 if shape.norm_bias else 1)

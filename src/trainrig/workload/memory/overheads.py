@@ -70,11 +70,9 @@ COMMUNICATORS = 0.5 * GIB
 UNUSED = 0.06
 """Of what is allocated: blocks in the allocator's cache that fit nothing."""
 
-_ALLOCATED = (0.90, 1.10)
-_RESERVED = (0.80, 1.40)
+_INTERVALS = {"allocated": (0.90, 1.10), "reserved": (0.80, 1.40), "device": (0.85, 1.40)}
 """Stated beforehand and never fitted: what `allocated` may be off by, and up to a third that the
 allocator holds in blocks that fit nothing."""
-_DEVICE = (0.85, 1.40)
 
 
 def around(allocated: Any, layout: Layout) -> Any:
@@ -90,14 +88,10 @@ def reserved(allocated: Any) -> Any:
 
 def interval(allocated: Any, kind: str) -> tuple[Any, Any]:
     """Where 8 of 10 lie."""
-    if kind == "allocated":
-        low, high = _ALLOCATED
-        return low * allocated, high * allocated
-    if kind == "reserved":
-        low, high = _RESERVED
-        return low * allocated, high * allocated
-    low, high = _DEVICE
-    return low * allocated + 0.3 * GIB, high * allocated + CONTEXT + COMMUNICATORS + GIB
+    low, high = (share * allocated for share in _INTERVALS[kind])
+    if kind == "device":
+        return low + 0.3 * GIB, high + CONTEXT + COMMUNICATORS + GIB
+    return low, high
 
 
 _CHUNK = 2**26
