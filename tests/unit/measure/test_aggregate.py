@@ -152,3 +152,9 @@ def test_a_skipped_case_is_a_record() -> None:
     assert (record.status, record.reason) == (Status.SKIPPED, "would not fit the budget")
     assert (record.metric, record.unit, record.value) == ("byte_rate", "B/s", None)
     assert from_json(to_json(record)) == record
+
+
+def test_a_later_failure_does_not_hide_a_wrong_answer() -> None:
+    wrong = failed("wrong answer after timing: 1 of 8 rows")
+    (point,) = point_records(attempts(reply(), wrong, failed("the worker died")))
+    assert point.is_wrong_answer

@@ -127,6 +127,23 @@ def test_a_fault_while_timing_is_seen(monkeypatch: pytest.MonkeyPatch, cache: st
     assert "1 wrong elements; the first one, 999, is 7" in str(prepared.wrong())
 
 
+def test_a_timed_call_that_writes_a_part_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the check left is right: without the poison the other half would pass for written."""
+    multiply, lazy = torch.mul, [False]
+
+    def partly(x: Any, factor: float, out: Any) -> None:
+        half = len(out) // 2 if lazy[0] else len(out)
+        multiply(x[:half], factor, out=out[:half])
+
+    monkeypatch.setattr(torch, "mul", partly)
+    prepared = vector.prepare(case(), "cpu")
+    assert prepared.wrong() is None
+    lazy[0] = True
+    prepared.call()
+    lazy[0] = False
+    assert "500 wrong elements" in str(prepared.wrong())
+
+
 def test_an_operation_that_writes_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = vector.prepare(case(), "cpu")
     monkeypatch.setattr(torch, "mul", lambda x, factor, out: out)

@@ -531,6 +531,17 @@ def test_a_machine_that_json_cannot_hold_is_our_mistake(tmp_path: Path) -> None:
         writer.write_machine({"load": float("nan")})
 
 
+def test_each_record_is_synced_to_the_disk(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    monkeypatch.setattr("os.fdatasync", synced.append)
+    with resume_run(run) as writer:
+        before = len(synced)
+        for number in (3, 4):
+            writer.append(make(number))
+        assert len(synced) == before + 2
+
+
 def test_each_line_of_the_file_is_one_record(run: Path) -> None:
     lines = (run / "records.jsonl").read_bytes().splitlines()
     assert [json.loads(line)["case"]["number"] for line in lines] == [0, 1, 2]
