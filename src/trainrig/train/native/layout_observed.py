@@ -2,8 +2,8 @@
 
 Nothing here looks at what was asked for: which class wraps the model, how many elements of the
 weights, gradients and optimizer states this rank holds and when, who is in the process group, in
-which dtype the states are, how often a block ran forward and on how many tokens.  `layouts` makes
-words of them.
+which dtype the states are, how often a block ran forward and on how many tokens.  `layout_check`
+makes words of them.
 """
 
 from __future__ import annotations

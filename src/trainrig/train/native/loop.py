@@ -3,11 +3,11 @@
 `Engine.step` is one step, top to bottom, for one process and for each of several ranks.  Everything
 that it uses is made in `Engine.__init__`: the model, its weights, the optimizer, the learning rate,
 the samples.  How weights, gradients and optimizer states are spread over ranks, and when these
-talk, is the business of `precision.Weights` (one process) and of the classes in `sharding`, which
-the engine uses in the same way.  A step's samples are one batch of `data`, made and copied ahead of
-time and split into micro-batches, so that accumulating trains on the very samples that one large
-batch would hold.  Nothing in a step waits for a GPU: losses and times are read when
-they have long been computed, at most two steps later (`_Pending`).
+talk, is the business of `precision.Weights` (one process) and of the classes in `data_parallel`,
+which the engine uses in the same way.  A step's samples are one batch of `data`, made and copied
+ahead of time and split into micro-batches, so that accumulating trains on the very samples that one
+large batch would hold.  Nothing in a step waits for a GPU: losses and times are read when they have
+long been computed, at most two steps later (`_Pending`).
 
 The loss of a step is the mean over all targets of its samples, however many micro-batches and ranks
 they are split into, and so are the gradients.

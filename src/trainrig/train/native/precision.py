@@ -22,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Weights:
     """A model's parameters and their masters, by name, in one process that has them all.
 
-    The classes in `sharding` have the same methods, and the engine knows no more of them.
+    The classes in `data_parallel` have the same methods, and the engine knows no more of them.
     """
 
     def __init__(self, model: nn.Module, dtype: str) -> None:
