@@ -235,6 +235,18 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
     assert f"{slower:.2f} ×" in out
 
 
+def test_a_layout_that_can_be_trained_is_never_faster_than_the_best(trainrig) -> None:
+    """Of 8-bit Adam another framework than the usual one runs the fastest layout: it is the best."""
+    asked = ("--model", "llama-3B", "--on", "RTX 4090", "--gpus", "2", "--global-batch", "32")
+    code, out, _ = trainrig("plan", *asked, "--optimizer", "adamw-8bit", "--json")
+    told = json.loads(out)
+    assert code == 0
+    best, trains = told["best"][0], told["best_that_trains"]
+    assert trains["slower"] is None and trains["layout"] == best["layout"]
+    assert best["step_time_s"] == min(one["step_time_s"] for one in told["best"] + told["front"])
+    assert best["mfu"] == told["mfu"] == told["prediction"]["mfu"] > told["best"][1]["mfu"]
+
+
 REFUSED = [
     ((*PLAN, *BATCH), "on how many GPUs?", "--days"),
     ((*PLAN, "--gpus", "4"), "how many samples is a step?", "--global-batch"),
