@@ -236,7 +236,7 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
 
 
 def test_a_layout_that_can_be_trained_is_never_faster_than_the_best(trainrig) -> None:
-    """Of 8-bit Adam another framework than the usual one runs the fastest layout: it is the best."""
+    """Another framework than the usual one runs the fastest layout here: then that is the best."""
     asked = ("--model", "llama-3B", "--on", "RTX 4090", "--gpus", "2", "--global-batch", "32")
     code, out, _ = trainrig("plan", *asked, "--optimizer", "adamw-8bit", "--json")
     told = json.loads(out)
