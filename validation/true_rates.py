@@ -85,9 +85,11 @@ def _figure(record: Record) -> Iterator[_Figure]:
     )
 
 
-def is_published(chip: Chip, dtype: str) -> bool:
-    """Whether two large products of stated shape or more were published for the chip."""
-    return len(_stated(chip, _kind(dtype))) > 1
+def num_published(chip: Chip, dtype: str) -> int:
+    """How many large products of stated shape were published for the chip; one for a search."""
+    kind = _kind(dtype)
+    searched = any(f.searched and f.chip == chip and f.kind == kind for f in _figures())
+    return len(_stated(chip, kind)) or int(searched)
 
 
 def _stated(chip: Chip, kind: str) -> list[float]:
