@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from layout_facts import WHOLE
-from training_summaries import printed, training_view
+from training_summaries import printed, stored_view, summary_of, training_view
 from trainrig.analysis.judge_training import findings_of
 from trainrig.analysis.trained import Trained, rates_of
 from trainrig.errors import DataError, UnavailableError, UsageError
@@ -21,7 +21,7 @@ from trainrig.report.render.markdown import to_markdown
 from trainrig.report.training_report import training_document
 from trainrig.runner.batch_size import state_bytes
 from trainrig.runner.train_prepare import requested_experiments, stall_timeout_of
-from trainrig.runner.train_records import slug_of, summary_of
+from trainrig.runner.train_records import slug_of
 from trainrig.train.config import Experiment, check
 from trainrig.train.config_file import KEYS, LATER, experiment_of, read_file, tiny
 from trainrig.train.engines import ENGINES, Result, Site, check_site, engine_of
@@ -509,8 +509,7 @@ def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
 
     alone = trained()
     alone.experiment = alone.experiment.replace(name="<b>one</b>")
-    rows = (summary_of(alone), summary_of(trained(apart="loss of step 0: 13.856")))
-    view = RunView(name="r", series={"experiments": rows})
+    view = stored_view(alone, trained(apart="loss of step 0: 13.856"))
     page = render_html([view])
     assert "<h2>Experiments</h2>" in page and "&lt;b&gt;one&lt;/b&gt;" in page
     assert "<b>one</b>" not in page and "NOT COMPARABLE: loss of step 0: 13.856" in page

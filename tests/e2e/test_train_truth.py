@@ -14,11 +14,11 @@ import torch
 
 import gloo_ranks
 from layout_facts import WHOLE
+from training_summaries import summary_of
 from trainrig.analysis.judge_training import findings_of, waited_for
 from trainrig.analysis.trained import Trained, rates_of, wrong_on_ranks
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.open_batches import OBJECTIVES
-from trainrig.runner.train_records import summary_of
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
 from trainrig.train.engines import ENGINES, OtherRank, Result

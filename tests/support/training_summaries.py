@@ -1,4 +1,4 @@
-"""Summaries of trainings as ``train --json`` prints them."""
+"""Summaries of trainings as ``train --json`` prints them, and runs that hold them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 from rich.console import Console
 
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.training_results import TrainingResult, results
+from trainrig.analysis.trained import Trained
+from trainrig.analysis.training_results import TrainingResult, as_json, results
 from trainrig.report.document import Document
 from trainrig.report.render.terminal import print_document
+from trainrig.runner.targets import Target
+from trainrig.runner.train_records import records_of, step_row
+from trainrig.train.config import to_dict
 
 JITTER = (1.0, 1.004, 0.997, 1.002, 0.999, 1.001, 0.998, 1.003)
 
@@ -50,6 +54,25 @@ def training_view(*rows: dict[str, Any], **fields: Any) -> RunView:
 def results_of(*rows: dict[str, Any]) -> tuple[TrainingResult, ...]:
     """Summaries as they are read from a run."""
     return results(training_view(*rows))
+
+
+def stored_view(*trained: Trained) -> RunView:
+    """A run of these, as its records and the steps of each have it."""
+    target = Target(torch_device="cpu", name="a CPU", index=None, memory_bytes=0, chip=None)
+    records = [record for each in trained for record in records_of(each, target, "0" * 64, "")]
+    series = {
+        f"steps-{number}": tuple(step_row(row, 1, each.training) for row in each.result.rows)
+        for number, each in enumerate(trained)
+    }
+    experiments = [to_dict(each.experiment) for each in trained]
+    return RunView(
+        name="run", config={"experiments": experiments}, records=tuple(records), series=series
+    )
+
+
+def summary_of(trained: Trained) -> dict[str, Any]:
+    """As ``train --json`` prints what its records and steps say."""
+    return as_json(results(stored_view(trained))[0])
 
 
 def printed(document: Document, width: int = 120, encoding: str = "utf-8") -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainrig.analysis.match import SIBLING_MARGIN, Row, join, note_of
 from trainrig.benchmarks.spec import Role, find
-from trainrig.benchmarks.training import MAX_OTHER
+from trainrig.benchmarks.training import MAX_OTHER, OTHER
 from trainrig.record import (
     Finding,
     Outcome,
@@ -222,12 +222,13 @@ def _above_claim(rows: Iterable[Row]) -> Iterator[Finding]:
         )
 
 
-def _in_no_part(rows: Iterable[Row]) -> Iterator[Finding]:
+def _in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
     """A training step's time that belongs to none of its parts: nobody looks for it there."""
     for row, point, value in _usable_points(rows):
-        other = point.conditions.get("time.other")
-        if row.role is not Role.STEP or row.metric != "time" or not isinstance(other, float):
+        if row.role is not Role.STEP or row.metric != "time":
             continue
+        part = (f"time.{OTHER}", row.case, row.index)
+        other = next((r.value for r in rows if (r.metric, r.case, r.index) == part), 0.0)
         if other > MAX_OTHER * value:
             yield Finding(
                 id="time-in-no-part",

@@ -16,7 +16,8 @@ from statistics import median
 from typing import Any
 
 from trainrig.analysis.judge import first_fault
-from trainrig.analysis.trained import Trained, counted
+from trainrig.analysis.trained import Trained
+from trainrig.analysis.training_results import counted
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Finding, Outcome, Record, Severity, Status, Verdict

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainrig.analysis.training_results import NOTHING_TRAINED, counted
 from trainrig.machine.energy import Energy, together
 from trainrig.machine.snapshot import Missing
-from trainrig.record import Limit, Record, Status
+from trainrig.record import Limit, Record, Status, new_id
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.train.config import Experiment
-from trainrig.train.engines import WARM_UP, Result
+from trainrig.train.engines import Result
 from trainrig.train.layout_check import Layout, differences, observed_layout, requested_layout
-from trainrig.units import ranges
 from trainrig.workload import find, hardware_flops, model_flops
 from trainrig.workload.span_corruption import written_tokens
 
 Device = Mapping[str, Any]
 """A device that a rank observed to be its own: rank, device, name, uuid, index, cores."""
-NOT_READ = Missing("nothing was trained")
+NOT_READ = Missing(NOTHING_TRAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,8 @@ class Round:
     """The energy of the longest stretch of these steps without a checkpoint."""
     used_steps: int | None = None
     """How many steps that stretch has; None: all."""
+    training: str = ""
+    """What the rows of its series are marked with."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Trained:
     reason: str | None = None
     needs_gpu: bool = False
     """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
+    training: str = field(default_factory=new_id)
+    """Of the first one: what the rows of its series are marked with."""
     result: Result = field(default_factory=Result)
     apart: str | None = None
     """Why it is not comparable with the one-process reference; None if it is."""
@@ -111,6 +115,7 @@ class Trained:
             disturbed=self.busy,
             used=self.used,
             used_steps=len(counted(self.result.stretch)) if self.result.stretch else None,
+            training=self.training,
         )
         return [first, *self.again]
 
@@ -174,11 +179,6 @@ class Trained:
         if self.apart is not None:
             return "NOT COMPARABLE"
         return "PASS" if self.compared else "not compared"
-
-
-def counted(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """All but the first steps, where there are enough."""
-    return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
 
 
 def middle(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -248,29 +248,3 @@ def device_differences(experiment: Experiment, devices: Sequence[Device]) -> lis
     shared = next((uuid for uuid in uuids if uuids.count(uuid) > 1), None)
     wrong += [f"devices: asked one for each rank, found {shared} more than once"] if shared else []
     return wrong
-
-
-def memory_by_rank(result: Result) -> list[dict[str, Any]]:
-    """The peaks of each rank's devices, as ``train --json`` prints them."""
-    return [
-        {
-            "rank": each["rank"],
-            "device": each["device"],
-            "allocated_bytes": each["allocated"],
-            "reserved_bytes": each["reserved"],
-        }
-        for each in result.memories
-    ]
-
-
-def device_words(found: Sequence[Device]) -> str | None:
-    """The devices in one line: ``0: GPU 1 NVIDIA H200 GPU-…; 1: GPU 0 …``, ``0: cores 0-3``."""
-    return "; ".join(f"{each['rank']}: {_device_words(each)}" for each in found) or None
-
-
-def _device_words(device: Device) -> str:
-    if not str(device["device"]).startswith("cuda"):
-        return f"cores {ranges(device.get('cores') or ())}".strip()
-    number = device.get("index")
-    name = device["device"] if number is None else f"GPU {number}"
-    return " ".join(str(word) for word in (name, device.get("name"), device.get("uuid")) if word)

@@ -1,31 +1,57 @@
 """What a run's trainings came to: one typed result for each experiment, checked before it is read.
 
-Whatever a file holds, what comes out is a `TrainingResult` or a DataError that names the line and
+The facts of a training are its records of benchmark ``training``: a number each, and on the one of
+metric ``time`` the conditions, flat (``layout_found.zero``).  What it computed in each step is in
+the series ``steps-…``, whose rows name their training.  An older run wrote all of it once more, as
+the series ``experiments``, and is read from there.
+
+Whatever a file holds, what comes out is a `TrainingResult` or a DataError that names the place and
 the field.  Fields that an older run did not write have defaults, and fields that are not known here
 are ignored.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS
 from trainrig.errors import DataError, first_problem
-from trainrig.record import Kind, Record
+from trainrig.record import Kind, Record, Scalar, Status
+from trainrig.train.config import settings_of
+from trainrig.train.engines import WARM_UP
+from trainrig.units import ranges
 
-Summary = Mapping[str, Any]
-Series = Mapping[str, Sequence[Mapping[str, Any]]]
-SERIES = "experiments"
+Rows = Sequence[Mapping[str, Any]]
 BENCHMARK = TRAINING.name
 """That their records are of."""
+BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
 PASS = "PASS"
+_OLDER = "experiments"
+"""The series of an older run."""
+_VERDICT = "row_verdict"
+"""The condition that a training's record has, and one of an older run has not."""
+GONE_ON = "went_on"
+"""The condition of one that did not fit: the batch size that was tried next."""
+SOFTWARE = "software_found"
+FACTS = ("layout_asked", "layout_found", "parity", "rounds", "devices", "memory_by_rank")
+"""Groups of conditions that the tables of trainings show."""
 
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _LARGEST = 1e25
@@ -37,6 +63,11 @@ def _plausible(value: float) -> float:
     if value != 0.0 and abs(value) < _SMALLEST:
         raise ValueError(f"nearer to 0 than {_SMALLEST:g}")
     return value
+
+
+def _core_text(value: object) -> object:
+    """An older run stored the numbers."""
+    return ranges(map(int, value)) if isinstance(value, list) else value
 
 
 _Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
@@ -52,6 +83,10 @@ class Parity:
 
     not_comparable: str | None = None
     """Why they are not."""
+    compared: bool = False
+    losses: tuple[_Number | None, ...] = ()
+    """Of the steps that are compared; None: no number."""
+    grad_norms: tuple[_Number | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +101,7 @@ class TrainingRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLayout:
-    """The layout that its ranks observed, as far as it is shown or compared."""
+    """The layout that its ranks observed."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -79,10 +114,23 @@ class ObservedLayout:
     offload: bool
     wrapped: str
     attention: str | None = None
-    threads: Any = None
-    transport: Any = None
-    state_precision: Any = None
-    num_parameters: Any = None
+    threads: _Value = None
+    transport: _Value = None
+    state_precision: _Value = None
+    num_parameters: _Value = None
+    shard_ranks: _Value = None
+    micro_tokens: _Value = None
+    gradient_precision: _Value = None
+    master_precision: _Value = None
+    optimizer: _Value = None
+    fused_optimizer: _Value = None
+    device: _Value = None
+    placements: _Value = None
+    held_weights: _Value = None
+    held_weights_in_backward: _Value = None
+    held_gradients: _Value = None
+    held_states: _Value = None
+    gradient_collectives: _Value = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +140,12 @@ class UsedDevice:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     device: str
+    rank: int = 0
     index: int | None = None
     name: str | None = None
-    cores: list[int] | None = None
+    uuid: str | None = None
+    cores: Annotated[str | None, BeforeValidator(_core_text)] = None
+    """``0-3,8``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +154,21 @@ class RankMemory:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
+    rank: int = 0
+    device: str | None = None
     allocated_bytes: _Amount | None = None
     reserved_bytes: _Amount | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEnergy:
+    """What one device used."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    device: str
+    energy_j: _Amount
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +185,8 @@ class TrainingResult:
     model: str
     row_verdict: str
     """PASS, FAIL, NOT COMPARABLE, not compared, skipped."""
-    requested_layout: Annotated[
-        dict[str, _Value], Field(validation_alias=AliasChoices("requested_layout", "layout_asked"))
+    layout_asked: Annotated[
+        dict[str, _Value], Field(validation_alias=AliasChoices("layout_asked", "requested_layout"))
     ]
     layout_found: ObservedLayout | None
     losses: tuple[_Number, ...]
@@ -136,7 +200,10 @@ class TrainingResult:
     """Seconds of a step by part; they add up to it."""
     parity: Parity
     reason: str | None
+    status: str = ""
     batch_size: int | None = None
+    batch_size_asked: int | str | None = None
+    """``auto``, or what the first training was to have."""
     settings: dict[str, _Value] = field(default_factory=dict)
     """Everything that was resolved, by its name in an experiment file."""
     software_found: dict[str, str] = field(default_factory=dict)
@@ -145,15 +212,29 @@ class TrainingResult:
     rounds: tuple[TrainingRound, ...] = ()
     tokens_per_s: _Amount | None = None
     model_flops_per_s_per_device: _Amount | None = None
+    hardware_flops_per_s_per_device: _Amount | None = None
     mfu: _Amount | None = None
     hfu: _Amount | None = None
+    mfu_of_measured_matmul: _Amount | None = None
+    peak_flops_per_s_claimed: _Amount | None = None
+    peak_source: str | None = None
+    no_mfu_reason: str | None = None
     overlapped_communication_s: _Amount | None = None
+    heldout_loss: _Number | None = None
+    reserved_memory_bytes: _Amount | None = None
     devices: tuple[UsedDevice, ...] = ()
     cuda_visible_devices: str | None = None
     memory_by_rank: tuple[RankMemory, ...] = ()
+    energy_j: _Amount | None = None
+    energy_interval_j: tuple[_Amount, _Amount] | None = None
     energy_per_token_j: _Amount | None = None
+    energy_s: _Amount | None = None
+    energy_source: str | None = None
+    energy_devices: tuple[DeviceEnergy, ...] = ()
     mean_power_w: _Amount | None = None
     no_energy_reason: str | None = None
+    load_average: _Amount | None = None
+    """The machine's when it began."""
     disturbed: str | None = None
     """Why its speed must not be judged."""
 
@@ -178,24 +259,45 @@ def _adapter() -> TypeAdapter[TrainingResult]:
 
 
 def results(view: RunView) -> tuple[TrainingResult, ...]:
-    """The experiments of a run; of several summaries the last one knows of more rounds.
+    """The experiments of a run; of what was written of one several times the last counts.
 
-    Raises DataError for a line that is not what we write.
+    Raises DataError for what is not as we write it.
     """
-    found = (_result(number, row) for number, row in enumerate(view.series.get(SERIES, ()), 1))
-    return tuple({result.name: result for result in found}.values())
+    found = {
+        result.name: result
+        for number, row in enumerate(view.series.get(_OLDER, ()), 1)
+        for result in [_result(row, f"series/{_OLDER}.jsonl:{number}")]
+    }
+    trainings = _trainings(view)
+    names = [str(records["time"].case.get("experiment")) for records in trainings]
+    for name, records in zip(names, trainings, strict=True):
+        time = records["time"]
+        own = name if names.count(name) == 1 else f"{name} on GPU {time.device_index}"
+        row = {**_row(view, records), "name": own}
+        found[own] = _result(row, f"the record {time.id}")
+    return tuple(found.values())
 
 
-def _result(number: int, row: Summary) -> TrainingResult:
-    """Raises DataError with line and field."""
+def has_results(view: RunView) -> bool:
+    """Whether anything was trained in a run, as far as it was written."""
+    return bool(_trainings(view)) or _OLDER in view.series
+
+
+def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
+    """Raises DataError with place and field."""
     try:
         return _adapter().validate_json(json.dumps(row))
     except ValidationError as error:
-        words = first_problem(error)
         raise DataError(
-            f"series/{SERIES}.jsonl:{number} is no experiment's summary: {words}",
+            f"{where} is no experiment's summary: {first_problem(error)}",
             "was it written by another version, or changed by hand? train again",
         ) from None
+
+
+def as_json(result: TrainingResult) -> dict[str, Any]:
+    """As ``train --json`` prints it; others script against it."""
+    found: dict[str, Any] = _adapter().dump_python(result, mode="json")
+    return found
 
 
 def readable(view: RunView) -> tuple[TrainingResult, ...]:
@@ -215,14 +317,163 @@ def fault(view: RunView) -> str | None:
     return None
 
 
-def stored(series: Series) -> tuple[Summary, ...]:
-    """The lines that `readable` reads, as they were written."""
-    try:
-        for number, row in enumerate(series.get(SERIES, ()), 1):
-            _result(number, row)
-    except DataError:
-        return ()
-    return tuple({row["name"]: row for row in series.get(SERIES, ())}.values())
+def _trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
+    """The last records of each experiment on its device, by metric."""
+    found: dict[object, dict[str, Record]] = {}
+    for record in view.records:
+        if record.benchmark != BENCHMARK or record.kind is not Kind.MEASURED:
+            continue
+        key = record.case.get("experiment"), record.device_index
+        if record.metric != "time" and key in found:
+            found[key][record.metric] = record
+        elif _VERDICT in record.conditions and GONE_ON not in record.conditions:
+            found[key] = {"time": record}
+    return tuple(found.values())
+
+
+_OF_METRIC = {
+    "step_time_s": "time",
+    "samples_per_s": "sample_rate",
+    "tokens_per_s": "token_rate",
+    "model_flops_per_s_per_device": "flop_rate",
+    "hardware_flops_per_s_per_device": "hardware_flop_rate",
+    "mfu": "mfu",
+    "hfu": "hfu",
+    "mfu_of_measured_matmul": "mfu_of_matmul",
+    "overlapped_communication_s": "time.overlapped",
+    "peak_memory_bytes": "peak_memory",
+    "reserved_memory_bytes": "reserved_memory",
+    "heldout_loss": "heldout_loss",
+    "energy_j": "energy",
+    "energy_per_token_j": "energy_per_token",
+    "mean_power_w": "power",
+}
+
+
+def _row(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
+    """The fields of a result, of its records and the steps that they name."""
+    time, energy = records["time"], records.get("energy", records["time"])
+    facts, used = nested(time.conditions), nested(energy.conditions)
+    asked = _asked(view, time.case)
+    rounds = _listed(facts, "rounds")
+    steps = [_steps(view, str(each.get("training"))) for each in rounds]
+    trained = list(itertools.takewhile(lambda row: row.get("loss") is not None, (*steps, [])[0]))
+    values = {metric: record.value for metric, record in records.items()}
+    limit = records["flop_rate"].limit if "flop_rate" in records else None
+    parity = {**facts.get("parity", {})}
+    for name in ("losses", "grad_norms"):
+        parity[name] = _listed(parity, name)
+    return {
+        **facts,
+        **{field: values.get(metric) for field, metric in _OF_METRIC.items()},
+        "framework": time.case.get("framework"),
+        "model": time.case.get("model"),
+        "batch_size": time.case.get("batch_size"),
+        "batch_size_asked": "auto" if asked.get("auto_batch") else asked.get("batch_size"),
+        "settings": {
+            **settings_of(asked),
+            "batch_size": time.case.get("batch_size"),
+            "steps": facts.get("steps"),
+        },
+        "losses": [row["loss"] for row in trained],
+        "grad_norms": [row.get("grad_norm") for row in trained],
+        "step_times_s": time.samples or (),
+        "rounds": [
+            {
+                "step_times_s": [row.get("time") for row in counted(rows)],
+                "disturbed": each.get("disturbed"),
+            }
+            for each, rows in zip(rounds, steps, strict=True)
+        ],
+        "breakdown": {part: values.get(f"time.{part}") for part in BREAKDOWN} if trained else {},
+        "parity": parity,
+        "devices": _listed(facts, "devices"),
+        "memory_by_rank": _listed(facts, "memory_by_rank"),
+        "peak_flops_per_s_claimed": limit.value if limit else None,
+        "peak_source": limit.source if limit else None,
+        "no_mfu_reason": None if limit else _why_no_share(time),
+        "energy_interval_j": energy.interval if energy is not time else None,
+        "energy_s": used.get("energy_s"),
+        "energy_source": used.get("energy_source"),
+        "energy_devices": _listed(used, "energy_devices"),
+        "no_energy_reason": energy.reason if energy is not time else NOTHING_TRAINED,
+        "status": time.status.value,
+        "reason": time.reason,
+        "disturbed": time.disturbed,
+    }
+
+
+NOTHING_TRAINED = "nothing was trained"
+
+
+def _why_no_share(time: Record) -> str | None:
+    if time.status is not Status.OK:
+        return time.reason
+    where = "CPU" if time.conditions.get("layout_asked.device") == "cpu" else "device"
+    return f"no {time.case.get('precision')} peak is claimed for this {where}"
+
+
+def _asked(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
+    """The experiment as it was resolved; a qualification's says no more than its case."""
+    stored = view.config.get("experiments")
+    for row in stored if isinstance(stored, list | tuple) else ():
+        if isinstance(row, Mapping) and row.get("name") == case.get("experiment"):
+            return row
+    return {name: value for name, value in case.items() if name != "experiment"}
+
+
+def _steps(view: RunView, training: str) -> Rows:
+    """The rows of one training, in their order."""
+    return [
+        row
+        for name, rows in view.series.items()
+        if name.startswith(STEPS)
+        for row in rows
+        if row.get("training") == training
+    ]
+
+
+STEPS = "steps-"
+"""How the names of series begin that hold a training step by step."""
+
+
+def counted(rows: Rows) -> Rows:
+    """All but the first steps, where there are enough."""
+    return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
+
+
+def flat(facts: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Conditions of a record: ``layout_found.zero``, ``devices.0.name``."""
+    return dict(_leaves("", facts))
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Scalar]]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _leaves(f"{path}.{name}" if path else name, each)
+    elif isinstance(value, list | tuple):
+        yield from _leaves(path, {str(number): each for number, each in enumerate(value)})
+    else:
+        yield path, value
+
+
+def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
+    """What `flat` made flat; lists as mappings of their places."""
+    found: dict[str, Any] = {}
+    for path, value in conditions.items():
+        *groups, name = path.split(".")
+        group = found
+        for each in groups:
+            if not isinstance(group.setdefault(each, {}), dict):
+                raise DataError(f"the condition {path} is of something that is no group")
+            group = group[each]
+        group[name] = value
+    return found
+
+
+def _listed(group: Mapping[str, Any], name: str) -> list[Any]:
+    found = group.get(name)
+    return list(found.values()) if isinstance(found, dict) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from trainrig.analysis.training_results import FACTS, SOFTWARE
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Record, Scalar, Status
 from trainrig.units import counted, format_quantity, format_share, format_time
@@ -45,7 +46,11 @@ def _pairs(
     conditions = record.conditions.items()
     yield (
         "Conditions",
-        "; ".join(_condition(name, value) for name, value in conditions if value is not None),
+        "; ".join(
+            _condition(name.removeprefix(f"{SOFTWARE}."), value)
+            for name, value in conditions
+            if value is not None and name.partition(".")[0] not in FACTS
+        ),
     )
     yield "Source", record.source
     took = format_time(record.duration) if record.duration is not None else None

@@ -41,7 +41,6 @@ from trainrig.units import (
     format_time,
     plain_name,
     plain_value,
-    ranges,
     signed_share,
 )
 
@@ -311,8 +310,8 @@ def _devices(result: TrainingResult) -> str | None:
         numbers = [gpu.device if gpu.index is None else str(gpu.index) for gpu in gpus]
         names = dict.fromkeys(gpu.name for gpu in gpus if gpu.name)
         return f"GPU {', '.join(numbers)}" + (f" ({', '.join(names)})" if names else "")
-    cores = sorted({core for device in result.devices for core in device.cores or ()})
-    return f"cores {ranges(cores)}" if cores else None
+    cores = dict.fromkeys(device.cores for device in result.devices if device.cores)
+    return f"cores {', '.join(cores)}" if cores else None
 
 
 def _losses(results: Sequence[TrainingResult]) -> doc.Table:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from trainrig.analysis.training_results import flat
 from trainrig.machine.energy import Energy, Meter, energy_between, gpu_meter, package_meters
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import ThisMachine
@@ -116,7 +117,16 @@ def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) 
         "energy_per_token": ("J/token", float(tokens), "energy / tokens"),
         "power": ("W", energy.seconds, "energy / seconds"),
     }
-    seen = {"energy_steps": steps, "energy_s": energy.seconds, "energy_source": energy.source}
+    devices = [
+        {"device": each.device, "uuid": each.uuid, "energy_j": each.joules}
+        for each in energy.devices
+    ]
+    seen = {
+        "energy_steps": steps,
+        "energy_s": energy.seconds,
+        "energy_source": energy.source,
+        "energy_devices": devices,
+    }
     return [
         bare.replace(
             id=_id(base, number),
@@ -125,7 +135,7 @@ def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) 
             value=energy.per(count),
             interval=(low / count, high / count),
             derived=Derivation(ids=(base.id,), formula=formula),
-            conditions={**base.conditions, **seen},
+            conditions=flat(seen),
         )
         for number, (metric, (unit, count, formula)) in enumerate(each.items())
     ]
@@ -133,30 +143,3 @@ def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) 
 
 def _id(base: Record, number: int) -> str:
     return f"{base.id[:8]}e{number:03x}"
-
-
-def summary_of(energy: Energy | Missing, tokens: int) -> dict[str, Any]:
-    """As ``train --json`` prints it."""
-    if isinstance(energy, Missing):
-        none = dict.fromkeys(("energy_j", "energy_interval_j", "energy_per_token_j"))
-        return {
-            **none,
-            "mean_power_w": None,
-            "energy_s": None,
-            "energy_source": None,
-            "energy_devices": [],
-            "no_energy_reason": energy.reason,
-        }
-    return {
-        "energy_j": energy.joules,
-        "energy_interval_j": list(energy.interval),
-        "energy_per_token_j": energy.per(tokens),
-        "mean_power_w": energy.watts,
-        "energy_s": energy.seconds,
-        "energy_source": energy.source,
-        "energy_devices": [
-            {"device": each.device, "uuid": each.uuid, "energy_j": each.joules}
-            for each in energy.devices
-        ],
-        "no_energy_reason": None,
-    }

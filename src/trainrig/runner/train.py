@@ -27,9 +27,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis import training_results
 from trainrig.analysis.judge_training import findings_of, not_falling, verdict_of
-from trainrig.analysis.trained import Trained, counted
+from trainrig.analysis.trained import Trained
+from trainrig.analysis.training_results import STEPS, TrainingResult, counted
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.manifest import read_manifest
@@ -53,7 +53,7 @@ from trainrig.runner.train_prepare import (
     placed,
     with_data,
 )
-from trainrig.runner.train_records import Outcomes, records_of, slug_of, step_row, summary_of
+from trainrig.runner.train_records import Outcomes, records_of, slug_of, step_row
 from trainrig.runner.train_resume import CHECKPOINT, done_in, recalled
 from trainrig.runner.view import view_of
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
@@ -190,8 +190,8 @@ def _close(session: TrainRun, interrupted: str | None) -> Outcomes:
 class TrainRun:
     """An open run and the trainings in it.
 
-    All that is known of an experiment is written after each of its rounds: of several points and
-    summaries the last one counts.
+    All that is known of an experiment is written after each of its rounds: of several points the
+    last one counts.
     """
 
     run: RunWriter
@@ -203,6 +203,8 @@ class TrainRun:
     texts: Mapping[str, str]
     """Folder of data → hash of its text."""
     total: int = 1
+    done: int = 0
+    """Cases of the run that are over, whatever was measured in them."""
     grounds: Grounds = field(default_factory=Grounds)
     """What predictions rest on."""
     expected: Mapping[tuple[object, int | None], Record] = field(default_factory=dict)
@@ -233,18 +235,18 @@ class TrainRun:
                 conditions = {**record.conditions, "experiment": experiment.name}
                 self.run.append(record.replace(id=new_id(), conditions=conditions))
 
-    def restore(self, experiment: Experiment, summary: Mapping[str, Any]) -> None:
+    def restore(self, experiment: Experiment, result: TrainingResult) -> None:
         """Take what an earlier process trained in this run as it is."""
         slug = self._slug(Trained(experiment=experiment))
         logs = self.run.path / "logs"
-        outcome = recalled(
-            experiment, summary, (logs / slug, logs / _sized(slug, summary["batch_size"]))
-        )
+        folders = (logs / slug, logs / _sized(slug, result.batch_size or 0))
+        outcome = recalled(experiment, result, folders)
         if is_reference(outcome.experiment, outcome.experiment):
             self._references.append((outcome.experiment, outcome.result.probe))
         self.trained.append(outcome)
+        self.done += 1
         self._latest[experiment.name] = tuple(findings_of(outcome, ()))
-        self.watch(Progress(text=f"{experiment.name}: done before", done=len(self.trained)))
+        self.watch(Progress(text=f"{experiment.name}: done before", done=self.done))
 
     def train(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
         """Train one experiment, compare it, write it down."""
@@ -397,18 +399,18 @@ class TrainRun:
         claims = of_device(self.claims, target.name, target.index)
         outcome.peak = ceiling(claims, TRAINING.name, {"dtype": outcome.experiment.precision})
         environment = environment_of(outcome.experiment, self.snapshot)
-        records = records_of(outcome, target, data_hash, environment)
+        records = records_of(outcome, target, data_hash, environment, went_on)
         written = [self.run.append(record) for record in records]
         return tuple(findings_of(outcome, written, went_on))
 
     def _finish(self, outcome: Trained) -> None:
         self.trained.append(outcome)
+        self.done += 1
         self._write(outcome)
 
     def _write(self, outcome: Trained) -> None:
         self._latest[outcome.experiment.name] = self._record(outcome)
-        self.run.append_series(training_results.SERIES, summary_of(outcome))
-        self.watch(Progress(text=_line(outcome), done=len(self.trained), total=self.total))
+        self.watch(Progress(text=_line(outcome), done=self.done, total=self.total))
 
     def _fit_or_train(self, outcome: Trained) -> None:
         """Train what may fit; what surely does not would take the machine down with it."""
@@ -456,11 +458,14 @@ class TrainRun:
 
     def _train(self, outcome: Trained, slug: str, job: Job, number: int = 1) -> None:
         experiment = outcome.experiment
-        series = f"steps-{slug_of(experiment.name)}"
+        series = STEPS + slug_of(experiment.name)
+        if outcome.must_agree and experiment.devices:  # one name on several GPUs
+            series += f"-gpu-{experiment.devices}"
+        outcome.training = new_id()
 
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
             if rank == 0 and event["event"] == "row":
-                self.run.append_series(series, step_row(event, number))
+                self.run.append_series(series, step_row(event, number, outcome.training))
                 loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"
                 step = event["step"] + 1
                 text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"
@@ -579,8 +584,10 @@ def _line(outcome: Trained) -> str:
         return f"{outcome.experiment.name}: {outcome.status.value}: {outcome.reason}"
     seconds, rows = outcome.mean("time") or 0.0, outcome.result.rows
     rate = outcome.experiment.global_samples / seconds if seconds else 0.0
-    word = outcome.word if outcome.word != "PASS" else "as the reference"
-    return (
+    line = (
         f"{outcome.experiment.name}: {format_quantity(rate, 'sample/s')}, loss "
-        f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}: {word}"
+        f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}"
     )
+    if outcome.word != "PASS":
+        return f"{line}: {outcome.word}"
+    return line if outcome.must_agree else f"{line}: as the reference"

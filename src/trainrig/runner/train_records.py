@@ -1,6 +1,7 @@
-"""From the outcome of an experiment to records, a series of its steps and one JSON object.
+"""From the outcome of an experiment to its records, and to a row for each of its steps.
 
 The benchmark is ``training``: whole steps of a model by some framework on some layout.
+`analysis.training_results` reads both.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ from typing import Any
 
 from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import speedups
-from trainrig.analysis.trained import Trained, device_words, memory_by_rank, rates_of, shares_of
+from trainrig.analysis.trained import Trained, rates_of, shares_of
+from trainrig.analysis.training_results import BREAKDOWN, GONE_ON, flat
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.process.events import COMMUNICATION, OTHER, PARTS
-from trainrig.record import Case, Kind, Record, Status, Verdict
+from trainrig.record import Kind, Record, Status, Verdict
 from trainrig.runner import energy
 from trainrig.runner.targets import Target
 from trainrig.runner.view import view_of
 from trainrig.store import read_run
-from trainrig.train.config import Experiment, case_of, settings_of
-
-BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
-_PARTS = (*PARTS, COMMUNICATION, OTHER)
+from trainrig.train.config import case_of
+from trainrig.units import ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,34 +42,36 @@ def slug_of(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
 
 
-def step_row(event: Mapping[str, Any], number: int) -> dict[str, Any]:
+def step_row(event: Mapping[str, Any], number: int, training: str) -> dict[str, Any]:
     """A step as the series ``steps-<slug>`` has it; ``number``: of the round."""
     seconds, tokens = event.get("time"), event.get("tokens")
     return {
         "step": event["step"],
         "round": number,
+        "training": training,
         "loss": event.get("loss"),
         "grad_norm": event.get("grad_norm"),
         "time": seconds,
         "tokens": tokens,
         "tokens_per_s": tokens / seconds if seconds and tokens else None,
         "lr": event.get("lr"),
-        "parts": {name: event[name] for name in _PARTS if name in event},
+        "parts": {name: event[name] for name in BREAKDOWN if name in event},
         "overlapped": event.get("overlapped"),
         "at": event.get("at"),
     }
 
 
-def _why_no_share(trained: Trained) -> str | None:
-    if trained.status is not Status.OK:
-        return trained.reason
-    own = trained.experiment
-    where = "CPU" if own.device == "cpu" else "device"
-    return None if trained.peak else f"no {own.precision} peak is claimed for this {where}"
+def records_of(
+    trained: Trained,
+    target: Target,
+    data_hash: str,
+    environment: str,
+    went_on: int | None = None,
+) -> list[Record]:
+    """A point for each number; one without a value says why there is none.
 
-
-def records_of(trained: Trained, target: Target, data_hash: str, environment: str) -> list[Record]:
-    """A point for each number; one without a value says why there is none."""
+    The first, of the time, has what else is known.  ``went_on``: the batch that was tried next.
+    """
     times = tuple(float(row["time"]) for row in trained.rows)
     base = Record(
         kind=Kind.MEASURED,
@@ -90,13 +91,14 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         duration=trained.duration,
         disturbed=trained.disturbed if trained.status is Status.OK else None,
         interval=_interval(trained),
-        conditions=_conditions(trained),
+        conditions=flat(_facts(trained) | ({GONE_ON: went_on} if went_on else {})),
     )
     if trained.status is not Status.OK:
         return [base]
+    bare = base.replace(samples=None, conditions={})
     values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
     more = [
-        base.replace(
+        bare.replace(
             id=f"{base.id[:8]}{number:04x}",
             metric=name,
             unit=unit,
@@ -107,7 +109,9 @@ def records_of(trained: Trained, target: Target, data_hash: str, environment: st
         )
         for number, (name, unit, value) in enumerate(values)
     ]
-    return [base, *(record.replace(samples=None) for record in more), *_energy(trained, base)]
+    used, steps = trained.energy
+    tokens = trained.experiment.global_samples * trained.experiment.seq_len
+    return [base, *more, *energy.records_of(bare, used, steps, steps * tokens)]
 
 
 def _interval(trained: Trained) -> tuple[float, float] | None:
@@ -127,26 +131,40 @@ def _ends(trained: Trained, value: float | None) -> tuple[float, float] | None:
     return value * seconds / interval[1], value * seconds / interval[0]
 
 
-def _energy(trained: Trained, base: Record) -> list[Record]:
-    used, steps = trained.energy
-    return energy.records_of(base, used, steps, steps * _tokens(trained.experiment))
-
-
-def _tokens(own: Experiment) -> int:
-    """Of one step, on all ranks."""
-    return own.global_samples * own.seq_len
-
-
-def _conditions(trained: Trained) -> Case:
-    """Versions and devices as the ranks reported them, and the load when the training began."""
-    known = {
-        "devices": device_words(trained.devices),
+def _facts(trained: Trained) -> dict[str, Any]:
+    """What its ranks told, how it was judged, and the machine's load when it began."""
+    probe = trained.result.probe
+    return {
+        "row_verdict": trained.word,
+        "steps": trained.experiment.steps,
+        "layout_asked": trained.requested,
+        "layout_found": trained.found,
+        "software_found": trained.software,
+        "parity": {
+            "compared": trained.compared,
+            "not_comparable": trained.apart,
+            "losses": probe.losses if probe else (),
+            "grad_norms": probe.grad_norms if probe else (),
+        },
+        "rounds": [
+            {"training": each.training, "disturbed": each.disturbed} for each in trained.rounds
+        ],
+        "devices": [
+            {**each, "cores": ranges(each["cores"])} if each.get("cores") else each
+            for each in trained.devices
+        ],
+        "memory_by_rank": [
+            {
+                "rank": each["rank"],
+                "device": each["device"],
+                "allocated_bytes": each["allocated"],
+                "reserved_bytes": each["reserved"],
+            }
+            for each in trained.result.memories
+        ],
         "cuda_visible_devices": trained.result.visible,
         "load_average": trained.load,
     }
-    parts = {f"time.{part}": trained.mean(part) for part in BREAKDOWN} if trained.rows else {}
-    known |= parts
-    return {**trained.software, **{name: v for name, v in known.items() if v is not None}}
 
 
 _RATES = {
@@ -173,68 +191,12 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
         yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
 
 
-def summary_of(trained: Trained) -> dict[str, Any]:
-    """One experiment as ``--json`` prints it; others script against it."""
-    own, rows = trained.experiment, trained.result.rows
-    used, steps = trained.energy
-    rates = rates_of(trained)
-    probe, shares = trained.result.probe, shares_of(trained)
-    return {
-        "name": own.name,
-        "framework": own.framework,
-        "model": own.model,
-        "batch_size": own.batch_size,
-        "batch_size_asked": "auto" if trained.auto_batch else own.batch_size,
-        "settings": settings_of(own),
-        "layout_asked": trained.requested,
-        "layout_found": trained.found,
-        "software_found": trained.software,
-        "losses": [row["loss"] for row in rows],
-        "grad_norms": [row["grad_norm"] for row in rows],
-        "heldout_loss": trained.result.heldout_loss,
-        "step_time_s": trained.mean("time"),
-        "step_times_s": [row["time"] for row in trained.rows],
-        "rounds": [
-            {"step_times_s": [row["time"] for row in each.rows], "disturbed": each.disturbed}
-            for each in trained.rounds
-        ],
-        "samples_per_s": rates.get("sample_rate"),
-        "tokens_per_s": rates.get("token_rate"),
-        "model_flops_per_s_per_device": rates.get("flop_rate"),
-        "hardware_flops_per_s_per_device": rates.get("hardware_flop_rate"),
-        "mfu": shares.get("mfu"),
-        "hfu": shares.get("hfu"),
-        "mfu_of_measured_matmul": shares.get("mfu_of_matmul"),
-        "peak_flops_per_s_claimed": trained.peak.value if trained.peak else None,
-        "peak_source": trained.peak.source if trained.peak else None,
-        "no_mfu_reason": _why_no_share(trained),
-        "peak_memory_bytes": trained.result.memory,
-        "reserved_memory_bytes": trained.result.reserved,
-        "memory_by_rank": memory_by_rank(trained.result),
-        "devices": [dict(each) for each in trained.devices],
-        "cuda_visible_devices": trained.result.visible,
-        **energy.summary_of(used, steps * _tokens(own)),
-        "breakdown": {part: trained.mean(part) for part in BREAKDOWN} if rows else {},
-        "overlapped_communication_s": trained.mean("overlapped") if rows else None,
-        "parity": {
-            "losses": list(probe.losses) if probe else [],
-            "grad_norms": list(probe.grad_norms) if probe else [],
-            "compared": trained.compared,
-            "not_comparable": trained.apart,
-        },
-        "load_average": trained.load,
-        "disturbed": trained.disturbed,
-        "status": trained.status.value,
-        "reason": trained.reason,
-        "row_verdict": trained.word,
-    }
-
-
 def summary(outcomes: Outcomes) -> dict[str, Any]:
     """What ``train --json`` prints last: a list, and a single experiment flat beside it."""
     view = view_of(read_run(outcomes.run))
-    experiments = list(training_results.stored(view.series))
-    compared = [dataclasses.asdict(each) for each in speedups(training_results.readable(view))]
+    results = training_results.results(view)
+    experiments = [training_results.as_json(result) for result in results]
+    compared = [dataclasses.asdict(each) for each in speedups(results)]
     return {
         **(experiments[0] if len(experiments) == 1 else {}),
         "verdict": outcomes.verdict.outcome.value,

@@ -1,7 +1,7 @@
 """Going on with a run of experiments that was broken off.
 
 A run holds its experiments as they were resolved, and what came of each that ended.  One that ended
-well and has all its rounds is taken as it is, from its summary and what its ranks told; any other
+well and has all its rounds is taken as it is, from its records and what its ranks told; any other
 is trained from its first step: half a training is no measurement.  The data and the machine must be
 those of the run.
 """
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.trained import Trained
-from trainrig.analysis.training_results import BENCHMARK, Summary, stored
+from trainrig.analysis.training_results import BENCHMARK, TrainingResult, results
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, Status
+from trainrig.runner.view import view_of
 from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, from_run
 from trainrig.train.engines import ENGINES
@@ -70,32 +71,31 @@ def _batch_that_fitted(run: RunData) -> dict[str, Any]:
     return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
 
 
-def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Summary]:
-    """The summaries of the experiments that ended well, with all their rounds, by name."""
+def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, TrainingResult]:
+    """The results of the experiments that ended well, with all their rounds, by name."""
     rounds = {each.name: each.rounds for each in experiments}
     steps = {each.name: each.steps for each in experiments}
     return {
-        each["name"]: each
-        for each in stored(run.series)
-        if each["status"] == Status.OK.value
-        and each["row_verdict"] != "FAIL"  # its layout was not as asked
-        and not each["reason"]  # a comparison that was broken off
-        and len(each["rounds"]) >= rounds.get(each["name"], 0)
-        and each["settings"]["steps"] >= steps.get(each["name"], 0)
+        each.name: each
+        for each in results(view_of(run))
+        if each.status == Status.OK.value
+        and each.row_verdict != "FAIL"  # its layout was not as asked
+        and not each.reason  # a comparison that was broken off
+        and len(each.rounds) >= rounds.get(each.name, 0)
+        and int(each.settings.get("steps") or 0) >= steps.get(each.name, 0)
     }
 
 
-def recalled(experiment: Experiment, summary: Summary, logs: Sequence[Path]) -> Trained:
+def recalled(experiment: Experiment, result: TrainingResult, logs: Sequence[Path]) -> Trained:
     """An experiment that is done, as it was; ``logs`` are the folders of its first training."""
-    own = experiment.replace(auto_batch=False, batch_size=summary["batch_size"])
+    own = experiment.replace(auto_batch=False, batch_size=result.batch_size)
     folder = next((each for each in reversed(logs) if each.is_dir()), None)
-    parity = summary["parity"]
     found = Trained(
         experiment=own,
         auto_batch=experiment.auto_batch,
-        compared=parity["compared"],
-        apart=parity["not_comparable"],
-        busy=summary["rounds"][0]["disturbed"],
+        compared=result.parity.compared,
+        apart=result.parity.not_comparable,
+        busy=result.rounds[0].disturbed,
         recalled=True,
     )
     if folder is not None:

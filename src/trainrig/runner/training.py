@@ -217,8 +217,9 @@ def measure_block(block: Block, session: TrainRun, executor: Executor, seconds: 
             executor.skip(task, f"it takes {needed:.0f} s, and {max(left, 0.0):.0f} s are left")
         else:
             session.watch(Progress(text=task.step, level="running"))
+            session.done = executor.done
             session.measure_step(Experiment.of(**task.extra["experiment"]), task.seconds)
-            executor.done += 1
+            executor.done = session.done
 
 
 class TextShelf:

@@ -286,13 +286,13 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """What was resolved, by the keys of an experiment file; the text by its folder's name.
+def settings_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The resolved keys of a stored experiment (`to_dict`); the text by its folder's name.
 
     Left out is what tells one training from another and changes nothing in it.
     """
-    found = {name: each for name, each in to_dict(experiment).items() if name not in _NO_SETTING}
-    return {**found, "data": os.path.basename(experiment.data)}
+    found = {name: each for name, each in content.items() if name not in _NO_SETTING}
+    return {**found, "data": os.path.basename(str(content.get("data", "")))}
 
 
 _NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}

@@ -20,7 +20,7 @@ import pytest
 
 from layout_facts import WHOLE
 from machine_fakes import healthy
-from training_summaries import results_of, summary
+from training_summaries import results_of, summary, summary_of
 from trainrig.analysis.compare_training import setting_differences
 from trainrig.analysis.trained import Trained
 from trainrig.errors import UnavailableError, UsageError
@@ -36,7 +36,7 @@ from trainrig.process.supervisor import launch
 from trainrig.record import Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_prepare import environment_of
-from trainrig.runner.train_records import records_of, summary_of
+from trainrig.runner.train_records import records_of
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job, Site, check_site, python_of
@@ -389,7 +389,7 @@ def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:
     assert summary_of(found)["software_found"] == SOFTWARE
     target = Target(torch_device="cpu", name="a CPU", index=None, memory_bytes=0, chip=None)
     conditions = records_of(found, target, "0" * 8, "digest")[0].conditions
-    assert {name: conditions[name] for name in SOFTWARE} == SOFTWARE
+    assert {name: conditions[f"software_found.{name}"] for name in SOFTWARE} == SOFTWARE
 
 
 def test_the_digest_is_that_of_the_engines_packages(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainrig.analysis.training_results import stored
+from trainrig.analysis.training_results import results
 from trainrig.errors import DataError, UsageError
 from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
@@ -17,6 +17,7 @@ from trainrig.runner import batch_size, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.batch_size import by_doubling, guess, smaller
 from trainrig.runner.train_resume import done_in, experiments_of
+from trainrig.runner.view import view_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
@@ -216,9 +217,10 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     ]
     assert [request["probe"] for request in requests] == [True] * 3 + [False] * 4
     run = read_run(outcomes.run)
-    found = stored(run.series)
-    assert [each["name"] for each in found] == ["a", "b", "c"]
-    assert [round(each["step_times_s"][0], 9) for each in found[0]["rounds"]] == [0.1, 0.4, 0.6]
+    assert "experiments" not in run.series
+    found = results(view_of(run))
+    assert [each.name for each in found] == ["a", "b", "c"]
+    assert [round(each.step_times_s[0], 9) for each in found[0].rounds] == [0.1, 0.4, 0.6]
     measured = [r for r in run.records if r.kind is Kind.MEASURED]
     times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
     assert [len(record.samples or ()) for record in times] == [3, 6, 9]
@@ -284,9 +286,13 @@ def test_a_row_that_failed_is_not_done(data: str, tmp_path: Path, quick: list[st
     asked = (own.replace(name="a"), own.replace(name="b"))
     run = read_run(runner.train(asked, out=tmp_path).run)
     assert set(done_in(run, asked)) == {"a", "b"}
-    rows = tuple(each | {"row_verdict": "FAIL"} for each in run.series["experiments"][1:])
-    series = {**run.series, "experiments": run.series["experiments"][:1] + rows}
-    assert set(done_in(dataclasses.replace(run, series=series), asked)) == {"a"}
+    records = tuple(
+        record.replace(conditions={**record.conditions, "row_verdict": "FAIL"})
+        if record.case.get("experiment") == "b" and "row_verdict" in record.conditions
+        else record
+        for record in run.records
+    )
+    assert set(done_in(dataclasses.replace(run, records=records), asked)) == {"a"}
 
 
 def test_another_text_is_no_resume(data: str, tmp_path: Path, quick: list[str]) -> None:

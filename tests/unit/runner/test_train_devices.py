@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from machine_fakes import healthy
+from training_summaries import summary_of
 from trainrig.analysis import trained as trained_module
 from trainrig.analysis.trained import Round, Trained
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
@@ -27,7 +28,7 @@ from trainrig.runner import train as runner
 from trainrig.runner import train_devices as devices
 from trainrig.runner import train_prepare, train_records
 from trainrig.runner.targets import find_targets
-from trainrig.runner.train_records import records_of, summary_of
+from trainrig.runner.train_records import records_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
@@ -152,18 +153,16 @@ def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:
     ]
     trained = Trained(experiment=experiment(devices="3,2"), result=result, devices=found)
     assert trained_module.device_differences(trained.experiment, found) == []
-    summary = summary_of(
-        dataclasses.replace(trained, result=dataclasses.replace(result, facts=None))
-    )
+    bare = dataclasses.replace(trained, result=dataclasses.replace(result, facts=None))
+    summary = summary_of(bare)
     assert summary["peak_memory_bytes"] == 5e9 and summary["reserved_memory_bytes"] == 1e10
     assert [each["allocated_bytes"] for each in summary["memory_by_rank"]] == [3e9, 5e9]
     assert [each["index"] for each in summary["devices"]] == [3, 2]
     assert summary["cuda_visible_devices"] == "3,2"
     target = find_targets(machine(), {})[0]
-    record = records_of(trained, target, "0" * 64, "")[0]
-    assert record.conditions["devices"] == (
-        f"0: GPU 3 RTX 4090 {UUIDS[3]}; 1: GPU 2 RTX 4090 {UUIDS[2]}"
-    )
+    known = records_of(bare, target, "0" * 64, "")[0].conditions
+    assert [known[f"devices.{rank}.uuid"] for rank in (0, 1)] == [UUIDS[3], UUIDS[2]]
+    assert (known["devices.1.rank"], known["devices.1.index"]) == (1, 2)
 
 
 def test_other_gpus_than_those_asked_for_fail_the_row(tmp_path: Path) -> None:
@@ -199,7 +198,8 @@ def test_memory_is_told_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cores_are_written_as_ranges() -> None:
     host = {"rank": 0, "device": "cpu", "cores": [0, 1, 2, 5, 7, 8]}
-    assert trained_module.device_words([host]) == "0: cores 0-2,5,7-8"
+    found = summary_of(Trained(experiment=experiment(), devices=(host,)))
+    assert found["devices"][0]["cores"] == "0-2,5,7-8"
 
 
 # ---- energy
@@ -298,7 +298,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     assert points["energy"].value == first["energy_j"] and points["energy"].unit == "J"
     assert points["energy"].conditions["energy_steps"] == 10
     assert points["power"].value == first["mean_power_w"]
-    assert points["time"].conditions["devices"].startswith("0: cores ")  # type: ignore[union-attr]
+    assert points["time"].conditions["devices.0.device"] == "cpu"
     assert len(run.series["steps-one"]) == 16
 
     monkeypatch.setattr(beside, "host_meters", lambda: Missing("no counter"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from training_summaries import summary_of
 from trainrig.analysis.trained import Trained, rates_of
 from trainrig.record import Limit
 from trainrig.runner.targets import Target
-from trainrig.runner.train_records import records_of, summary_of
+from trainrig.runner.train_records import records_of
 from trainrig.train.config import Experiment
 from trainrig.train.engines import Result
 

@@ -334,10 +334,11 @@ def test_other_is_judged_against_its_share_and_only_where_undisturbed() -> None:
     case = dict(tiny(Path("/x")).case)
 
     def found(other: float, **more: Any) -> set[str]:
-        time_point = point(
-            "training", case, 0.1, metric="time", unit="s", conditions={"time.other": other}, **more
-        )
-        return {finding.id for finding in judge([time_point]).findings}
+        points = [
+            point("training", case, value, metric=metric, unit="s", **more)
+            for metric, value in {"time": 0.1, "time.other": other}.items()
+        ]
+        return {finding.id for finding in judge(points).findings}
 
     assert "time-in-no-part" in found(0.0051)
     assert "time-in-no-part" not in found(0.0049)
