@@ -30,9 +30,9 @@ from trainrig.machine import inspect
 from trainrig.record import Case, Record, case_label
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, Task, qualify_plan
-from trainrig.runner.progress import null_progress
+from trainrig.runner.progress import Progress
 from trainrig.runner.targets import Target, choose, find_targets
-from trainrig.store import create_run
+from trainrig.store import create_run, read_run
 from trainrig.units import format_time
 
 HALF_WIDTH, AGREEMENT, TIME_SHARE = 0.02, 0.03, 1.0 / 3.0
@@ -120,17 +120,19 @@ class Race:
                 run,
                 environment="benchmark",
                 deadline=time.monotonic() + _LONG,
-                watch=null_progress,
-                describe=self._met,
-                complete=lambda point: point,
+                watch=self._met,
             )
+            self._run = run.path
             self._resumed = time.perf_counter()
             block = Block(targets=(self._target,), name="suite", tasks=tuple(tasks), share=1.0)
             executor.run_block(block, _LONG)
             self.ours_seconds += time.perf_counter() - self._resumed
 
-    def _met(self, point: Record) -> str:
-        """Called by the runner for each settled point: the peer's turn."""
+    def _met(self, event: Progress) -> None:
+        """Told by the runner of each settled point: the peer's turn."""
+        if event.level != "point":
+            return
+        point = read_run(self._run).records[-1]
         took = time.perf_counter() - self._resumed
         self.ours_seconds += took
         if point.value is not None:
@@ -149,7 +151,6 @@ class Race:
             self.pairs.append(pair)
             print(_line(pair), flush=True)
         self._resumed = time.perf_counter()
-        return ""
 
 
 def _line(pair: Pair) -> str:

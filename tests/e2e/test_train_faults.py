@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from trainrig.errors import DataError, StoreError, UsageError
-from trainrig.process.supervisor import Ended
+from trainrig.process.events import read_events
+from trainrig.process.supervisor import Ended, OnEvent
 from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import train as runner
 from trainrig.runner import train as session
@@ -57,8 +58,10 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Act]:
     """What happens in the launch of a folder's name instead of a training that goes well."""
     acts: dict[str, Act] = {}
 
-    def launch(_command: Any, folder: Path, **_: Any) -> Ended:
+    def launch(_command: Any, folder: Path, on_event: OnEvent, **_: Any) -> Ended:
         acts.get(folder.name, tell)(folder)
+        for _, event in read_events(folder, 0):
+            on_event(0, event)
         return Ended(status=Status.OK)
 
     monkeypatch.setattr(session, "launch", launch)

@@ -20,7 +20,6 @@ from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import energy, train_prepare, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.progress import Progress
-from trainrig.runner.session import exit_code
 from trainrig.runner.train_resume import CHECKPOINT, experiments_of
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check, to_dict
@@ -195,7 +194,7 @@ def test_a_diverging_run_fails_with_one_line_and_keeps_its_steps(
     asked = experiment(data, lr=1e30, clip=0.0, warmup=0, weight_decay=0.0)
     result, summary = run(asked, tmp_path)
     assert result.verdict.outcome is Outcome.FAIL
-    assert exit_code(result.verdict.outcome, interrupted=False) == 1
+    assert result.exit_code == 1
     (finding,) = [f for f in summary["findings"] if f["id"] == "training-failed"]
     assert "training stopped" in finding["evidence"] and "\n" not in finding["evidence"]
     assert summary["status"] == "failed"

@@ -59,7 +59,7 @@ def command(
 ) -> int:
     """Run one benchmark and show its records; the help text is made from the specs."""
     from trainrig.cli import progress
-    from trainrig.runner import bench, session
+    from trainrig.runner import bench
     from trainrig.units import parse_duration
 
     request = bench.BenchRequest(
@@ -72,4 +72,4 @@ def command(
         progress.print_json(bench.summary(result))
     else:
         progress.print_run(result.run)
-    return session.exit_code(result.verdict.outcome, result.interrupted)
+    return result.exit_code

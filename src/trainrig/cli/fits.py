@@ -27,7 +27,7 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     from trainrig.predict.scenario import question
     from trainrig.predict.search.memory_options import fit
     from trainrig.report.prediction_report import fits_document
-    from trainrig.runner.predict import measured
+    from trainrig.runner.view import measured
 
     found = fit(question(given(**keys), measured(rates)))
     answer(as_json, lambda: fit_dict(found), lambda: fits_document(found))

@@ -44,7 +44,7 @@ def command(
     from trainrig.predict.scenario import positive, question
     from trainrig.predict.search.upgrades import upgrades_of_answer
     from trainrig.report.prediction_report import prediction_document
-    from trainrig.runner.predict import measured
+    from trainrig.runner.view import measured
 
     if cases is not None:
         _print_cases(cases, as_json)

@@ -37,4 +37,4 @@ def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: 
         progress.print_json(session.summary(result))
     else:
         progress.print_run(result.run)
-    return session.exit_code(result.verdict.outcome, result.interrupted)
+    return result.exit_code

@@ -128,7 +128,7 @@ def command(
     from trainrig.cli import output, progress
     from trainrig.errors import EXIT_OK, UsageError
     from trainrig.report.training_report import training_document
-    from trainrig.runner import session, train, train_prepare, train_records, train_resume
+    from trainrig.runner import train, train_prepare, train_records, train_resume
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
@@ -166,7 +166,7 @@ def command(
             output.print_text(training_document(view_of(read_run(outcomes.run))))
             click.echo(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
             click.echo(f"report: {outcomes.run / 'report.html'}")
-    return session.exit_code(outcomes.verdict.outcome, outcomes.interrupted)
+    return outcomes.exit_code
 
 
 def _batch_size(text: str) -> int | str:

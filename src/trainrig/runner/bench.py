@@ -19,8 +19,9 @@ from trainrig.benchmarks.spec import (
 from trainrig.errors import UsageError
 from trainrig.runner.plan import Block, qualify_plan, tasks_of
 from trainrig.runner.progress import Watcher, null_progress
-from trainrig.runner.session import Plan, Qualification, Scene, carry_out, check_budget
+from trainrig.runner.session import Plan, Scene, carry_out, check_budget
 from trainrig.runner.targets import Target, choose, disk_target, disk_tool
+from trainrig.runner.view import RunOutcome
 from trainrig.store import read_run
 
 
@@ -44,7 +45,7 @@ def bench(
     budget: float,
     out: Path = Path("runs"),
     watch: Watcher = null_progress,
-) -> Qualification:
+) -> RunOutcome:
     """Measure the cases of ``request`` and judge them as qualify does.
 
     Raises UsageError for an unknown benchmark, dtype, size, operation or device,
@@ -161,13 +162,12 @@ def _block(spec: Benchmark, target: Target, planned: Sequence[PlannedCase], shar
     return Block(targets=(target,), name=name, tasks=tasks, share=share)
 
 
-def summary(result: Qualification) -> dict[str, Any]:
+def summary(result: RunOutcome) -> dict[str, Any]:
     """What ``bench --json`` prints last: where the run lies, and its points."""
+    head = result.to_dict()
     points = [record for record in read_run(result.run).records if record.is_point]
     return {
-        "verdict": result.verdict.outcome.value,
-        "reason": result.verdict.reason,
-        "run": str(result.run),
+        **{name: head[name] for name in ("verdict", "reason", "run")},
         "num_records": result.num_records,
         "points": [
             {

@@ -20,12 +20,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from trainrig.benchmarks.spec import WORKER, Role, role_of
 from trainrig.errors import UnavailableError
@@ -33,8 +35,9 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label, dtype_of
+from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
-from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.runner.targets import HOST, Target
 from trainrig.stats import median
 from trainrig.store import RunWriter
@@ -161,7 +164,6 @@ _MAX_ROUNDS = 3
 
 MEASURED = "already measured in this run"
 
-Describe = Callable[[Record], str]
 MakeWorker = Callable[[str, Path, str], Worker]
 """(device, log, program) → a worker that has been started."""
 
@@ -176,23 +178,22 @@ class Executor:
         environment: str,
         deadline: float,
         watch: Watcher,
-        describe: Describe,
-        complete: Callable[[Record], Record],
+        claims: Sequence[Record] = (),
+        expected: Mapping[Any, Record] = MappingProxyType({}),
         make_worker: MakeWorker | None = None,
         early: Sequence[Worker] = (),
     ) -> None:
-        """``deadline`` is on time.monotonic; ``complete`` adds a limit to each point.
+        """``deadline`` is on time.monotonic; ``expected`` is by key and device of a point.
 
-        ``describe`` words a point for the watcher.  ``early`` are workers for the host
-        that were started while the machine was still looked at; the first pair that is
-        needed there is taken from them.
+        ``early`` are workers for the host that were started while the machine was still
+        looked at; the first pair that is needed there is taken from them.
         """
         self._run = run
         self._environment = environment
         self._deadline = deadline
         self._watch = watch
-        self._describe = describe
-        self._complete = complete
+        self._claims = claims
+        self._expected = expected
         self._make_worker = make_worker or self._start_worker
         self._early = tuple(early)
         self._pace = Pace()
@@ -394,11 +395,16 @@ class Executor:
 
     def _append_points(self, task: Task) -> None:
         for number, point in enumerate(point_records(self._attempts.of(task))):
-            noted = point.replace(conditions={**point.conditions, **task.notes})
-            record = self._run.append(self._complete(noted))
+            record = self._run.append(
+                point.replace(
+                    conditions={**point.conditions, **task.notes},
+                    limit=limit_of_point(point, self._claims),
+                )
+            )
             if number == 0:
                 self.done += 1
-                self._emit(self._describe(record), level="point")
+                expected = self._expected.get((record.key, record.device_index))
+                self._emit(describe(record, expected), level="point")
 
     def is_done(self, task: Task) -> bool:
         """Whether an earlier process of this run measured it."""

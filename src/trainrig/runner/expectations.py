@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainrig.analysis.prediction_error import FROM_RATES
+from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.benchmarks.spec import benchmark, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import flops
@@ -36,16 +36,15 @@ from trainrig.predict.expected import (
     link_claims,
     of_device,
 )
-from trainrig.predict.prediction import PredictedMetric, predict_metrics
+from trainrig.predict.prediction import CONFIDENCE, PredictedMetric, predict_metrics
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.calibration import fitted
-from trainrig.record import Case, Kind, Limit, Record, Status
+from trainrig.record import Case, Kind, Limit, Record, Status, new_id
 from trainrig.runner.history import corrections_of, host_of
 from trainrig.runner.plan import Task
-from trainrig.runner.predict import corrected
 from trainrig.runner.targets import Target
 from trainrig.store import RunData, find_runs, read_run
 from trainrig.train.config import Experiment
@@ -250,6 +249,28 @@ def forecast(
     words = [f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream")]
     words += [f"collective: {rates.provenance['collective']}"] if own.mesh.ranks > 1 else []
     return tuple(corrected(bare, one, "; ".join(words), grounds.corrections) for one in found)
+
+
+def corrected(
+    bare: Record, one: PredictedMetric, source: str, corrections: Mapping[str, float]
+) -> Record:
+    """A prediction of the step's model as a record, with what the ledger taught."""
+    # The plan's own record says what is required; those beside it require nothing.
+    planned = bare.conditions if one.metric == bare.metric else {}
+    conditions = {**planned, **FROM_RATES}
+    named = bare.replace(id=new_id(), metric=one.metric, unit=one.unit)
+    factor = corrections.get(part_of(named), 1.0)
+    low, high = one.interval
+    if factor != 1.0:
+        conditions |= {"correction": factor}
+        source += f"; corrected by {factor:.3f}, from this machine's ledger"
+    return named.replace(
+        value=one.value * factor,
+        interval=(low * factor, high * factor),
+        confidence=CONFIDENCE,
+        source=source,
+        conditions=conditions,
+    )
 
 
 def _time(own: Experiment, rates: Rates, target: Target) -> PredictedMetric:

@@ -25,7 +25,7 @@ from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
 from trainrig.report.prediction_report import layout_text
-from trainrig.runner.predict import measured
+from trainrig.runner.view import measured
 from trainrig.store import write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT
 from trainrig.train.engines import ENGINES, engine_of

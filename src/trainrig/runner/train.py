@@ -45,17 +45,19 @@ from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_no
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, find_targets
-from trainrig.runner.train_devices import devices_of, meters_of, site_of
 from trainrig.runner.train_prepare import (
+    devices_of,
     environment_of,
     lacks,
     measure_ceiling,
+    meters_of,
     placed,
+    site_of,
     with_data,
 )
-from trainrig.runner.train_records import Outcomes, records_of, slug_of, step_row
+from trainrig.runner.train_records import records_of, slug_of, step_row
 from trainrig.runner.train_resume import CHECKPOINT, done_in, recalled
-from trainrig.runner.view import view_of
+from trainrig.runner.view import RunOutcome, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
@@ -79,7 +81,7 @@ def train(
     stall_timeout: float = STALL_TIMEOUT,
     resume: Path | None = None,
     full_scale: Sequence[Experiment] = (),
-) -> Outcomes:
+) -> RunOutcome:
     """Train experiments one after another in a new run, and judge them.
 
     ``full_scale`` are the same ones at the size of what others published, where they are tiny.
@@ -111,7 +113,10 @@ def train(
             snapshot=snapshot,
             watch=watch,
             stall_timeout=stall_timeout,
-            texts=_texts(ready),
+            texts={
+                folder: read_manifest(Path(folder)).corpus_sha256
+                for folder in dict.fromkeys(experiment.data for experiment in ready)
+            },
             total=len(ready),
             grounds=grounds_of(run.path.parent, hostname, site.cores),
             alone=len(ready) == 1,
@@ -126,7 +131,8 @@ def train(
             _train_all(session, ready, lacking, full_scale)
         except KeyboardInterrupt:
             interrupted = "interrupted; trainrig train --resume trains those that are not done"
-        return _close(session, interrupted)
+        verdict = verdict_of(session.trained, session.findings, interrupted)
+        return close_run(run, verdict, interrupted, session.trained)
 
 
 def _train_all(
@@ -153,12 +159,6 @@ def _train_all(
         session.repeat(number)
 
 
-def _texts(experiments: Sequence[Experiment]) -> dict[str, str]:
-    """Hash of the text in each folder of data."""
-    folders = dict.fromkeys(experiment.data for experiment in experiments)
-    return {folder: read_manifest(Path(folder)).corpus_sha256 for folder in folders}
-
-
 def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
@@ -168,22 +168,6 @@ def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
         **({"cuda_visible_devices": visible} if visible is not None else {}),
         "experiments": [experiment_dict(experiment) for experiment in experiments],
     }
-
-
-def _close(session: TrainRun, interrupted: str | None) -> Outcomes:
-    """Judge what is there and write the report."""
-    from trainrig.report.run_report import render_html
-
-    verdict = verdict_of(session.trained, session.findings, interrupted)
-    run = session.run
-    run.write_verdict(verdict)
-    run.write_report(render_html([view_of(read_run(run.path))]))
-    return Outcomes(
-        run=run.path,
-        verdict=verdict,
-        trained=tuple(session.trained),
-        interrupted=interrupted is not None,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,14 +184,14 @@ class TrainRun:
     snapshot: Snapshot
     watch: Watcher
     stall_timeout: float = STALL_TIMEOUT
-    texts: Mapping[str, str]
+    texts: Mapping[str, str] = field(default_factory=dict)
     """Folder of data → hash of its text."""
     total: int = 1
     done: int = 0
     """Cases of the run that are over, whatever was measured in them."""
     grounds: Grounds = field(default_factory=Grounds)
     """What predictions rest on."""
-    expected: Mapping[tuple[object, int | None], Record] = field(default_factory=dict)
+    expected: Mapping[Any, Record] = field(default_factory=dict)
     """Predictions by key and device that stand: with a value, another one is not written."""
     alone: bool = False
     """One experiment is trained: a batch that does not fit is halved, whoever chose it."""

@@ -1,16 +1,20 @@
 """Experiments meet this machine: their tokens, devices and ceiling, and what is lacking for them.
 
-What cannot be is refused before there is a run; the ceiling alone is measured in one.
+What cannot be is refused before there is a run; the ceiling alone is measured in one.  Numbers of
+GPUs are the driver's, in PCI order, whatever CUDA_VISIBLE_DEVICES makes of them; what a rank found
+is known by the GPU's UUID.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.trained import Device
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.data.batches import Shard
@@ -18,22 +22,23 @@ from trainrig.data.manifest import read_manifest
 from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import MOST_VERIFIED, prepare, verify
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.machine import Snapshot, environment_digest
+from trainrig.machine import Missing, Snapshot, environment_digest, value_or
+from trainrig.machine.snapshot import Gpu
 from trainrig.machine.software import software
 from trainrig.machine.system_access import ThisMachine
 from trainrig.process.python_env import inspect_python, is_external
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
 from trainrig.record import Record, Status
 from trainrig.report.document import Column, Document, Facts, Table
+from trainrig.runner import energy
 from trainrig.runner.executor import Executor
-from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
-from trainrig.runner.progress import Progress, Watcher, describe
-from trainrig.runner.targets import Target
+from trainrig.runner.progress import Progress, Watcher
+from trainrig.runner.targets import Target, find_targets
 from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, check, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file
-from trainrig.train.engines import Site, check_site, engine_of, is_driven, python_of
+from trainrig.train.engines import Result, Site, check_site, engine_of, is_driven, python_of
 from trainrig.units import parse_duration, plain_name, plain_value
 from trainrig.workload import find
 
@@ -109,6 +114,44 @@ def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
         cuda_driver=snapshot.software.cuda_driver,
     )
     return environment_digest(dataclasses.replace(snapshot, software=found))
+
+
+def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site:
+    """What this machine has for experiments."""
+    found = find_targets(snapshot) if targets is None else targets
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    usable = tuple(target.index for target in found if target.index is not None)
+    return Site(
+        gpus=len(usable),
+        cores=cores or 1,
+        numbers=usable,
+        present=tuple(gpu.index for gpu in _gpus(snapshot)),
+    )
+
+
+def meters_of(own: Experiment, snapshot: Snapshot) -> energy.Meters:
+    """What reads the energy of the devices that an experiment is given."""
+    if not own.device.startswith("cuda"):
+        return energy.host_meters()
+    given = [gpu for number in own.device_numbers for gpu in _gpus(snapshot) if gpu.index == number]
+    for gpu in given:
+        if gpu.vendor != "nvidia":
+            return Missing(
+                f"GPU {gpu.index}: the energy of {gpu.vendor.upper()}'s GPUs is not read"
+            )
+    return energy.gpu_meters([(gpu.index, value_or(gpu.uuid, None)) for gpu in given])
+
+
+def devices_of(result: Result, snapshot: Snapshot) -> tuple[Device, ...]:
+    """The devices that the ranks observed, with the driver's numbers of GPUs."""
+    numbers = {value_or(gpu.uuid, ""): gpu.index for gpu in _gpus(snapshot)}
+    return tuple(
+        {**device, "index": numbers.get(device.get("uuid") or "-")} for device in result.devices
+    )
+
+
+def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
+    return () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
 
 
 _BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "device", "rounds")
@@ -196,8 +239,7 @@ def measure_ceiling(
         environment=environment,
         deadline=time.monotonic() + _CEILING_SECONDS,
         watch=watch,
-        describe=lambda point: describe(point, None),
-        complete=lambda point: point.replace(limit=limit_of_point(point, claims)),
+        claims=claims,
     )
     executor.total = 1
     block = Block(targets=(target,), name="the ceiling", tasks=(task,), share=1.0)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trainrig.analysis import training_results
@@ -18,23 +16,13 @@ from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.trained import Trained, rates_of, shares_of
 from trainrig.analysis.training_results import BREAKDOWN, GONE_ON, flat
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.record import Kind, Record, Status, Verdict
+from trainrig.record import Kind, Record, Status
 from trainrig.runner import energy
 from trainrig.runner.targets import Target
-from trainrig.runner.view import view_of
+from trainrig.runner.view import RunOutcome, view_of
 from trainrig.store import read_run
 from trainrig.train.config import case_of
 from trainrig.units import ranges
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """A run of trainings, judged."""
-
-    run: Path
-    verdict: Verdict
-    trained: tuple[Trained, ...]
-    interrupted: bool
 
 
 def slug_of(name: str) -> str:
@@ -191,24 +179,19 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
         yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
 
 
-def summary(outcomes: Outcomes) -> dict[str, Any]:
+def summary(outcome: RunOutcome) -> dict[str, Any]:
     """What ``train --json`` prints last: a list, and a single experiment flat beside it."""
-    view = view_of(read_run(outcomes.run))
+    view = view_of(read_run(outcome.run))
     results = training_results.results(view)
     experiments = [training_results.as_json(result) for result in results]
     compared = [dataclasses.asdict(each) for each in speedups(results)]
+    head = outcome.to_dict()
     return {
         **(experiments[0] if len(experiments) == 1 else {}),
-        "verdict": outcomes.verdict.outcome.value,
-        "verdict_reason": outcomes.verdict.reason,
-        "run": str(outcomes.run),
-        "report": str(outcomes.run / "report.html"),
+        "verdict_reason": head.pop("reason"),
+        **head,
         "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
         "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
-        "findings": [
-            {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
-            for f in outcomes.verdict.findings
-        ],
         "experiments": experiments,
         **({"comparisons": compared} if len(experiments) != 1 else {}),
     }

@@ -117,11 +117,6 @@ def _whole(seconds: float, num_tasks: int) -> float:
     return _START + _WORKERS * num_tasks * (seconds + _AROUND)
 
 
-def _left_out(budget: float) -> str | None:
-    """Why a qualification of this budget does not train, or None."""
-    return "left out of budgets below one minute" if budget < SMALL_BUDGET else None
-
-
 def _block(
     target: Target,
     experiments: Sequence[Experiment],
@@ -200,9 +195,12 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
     return next(fitting, found[-1])
 
 
-def measure_block(block: Block, session: TrainRun, executor: Executor, seconds: float) -> None:
+def measure_trainings(block: Block, session: TrainRun, executor: Executor, seconds: float) -> None:
     """Measure a block's training steps within ``seconds``; what does not fit is recorded."""
     end = time.monotonic() + seconds
+    session.texts = {
+        task.extra["experiment"]["data"]: str(task.case["data"]) for task in block.tasks
+    }
     session.watch(Progress(text=block.name, level="stage"))
     for task in block.tasks:
         left = min(end, session.deadline) - time.monotonic()
@@ -222,46 +220,40 @@ def measure_block(block: Block, session: TrainRun, executor: Executor, seconds: 
             executor.done = session.done
 
 
-class TextShelf:
-    """Where the text that is trained on lies.  Use as a context manager: scratch goes with it."""
+def text_to_train_on(
+    budget: float, watch: Watcher, stack: ExitStack, environ: Mapping[str, str] = os.environ
+) -> Text:
+    """The standard library, prepared now or before; not where ``budget`` is too small.
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Nothing is prepared before it is asked for."""
-        self._environ = environ
-        self._stack = ExitStack()
+    ``stack``: a scratch folder goes with it.
+    """
+    if budget < SMALL_BUDGET:
+        reason = "left out of budgets below one minute"
+        return Text(folder=None, reason=reason, left_out=True)
+    watch(Progress(text="preparing the text to train on", level="running"))
+    reason = "there is no text to train on"
 
-    def __enter__(self) -> TextShelf:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def text(self, budget: float, watch: Watcher) -> Text:
-        """The standard library, prepared now or before; not where ``budget`` is too small."""
-        if (reason := _left_out(budget)) is not None:
-            return Text(folder=None, reason=reason, left_out=True)
-        watch(Progress(text="preparing the text to train on", level="running"))
-        reason = "there is no text to train on"
-        for folder in (self._cache, self._scratch):
-            try:
-                return self._prepared(folder())
-            except TrainrigError as error:
-                reason = f"there is no text to train on: {error.message}"
-            except OSError as error:
-                reason = f"there is no text to train on: {error.strerror}"
-        return Text(folder=None, reason=reason)
-
-    def _prepared(self, parent: Path) -> Text:
-        from trainrig.data.prepare import prepare
-
-        found = prepare(parent=parent)
-        manifest: Manifest = found.manifest
-        return Text(folder=found.folder.absolute(), corpus_sha256=manifest.corpus_sha256)
-
-    def _cache(self) -> Path:
-        base = self._environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    def cache() -> Path:
+        base = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         return Path(base, "trainrig")
 
-    def _scratch(self) -> Path:
+    def scratch() -> Path:
         made = tempfile.TemporaryDirectory(prefix="trainrig-", ignore_cleanup_errors=True)
-        return Path(self._stack.enter_context(made))
+        return Path(stack.enter_context(made))
+
+    for folder in (cache, scratch):
+        try:
+            return _prepared(folder())
+        except TrainrigError as error:
+            reason = f"there is no text to train on: {error.message}"
+        except OSError as error:
+            reason = f"there is no text to train on: {error.strerror}"
+    return Text(folder=None, reason=reason)
+
+
+def _prepared(parent: Path) -> Text:
+    from trainrig.data.prepare import prepare
+
+    found = prepare(parent=parent)
+    manifest: Manifest = found.manifest
+    return Text(folder=found.folder.absolute(), corpus_sha256=manifest.corpus_sha256)

@@ -1,15 +1,29 @@
-"""From a run that was read to what the report is handed."""
+"""Runs as they are read: the view of the report, measured rates; and how a run is closed."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.run_view import RunView
+from trainrig.analysis.trained import Trained
 from trainrig.doctor import diagnose
+from trainrig.errors import (
+    EXIT_FINDING,
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    DataError,
+)
 from trainrig.machine import from_dict
-from trainrig.record import Record
-from trainrig.store import RunData
+from trainrig.predict.scenario import Measured
+from trainrig.record import Outcome, Record, Verdict
+from trainrig.store import RunData, RunWriter, read_run
+from trainrig.store.run_folder import REPORT
 
 
 def view_of(run: RunData) -> RunView:
@@ -42,7 +56,100 @@ def judged_view(run: RunData) -> RunView:
     view = view_of(run)
     if run.verdict is not None:
         return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
+    return dataclasses.replace(view, verdict=judged(run, "the run was cut off before its verdict"))
+
+
+def judged(run: RunData, interrupted: str | None) -> Verdict:
+    """The verdict on what was measured; ``interrupted``: why it is not all."""
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
-    why = "the run was cut off before its verdict"
     again = resume_command(run.config, str(run.path))
-    return dataclasses.replace(view, verdict=judge(run.records, findings, why, again))
+    return judge(run.records, findings, interrupted, again)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What came of a run."""
+
+    run: Path
+    verdict: Verdict
+    interrupted: bool
+    num_records: int
+    trained: tuple[Trained, ...] = ()
+    """The experiments of `trainrig train`."""
+
+    @property
+    def exit_code(self) -> int:
+        """What the process ends with."""
+        if self.interrupted:
+            return EXIT_INTERRUPTED
+        return _EXIT_CODES[self.verdict.outcome]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As every verb that makes a run prints it with ``--json``; others script against it."""
+        return {
+            "verdict": self.verdict.outcome.value,
+            "reason": self.verdict.reason,
+            "run": str(self.run),
+            "report": str(self.run / REPORT),
+            "findings": [
+                {"id": f.id, "severity": f.severity, "evidence": f.evidence, "fix": f.fix}
+                for f in self.verdict.findings
+            ],
+        }
+
+
+_EXIT_CODES = {
+    Outcome.PASS: EXIT_OK,
+    Outcome.FAIL: EXIT_FINDING,
+    Outcome.INCOMPLETE: EXIT_INCOMPLETE,
+}
+
+
+def close_run(
+    run: RunWriter,
+    verdict: Verdict,
+    interrupted: str | None,
+    trained: Sequence[Trained] = (),
+) -> RunOutcome:
+    """Store the verdict and write the report."""
+    from trainrig.report.run_report import render_html
+
+    run.write_verdict(verdict)
+    stored = read_run(run.path)
+    run.write_report(render_html([view_of(stored)]))
+    return RunOutcome(
+        run=run.path,
+        verdict=verdict,
+        interrupted=interrupted is not None,
+        num_records=len(stored.records),
+        trained=tuple(trained),
+    )
+
+
+def rates_of_run(path: Path) -> Measured:
+    """The measured points of a run's GPU, else of its host.
+
+    Raises DataError where nothing usable was measured.
+    """
+    run = read_run(path)
+    points = [r for r in run.records if r.is_point and r.is_usable and r.device]
+    gpus = [r for r in points if r.device_index is not None]
+    chosen = gpus or points
+    if not chosen:
+        raise DataError(f"{path} has no measured rates", "measure them: trainrig qualify")
+    device = chosen[0].device
+    assert device is not None
+    memory = None
+    if not gpus:  # what the host has, or what its container may take
+        sizes = (run.machine or {}).get("memory")
+        sizes = sizes if isinstance(sizes, Mapping) else {}
+        both = [sizes.get(name) for name in ("total_bytes", "limit_bytes")]
+        known = [float(size) for size in both if isinstance(size, int) and size > 0]
+        memory = min(known, default=None)
+    own = tuple(r for r in chosen if r.device == device)
+    return Measured(records=own, device=device, memory=memory)
+
+
+def measured(path: Path | None) -> Measured:
+    """As `rates_of_run`, and nothing where no run is named."""
+    return Measured() if path is None else rates_of_run(path)

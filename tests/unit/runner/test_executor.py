@@ -49,8 +49,6 @@ class Bench:
             environment="env",
             deadline=clock.monotonic() + seconds,
             watch=self.heard.append,
-            describe=lambda record: f"{record.status.value}",
-            complete=lambda record: record,
             make_worker=make,
         )
 

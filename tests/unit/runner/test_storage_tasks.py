@@ -150,8 +150,6 @@ def executor(run, made):
         environment="e",
         deadline=time.monotonic() + 60.0,
         watch=lambda _: None,
-        describe=lambda record: "",
-        complete=lambda record: record,
         make_worker=make,
     )
 

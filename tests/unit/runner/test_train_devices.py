@@ -25,8 +25,8 @@ from trainrig.process.events import Events
 from trainrig.record import Outcome, Status
 from trainrig.runner import energy as beside
 from trainrig.runner import train as runner
-from trainrig.runner import train_devices as devices
 from trainrig.runner import train_prepare, train_records
+from trainrig.runner import train_prepare as devices
 from trainrig.runner.targets import find_targets
 from trainrig.runner.train_records import records_of
 from trainrig.store import read_run

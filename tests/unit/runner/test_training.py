@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, qualify_plan
 from trainrig.runner.progress import null_progress
 from trainrig.runner.train import TrainRun
-from trainrig.runner.training import SHARE, Text, TextShelf, step_task, with_training
+from trainrig.runner.training import SHARE, Text, step_task, text_to_train_on, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check
 from trainrig.train.native import rank_main
@@ -81,9 +82,8 @@ def test_without_bf16_instructions_fp32_is_what_counts() -> None:
 def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TextShelf, "_prepared", lambda *_: pytest.fail("it was prepared"))
-    with TextShelf() as shelf:
-        text = shelf.text(59.0, null_progress)
+    monkeypatch.setattr(training, "_prepared", lambda *_: pytest.fail("it was prepared"))
+    text = text_to_train_on(59.0, null_progress, ExitStack())
     (task,) = steps_of(planned(59.0, text=text))
     assert not task.required
     assert "below one minute" in (task.skip or "")
@@ -169,21 +169,20 @@ def small_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_corpus")
 def test_text_is_prepared_once_into_the_users_cache(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    with TextShelf(environ) as shelf:
-        first = shelf.text(60.0, null_progress)
+    first = text_to_train_on(60.0, null_progress, ExitStack(), environ)
     assert first.reason is None and first.folder is not None
     assert first.folder.parent == tmp_path / "trainrig"
     before = (first.folder / "train.bin").stat().st_mtime_ns
-    with TextShelf(environ) as shelf:
-        assert shelf.text(60.0, null_progress) == first
+    assert text_to_train_on(60.0, null_progress, ExitStack(), environ) == first
     assert (first.folder / "train.bin").stat().st_mtime_ns == before
 
 
 @pytest.mark.usefixtures("small_corpus")
 def test_where_nothing_can_be_kept_the_text_is_scratch(tmp_path: Path) -> None:
     (tmp_path / "trainrig").write_text("in the way")
-    with TextShelf({"XDG_CACHE_HOME": str(tmp_path)}) as shelf:
-        text = shelf.text(60.0, null_progress)
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    with ExitStack() as stack:
+        text = text_to_train_on(60.0, null_progress, stack, environ)
         assert text.folder is not None and (text.folder / "train.bin").exists()
     assert not text.folder.exists()
     # A damaged folder in the cache is not repaired and not trusted.
@@ -191,8 +190,8 @@ def test_where_nothing_can_be_kept_the_text_is_scratch(tmp_path: Path) -> None:
     kept = tmp_path / "trainrig" / text.folder.name
     kept.mkdir(parents=True)
     (kept / "train.bin").write_bytes(b"half")
-    with TextShelf({"XDG_CACHE_HOME": str(tmp_path)}) as shelf:
-        again = shelf.text(60.0, null_progress)
+    with ExitStack() as stack:
+        again = text_to_train_on(60.0, null_progress, stack, environ)
         assert again.corpus_sha256 == text.corpus_sha256 and again.folder != kept
 
 
@@ -202,9 +201,8 @@ def test_without_text_the_required_step_could_not_run(
     def full(*_: Any) -> None:
         raise StoreError("cannot write: No space left on device")
 
-    monkeypatch.setattr(TextShelf, "_prepared", full)
-    with TextShelf() as shelf:
-        text = shelf.text(240.0, null_progress)
+    monkeypatch.setattr(training, "_prepared", full)
+    text = text_to_train_on(240.0, null_progress, ExitStack())
     (task,) = steps_of(planned(240.0, text=text))
     assert task.required and "No space left" in (task.skip or "")
     records = carried_out([task], tmp_path)
@@ -226,8 +224,6 @@ def carried_out(tasks: list[Task], folder: Path, earlier: Any = ()) -> list[Reco
             environment="e",
             deadline=time.monotonic() + 100.0,
             watch=null_progress,
-            describe=lambda record: "",
-            complete=lambda record: record,
         )
         executor.resume_from(earlier)
         block = Block(targets=(tasks[0].target,), name="training", tasks=tuple(tasks), share=1.0)
@@ -237,11 +233,10 @@ def carried_out(tasks: list[Task], folder: Path, earlier: Any = ()) -> list[Reco
             claims=(),
             snapshot=healthy(),
             watch=null_progress,
-            texts={task.extra["experiment"]["data"]: "0123456789" for task in tasks},
             alone=True,
             deadline=time.monotonic() + 100.0,
         )
-        training.measure_block(block, session, executor, 90.0)
+        training.measure_trainings(block, session, executor, 90.0)
         return list(read_run(run.path).records)
 
 
