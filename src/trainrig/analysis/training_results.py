@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,11 +32,9 @@ from pydantic import (
 
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS
+from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS, WARM_UP
 from trainrig.errors import DataError, first_problem
 from trainrig.record import Kind, Record, Scalar, Status
-from trainrig.train.config import settings_of
-from trainrig.train.engines import WARM_UP
 from trainrig.units import ranges
 
 Rows = Sequence[Mapping[str, Any]]
@@ -371,7 +370,8 @@ def _row(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
         "batch_size": time.case.get("batch_size"),
         "batch_size_asked": "auto" if asked.get("auto_batch") else asked.get("batch_size"),
         "settings": {
-            **settings_of(asked),
+            **{name: each for name, each in asked.items() if name not in _NO_SETTING},
+            "data": os.path.basename(str(asked.get("data", ""))),
             "batch_size": time.case.get("batch_size"),
             "steps": facts.get("steps"),
         },
@@ -403,6 +403,8 @@ def _row(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
     }
 
 
+_NO_SETTING = {"name", "auto_batch", "python", "rounds"}
+"""Keys that tell one training from another and change nothing in it."""
 NOTHING_TRAINED = "nothing was trained"
 
 

@@ -20,6 +20,8 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
+WARM_UP = 3
+"""Steps at the beginning that are trained and not counted: memory and kernels settle."""
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
 

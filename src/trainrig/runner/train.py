@@ -31,6 +31,7 @@ from trainrig.analysis.judge_training import findings_of, not_falling, verdict_o
 from trainrig.analysis.trained import Trained
 from trainrig.analysis.training_results import STEPS, TrainingResult, counted
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.benchmarks.training import WARM_UP
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
@@ -62,7 +63,7 @@ from trainrig.store import RunWriter, create_run, read_run, resume_run, store_er
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
-from trainrig.train.engines import ENGINES, WARM_UP, Job, Result
+from trainrig.train.engines import ENGINES, Job, Result
 from trainrig.train.parity import REFERENCE, Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
 from trainrig.workload import find

@@ -286,18 +286,6 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def settings_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The resolved keys of a stored experiment (`to_dict`); the text by its folder's name.
-
-    Left out is what tells one training from another and changes nothing in it.
-    """
-    found = {name: each for name, each in content.items() if name not in _NO_SETTING}
-    return {**found, "data": os.path.basename(str(content.get("data", "")))}
-
-
-_NO_SETTING = {"name", "data", "auto_batch", "python", "rounds"}
-
-
 def no_key(key: str, known: Iterable[str]) -> UsageError:
     """The error for a key that no experiment has."""
     short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"

@@ -97,10 +97,6 @@ class Result:
         return [self.rows, *(peer.rows for peer in self.peers)]
 
 
-WARM_UP = 3
-"""Steps at the beginning that are trained and not counted: memory and kernels settle."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What is done with an experiment in one start of its processes."""

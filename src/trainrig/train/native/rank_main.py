@@ -24,12 +24,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainrig.benchmarks.training import WARM_UP
 from trainrig.errors import UsageError
 from trainrig.process.child import run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.train.config import Experiment, check, objective_of
 from trainrig.train.drivers.common import memory_before, memory_of
-from trainrig.train.engines import WARM_UP, Job
+from trainrig.train.engines import Job
 from trainrig.train.native import checkpoint, layout_observed
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices, Replicated, Sharded, SplitStates
