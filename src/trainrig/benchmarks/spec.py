@@ -22,7 +22,8 @@ from trainrig.stats import AGREEMENT
 from trainrig.units import parse_count
 from trainrig.workload import Work
 
-WORKER = "trainrig.measure.worker_main"
+WORKERS = 2
+"""Fresh processes that measure each case; their medians make a point."""
 SMALL_BUDGET = 60.0
 """Below this, one pair of workers serves all benchmarks of a device: importing torch takes seconds
 that such a budget does not have."""
@@ -222,8 +223,6 @@ class Benchmark:
     """Its place in plans, help and charts."""
     module: str
     """The measuring half: ``prepare(case, device)`` gives the call to time and its check."""
-    program: str = WORKER
-    """The program whose workers run the cases."""
     role: Role | None = None
 
     example: Case
@@ -239,8 +238,6 @@ class Benchmark:
     """The numbers of a case; the first one is the case's headline."""
     memory: Callable[[Case], int]
     """Bytes the case needs on its device, the answer's check included."""
-    workers: int = 2
-    """Fresh workers whose medians make a point."""
     agreement: float = AGREEMENT
     """How far apart the medians of two workers on a quiet machine may lie, as a share."""
     cost: CaseCost = CaseCost()

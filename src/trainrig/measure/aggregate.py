@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainrig.benchmarks.spec import Metric, benchmark
+from trainrig.benchmarks.spec import WORKERS, Metric, benchmark
 from trainrig.measure.timing import TARGET_HALF_WIDTH
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
@@ -68,7 +68,7 @@ def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
     metrics = spec.metrics(last.case)
     if wrong or not good:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
-    combined = combine_attempts([_view(record) for record in good], spec.workers, spec.agreement)
+    combined = combine_attempts([_view(record) for record in good], WORKERS, spec.agreement)
     used = [good[index] for index in combined.used]
     return tuple(_point(used, combined, metric) for metric in metrics)
 

@@ -1,11 +1,11 @@
 """Runs planned tasks within their time and appends what came out.
 
-Each block has fresh workers per device (two, unless its benchmark wants another number), started
-together and used in turn: every case is measured in the first, then in the second, and settles at
-once, so that a run that is cut off holds whole points.  Cases that would not fit the time are
-recorded as skipped.  Noisy points are repeated in new workers when time is left.
+Each block has two fresh workers per device, started together and used in turn: every case is
+measured in the first, then in the second, and settles at once, so that a run that is cut off holds
+whole points.  Cases that would not fit the time are recorded as skipped.  Noisy points are repeated
+in new workers when time is left.
 
-A run that is resumed goes on from the attempts on its disk (`Attempts`).  What is settled is not
+A run that is resumed goes on from the attempts on its disk.  What is settled is not
 measured again; what failed, timed out or was noisy is still open.
 
 `Pace` projects how long a case will take from the ones that ran before it, by the speed of the
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,12 +29,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trainrig.benchmarks.spec import WORKER, Role, role_of
+from trainrig.benchmarks.spec import WORKERS, Role, role_of
 from trainrig.errors import UnavailableError
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
-from trainrig.record import Record, Status, case_label, dtype_of
+from trainrig.record import Case, Record, Status, case_label, dtype_of
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
@@ -105,50 +105,30 @@ def _units(task: Task) -> float:
     return float(max(work.flops, work.num_bytes))
 
 
-class Attempts:
-    """The attempts at each task of a run."""
-
-    def __init__(self) -> None:
-        """Start with none."""
-        self._known: dict[tuple[object, ...], list[Record]] = {}
-
-    def resume_from(self, records: Iterable[Record]) -> None:
-        """Count the attempts of a resumed run; probes of a search are skipped."""
-        for record in records:
-            whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
-            if (record.attempt is not None or whole) and "search" not in record.conditions:
-                self._known.setdefault(_identity_of(record), []).append(record)
-
-    def of(self, task: Task) -> list[Record]:
-        """The attempts at a task, in order; what is appended to the list stays."""
-        return self._known.setdefault(_identity(task), [])
-
-    def has_value(self, task: Task) -> bool:
-        """Whether any worker measured it."""
-        return any(record.status is Status.OK for record in self.of(task))
-
-    def is_disturbed(self, task: Task) -> bool:
-        """Whether it has a value that must not be judged."""
-        records = self.of(task)
-        if records and records[-1].attempt is None:  # a training's record is its point
-            return records[-1].disturbed is not None
-        return self.has_value(task) and point_records(records)[0].disturbed is not None
-
-    def is_done(self, task: Task) -> bool:
-        """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
-        if any(record.is_wrong_answer for record in self.of(task)):
-            return True
-        return self.has_value(task) and not self.is_disturbed(task)
+def _identity(
+    device: str | None, index: int | None, count: int, name: str, case: Case
+) -> tuple[object, ...]:
+    """What attempts at one task share; its case may be written in another order."""
+    return (device, index, count, name, *sorted(case.items()))
 
 
-def _identity(task: Task) -> tuple[object, ...]:
-    where = (task.target.name, task.target.index, task.count)
-    return (*where, task.benchmark, *sorted(task.case.items()))
+def _has_value(attempts: Sequence[Record]) -> bool:
+    """Whether any worker measured it."""
+    return any(record.status is Status.OK for record in attempts)
 
 
-def _identity_of(attempt: Record) -> tuple[object, ...]:
-    where = (attempt.device, attempt.device_index, attempt.device_count)
-    return (*where, attempt.benchmark, *sorted(attempt.case.items()))
+def _is_noisy(attempts: Sequence[Record]) -> bool:
+    """Whether there is a value that must not be judged."""
+    if attempts and attempts[-1].attempt is None:  # a training's record is its point
+        return attempts[-1].disturbed is not None
+    return _has_value(attempts) and point_records(attempts)[0].disturbed is not None
+
+
+def _is_settled(attempts: Sequence[Record]) -> bool:
+    """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
+    if any(record.is_wrong_answer for record in attempts):
+        return True
+    return _has_value(attempts) and not _is_noisy(attempts)
 
 
 _MIN_TIME = 0.05
@@ -164,8 +144,8 @@ _MAX_ROUNDS = 3
 
 MEASURED = "already measured in this run"
 
-MakeWorker = Callable[[str, Path, str], Worker]
-"""(device, log, program) → a worker that has been started."""
+MakeWorker = Callable[[str, Path], Worker]
+"""(device, log) → a worker that has been started."""
 
 
 class Executor:
@@ -197,46 +177,48 @@ class Executor:
         self._make_worker = make_worker or self._start_worker
         self._early = tuple(early)
         self._pace = Pace()
-        self._attempts = Attempts()
-        self._last_tick = 0.0
-        self._tick_lock = threading.Lock()
+        self._attempts: dict[object, list[Record]] = defaultdict(list)
+        self._telemetry = Telemetry(run)
         self.done = 0
         self.total = 0
 
     def resume_from(self, records: Iterable[Record]) -> None:
-        """Go on from the records of a run that was cut off: its attempts count."""
-        self._attempts.resume_from(records)
+        """Go on from the records of a run that was cut off; probes of a search are skipped."""
+        for record in records:
+            whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
+            if (record.attempt is not None or whole) and "search" not in record.conditions:
+                where = (record.device, record.device_index, record.device_count)
+                self._attempts[_identity(*where, record.benchmark, record.case)].append(record)
 
-    def _start_workers(
-        self, target: Target, name: str, tasks: Sequence[Task]
-    ) -> tuple[Worker, ...]:
+    def _attempts_at(self, task: Task) -> list[Record]:
+        """In their order; what is appended to the list stays."""
+        where = (task.target.name, task.target.index, task.count)
+        return self._attempts[_identity(*where, task.benchmark, task.case)]
+
+    def _start_workers(self, target: Target, name: str) -> tuple[Worker, ...]:
         """Fresh workers for a device, loading torch side by side."""
-        program = tasks[0].spec.program
-        if target.torch_device == HOST and program == WORKER and self._early:
+        if target.torch_device == HOST and self._early:
             early, self._early = self._early, ()
             return early
         self._emit(f"starting workers for {name}", level="running")
         stem = "".join(c if c.isalnum() else "-" for c in name.lower())
         return tuple(
-            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"), program)
-            for number in range(1, max(task.spec.workers for task in tasks) + 1)
+            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"))
+            for number in range(1, WORKERS + 1)
         )
 
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
-        if all(task.skip or self._attempts.is_done(task) for task in block.tasks):
+        if all(task.skip or _is_settled(self._attempts_at(task)) for task in block.tasks):
             for task in block.tasks:  # no worker is started for these
-                measured = self._attempts.has_value(task)
+                measured = _has_value(self._attempts_at(task))
                 self.skip(task, MEASURED if measured or not task.skip else task.skip)
             return
         end = min(time.monotonic() + seconds, self._deadline)
         self._emit(block.name, level="stage")
         with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
             pairs = [
-                [
-                    stack.enter_context(worker)
-                    for worker in self._start_workers(target, block.name, block.tasks)
-                ]
+                [stack.enter_context(w) for w in self._start_workers(target, block.name)]
                 for target in block.targets
             ]
             try:
@@ -271,7 +253,7 @@ class Executor:
                     self.skip(task, reason)
                 continue
             self._emit(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
-            for number in range(tasks[0].spec.workers):
+            for number in range(WORKERS):
                 barrier = threading.Barrier(num_devices)
                 requests = [replace(self._request(task, 1.0), hold=True) for task in tasks]
                 replies = threads.map(
@@ -289,11 +271,11 @@ class Executor:
     def repeat_noisy(self, tasks: Sequence[Task]) -> None:
         """Measure noisy points again in fresh workers, as long as the time allows."""
         for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in tasks if self._attempts.is_disturbed(task)]
-            groups: dict[tuple[Target, str], list[Task]] = {}
+            again = [task for task in tasks if _is_noisy(self._attempts_at(task))]
+            groups: dict[Target, list[Task]] = {}
             for task in sorted(again, key=lambda task: not task.required):
-                groups.setdefault((task.target, task.spec.program), []).append(task)
-            for (target, _), members in groups.items():
+                groups.setdefault(task.target, []).append(task)
+            for target, members in groups.items():
                 self._repeat(target, members)
 
     def _repeat(self, target: Target, tasks: Sequence[Task]) -> None:
@@ -304,7 +286,7 @@ class Executor:
         name = f"noisy points on {target.label}, again"
         self._emit(name, level="stage")
         with ExitStack() as stack:
-            workers = [stack.enter_context(w) for w in self._start_workers(target, name, tasks)]
+            workers = [stack.enter_context(w) for w in self._start_workers(target, name)]
             for task in tasks:
                 if self._deadline - time.monotonic() > self._cost(task):
                     self._run_task(task, workers, _MAX_TIME)
@@ -312,19 +294,19 @@ class Executor:
     def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
         whole = end - time.monotonic()
         # In a resumed run what has no attempt at all comes before what was noisy.
-        tasks = sorted(tasks, key=lambda task: bool(self._attempts.of(task)))
+        tasks = sorted(tasks, key=lambda task: bool(self._attempts_at(task)))
         for position, task in enumerate(tasks):
             left = end - time.monotonic()
             reason = self._why_not(task, left, whole)
             if reason is not None:
                 self.skip(task, reason)
                 continue
-            share = left / task.spec.workers / (len(tasks) - position)
+            share = left / WORKERS / (len(tasks) - position)
             self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME))
 
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
         """Why a task is not run, or None."""
-        if self._attempts.is_done(task):
+        if _is_settled(self._attempts_at(task)):
             return MEASURED
         if task.skip is not None:
             return task.skip
@@ -337,13 +319,13 @@ class Executor:
 
     def _cost(self, task: Task) -> float:
         """Projected seconds in all of its workers, at the shortest sampling."""
-        return task.spec.workers * (self._pace.overhead(task) + (task.seconds or _MIN_TIME))
+        return WORKERS * (self._pace.overhead(task) + (task.seconds or _MIN_TIME))
 
     def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float) -> None:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
         self._emit(label, level="running")
-        for worker in workers[: task.spec.workers]:
+        for worker in workers:
             request = self._request(task, seconds)
             reply = self._within_budget(worker.run(request))
             self._append_attempt(task, request, reply)
@@ -352,7 +334,7 @@ class Executor:
         self._append_points(task)
 
     def _append_attempt(self, task: Task, request: Request, reply: Reply) -> None:
-        attempts = self._attempts.of(task)
+        attempts = self._attempts_at(task)
         self._pace.learn(task, reply)
         record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
         attempts.append(self._run.append(record))
@@ -394,7 +376,7 @@ class Executor:
         return reply
 
     def _append_points(self, task: Task) -> None:
-        for number, point in enumerate(point_records(self._attempts.of(task))):
+        for number, point in enumerate(point_records(self._attempts_at(task))):
             record = self._run.append(
                 point.replace(
                     conditions={**point.conditions, **task.notes},
@@ -408,7 +390,7 @@ class Executor:
 
     def is_done(self, task: Task) -> bool:
         """Whether an earlier process of this run measured it."""
-        return self._attempts.is_done(task)
+        return _is_settled(self._attempts_at(task))
 
     def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         """Record that a task is not run, and why."""
@@ -420,7 +402,7 @@ class Executor:
     def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
         """A device did not come up; what an earlier session measured on it stands."""
         for task in tasks:
-            measured = self._attempts.has_value(task)
+            measured = _has_value(self._attempts_at(task))
             self.skip(task, MEASURED if measured else reason, Status.FAILED)
         self._emit(reason, level="point")
 
@@ -432,22 +414,31 @@ class Executor:
             environment=self._environment,
         )
 
-    def _start_worker(self, device: str, log: Path, server: str) -> Worker:
+    def _start_worker(self, device: str, log: Path) -> Worker:
         # CUDA's own order is fastest first; the driver's tools count by bus.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        return Worker(device, log, command=(sys.executable, "-m", server), tick=self._tick)
-
-    def _tick(self) -> None:
-        """About once a second while a case runs: one line of telemetry."""
-        with self._tick_lock:
-            if time.monotonic() - self._last_tick >= 1.0:
-                self._last_tick = time.monotonic()
-                self._run.append_series("telemetry", noise.telemetry_row())
+        return Worker(device, log, tick=self._telemetry.tick)
 
     def _emit(self, text: str, *, level: str) -> None:
         left = max(self._deadline - time.monotonic(), 0.0)
         event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
         self._watch(event)
+
+
+class Telemetry:
+    """A row of the machine's state about once a second, while something runs."""
+
+    def __init__(self, run: RunWriter) -> None:
+        self._run = run
+        self._last = 0.0
+        self._lock = threading.Lock()
+
+    def tick(self) -> None:
+        """Append a row, if a second has passed since the last one."""
+        with self._lock:
+            if time.monotonic() - self._last >= 1.0:
+                self._last = time.monotonic()
+                self._run.append_series("telemetry", noise.telemetry_row())
 
 
 def _meet(barrier: threading.Barrier, timeout: float) -> None:

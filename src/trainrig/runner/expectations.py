@@ -43,10 +43,10 @@ from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.calibration import fitted
 from trainrig.record import Case, Kind, Limit, Record, Status, new_id
-from trainrig.runner.history import corrections_of, host_of
+from trainrig.runner.history import corrections_of, runs_of
 from trainrig.runner.plan import Task
 from trainrig.runner.targets import Target
-from trainrig.store import RunData, find_runs, read_run
+from trainrig.store import find_runs
 from trainrig.train.config import Experiment
 from trainrig.workload.memory import memory
 from trainrig.workload.model_lookup import find as find_model
@@ -130,30 +130,20 @@ def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple
     the next one.  A run that cannot be read is passed over: history is a help, not
     a duty.
     """
+    paths = [path for path in find_runs(parent) if path.name != but]
     found: list[Record] = []
-    runs = [path for path in find_runs(parent) if path.name != but]
-    for path in runs[-_HISTORY_RUNS:]:
-        try:
-            run = read_run(path)
-        except TrainrigError:
-            continue
-        host = (run.machine or {}).get("host", {})
-        if isinstance(host, dict) and host.get("hostname") == hostname:
-            found += _good_points(run, environment)
+    for run in runs_of(hostname, paths[-_HISTORY_RUNS:]):
+        findings = run.verdict.findings if run.verdict else ()
+        faulty = {name for f in findings if f.severity == "error" for name in f.records}
+        found += [
+            record
+            for record in run.records
+            if record.is_point
+            and record.disturbed is None
+            and record.environment == environment
+            and record.id not in faulty
+        ]
     return tuple(found)
-
-
-def _good_points(run: RunData, environment: str) -> list[Record]:
-    findings = run.verdict.findings if run.verdict else ()
-    faulty = {name for f in findings if f.severity == "error" for name in f.records}
-    return [
-        record
-        for record in run.records
-        if record.is_point
-        and record.disturbed is None
-        and record.environment == environment
-        and record.id not in faulty
-    ]
 
 
 def _point(task: Task, environment: str) -> Record:
@@ -201,21 +191,17 @@ class Grounds:
 def grounds_of(parent: Path, host: str, cores: int) -> Grounds:
     """From the newest runs of ``host`` in a folder that measured rates; others are passed over."""
     paths = [path for path in find_runs(parent) if any(verb in path.name for verb in _VERBS)]
-    points: list[Record] = []
-    for path in paths[-RUNS:]:
-        try:
-            run = read_run(path)
-        except TrainrigError:
-            continue
-        if host_of(run) == host:
-            points += [r for r in run.records if r.benchmark in _RATES and _is_rate(r)]
-    return Grounds(
-        points=tuple(points), corrections=corrections_of(parent, host), cores=max(1, cores)
+    points = tuple(
+        record
+        for run in runs_of(host, paths[-RUNS:])
+        for record in run.records
+        if record.benchmark in _RATES
+        and record.is_point
+        and record.kind is Kind.MEASURED
+        and record.status is Status.OK
     )
-
-
-def _is_rate(record: Record) -> bool:
-    return record.is_point and record.kind is Kind.MEASURED and record.status is Status.OK
+    corrections = corrections_of(parent, host)
+    return Grounds(points=points, corrections=corrections, cores=max(1, cores))
 
 
 def forecast(
@@ -241,8 +227,7 @@ def forecast(
         if own.mesh.ranks == 1 and own.threads == 0:
             found = predict_metrics(find_model(own.model), own.predicted_layout, rates)
         else:
-            time = _time(own, rates, target)
-            found = (time, _flop_rate(case, time), _memory(own, target))
+            found = _of_ranks(own, rates, target, case)
     except TrainrigError as error:
         reason = f"no target known: {error.message}"
         return (bare.replace(status=Status.MISSING, reason=reason),)
@@ -273,38 +258,36 @@ def corrected(
     )
 
 
-def _time(own: Experiment, rates: Rates, target: Target) -> PredictedMetric:
-    """Seconds of a step; 80 % interval."""
+def _of_ranks(
+    own: Experiment, rates: Rates, target: Target, case: Case
+) -> tuple[PredictedMetric, ...]:
+    """Seconds of a step (80 % interval), FLOP/s of one device, bytes of the fullest device.
+
+    Memory is the allocator's on a GPU, resident on the host.
+    """
     shape, constants = find_model(own.model), fitted()
     if not target.is_gpu:
         constants = dataclasses.replace(constants, hidden=0.0)
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
-    seconds = step.total
+    seconds, counted = step.total, float(flops(case))
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
-    return PredictedMetric(
-        metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
-    )
-
-
-def _flop_rate(case: Case, time: PredictedMetric) -> PredictedMetric:
-    """Model FLOP/s of one device at the predicted time of a step."""
-    counted, (low, high) = float(flops(case)), time.interval
-    return PredictedMetric(
-        metric="flop_rate",
-        unit="FLOP/s",
-        value=counted / time.value,
-        interval=(counted / high, counted / low),
-    )
-
-
-def _memory(own: Experiment, target: Target) -> PredictedMetric:
-    """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
-    found = memory(find_model(own.model), own.predicted_layout)
-    low, high = (float(end) for end in found.interval("allocated"))
-    value = float(found.allocated)
+    needed = memory(shape, own.predicted_layout)
+    low, high = (float(end) for end in needed.interval("allocated"))
+    value = float(needed.allocated)
     if not target.is_gpu:
         value, high = value + _RESIDENT, high + 2 * _RESIDENT
-    return PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high))
+    return (
+        PredictedMetric(
+            metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
+        ),
+        PredictedMetric(
+            metric="flop_rate",
+            unit="FLOP/s",
+            value=counted / seconds,
+            interval=(counted / (seconds * wide), counted / (seconds / wide)),
+        ),
+        PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high)),
+    )
 
 
 def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ def host_of(run: RunData) -> str:
     found = (run.machine or {}).get("host", {})
     name = found.get("hostname") if isinstance(found, Mapping) else None
     return name if isinstance(name, str) else ""
+
+
+def runs_of(host: str, paths: Iterable[Path]) -> Iterator[RunData]:
+    """Those that were made on ``host``; one that cannot be read is passed over."""
+    for path in paths:
+        with suppress(TrainrigError):
+            if host_of(run := read_run(path)) == host:
+                yield run
 
 
 def ledger_sentence(parent: Path, host: str | None = None) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainrig.benchmarks.spec import (
-    WORKER,
+    WORKERS,
     Benchmark,
     PlannedCase,
     Scope,
@@ -137,13 +137,13 @@ def _block(spec: Benchmark, target: Target, planned: Sequence[PlannedCase], budg
         tasks = tuple(sorted(tasks, key=lambda task: task.seconds > 0.0))
     else:
         seconds = sum(task.seconds + spec.around for task in tasks if not task.skip)
-        share = min(spec.max_share, spec.workers * seconds / budget)
+        share = min(spec.max_share, WORKERS * seconds / budget)
     return Block(targets=(target,), name=f"{spec.name} on {target.label}", tasks=tasks, share=share)
 
 
 def _in_one(target: Target, weights: Sequence[tuple[float, Block]]) -> tuple[float, Block]:
     """One block of all: the first task of every step before the others, required ones first."""
-    tasks = [task for _, block in weights for task in block.tasks if task.spec.program == WORKER]
+    tasks = [task for _, block in weights for task in block.tasks]
     first = {(task.benchmark, task.step): task for task in reversed(tasks)}
     ordered = sorted(
         tasks,

@@ -21,7 +21,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +43,7 @@ from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, 
 from trainrig.record import WRONG_ANSWER, Finding, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
+from trainrig.runner.executor import Telemetry
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, find_targets
@@ -142,21 +143,22 @@ def _train_all(
     lacking: Sequence[UnavailableError | None],
     full_scale: Sequence[Experiment],
 ) -> None:
-    run = session.run
-    done = done_in(read_run(run.path), ready) if session.resuming else {}
+    """Write down what is known before, then train in rounds."""
+    done = done_in(read_run(session.run.path), ready) if session.resuming else {}
     if session.resuming:
-        run.reopen()
+        session.run.reopen()
     else:
-        write_atomic(run.path / NAME, file_of(ready, session.texts))
-        session.append_published(full_scale or ready)
+        write_atomic(session.run.path / NAME, file_of(ready, session.texts))
+        for record in _published(full_scale or ready):
+            session.run.append(record)
         for claim in session.claims:
-            run.append(claim)
-    for experiment, error in zip(ready, lacking, strict=True):
-        if experiment.name in done:
-            session.restore(experiment, done[experiment.name])
+            session.run.append(claim)
+    for own, error in zip(ready, lacking, strict=True):
+        if own.name in done:
+            session.restore(own, done[own.name])
         else:
-            session.train(experiment, error)
-    for number in range(2, 1 + max(experiment.rounds for experiment in ready)):
+            session.train(own, error)
+    for number in range(2, 1 + max(own.rounds for own in ready)):
         session.repeat(number)
 
 
@@ -169,6 +171,15 @@ def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
         **({"cuda_visible_devices": visible} if visible is not None else {}),
         "experiments": [experiment_dict(experiment) for experiment in experiments],
     }
+
+
+def _published(experiments: Sequence[Experiment]) -> Iterator[Record]:
+    """What others published of the same cases."""
+    known = tuple(baselines())
+    for experiment in experiments:
+        for record in baselines_of_case(case_of(experiment, ""), known):
+            conditions = {**record.conditions, "experiment": experiment.name}
+            yield record.replace(id=new_id(), conditions=conditions)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,20 +216,15 @@ class TrainRun:
     _latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
     """Outcome of each experiment so far."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
-    _last_tick: float = 0.0
+    _telemetry: Telemetry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._telemetry = Telemetry(self.run)
 
     @property
     def findings(self) -> list[Finding]:
         """What is wrong, so far."""
         return [*self._staying, *itertools.chain(*self._latest.values())]
-
-    def append_published(self, experiments: Sequence[Experiment]) -> None:
-        """Write down what others published of the same cases, before anything is measured."""
-        known = tuple(baselines())
-        for experiment in experiments:
-            for record in baselines_of_case(case_of(experiment, ""), known):
-                conditions = {**record.conditions, "experiment": experiment.name}
-                self.run.append(record.replace(id=new_id(), conditions=conditions))
 
     def restore(self, experiment: Experiment, result: TrainingResult) -> None:
         """Take what an earlier process trained in this run as it is."""
@@ -239,14 +245,18 @@ class TrainRun:
         if lacking is not None:
             outcome.status, outcome.reason = Status.SKIPPED, lacking.message
             outcome.needs_gpu = isinstance(lacking, NeedsGpuError)
-            return self._finish(outcome)
+            self._finish(outcome)
+            return
         try:
             self._prepare(outcome)
             self._fit_or_train(outcome)
             while outcome.status is Status.OOM and self._halve(outcome):
                 self._fit_or_train(outcome)
-            if self._is_level(experiment):
-                self._check_speed(outcome)
+            if outcome.status is Status.OK and self._is_level(experiment):
+                text = "the first steps again, in a second process"
+                self.watch(Progress(text=text, level="running"))
+                stop = min(CHECKED_STEPS, experiment.steps)
+                self._again(outcome, f"{self._slug(outcome)}-check", 2, stop=stop)
             self._compare(outcome)
         except KeyboardInterrupt:
             outcome.reason = "interrupted"
@@ -254,7 +264,7 @@ class TrainRun:
                 outcome.status = Status.SKIPPED
             self._finish(outcome)
             raise
-        return self._finish(outcome)
+        self._finish(outcome)
 
     def repeat(self, number: int) -> None:
         """Round ``number`` of what trained well: only its speed is of interest now."""
@@ -332,13 +342,6 @@ class TrainRun:
             points = (*self.grounds.points, outcome.ceiling)
             self.grounds = dataclasses.replace(self.grounds, points=points)
 
-    def _check_speed(self, outcome: Trained) -> None:
-        """The first steps again in a fresh process: a step's time rests on two."""
-        if outcome.status is Status.OK:
-            self.watch(Progress(text="the first steps again, in a second process", level="running"))
-            stop = min(CHECKED_STEPS, outcome.experiment.steps)
-            self._again(outcome, f"{self._slug(outcome)}-check", 2, stop=stop)
-
     def _choose_batch(self, outcome: Trained) -> None:
         """The size that is trained first, by formula or by doubling."""
         experiment = outcome.experiment.replace(auto_batch=False)
@@ -409,19 +412,16 @@ class TrainRun:
         slug = self._slug(outcome)
         if outcome.auto_batch:
             slug = _sized(slug, experiment.batch_size)
-        self._train(outcome, slug, self._job(experiment))
-
-    def _job(self, experiment: Experiment) -> Job:
-        """One process of ours that trains alone saves, goes on, and says its held-out loss."""
-        if not self._is_level(experiment):
-            return Job()
-        path = str(self.run.path / CHECKPOINT)
-        return Job(
-            probe=False,
-            checkpoint=path,
-            resume=path if self.resuming and os.path.exists(path) else "",
-            heldout=True,
-        )
+        job = Job()
+        if self._is_level(experiment):  # it saves, goes on, and says its held-out loss
+            path = str(self.run.path / CHECKPOINT)
+            job = Job(
+                probe=False,
+                checkpoint=path,
+                resume=path if self.resuming and os.path.exists(path) else "",
+                heldout=True,
+            )
+        self._train(outcome, slug, job)
 
     def _predict(self, experiment: Experiment) -> None:
         """Write down what it should take, before it is trained."""
@@ -502,18 +502,12 @@ class TrainRun:
                     stall_timeout=self.stall_timeout,
                     limit=max(1.0, self.deadline - time.monotonic()),
                     on_event=on_event,
-                    tick=self._tick,
+                    tick=self._telemetry.tick,
                 )
         except (UnavailableError, UsageError) as error:  # a port that another program took
             return Ended(status=Status.FAILED, reason=error.message)
         finally:
             (folder / "weights.pt").unlink(missing_ok=True)
-
-    def _tick(self) -> None:
-        """About once a second: one line of telemetry."""
-        if time.monotonic() - self._last_tick >= 1.0:
-            self._last_tick = time.monotonic()
-            self.run.append_series("telemetry", noise.telemetry_row())
 
     def _compare(self, outcome: Trained) -> None:
         """With one process on the same samples; a reference that failed compares with nothing."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainrig.benchmarks.spec import SMALL_BUDGET
+from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.chip import peak
 from trainrig.data.manifest import Manifest
@@ -33,9 +33,7 @@ SHARE = 0.25
 
 _SECONDS = (2.0, 8.0)
 # Each process loads torch, builds the model and trains the steps that do not count.
-_START = 0.0
 _AROUND = 5.0
-_WORKERS = 2
 # More than a worker comes to within its seconds: the learning rate is the schedule's high part.
 _STEPS = 1000
 _UNPREPARED = "none"
@@ -63,16 +61,6 @@ class Text:
     """Whether none was wanted: that is no fault."""
 
 
-def step_task(target: Target, experiment: Experiment, corpus_sha256: str) -> Task:
-    """One step of a training as a task."""
-    return Task(
-        target=target,
-        benchmark=TRAINING.name,
-        case=case_of(experiment, corpus_sha256),
-        step=f"{experiment.precision} training step",
-    )
-
-
 def with_training(
     blocks: Sequence[Block],
     targets: Sequence[Target],
@@ -85,90 +73,67 @@ def with_training(
     On a machine with GPUs the host does not train.  Where the budget is enough for some of
     many GPUs only, the others are recorded as left out: one of each model comes first.
     """
-    devices = _one_of_each_first([t for t in targets if t.is_gpu] or targets)
-    count = max(1, int(SHARE * budget / _whole(_SECONDS[0], 1)))
-    chosen, left_out = devices[:count], devices[count:]
-    each = budget / len(chosen)
-    own = [_block(t, _experiments(t, native_bf16, each), each, text) for t in chosen]
-    reason = f"the budget is enough for training on {len(chosen)} of {len(devices)} GPUs"
-    skipped = replace(text, reason=text.reason or reason)
-    own += [
-        _block(t, _experiments(t, native_bf16, each), each, skipped, required=False)
-        for t in left_out
-    ]
-    share = min(SHARE, sum(block.share for block in own) / len(chosen))
-    others = (replace(block, share=block.share * (1.0 - share)) for block in blocks)
-    return (*others, *_sharing(own, share))
-
-
-def _sharing(blocks: Sequence[Block], share: float) -> Sequence[Block]:
-    """Blocks in the same proportions that take ``share`` together."""
-    whole = sum(block.share for block in blocks)
-    return [replace(b, share=share * b.share / whole if whole else 0.0) for b in blocks]
-
-
-def _one_of_each_first(targets: Sequence[Target]) -> list[Target]:
     first = {target.name: target for target in reversed(targets)}
-    return sorted(targets, key=lambda target: first[target.name] is not target)
-
-
-def _whole(seconds: float, num_tasks: int) -> float:
-    """Seconds of a block whose workers train ``seconds`` in each of their tasks."""
-    return _START + _WORKERS * num_tasks * (seconds + _AROUND)
+    devices = [target for target in targets if target.is_gpu] or list(targets)
+    devices.sort(key=lambda target: first[target.name] is not target)
+    count = max(1, int(SHARE * budget / (WORKERS * (_SECONDS[0] + _AROUND))))
+    count = min(count, len(devices))
+    few = f"the budget is enough for training on {count} of {len(devices)} GPUs"
+    left_out = replace(text, reason=text.reason or few)
+    each = budget / count
+    own = [_block(target, native_bf16, each, text) for target in devices[:count]]
+    own += [_block(t, native_bf16, each, left_out, required=False) for t in devices[count:]]
+    whole = sum(block.share for block in own)
+    share = min(SHARE, whole / count)
+    return (
+        *(replace(block, share=block.share * (1.0 - share)) for block in blocks),
+        *(replace(b, share=share * b.share / whole if whole else 0.0) for b in own),
+    )
 
 
 def _block(
-    target: Target,
-    experiments: Sequence[Experiment],
-    budget: float,
-    text: Text,
-    *,
-    required: bool = True,
+    target: Target, native_bf16: bool, budget: float, text: Text, *, required: bool = True
 ) -> Block:
-    """Each experiment on one device; what cannot be trained is one record with its reason.
+    """What is trained on one device; what cannot be is one record with its reason.
 
     ``budget``: this device's part of it.
     """
+    experiments = _experiments(target, native_bf16, budget)
     seconds = _seconds(budget, len(experiments))
-    folder = str(text.folder or "")
-    tasks = [
-        replace(
-            step_task(target, experiment, text.corpus_sha256),
+    tasks = tuple(
+        Task(
+            target=target,
+            benchmark=TRAINING.name,
+            case=case_of(experiment, text.corpus_sha256),
+            step=f"{experiment.precision} training step",
             required=required and number == 0 and not text.left_out,
             seconds=seconds,
             skip=text.reason,
-            extra={"experiment": to_dict(experiment.replace(data=folder))},
+            extra={"experiment": to_dict(experiment.replace(data=str(text.folder or "")))},
         )
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
-    ]
-    return Block(
-        targets=(target,),
-        name=f"training on {target.label}",
-        tasks=tuple(tasks),
-        share=0.0 if text.reason else _whole(seconds, len(tasks)) / budget,
     )
+    share = 0.0 if text.reason else WORKERS * len(tasks) * (seconds + _AROUND) / budget
+    return Block(targets=(target,), name=f"training on {target.label}", tasks=tasks, share=share)
 
 
 def _seconds(budget: float, count: int) -> float:
     """How long each worker may train each of ``count`` experiments."""
     least, most = _SECONDS
-    return min(max((SHARE * budget - _START) / count / _WORKERS - _AROUND, least), most)
+    return min(max(SHARE * budget / count / WORKERS - _AROUND, least), most)
 
 
 def _experiments(target: Target, native_bf16: bool, budget: float) -> list[Experiment]:
     """What is trained on a device: the required one first, others where there is time."""
     if target.is_gpu:
-        return [_sized(target, _gpu_dtype(target), _GPU_SIZES + _HOST_SIZES)]
+        # bf16, unless the catalog knows the chip and knows no bf16 of it.
+        chip = target.chip
+        is_older = chip and peak(chip, "fp16") is not None and peak(chip, "bf16") is None
+        return [_sized(target, "fp16" if is_older else "bf16", _GPU_SIZES + _HOST_SIZES)]
     dtypes = ["bf16", "fp32"] if native_bf16 else ["fp32"]
     if _seconds(budget, len(dtypes)) < _SECONDS[1] / 2:
         del dtypes[1:]
     return [_sized(target, dtype, _HOST_SIZES) for dtype in dtypes]
-
-
-def _gpu_dtype(target: Target) -> str:
-    """bf16, unless the catalog knows the chip and knows no bf16 of it."""
-    known = target.chip is not None and peak(target.chip, "fp16") is not None
-    return "fp16" if known and target.chip and peak(target.chip, "bf16") is None else "bf16"
 
 
 def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) -> Experiment:
@@ -204,7 +169,7 @@ def measure_trainings(block: Block, session: TrainRun, executor: Executor, secon
     session.watch(Progress(text=block.name, level="stage"))
     for task in block.tasks:
         left = min(end, session.deadline) - time.monotonic()
-        needed = _WORKERS * (task.seconds + _AROUND)
+        needed = WORKERS * (task.seconds + _AROUND)
         if executor.is_done(task):
             executor.skip(task, MEASURED)
         elif task.skip is not None:

@@ -39,7 +39,7 @@ class Bench:
         self.asked = []
         self.made = []
 
-        def make(device, log, server):
+        def make(device, log):
             self.made.append(worker(device, log, answer, self.asked))
             return self.made[-1]
 

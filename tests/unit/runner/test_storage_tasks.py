@@ -141,7 +141,7 @@ def test_a_disk_without_direct_io_is_left_out_and_not_required(tmp_path, monkeyp
 
 
 def executor(run, made):
-    def make(device, log, server):
+    def make(device, log):
         made.append(FakeWorker(device, log, lambda *_: quiet(1e-3), []))
         return made[-1]
 

@@ -33,9 +33,9 @@ from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, qualify_plan
 from trainrig.runner.progress import null_progress
 from trainrig.runner.train import TrainRun
-from trainrig.runner.training import SHARE, Text, step_task, text_to_train_on, with_training
+from trainrig.runner.training import SHARE, Text, text_to_train_on, with_training
 from trainrig.store import create_run, read_run
-from trainrig.train.config import Experiment, check
+from trainrig.train.config import Experiment, case_of, check
 from trainrig.train.native import rank_main
 from trainrig.train.native.loop import Engine
 from trainrig.train.native.step_timer import Stopwatch
@@ -258,7 +258,9 @@ def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
     ).replace(**changes)
     (planned_one, *_) = steps_of(planned(240.0))
     return replace(
-        step_task(HOST, experiment, "0123456789"),
+        planned_one,
+        case=case_of(experiment, "0123456789"),
+        step=f"{experiment.precision} training step",
         required=True,
         seconds=seconds,
         extra={**planned_one.extra, "experiment": training.to_dict(experiment)},
