@@ -62,7 +62,8 @@ def find_targets(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) ->
     """The GPUs that torch may use, in its order, then the host."""
     gpus = () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
     visible = _visible(gpus, environ)
-    if not _torch_sees(snapshot, "nvidia") and not _torch_sees(snapshot, "amd"):
+    # A build that could not be read is given the chance to work.
+    if snapshot.software.torch_cuda is None and snapshot.software.torch_hip is None:
         visible = []
     found = [_gpu_target(gpu, number) for number, gpu in enumerate(visible)]
     return (*found, _host_target(snapshot))
@@ -146,12 +147,6 @@ def _visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
 def _is_called(gpu: Gpu, entry: str) -> bool:
     uuid = value_or(gpu.uuid, "")
     return entry == str(gpu.index) or (entry.startswith("GPU-") and uuid.startswith(entry))
-
-
-def _torch_sees(snapshot: Snapshot, vendor: str) -> bool:
-    build = snapshot.software.torch_cuda if vendor == "nvidia" else snapshot.software.torch_hip
-    # A build that could not be read is given the chance to work.
-    return build is not None
 
 
 def _gpu_target(gpu: Gpu, number: int) -> Target:

@@ -48,10 +48,14 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
 
     Raises DataError for a folder that does not hold what its manifest says.
     """
-    found = _with_folders(experiments, watch)
-    for folder in {Path(each.data) for each in found}:
-        if read_manifest(folder).train.num_tokens <= MOST_VERIFIED:
-            verify(folder)
+    folder = ""
+    if not all(experiment.data for experiment in experiments):
+        watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
+        folder = str(prepare().folder)
+    found = [own.replace(data=str(Path(own.data or folder).resolve())) for own in experiments]
+    for data in {Path(own.data) for own in found}:
+        if read_manifest(data).train.num_tokens <= MOST_VERIFIED:
+            verify(data)
     for own in found:
         shape = find(own.model)
         open_batches(  # text that is too short, a vocabulary that is too small: refused by this
@@ -63,14 +67,6 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
             vocab_size=shape.vocab,
         )
     return found
-
-
-def _with_folders(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
-    if all(experiment.data for experiment in experiments):
-        return [e.replace(data=str(Path(e.data).resolve())) for e in experiments]
-    watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
-    folder = str(prepare().folder.resolve())
-    return [e.replace(data=str(Path(e.data).resolve()) if e.data else folder) for e in experiments]
 
 
 def placed(experiment: Experiment, site: Site) -> Experiment:
@@ -227,29 +223,18 @@ def measure_ceiling(
     """The rate of a large matrix product of the same dtype, the level below a step."""
     if dtype == "fp16" and not target.is_gpu:  # emulated, a hundred times slower
         return None
-    size = _MATMUL_SIZE[target.is_gpu]
-    task = Task(
-        target=target,
-        benchmark=MATMUL.name,
-        case=matmul_case(dtype, size),
-        step=f"{dtype} matmul",
-    )
-    executor = Executor(
-        run,
-        environment=environment,
-        deadline=time.monotonic() + _CEILING_SECONDS,
-        watch=watch,
-        claims=claims,
-    )
+    case = matmul_case(dtype, _MATMUL_SIZE[target.is_gpu])
+    task = Task(target=target, benchmark=MATMUL.name, case=case, step=f"{dtype} matmul")
+    deadline = time.monotonic() + _CEILING_SECONDS
+    executor = Executor(run, environment=environment, deadline=deadline, watch=watch, claims=claims)
     executor.total = 1
     block = Block(targets=(target,), name="the ceiling", tasks=(task,), share=1.0)
     executor.run_block(block, _CEILING_SECONDS)
-    rates = [
-        record
-        for record in read_run(run.path).records
-        if record.is_point and record.status is Status.OK and record.case == task.case
-    ]
-    return next((record for record in reversed(rates) if record.unit == "FLOP/s"), None)
+    for record in reversed(read_run(run.path).records):
+        is_rate = record.is_point and record.status is Status.OK and record.unit == "FLOP/s"
+        if is_rate and record.case == case:
+            return record
+    return None
 
 
 def resolved(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
