@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.trained import Trained
 from trainrig.doctor import diagnose
 from trainrig.errors import (
     EXIT_FINDING,
@@ -20,10 +19,13 @@ from trainrig.errors import (
     DataError,
 )
 from trainrig.machine import from_dict
-from trainrig.predict.scenario import Measured
 from trainrig.record import Outcome, Record, Verdict
 from trainrig.store import RunData, RunWriter, read_run
 from trainrig.store.run_folder import REPORT
+
+if TYPE_CHECKING:  # to read a run loads no numpy
+    from trainrig.analysis.trained import Trained
+    from trainrig.predict.scenario import Measured
 
 
 def view_of(run: RunData) -> RunView:
@@ -131,6 +133,8 @@ def rates_of_run(path: Path) -> Measured:
 
     Raises DataError where nothing usable was measured.
     """
+    from trainrig.predict.scenario import Measured
+
     run = read_run(path)
     points = [r for r in run.records if r.is_point and r.is_usable and r.device]
     gpus = [r for r in points if r.device_index is not None]
@@ -152,4 +156,6 @@ def rates_of_run(path: Path) -> Measured:
 
 def measured(path: Path | None) -> Measured:
     """As `rates_of_run`, and nothing where no run is named."""
+    from trainrig.predict.scenario import Measured
+
     return Measured() if path is None else rates_of_run(path)
