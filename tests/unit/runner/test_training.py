@@ -202,7 +202,8 @@ def test_without_text_the_required_step_could_not_run(
         raise StoreError("cannot write: No space left on device")
 
     monkeypatch.setattr(training, "_prepared", full)
-    text = text_to_train_on(240.0, null_progress, ExitStack())
+    with ExitStack() as stack:
+        text = text_to_train_on(240.0, null_progress, stack)
     (task,) = steps_of(planned(240.0, text=text))
     assert task.required and "No space left" in (task.skip or "")
     records = carried_out([task], tmp_path)
