@@ -242,7 +242,7 @@ def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
     """
     software = {name: v for name, v in result.software_found.items() if name != "interpreter"}
     own = {"framework": result.framework, "model": result.model, "batch_size": result.batch_size}
-    return {**software, **own, **(result.settings if whole else result.layout_asked)}
+    return {**software, **own, **(result.settings if whole else result.requested_layout)}
 
 
 def _setting_text(value: object) -> str:
@@ -342,7 +342,7 @@ def _ratio(pair: _Pair) -> tuple[Comparison, str]:
     """The ratio of their rates, and what it rests on."""
     if pair.is_interleaved:
         return compare_pairs(*zip(*_interleaved(pair), strict=True)), INTERLEAVED
-    kinds = [str(result.layout_asked.get("device")) for result in (pair.base, pair.own)]
+    kinds = [str(result.requested_layout.get("device")) for result in (pair.base, pair.own)]
     margin = max(map(run_to_run_margin, kinds))
     old, new = _clean_rates(pair.base), _clean_rates(pair.own)
     if old and new:

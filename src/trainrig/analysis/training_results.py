@@ -160,7 +160,7 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceEnergy:
+class EnergyUsed:
     """What one device used."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -184,8 +184,12 @@ class TrainingResult:
     model: str
     row_verdict: str
     """PASS, FAIL, NOT COMPARABLE, not compared, skipped."""
-    layout_asked: Annotated[
-        dict[str, _Value], Field(validation_alias=AliasChoices("layout_asked", "requested_layout"))
+    requested_layout: Annotated[
+        dict[str, _Value],
+        Field(
+            validation_alias=AliasChoices("layout_asked", "requested_layout"),
+            serialization_alias="layout_asked",
+        ),
     ]
     layout_found: ObservedLayout | None
     losses: tuple[_Number, ...]
@@ -201,7 +205,7 @@ class TrainingResult:
     reason: str | None
     status: str = ""
     batch_size: int | None = None
-    batch_size_asked: int | str | None = None
+    requested_batch_size: Annotated[int | str | None, Field(alias="batch_size_asked")] = None
     """``auto``, or what the first training was to have."""
     settings: dict[str, _Value] = field(default_factory=dict)
     """Everything that was resolved, by its name in an experiment file."""
@@ -229,7 +233,7 @@ class TrainingResult:
     energy_per_token_j: _Amount | None = None
     energy_s: _Amount | None = None
     energy_source: str | None = None
-    energy_devices: tuple[DeviceEnergy, ...] = ()
+    energy_devices: tuple[EnergyUsed, ...] = ()
     mean_power_w: _Amount | None = None
     no_energy_reason: str | None = None
     load_average: _Amount | None = None
@@ -295,7 +299,7 @@ def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
 
 def as_json(result: TrainingResult) -> dict[str, Any]:
     """As ``train --json`` prints it; others script against it."""
-    found: dict[str, Any] = _adapter().dump_python(result, mode="json")
+    found: dict[str, Any] = _adapter().dump_python(result, mode="json", by_alias=True)
     return found
 
 
@@ -353,7 +357,7 @@ def _row(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
     """The fields of a result, of its records and the steps that they name."""
     time, energy = records["time"], records.get("energy", records["time"])
     facts, used = nested(time.conditions), nested(energy.conditions)
-    asked = _asked(view, time.case)
+    requested = _requested(view, time.case)
     rounds = _listed(facts, "rounds")
     steps = [_steps(view, str(each.get("training"))) for each in rounds]
     trained = list(itertools.takewhile(lambda row: row.get("loss") is not None, (*steps, [])[0]))
@@ -368,10 +372,10 @@ def _row(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
         "framework": time.case.get("framework"),
         "model": time.case.get("model"),
         "batch_size": time.case.get("batch_size"),
-        "batch_size_asked": "auto" if asked.get("auto_batch") else asked.get("batch_size"),
+        "batch_size_asked": "auto" if requested.get("auto_batch") else requested.get("batch_size"),
         "settings": {
-            **{name: each for name, each in asked.items() if name not in _NO_SETTING},
-            "data": os.path.basename(str(asked.get("data", ""))),
+            **{name: each for name, each in requested.items() if name not in _NO_SETTING},
+            "data": os.path.basename(str(requested.get("data", ""))),
             "batch_size": time.case.get("batch_size"),
             "steps": facts.get("steps"),
         },
@@ -415,7 +419,7 @@ def _why_no_share(time: Record) -> str | None:
     return f"no {time.case.get('precision')} peak is claimed for this {where}"
 
 
-def _asked(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
+def _requested(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
     """The experiment as it was resolved; a qualification's says no more than its case."""
     stored = view.config.get("experiments")
     for row in stored if isinstance(stored, list | tuple) else ():

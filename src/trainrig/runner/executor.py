@@ -178,7 +178,7 @@ class Executor:
         self._early = tuple(early)
         self._pace = Pace()
         self._attempts: dict[object, list[Record]] = defaultdict(list)
-        self._telemetry = Telemetry(run)
+        self._telemetry = TelemetryWriter(run)
         self.done = 0
         self.total = 0
 
@@ -425,7 +425,7 @@ class Executor:
         self._watch(event)
 
 
-class Telemetry:
+class TelemetryWriter:
     """A row of the machine's state about once a second, while something runs."""
 
     def __init__(self, run: RunWriter) -> None:

@@ -43,7 +43,7 @@ from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, 
 from trainrig.record import WRONG_ANSWER, Finding, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
-from trainrig.runner.executor import Telemetry
+from trainrig.runner.executor import TelemetryWriter
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, find_targets
@@ -216,10 +216,10 @@ class TrainRun:
     _latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
     """Outcome of each experiment so far."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
-    _telemetry: Telemetry = field(init=False)
+    _telemetry: TelemetryWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._telemetry = Telemetry(self.run)
+        self._telemetry = TelemetryWriter(self.run)
 
     @property
     def findings(self) -> list[Finding]:
