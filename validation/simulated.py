@@ -268,7 +268,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
         mock.patch.object(executor, "time", clock.as_module()),
         mock.patch.object(training, "time", clock.as_module()),
         mock.patch.object(session, "disk_target", return_value=no_disk),
-        mock.patch.object(training.TextShelf, "text", return_value=no_text),
+        mock.patch.object(session, "text_to_train_on", return_value=no_text),
         mock.patch("trainrig.report.run_report.render_html", return_value=""),
         mock.patch("os.fsync"),
     ):
@@ -338,8 +338,6 @@ def judged_alone(speed: Callable[[int], tuple[float, str | None]], floor: float)
             environment="e",
             deadline=clock.now + 200.0,
             watch=lambda _: None,
-            describe=lambda _: "",
-            complete=lambda record: record,
             make_worker=make,
         )
         block = Block(targets=(_ONE_CASE.target,), name="one", tasks=(_ONE_CASE,), share=1.0)

@@ -20,7 +20,7 @@ FOR_PEOPLE = {"REPORT", "LOGS"}
 """Read by a person: the page, and what the findings send them to."""
 SERIES_READERS = {
     "telemetry": "report/charts/over_time.py",
-    "steps-": "analysis/training_results.py",
+    "steps-": "analysis/training_facts.py",
 }
 """By the beginning of a series' name."""
 

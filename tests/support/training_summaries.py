@@ -61,7 +61,7 @@ def stored_view(*trained: Trained) -> RunView:
     target = Target(torch_device="cpu", name="a CPU", index=None, memory_bytes=0, chip=None)
     records = [record for each in trained for record in records_of(each, target, "0" * 64, "")]
     series = {
-        f"steps-{number}": tuple(step_row(row, 1, each.training) for row in each.result.rows)
+        f"steps-{number}": tuple(step_row(row, 1, each.training_id) for row in each.result.rows)
         for number, each in enumerate(trained)
     }
     experiments = [to_dict(each.experiment) for each in trained]

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainrig.analysis.judge import first_fault
 from trainrig.analysis.trained import Trained
-from trainrig.analysis.training_results import counted
+from trainrig.analysis.training_facts import counted
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Finding, Outcome, Record, Severity, Status, Verdict

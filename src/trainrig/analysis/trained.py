@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainrig.analysis.training_results import NOTHING_TRAINED, counted
+from trainrig.analysis.training_facts import NOTHING_TRAINED, counted
 from trainrig.machine.energy import Energy, together
 from trainrig.machine.snapshot import Missing
 from trainrig.record import Limit, Record, Status, new_id
@@ -38,7 +38,7 @@ class Round:
     """The energy of the longest stretch of these steps without a checkpoint."""
     used_steps: int | None = None
     """How many steps that stretch has; None: all."""
-    training: str = ""
+    training_id: str = ""
     """What the rows of its series are marked with."""
 
 
@@ -53,7 +53,7 @@ class Trained:
     reason: str | None = None
     needs_gpu: bool = False
     """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
-    training: str = field(default_factory=new_id)
+    training_id: str = field(default_factory=new_id)
     """Of the first one: what the rows of its series are marked with."""
     result: Result = field(default_factory=Result)
     apart: str | None = None
@@ -115,7 +115,7 @@ class Trained:
             disturbed=self.busy,
             used=self.used,
             used_steps=len(counted(self.result.stretch)) if self.result.stretch else None,
-            training=self.training,
+            training_id=self.training_id,
         )
         return [first, *self.again]
 

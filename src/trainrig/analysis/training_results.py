@@ -1,9 +1,7 @@
 """What a run's trainings came to: one typed result for each experiment, checked before it is read.
 
-The facts of a training are its records of benchmark ``training``: a number each, and on the one of
-metric ``time`` the conditions, flat (``layout_found.zero``).  What it computed in each step is in
-the series ``steps-…``, whose rows name their training.  An older run wrote all of it once more, as
-the series ``experiments``, and is read from there.
+They come from the run's records and steps (`analysis.training_facts`).  An older run wrote all of
+it once more, as the series ``experiments``, and is read from there.
 
 Whatever a file holds, what comes out is a `TrainingResult` or a DataError that names the place and
 the field.  Fields that an older run did not write have defaults, and fields that are not known here
@@ -12,10 +10,8 @@ are ignored.
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar
@@ -31,27 +27,17 @@ from pydantic import (
 )
 
 from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.training_facts import summary_of_records, trainings
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS, WARM_UP
 from trainrig.errors import DataError, first_problem
-from trainrig.record import Kind, Record, Scalar, Status
+from trainrig.record import Kind, Record
 from trainrig.units import ranges
 
-Rows = Sequence[Mapping[str, Any]]
 BENCHMARK = TRAINING.name
 """That their records are of."""
-BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
 PASS = "PASS"
 _OLDER = "experiments"
 """The series of an older run."""
-_VERDICT = "row_verdict"
-"""The condition that a training's record has, and one of an older run has not."""
-GONE_ON = "went_on"
-"""The condition of one that did not fit: the batch size that was tried next."""
-SOFTWARE = "software_found"
-FACTS = ("layout_asked", "layout_found", "parity", "rounds", "devices", "memory_by_rank")
-"""Groups of conditions that the tables of trainings show."""
-
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _LARGEST = 1e25
 _SMALLEST = 1e-15
@@ -271,19 +257,19 @@ def results(view: RunView) -> tuple[TrainingResult, ...]:
         for number, row in enumerate(view.series.get(_OLDER, ()), 1)
         for result in [_result(row, f"series/{_OLDER}.jsonl:{number}")]
     }
-    trainings = _trainings(view)
-    names = [str(records["time"].case.get("experiment")) for records in trainings]
-    for name, records in zip(names, trainings, strict=True):
+    known = trainings(view)
+    names = [str(records["time"].case.get("experiment")) for records in known]
+    for name, records in zip(names, known, strict=True):
         time = records["time"]
         own = name if names.count(name) == 1 else f"{name} on GPU {time.device_index}"
-        row = {**_row(view, records), "name": own}
+        row = {**summary_of_records(view, records), "name": own}
         found[own] = _result(row, f"the record {time.id}")
     return tuple(found.values())
 
 
 def has_results(view: RunView) -> bool:
     """Whether anything was trained in a run, as far as it was written."""
-    return bool(_trainings(view)) or _OLDER in view.series
+    return bool(trainings(view)) or _OLDER in view.series
 
 
 def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
@@ -318,168 +304,6 @@ def fault(view: RunView) -> str | None:
     except DataError as error:
         return error.message
     return None
-
-
-def _trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
-    """The last records of each experiment on its device, by metric."""
-    found: dict[object, dict[str, Record]] = {}
-    for record in view.records:
-        if record.benchmark != BENCHMARK or record.kind is not Kind.MEASURED:
-            continue
-        key = record.case.get("experiment"), record.device_index
-        if record.metric != "time" and key in found:
-            found[key][record.metric] = record
-        elif _VERDICT in record.conditions and GONE_ON not in record.conditions:
-            found[key] = {"time": record}
-    return tuple(found.values())
-
-
-_OF_METRIC = {
-    "step_time_s": "time",
-    "samples_per_s": "sample_rate",
-    "tokens_per_s": "token_rate",
-    "model_flops_per_s_per_device": "flop_rate",
-    "hardware_flops_per_s_per_device": "hardware_flop_rate",
-    "mfu": "mfu",
-    "hfu": "hfu",
-    "mfu_of_measured_matmul": "mfu_of_matmul",
-    "overlapped_communication_s": "time.overlapped",
-    "peak_memory_bytes": "peak_memory",
-    "reserved_memory_bytes": "reserved_memory",
-    "heldout_loss": "heldout_loss",
-    "energy_j": "energy",
-    "energy_per_token_j": "energy_per_token",
-    "mean_power_w": "power",
-}
-
-
-def _row(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
-    """The fields of a result, of its records and the steps that they name."""
-    time, energy = records["time"], records.get("energy", records["time"])
-    facts, used = nested(time.conditions), nested(energy.conditions)
-    requested = _requested(view, time.case)
-    rounds = _listed(facts, "rounds")
-    steps = [_steps(view, str(each.get("training"))) for each in rounds]
-    trained = list(itertools.takewhile(lambda row: row.get("loss") is not None, (*steps, [])[0]))
-    values = {metric: record.value for metric, record in records.items()}
-    limit = records["flop_rate"].limit if "flop_rate" in records else None
-    parity = {**facts.get("parity", {})}
-    for name in ("losses", "grad_norms"):
-        parity[name] = _listed(parity, name)
-    return {
-        **facts,
-        **{field: values.get(metric) for field, metric in _OF_METRIC.items()},
-        "framework": time.case.get("framework"),
-        "model": time.case.get("model"),
-        "batch_size": time.case.get("batch_size"),
-        "batch_size_asked": "auto" if requested.get("auto_batch") else requested.get("batch_size"),
-        "settings": {
-            **{name: each for name, each in requested.items() if name not in _NO_SETTING},
-            "data": os.path.basename(str(requested.get("data", ""))),
-            "batch_size": time.case.get("batch_size"),
-            "steps": facts.get("steps"),
-        },
-        "losses": [row["loss"] for row in trained],
-        "grad_norms": [row.get("grad_norm") for row in trained],
-        "step_times_s": time.samples or (),
-        "rounds": [
-            {
-                "step_times_s": [row.get("time") for row in counted(rows)],
-                "disturbed": each.get("disturbed"),
-            }
-            for each, rows in zip(rounds, steps, strict=True)
-        ],
-        "breakdown": {part: values.get(f"time.{part}") for part in BREAKDOWN} if trained else {},
-        "parity": parity,
-        "devices": _listed(facts, "devices"),
-        "memory_by_rank": _listed(facts, "memory_by_rank"),
-        "peak_flops_per_s_claimed": limit.value if limit else None,
-        "peak_source": limit.source if limit else None,
-        "no_mfu_reason": None if limit else _why_no_share(time),
-        "energy_interval_j": energy.interval if energy is not time else None,
-        "energy_s": used.get("energy_s"),
-        "energy_source": used.get("energy_source"),
-        "energy_devices": _listed(used, "energy_devices"),
-        "no_energy_reason": energy.reason if energy is not time else NOTHING_TRAINED,
-        "status": time.status.value,
-        "reason": time.reason,
-        "disturbed": time.disturbed,
-    }
-
-
-_NO_SETTING = {"name", "auto_batch", "python", "rounds"}
-"""Keys that tell one training from another and change nothing in it."""
-NOTHING_TRAINED = "nothing was trained"
-
-
-def _why_no_share(time: Record) -> str | None:
-    if time.status is not Status.OK:
-        return time.reason
-    where = "CPU" if time.conditions.get("layout_asked.device") == "cpu" else "device"
-    return f"no {time.case.get('precision')} peak is claimed for this {where}"
-
-
-def _requested(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
-    """The experiment as it was resolved; a qualification's says no more than its case."""
-    stored = view.config.get("experiments")
-    for row in stored if isinstance(stored, list | tuple) else ():
-        if isinstance(row, Mapping) and row.get("name") == case.get("experiment"):
-            return row
-    return {name: value for name, value in case.items() if name != "experiment"}
-
-
-def _steps(view: RunView, training: str) -> Rows:
-    """The rows of one training, in their order."""
-    return [
-        row
-        for name, rows in view.series.items()
-        if name.startswith(STEPS)
-        for row in rows
-        if row.get("training") == training
-    ]
-
-
-STEPS = "steps-"
-"""How the names of series begin that hold a training step by step."""
-
-
-def counted(rows: Rows) -> Rows:
-    """All but the first steps, where there are enough."""
-    return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
-
-
-def flat(facts: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Conditions of a record: ``layout_found.zero``, ``devices.0.name``."""
-    return dict(_leaves("", facts))
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Scalar]]:
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _leaves(f"{path}.{name}" if path else name, each)
-    elif isinstance(value, list | tuple):
-        yield from _leaves(path, {str(number): each for number, each in enumerate(value)})
-    else:
-        yield path, value
-
-
-def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
-    """What `flat` made flat; lists as mappings of their places."""
-    found: dict[str, Any] = {}
-    for path, value in conditions.items():
-        *groups, name = path.split(".")
-        group = found
-        for each in groups:
-            if not isinstance(group.setdefault(each, {}), dict):
-                raise DataError(f"the condition {path} is of something that is no group")
-            group = group[each]
-        group[name] = value
-    return found
-
-
-def _listed(group: Mapping[str, Any], name: str) -> list[Any]:
-    found = group.get(name)
-    return list(found.values()) if isinstance(found, dict) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

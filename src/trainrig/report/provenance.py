@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainrig.analysis.training_results import FACTS, SOFTWARE
+from trainrig.analysis.training_facts import FACTS, SOFTWARE
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Record, Scalar, Status
 from trainrig.units import counted, format_quantity, format_share, format_time

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from trainrig.analysis.training_results import flat
+from trainrig.analysis.training_facts import flat
 from trainrig.machine.energy import Energy, Meter, energy_between, gpu_meter, package_meters
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import ThisMachine

@@ -124,7 +124,7 @@ def _is_noisy(attempts: Sequence[Record]) -> bool:
     return _has_value(attempts) and point_records(attempts)[0].disturbed is not None
 
 
-def _is_settled(attempts: Sequence[Record]) -> bool:
+def _is_over(attempts: Sequence[Record]) -> bool:
     """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
     if any(record.is_wrong_answer for record in attempts):
         return True
@@ -209,7 +209,7 @@ class Executor:
 
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
-        if all(task.skip or _is_settled(self._attempts_at(task)) for task in block.tasks):
+        if all(task.skip or _is_over(self._attempts_at(task)) for task in block.tasks):
             for task in block.tasks:  # no worker is started for these
                 measured = _has_value(self._attempts_at(task))
                 self.skip(task, MEASURED if measured or not task.skip else task.skip)
@@ -306,7 +306,7 @@ class Executor:
 
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
         """Why a task is not run, or None."""
-        if _is_settled(self._attempts_at(task)):
+        if _is_over(self._attempts_at(task)):
             return MEASURED
         if task.skip is not None:
             return task.skip
@@ -390,7 +390,7 @@ class Executor:
 
     def is_done(self, task: Task) -> bool:
         """Whether an earlier process of this run measured it."""
-        return _is_settled(self._attempts_at(task))
+        return _is_over(self._attempts_at(task))
 
     def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         """Record that a task is not run, and why."""

@@ -261,21 +261,13 @@ def corrected(
 def _of_ranks(
     own: Experiment, rates: Rates, target: Target, case: Case
 ) -> tuple[PredictedMetric, ...]:
-    """Seconds of a step (80 % interval), FLOP/s of one device, bytes of the fullest device.
-
-    Memory is the allocator's on a GPU, resident on the host.
-    """
+    """Seconds of a step (80 % interval), FLOP/s of one device, bytes of the fullest device."""
     shape, constants = find_model(own.model), fitted()
     if not target.is_gpu:
         constants = dataclasses.replace(constants, hidden=0.0)
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
-    needed = memory(shape, own.predicted_layout)
-    low, high = (float(end) for end in needed.interval("allocated"))
-    value = float(needed.allocated)
-    if not target.is_gpu:
-        value, high = value + _RESIDENT, high + 2 * _RESIDENT
     return (
         PredictedMetric(
             metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
@@ -286,8 +278,18 @@ def _of_ranks(
             value=counted / seconds,
             interval=(counted / (seconds * wide), counted / (seconds / wide)),
         ),
-        PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high)),
+        _memory(own, target),
     )
+
+
+def _memory(own: Experiment, target: Target) -> PredictedMetric:
+    """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
+    found = memory(find_model(own.model), own.predicted_layout)
+    low, high = (float(end) for end in found.interval("allocated"))
+    value = float(found.allocated)
+    if not target.is_gpu:
+        value, high = value + _RESIDENT, high + 2 * _RESIDENT
+    return PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high))
 
 
 def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:

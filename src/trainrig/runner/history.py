@@ -61,7 +61,7 @@ def host_of(run: RunData) -> str:
 
 
 def runs_of(host: str, paths: Iterable[Path]) -> Iterator[RunData]:
-    """Those that were made on ``host``; one that cannot be read is passed over."""
+    """The runs of a host; one that cannot be read is passed over."""
     for path in paths:
         with suppress(TrainrigError):
             if host_of(run := read_run(path)) == host:

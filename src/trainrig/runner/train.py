@@ -29,7 +29,8 @@ from typing import Any
 
 from trainrig.analysis.judge_training import findings_of, not_falling, verdict_of
 from trainrig.analysis.trained import Trained
-from trainrig.analysis.training_results import STEPS, TrainingResult, counted
+from trainrig.analysis.training_facts import STEPS, counted
+from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.catalog.published.training import baselines, baselines_of_case
@@ -446,11 +447,11 @@ class TrainRun:
         series = STEPS + slug_of(experiment.name)
         if outcome.must_agree and experiment.devices:  # one name on several GPUs
             series += f"-gpu-{experiment.devices}"
-        outcome.training = new_id()
+        outcome.training_id = new_id()
 
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
             if rank == 0 and event["event"] == "row":
-                self.run.append_series(series, step_row(event, number, outcome.training))
+                self.run.append_series(series, step_row(event, number, outcome.training_id))
                 loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"
                 step = event["step"] + 1
                 text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"

@@ -14,7 +14,7 @@ from typing import Any
 from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.trained import Trained, rates_of, shares_of
-from trainrig.analysis.training_results import BREAKDOWN, GONE_ON, flat
+from trainrig.analysis.training_facts import BREAKDOWN, GONE_ON, flat
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.record import Kind, Record, Status
 from trainrig.runner import energy
@@ -30,13 +30,13 @@ def slug_of(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
 
 
-def step_row(event: Mapping[str, Any], number: int, training: str) -> dict[str, Any]:
+def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[str, Any]:
     """A step as the series ``steps-<slug>`` has it; ``number``: of the round."""
     seconds, tokens = event.get("time"), event.get("tokens")
     return {
         "step": event["step"],
         "round": number,
-        "training": training,
+        "training_id": training_id,
         "loss": event.get("loss"),
         "grad_norm": event.get("grad_norm"),
         "time": seconds,
@@ -135,7 +135,8 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "grad_norms": probe.grad_norms if probe else (),
         },
         "rounds": [
-            {"training": each.training, "disturbed": each.disturbed} for each in trained.rounds
+            {"training_id": each.training_id, "disturbed": each.disturbed}
+            for each in trained.rounds
         ],
         "devices": [
             {**each, "cores": ranges(each["cores"])} if each.get("cores") else each
