@@ -16,7 +16,8 @@ from typing import Any
 
 from trainrig.analysis.match import SIBLING_MARGIN, Row, join, note_of
 from trainrig.benchmarks.spec import Role, find
-from trainrig.benchmarks.training import MAX_OTHER, OTHER
+from trainrig.benchmarks.training import MAX_OTHER
+from trainrig.process.events import OTHER
 from trainrig.record import (
     Finding,
     Outcome,

@@ -14,8 +14,9 @@ from typing import Any
 
 from trainrig.analysis.run_view import RunView
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.benchmarks.training import COMMUNICATION, OTHER, PARTS, WARM_UP
+from trainrig.benchmarks.training import WARM_UP
 from trainrig.errors import DataError
+from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Kind, Record, Scalar, Status
 
 Rows = Sequence[Mapping[str, Any]]
