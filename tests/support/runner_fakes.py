@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trainrig.catalog.lookup import find_chip
 from trainrig.errors import UnavailableError
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
@@ -21,7 +22,7 @@ def gpu(number: int, memory_bytes: int = 24 << 30) -> Target:
         name="RTX 4090",
         index=number,
         memory_bytes=memory_bytes,
-        chip=None,
+        chip=find_chip("RTX 4090"),
     )
 
 

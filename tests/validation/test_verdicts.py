@@ -15,11 +15,11 @@ from validation import true_rates, verdicts
 
 SCENARIOS = {scenario.name: scenario for scenario in verdicts.scenarios()}
 NOW = {
-    "healthy pair of RTX 4090, 1": "C1, C3: small cases of two healthy cards differ",
+    "healthy pair of RTX 4090, 1": "",
     "RTX 4090 at 60 %": "",
     "RTX 4090 at 85 %": "",
     "RTX 4090: one wrong answer": "",
-    "healthy RTX 4090": "C1: the second look at a noisy point hashes a chip",
+    "healthy RTX 4090": "",
     "RTX 4090 limited to 60 % of its power": "C4: no band knows of a power limit",
     "RTX 4090 with 4 of 16 lanes": "H3: links have no target",
     "RTX 4090 at PCIe generation 1 under load": "H3: links have no target",

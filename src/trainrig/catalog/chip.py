@@ -14,7 +14,7 @@ None means unknown: nothing here is a guess.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 PeakUnit = Literal["tensor", "vector"]
@@ -72,8 +72,8 @@ class Chip:
     name: str
     """Unique in the catalog: ``RTX 4090``, ``A100 SXM4 80GB``."""
     vendor: str
-    provenance: Mapping[str, Provenance]
-    """By field name; peaks by `Peak.field`."""
+    provenance: Mapping[str, Provenance] = field(hash=False)
+    """By field name; peaks by `Peak.field`.  A mapping has no hash, and a chip must have one."""
     short_names: tuple[str, ...] = ()
     """What people call it where only one chip can be meant: ``4090``."""
     aliases: tuple[str, ...] = ()

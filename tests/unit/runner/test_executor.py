@@ -108,6 +108,16 @@ def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
     assert len(final.derived.ids) == 3
 
 
+def test_a_noisy_point_on_a_catalogued_gpu_is_repeated(tmp_path):
+    times = iter([1e-3, 50e-3, 1e-3, 1e-3])
+    bench = Bench(tmp_path, lambda device, request: quiet(next(times)))
+    tasks = [task(target=gpu(0))]
+    assert tasks[0].target.chip is not None
+    bench.executor.run_block(block(*tasks), 30.0)
+    bench.executor.repeat_noisy(tasks)
+    assert len(bench.made) == 4
+
+
 def test_quiet_points_are_not_repeated(tmp_path):
     bench = Bench(tmp_path, by_flops)
     bench.executor.run_block(block(task()), 30.0)
