@@ -14,7 +14,7 @@ from trainrig.benchmarks import storage as storage_spec
 from trainrig.benchmarks import vector as vector_spec
 from trainrig.benchmarks.spec import Benchmark, benchmarks
 from trainrig.machine.counters import HostConditions
-from trainrig.machine.snapshot import Gpu, Missing
+from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing
 from trainrig.measure import buffers, disk_activity, fio, layer, noise, timing
 from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Kind
@@ -130,7 +130,7 @@ def test_the_rules_stand_there_with_their_thresholds(words: str, value: float) -
 
 
 def test_faulty_clock_reasons_are_listed() -> None:
-    for reason in noise.FAULTY_REASONS:
+    for reason in FAULTY_REASONS:
         assert reason in section("Was the machine quiet?")
 
 

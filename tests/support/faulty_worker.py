@@ -106,7 +106,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "cpu-memory": fail_with(
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
     ),
-    "error": fail_with(RuntimeError("CUDA error: an illegal memory access\nsecond line")),
+    "error": fail_with(RuntimeError("no such thing\nsecond line")),
+    "cuda-error": fail_with(RuntimeError("CUDA error: an illegal memory access\nsecond line")),
     "unsupported": fail_with(Unsupported("no such operation here")),
     # Garbage instead of a reply.
     "no-json": lambda: say(b"Segmentation fault (core dumped)\n"),

@@ -21,6 +21,7 @@ from trainrig.benchmarks.layer import layer_shape, layer_tokens
 from trainrig.measure import EPS, torch_dtype
 from trainrig.measure.layer_blocks import Runnable, build, fresh_state
 from trainrig.measure.timing import Prepared, Unsupported
+from trainrig.process.child import first_line, is_unsupported
 from trainrig.record import Case
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def prepare(case: Case, device: str) -> Prepared:
         raise Unsupported("tf32 is a mode of NVIDIA's tensor cores; this is a CPU")
     try:
         return _prepare(case, device)
-    except (NotImplementedError, RuntimeError) as error:
-        if "not implemented" not in str(error):
+    except (RuntimeError, ValueError) as error:
+        if not is_unsupported(error):
             raise
-        reason = str(error).splitlines()[0][:160]
+        reason = first_line(error)
         raise Unsupported(f"{case['dtype']} layers do not run here: {reason}") from None
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig.benchmarks.matmul import shape
 from trainrig.measure import EPS, torch_dtype
 from trainrig.measure.timing import Prepared, Unsupported
+from trainrig.process.child import first_line, is_unsupported
 from trainrig.record import Case
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def prepare(case: Case, device: str) -> Prepared:
 
     try:
         call()  # checked below, so that a slow case is not run once more
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        if _is_out_of_memory(torch, error):
+    except (RuntimeError, ValueError) as error:
+        if not is_unsupported(error):
             raise
-        reason = str(error).splitlines()[0][:160]
+        reason = first_line(error)
         raise Unsupported(f"{dtype} matmul does not run here: {reason}") from None
 
     def wrong() -> str | None:
@@ -61,10 +62,6 @@ def prepare(case: Case, device: str) -> Prepared:
         return found
 
     return Prepared(call=call, wrong=wrong)
-
-
-def _is_out_of_memory(torch: Any, error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _operands(

@@ -39,7 +39,7 @@ from trainrig.machine.counters import (
     gpu_conditions,
 )
 from trainrig.machine.parse import integer
-from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing, if_known, value_or
+from trainrig.machine.snapshot import Gpu, Missing, if_known, value_or
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.record import Scalar
 
@@ -119,12 +119,23 @@ def _num_threads() -> int:
 def _gpu_under_load(device: str, keep_busy: Callable[[], object]) -> Gpu:
     import torch
 
-    index = torch.device(device).index or 0
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     keep_busy()
-    conditions = gpu_conditions(index if uuid is None else str(uuid), holds_context=True)
-    torch.cuda.synchronize(index)
+    conditions = gpu_conditions(gpu_uuid(device) or index_of(device), holds_context=True)
+    torch.cuda.synchronize(device)
     return conditions
+
+
+def index_of(device: str) -> int:
+    """torch's number of ``cuda:1``."""
+    return int(device.partition(":")[2] or 0)
+
+
+def gpu_uuid(device: str) -> str | None:
+    """``GPU-`` and what torch says; None where its build says nothing."""
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
 
 
 def queue_more(call: Callable[[], object], per_call: float) -> Callable[[], None]:
@@ -195,13 +206,10 @@ def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
 def judge_gpu(gpu: Gpu, threads: OwnThreads) -> str | None:
     """Why a measurement on a GPU must not be judged, or None.
 
-    A software power cap is what a card meets at full load; it is noted, not judged.
+    A GPU that slowed itself down is none: that is the device, and its conditions say so.
     """
     if (others := value_or(gpu.num_processes, 0)) > 0:
         return f"{others} other processes had the GPU open"
-    reasons = value_or(gpu.throttle_reasons, ())
-    if faulty := [reason for reason in reasons if reason in FAULTY_REASONS]:
-        return "the GPU slowed itself down: " + ", ".join(faulty)
     waited = "the thread that feeds the GPU waited for a processor {} of the time"
     return first_broken([(threads.worst_wait, MAX_GPU_THREAD_WAIT, waited)])
 

@@ -139,14 +139,19 @@ def _free_gpu_memory() -> None:
 
 
 def _introduce(device: str) -> dict[str, Any]:
-    """What this worker runs on: names only; machine.json has the rest."""
+    """What this worker runs on, as torch names it; its GPU becomes the current one.
+
+    machine.json has the rest.
+    """
     if disk_activity.is_disk(device):
         return {"folder": disk_activity.folder_of(device)}
     import torch
 
     about: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     if device != "cpu":
+        torch.cuda.set_device(device)  # else events lie in the streams of GPU 0, which are empty
         about["name"] = torch.cuda.get_device_name(device)
+        about["uuid"] = noise.gpu_uuid(device)
         about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
         torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
     return about

@@ -32,6 +32,25 @@ DIE_WITH_PARENT = (
 )
 """A program for ``python -c`` that becomes another program and dies with its parent."""
 _PR_SET_PDEATHSIG = 1
+# What torch and the libraries under it say: of an operation that is not there for this device,
+# dtype or shape, ...
+_UNSUPPORTED = (
+    "not implemented",
+    "STATUS_NOT_SUPPORTED",
+    "only supported on",
+    "compute capability",
+    "needs to be greater than 16",  # torch._int_mm
+    "a multiple of 8",
+    "divisible by 16",  # torch._scaled_mm
+)
+_NO_MEMORY = ("allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+# ... of a device that torch was not built for or that there is not, ...
+_OF_THE_BUILD = ("no kernel image", "invalid device ordinal", "forward compatibility")
+# ... and of a device or driver that failed.
+_DEVICE_FAULTS = (
+    *("CUDA error", "HIP error", "CUBLAS_STATUS", "CUDNN_STATUS", "ECC error", "GPU is lost"),
+    *(f"was ended by {name}" for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")),
+)
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
@@ -97,7 +116,25 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, a GPU's allocator or the CPU's had no memory left."""
     torch = sys.modules.get("torch")
     kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or "allocate memory" in str(error)
+    return isinstance(error, kinds) or _says(str(error), _NO_MEMORY)
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether a device or a build of torch lacks an operation: a closed list of what torch says."""
+    return not is_out_of_memory(error) and _says(str(error), _UNSUPPORTED)
+
+
+def device_fault(reason: str) -> bool:
+    """Whether a case failed by its GPU or driver: CUDA's errors, or a crash in native code.
+
+    After an error of CUDA all that the process still asks of the device fails too.
+    """
+    is_other = _says(reason, (*_UNSUPPORTED, *_NO_MEMORY, *_OF_THE_BUILD))
+    return _says(reason, _DEVICE_FAULTS) and not is_other
+
+
+def _says(text: str, words: tuple[str, ...]) -> bool:
+    return any(word in text for word in words)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,9 +1,10 @@
 """A child that stays and answers requests: one case at a time, each under a hard time limit.
 
 A crash, an out-of-memory kill, a hang or garbage instead of a reply costs one case: the reply says
-what happened and the worker is started afresh for the next one.  The parent sleeps in `select`
-while a case runs, and takes no processor time from it.  Every request has a number that its reply
-must repeat, so that no stale answer is ever taken for the next case's.
+what happened and the worker is started afresh for the next one, as it is after an error of CUDA,
+which leaves its process without the device.  The parent sleeps in `select` while a case runs, and
+takes no processor time from it.  Every request has a number that its reply must repeat, so that no
+stale answer is ever taken for the next case's.
 
 Requests are JSON lines on the worker's stdin; its events (`events`) come by its stdout: ``ready``
 once, ``holding`` where a held case is prepared, ``reply`` for each request.
@@ -31,6 +32,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.errors import UnavailableError, first_problem
+from trainrig.process.child import device_fault
 from trainrig.process.events import parse_event
 from trainrig.process.programs import last_line
 from trainrig.process.supervisor import NOTHING, Child, oom_kills
@@ -186,7 +188,8 @@ class Worker:
         except ValueError as error:
             reason = f"the worker's answer makes no sense: {error}"
             return Reply(status=Status.FAILED, reason=reason, duration=duration)
-        self._is_trusted = True
+        # An error of CUDA stays with its process: the next case needs another one.
+        self._is_trusted = not (reply.status is Status.FAILED and device_fault(reply.reason or ""))
         return reply
 
     def _come_up(self) -> None:

@@ -192,15 +192,34 @@ def test_an_error_of_cuda_while_timing_is_a_failure(cuda: FakeCuda) -> None:
     assert "illegal memory access" in answer["reason"]
 
 
-@pytest.mark.xfail(reason="audit C5a: an ECC error of the first product is said to be unsupported")
-def test_an_ecc_error_of_the_first_product_is_no_lack_of_support(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", Status.FAILED),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", Status.FAILED),
+        ("CUDA error: out of memory", Status.OOM),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", Status.OOM),
+        ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`", Status.SKIPPED),
+        ("torch._scaled_mm is only supported on CUDA devices with compute", Status.SKIPPED),
+        ("self.size(0) needs to be greater than 16, but got 8", Status.SKIPPED),
+    ],
+)
+def test_a_fault_of_the_first_product_is_no_lack_of_support(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, words: str, status: Status
 ) -> None:
     def broken(*_: object) -> Any:
         def multiply() -> None:
-            raise torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
+            raise torch.AcceleratorError(words)
 
         return multiply
 
     monkeypatch.setattr(matmul, "_multiplier", broken)
-    assert reply("matmul", matmul_case("bf16", SIZE))["status"] is Status.FAILED
+    assert reply("matmul", matmul_case("bf16", SIZE))["status"] is status
+
+
+def test_a_worker_makes_its_gpu_the_current_one_and_names_it(cuda: FakeCuda) -> None:
+    """C2: whatever is served, and whoever forgets to say where."""
+    ready = worker_main._introduce("cuda:1")
+    assert cuda.current == 1
+    assert ready["uuid"] == "GPU-00000000-0000-0000-0000-000000000001"
+    assert ready["memory_bytes"] == cuda.memory_bytes

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from trainrig.errors import UnavailableError
 from trainrig.process import worker as worker_module
+from trainrig.process.child import device_fault
 from trainrig.process.worker import Reply, Request, Worker, parse_reply
 from trainrig.record import Status
 
@@ -113,7 +114,7 @@ def test_the_out_of_memory_killer_is_told_from_a_crash(
         ("no-memory", Status.OOM, "8 GiB"),
         ("gpu-memory", Status.OOM, "CUDA out of memory"),
         ("cpu-memory", Status.OOM, "allocate memory"),
-        ("error", Status.FAILED, "RuntimeError: CUDA error: an illegal memory access"),
+        ("error", Status.FAILED, "RuntimeError: no such thing"),
         ("unsupported", Status.SKIPPED, "no such operation here"),
         ("wrong", Status.FAILED, "wrong answer before timing: one row is off"),
         ("wrong-when-warm", Status.FAILED, "wrong answer after timing: one row is off"),
@@ -131,6 +132,34 @@ def test_a_case_that_fails_keeps_its_worker(
     assert "second line" not in str(reply.reason)
     assert reply.samples == ()
     assert worker._process.pid == before
+
+
+def test_an_error_of_cuda_costs_its_process(make: Callable[..., Worker]) -> None:
+    """Its context is dead: each later case of it would fail by this one's fault."""
+    worker = make()
+    worker.wait_ready()
+    before = worker._process.pid
+    reply = after(worker, "cuda-error")
+    assert reply.reason == "RuntimeError: CUDA error: an illegal memory access"
+    assert worker._process.pid != before
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_fault"),
+    [
+        ("AcceleratorError: CUDA error: uncorrectable ECC error encountered", True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling", True),
+        ("AcceleratorError: CUDA error: unspecified launch failure", True),
+        ("the worker was ended by SIGSEGV", True),
+        ("the worker was ended by SIGKILL", False),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling", False),
+        ("RuntimeError: CUDA error: no kernel image is available for execution", False),
+        ("wrong answer before timing: 3 wrong elements", False),
+        ("ValueError: no such thing", False),
+    ],
+)
+def test_what_is_the_fault_of_a_device(reason: str, is_fault: bool) -> None:
+    assert device_fault(reason) is is_fault
 
 
 @pytest.mark.parametrize(
