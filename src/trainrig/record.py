@@ -153,6 +153,11 @@ class Record:
     """Low and high end of the interval of `value`, in `unit`."""
     confidence: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Of the interval, 0 to 1; None for a band that has no stated confidence."""
+    reached: Finite | None = None
+    """What two workers reached, each at the slow end of its interval: whatever slowed them, the
+    device does at least that.  None where fewer measured it."""
+    rounds: _AtLeastOne | None = None
+    """Of how many rounds of fresh workers the value is; None in a run of before."""
     attempt: _AtLeastOne | None = None
     """Which fresh worker took these samples, from 1; None for the point itself."""
     stop: str | None = None
@@ -164,7 +169,7 @@ class Record:
     reason: str | None = None
     """Why status is not ok, in words."""
     disturbed: str | None = None
-    """Why this point must not be judged, or None."""
+    """Why the device may do better than the value, which it does at least; or None."""
     device: str | None = None
     """Device model: a name of the catalog where one fits, else what the machine reports."""
     device_count: _AtLeastOne = 1

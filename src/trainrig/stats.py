@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -97,8 +97,11 @@ class Attempt:
     """One worker's view of a point: its median, interval, and whether the machine was busy."""
 
     value: float
+    """A time: less is faster."""
     interval: Interval
     disturbed: str | None = None
+    round: int = 1
+    """Workers of one round ran side by side or in turn; those of another at another time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,32 +111,48 @@ class Combined:
     value: float
     interval: Interval
     disturbed: str | None
-    """Why the value must not be judged; None where the workers agree."""
+    """Why the device may be faster than the value; None where quiet workers agree."""
     used: tuple[int, ...]
     """Indexes of the attempts that the value rests on."""
+    rounds: int
+    """How many rounds these are of."""
+    reached: float | None
+    """What as many workers as are required reached, each at the slow end of its interval."""
 
 
 def combine_attempts(
-    attempts: Sequence[Attempt], required: int = 2, agreement: float = AGREEMENT
+    attempts: Sequence[Attempt],
+    required: int = 2,
+    agreement: float = AGREEMENT,
+    *,
+    two_sided: bool = False,
 ) -> Combined:
-    """One value from several fresh workers, or the reason why it must not be judged.
+    """One value from several fresh workers.
 
-    The attempts on an idle machine are grouped around their median.  They are combined
-    when at least ``required`` of them, and more than half, agree within ``agreement``.
-    Otherwise the value is still reported, over all attempts, and `disturbed` says why.
-    The interval is the hull of the intervals it rests on: two workers that differ
-    widen it.
+    Noise only slows: the value is the median of the fastest that agree, noisy or not; where enough
+    of them are quiet, of those.  These are ``required`` at least, all within ``agreement`` of
+    their fastest.  One that is faster than they
+    are is no value, for its clock may be broken, but it keeps theirs from being the last word;
+    where two or more are, the fastest ``required`` stand for what nobody agrees on.
 
-    Raises ValueError without attempts.
+    ``two_sided`` is for what caches make too fast as well as others too slow: there the largest
+    group of quiet workers counts, if it is more than half of them, else all workers.
+
+    The interval is the hull of the intervals that the value rests on: two workers that differ
+    widen it.  Raises ValueError without attempts.
     """
-    clean = [index for index, attempt in enumerate(attempts) if attempt.disturbed is None]
-    agreeing = _largest_agreement(attempts, clean, agreement)
-    disturbed = None
-    if len(agreeing) < required or 2 * len(agreeing) <= len(clean):
-        agreeing = list(range(len(attempts)))
-        disturbed = _why_disturbed(attempts, clean, required)
-    chosen = [attempts[index] for index in agreeing]
+    if not attempts:
+        raise ValueError("no attempt, no value")
+    choose = _largest_agreement if two_sided else _fastest_agreement
+    used, disturbed = choose(attempts, required, agreement)
+    if len(attempts) < required:
+        disturbed = f"only {len(attempts)} of {required} workers measured it"
+    chosen = [attempts[index] for index in used]
     intervals = [attempt.interval for attempt in chosen]
+    believed = chosen if two_sided else attempts
+    slow_ends = sorted(attempt.interval.high for attempt in believed)
+    if two_sided and disturbed is not None:
+        slow_ends = []
     return Combined(
         value=median([attempt.value for attempt in chosen]),
         interval=Interval(
@@ -142,33 +161,62 @@ def combine_attempts(
             confidence=min(interval.confidence for interval in intervals),
         ),
         disturbed=disturbed,
-        used=tuple(agreeing),
+        used=tuple(sorted(used)),
+        rounds=len({attempt.round for attempt in chosen}),
+        reached=slow_ends[required - 1] if len(slow_ends) >= required else None,
     )
 
 
-def _largest_agreement(
-    attempts: Sequence[Attempt], indexes: Sequence[int], agreement: float
-) -> list[int]:
-    """The largest group of attempts that all lie within ``agreement`` of its fastest member."""
-    ordered = sorted(indexes, key=lambda index: attempts[index].value)
-    best: list[int] = []
-    for start, first in enumerate(ordered):
-        ceiling = attempts[first].value / (1.0 - agreement)
-        group = [index for index in ordered[start:] if attempts[index].value <= ceiling]
-        if len(group) > len(best):
-            best = group
-    return sorted(best)
+_Group = tuple[list[int], str | None]
+"""Indexes of attempts, and why their value is not the last word."""
 
 
-def _why_disturbed(attempts: Sequence[Attempt], clean: Sequence[int], required: int) -> str:
-    if len(attempts) < required:
-        return f"only {len(attempts)} of {required} workers measured it"
-    if len(clean) < required:
-        reasons = [attempt.disturbed for attempt in attempts if attempt.disturbed is not None]
-        return reasons[-1]
-    values = [attempts[index].value for index in clean]
-    spread = 1.0 - min(values) / max(values)
-    return f"{len(clean)} workers disagree by {spread * 100.0:.0f} %"
+def _fastest_agreement(attempts: Sequence[Attempt], required: int, agreement: float) -> _Group:
+    ordered = sorted(range(len(attempts)), key=lambda index: attempts[index].value)
+    for first in (0, 1):
+        group = _agreeing(attempts, ordered[first:], agreement)
+        if len(group) >= required:
+            break
+    else:
+        group = ordered[:required]
+        return group, _noise_of(attempts, group) or _disagreement(attempts, ordered)
+    ahead = 1.0 - attempts[ordered[0]].value / attempts[group[0]].value
+    lone = f"one worker took {ahead * 100.0:.0f} % less time than all others" if first else None
+    clean = [index for index in group if attempts[index].disturbed is None]
+    if len(clean) >= required:
+        return clean, lone
+    return group, _noise_of(attempts, group) or lone
+
+
+def _largest_agreement(attempts: Sequence[Attempt], required: int, agreement: float) -> _Group:
+    everyone = range(len(attempts))
+    clean = [index for index in everyone if attempts[index].disturbed is None]
+    clean.sort(key=lambda index: attempts[index].value)
+    groups = [_agreeing(attempts, clean[start:], agreement) for start in range(len(clean))]
+    best = max(groups, key=len, default=[])  # the faster of two that are as large
+    if len(best) >= required and 2 * len(best) > len(clean):
+        return best, None
+    noise = _noise_of(attempts, everyone) if len(clean) < required else None
+    return list(everyone), noise or _disagreement(attempts, clean)
+
+
+def _agreeing(attempts: Sequence[Attempt], ordered: Sequence[int], agreement: float) -> list[int]:
+    """The first of some attempts in order, and those within ``agreement`` of it."""
+    if not ordered:
+        return []
+    ceiling = attempts[ordered[0]].value / (1.0 - agreement)
+    return [index for index in ordered if attempts[index].value <= ceiling]
+
+
+def _noise_of(attempts: Sequence[Attempt], indexes: Iterable[int]) -> str | None:
+    """What the last noisy one of some attempts saw."""
+    reasons = [attempts[index].disturbed for index in indexes if attempts[index].disturbed]
+    return reasons[-1] if reasons else None
+
+
+def _disagreement(attempts: Sequence[Attempt], ordered: Sequence[int]) -> str:
+    spread = 1.0 - attempts[ordered[0]].value / attempts[ordered[-1]].value
+    return f"{len(ordered)} workers disagree by {spread * 100.0:.0f} %"
 
 
 def launch_bound(work: Mapping[int, float]) -> tuple[int, int] | None:

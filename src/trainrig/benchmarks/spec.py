@@ -240,6 +240,8 @@ class Benchmark:
     """Bytes the case needs on its device, the answer's check included."""
     agreement: float = AGREEMENT
     """How far apart the medians of two workers on a quiet machine may lie, as a share."""
+    two_sided: bool = False
+    """Whether a worker may be too fast: a cache answers.  Elsewhere noise only slows."""
     cost: CaseCost = CaseCost()
 
     qualify: Callable[[Scope], Sequence[PlannedCase]] = lambda _: ()

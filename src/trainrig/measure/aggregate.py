@@ -68,7 +68,9 @@ def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
     metrics = spec.metrics(last.case)
     if wrong or not good:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
-    combined = combine_attempts([_view(record) for record in good], WORKERS, spec.agreement)
+    combined = combine_attempts(
+        [_view(record) for record in good], WORKERS, spec.agreement, two_sided=spec.two_sided
+    )
     used = [good[index] for index in combined.used]
     return tuple(_point(used, combined, metric) for metric in metrics)
 
@@ -76,8 +78,12 @@ def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
 def _view(record: Record) -> Attempt:
     assert record.value is not None and record.interval is not None
     low, high = record.interval
-    interval = Interval(low=low, high=high, confidence=record.confidence or 0.0)
-    return Attempt(value=record.value, interval=interval, disturbed=record.disturbed)
+    return Attempt(
+        value=record.value,
+        interval=Interval(low=low, high=high, confidence=record.confidence or 0.0),
+        disturbed=record.disturbed,
+        round=((record.attempt or 1) - 1) // WORKERS,
+    )
 
 
 def _point(used: Sequence[Record], combined: Combined, metric: Metric) -> Record:
@@ -94,6 +100,8 @@ def _point(used: Sequence[Record], combined: Combined, metric: Metric) -> Record
         ),
         interval=_ends(combined.interval, metric),
         confidence=combined.interval.confidence,
+        reached=None if combined.reached is None else metric.of(combined.reached),
+        rounds=combined.rounds,
         attempt=None,
         stop=_why_stopped(used, combined),
         disturbed=combined.disturbed,
