@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,13 @@ settings.register_profile("trainrig", derandomize=True, deadline=None, database=
 settings.load_profile("trainrig")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_lock(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs of the tests wait for no other run of this user: their lock is in a folder of theirs."""
+    os.environ["TMPDIR"] = str(tmp_path_factory.getbasetemp())
+    tempfile.tempdir = None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,6 +11,7 @@ Workers of several devices that run in threads at once share one clock: each add
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import tempfile
@@ -262,6 +263,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
     no_text = Text(folder=None, reason=_LEFT_OUT, left_out=True)
     with (
         mock.patch.object(session, "inspect", look),
+        mock.patch.object(session, "alone", return_value=contextlib.nullcontext()),
         mock.patch.object(session, "Worker", make),
         mock.patch.object(executor, "Worker", make),
         mock.patch.object(session, "time", clock.as_module()),

@@ -1,4 +1,4 @@
-"""Progress of an open run, a line for each point as it is known, and how a run is interrupted.
+"""Progress of an open run, a line for each point as it is known; how it is alone and interrupted.
 
 How progress is shown is the watcher's business.  The first Ctrl-C or SIGTERM ends the measuring;
 later ones do not disturb the closing.
@@ -6,11 +6,17 @@ later ones do not disturb the closing.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Record, Status
@@ -112,3 +118,38 @@ def interrupted_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def alone(watch: Watcher, patience: float) -> Iterator[None]:
+    """Hold this user's lock on the machine: two runs at a time would be each other's noise.
+
+    Waits ``patience`` seconds at most for whoever holds it, then goes on beside it.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):  # no folder for it, or another user's file
+            path = Path(tempfile.gettempdir(), f"trainrig-{os.getuid()}.lock")
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            lock = stack.enter_context(open(os.open(path, flags, 0o600), "r+", encoding="utf-8"))
+            end, held = time.monotonic() + patience, _is_locked(lock)
+            if not held:
+                text = f"process {lock.read(20)} measures on this machine: waiting until it ends"
+                watch(Progress(text=text, level="stage"))
+            while not held and time.monotonic() < end:
+                time.sleep(min(0.5, patience))
+                held = _is_locked(lock)
+            if held:
+                lock.truncate(0)
+                lock.seek(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+        yield
+
+
+def _is_locked(lock: TextIO) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -27,11 +27,11 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import Grounds, claims_for, expectations, history_of
 from trainrig.runner.history import corrections_of
 from trainrig.runner.plan import Block, qualify_plan
-from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
+from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
 from trainrig.runner.targets import HOST, Target, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import measure_trainings, text_to_train_on, with_training
-from trainrig.runner.view import RunOutcome, close_run, judged
+from trainrig.runner.view import RunOutcome, close_broken, close_run, judged
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 
 
@@ -103,7 +103,6 @@ def carry_out(
 
     ``early``: with a small budget, start the host's workers before the plan is made.
     """
-    deadline = time.monotonic() + budget - _CLOSING
     if resume and (made_by := read_run(resume).config.get("verb")) != verb:
         raise UsageError(  # another verb has another plan
             f"{resume} was made by trainrig {made_by}, not {verb}",
@@ -111,7 +110,8 @@ def carry_out(
         )
     head = {"trainrig": version("trainrig"), "python": sys.version.split()[0], "budget_s": budget}
     run = resume_run(resume) if resume else create_run(out, verb, {**head, **(config or {})})
-    with run, interrupted_once():
+    with run, interrupted_once(), alone(watch, budget):
+        deadline = time.monotonic() + budget - _CLOSING
         interrupted = None
         try:
             with ExitStack() as stack:
@@ -123,6 +123,9 @@ def carry_out(
         except UsageError:
             if resume is None:
                 run.discard()
+            raise
+        except BaseException as error:
+            close_broken(run, error, lambda why: judged(read_run(run.path), why))
             raise
         return close_run(run, judged(read_run(run.path), interrupted), interrupted)
 

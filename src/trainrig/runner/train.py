@@ -60,7 +60,7 @@ from trainrig.runner.train_prepare import (
 )
 from trainrig.runner.train_records import records_of, slug_of, step_row
 from trainrig.runner.train_resume import CHECKPOINT, done_in, recalled
-from trainrig.runner.view import RunOutcome, close_run
+from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
@@ -134,6 +134,9 @@ def train(
             _train_all(session, ready, lacking, full_scale)
         except KeyboardInterrupt:
             interrupted = "interrupted; trainrig train --resume trains those that are not done"
+        except BaseException as error:
+            close_broken(run, error, lambda why: verdict_of(session.trained, session.findings, why))
+            raise
         verdict = verdict_of(session.trained, session.findings, interrupted)
         return close_run(run, verdict, interrupted, session.trained)
 

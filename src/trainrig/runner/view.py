@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from trainrig.errors import (
     DataError,
 )
 from trainrig.machine import from_dict
+from trainrig.process.child import first_line
 from trainrig.record import Outcome, Record, Verdict
 from trainrig.store import RunData, RunWriter, read_run
 from trainrig.store.run_folder import REPORT
@@ -126,6 +128,13 @@ def close_run(
         num_records=len(stored.records),
         trained=tuple(trained),
     )
+
+
+def close_broken(run: RunWriter, error: BaseException, judge: Callable[[str], Verdict]) -> None:
+    """Close a run that ``error`` ended: with a verdict and a report, as far as they can be made."""
+    reason = f"stopped by {type(error).__name__}: {first_line(error)}"
+    with suppress(Exception):  # the error itself is what is told
+        close_run(run, judge(reason), reason)
 
 
 def rates_of_run(path: Path) -> Measured:

@@ -1,0 +1,56 @@
+"""A run around its plan: closed whatever ends it, alone on the machine, looked at again after."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+
+import pytest
+
+import machine_fakes
+from trainrig.runner import session
+from trainrig.runner.progress import alone
+from trainrig.store import find_runs
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine without GPUs, and a lock of its own."""
+    monkeypatch.setattr(session, "inspect", lambda: machine_fakes.healthy(0))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("error", [TypeError("unhashable type: 'dict'"), SystemExit(3)])
+def test_whatever_is_raised_the_run_is_closed_before(machine, error):
+    def plan(scene):
+        raise error
+
+    with pytest.raises(type(error)):
+        session.carry_out("qualify", plan, budget=60.0, out=machine / "runs", early=False)
+    (run,) = find_runs(machine / "runs")
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["outcome"] == "INCOMPLETE"
+    assert type(error).__name__ in verdict["reason"]
+    assert (run / "report.html").exists()
+
+
+def test_a_second_run_waits_for_the_first_and_says_so(machine):
+    heard = []
+    with open(machine / f"trainrig-{os.getuid()}.lock", "w+") as other:
+        other.write("4711")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        start = time.monotonic()
+        with alone(heard.append, patience=0.1):  # and goes on when its patience ends
+            assert time.monotonic() - start >= 0.1
+    assert [event.text for event in heard] == [
+        "process 4711 measures on this machine: waiting until it ends"
+    ]
+    with alone(heard.append, patience=60.0), open(other.name) as held:
+        assert held.read() == str(os.getpid())
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert len(heard) == 1
