@@ -112,7 +112,6 @@ def throttled(asked: Asked, reply: Reply) -> Reply:
         return reply
     return dataclasses.replace(
         reply,
-        disturbed="the GPU slowed itself down: hw_thermal_slowdown",
         conditions={
             **reply.conditions,
             "throttle_reasons": "hw_thermal_slowdown",
@@ -127,8 +126,7 @@ def desktop(asked: Asked, reply: Reply) -> Reply:
         return reply
     return dataclasses.replace(
         reply,
-        disturbed="1 other processes had the GPU open",
-        conditions={**reply.conditions, "other_gpu_processes": 1},
+        conditions={**reply.conditions, "other_gpu_processes": 1, "other_gpu_share": 0.01},
     )
 
 

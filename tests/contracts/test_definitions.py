@@ -14,7 +14,7 @@ from trainrig.benchmarks import storage as storage_spec
 from trainrig.benchmarks import vector as vector_spec
 from trainrig.benchmarks.spec import Benchmark, benchmarks
 from trainrig.machine.counters import HostConditions
-from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing
+from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing, PcieLink
 from trainrig.measure import buffers, disk_activity, fio, layer, noise, timing
 from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Kind
@@ -101,7 +101,8 @@ def test_every_condition_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "known", lambda values: seen.update(values) or {})
     own = noise.OwnThreads(main_ran=1.0, worst_wait=0.0)
     noise.describe_host(HostConditions(**unknown(HostConditions)), own)
-    noise.describe_gpu(Gpu(**unknown(Gpu)))
+    link = PcieLink(**unknown(PcieLink))
+    noise.describe_gpu(Gpu(**unknown(Gpu) | {"link": link}))
     assert len(seen) >= 13
     defined = named(section("Was the machine quiet?"))
     assert seen <= defined
@@ -119,6 +120,7 @@ def percent(share: float) -> str:
         ("the measuring thread ran less than", noise.MIN_MAIN_THREAD),
         ("CPU quota held it back", noise.MAX_QUOTA),
         ("the hypervisor took processors", noise.MAX_STEAL),
+        ("other processes used of the GPU", noise.MAX_OTHER),
         ("other processes used processors", noise.MAX_OTHER),
         ("a thread of the worker waited for a processor", noise.MAX_GPU_THREAD_WAIT),
     ],

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from trainrig.machine import nvml
 from trainrig.machine.cgroup import throttled_s
 from trainrig.machine.nvidia import read_device
-from trainrig.machine.parse import integer, number, scaled
+from trainrig.machine.parse import integer, number, objects, percent, scaled
 from trainrig.machine.snapshot import Gpu, Missing, if_known
 from trainrig.machine.system_access import Host, ThisMachine
 
@@ -119,12 +119,15 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
     )
 
 
-def gpu_conditions(device: int | str, *, holds_context: bool = False) -> Gpu:
+def gpu_conditions(
+    device: int | str, *, holds_context: bool = False, since: float | None = None
+) -> Gpu:
     """The state of one NVIDIA GPU, by NVML's index, by UUID or by PCI address.
 
     Only what a measurement asks for is read; its processes are those of others.
     ``holds_context`` says that this process itself has the GPU open: where the
     driver then does not list it, its process numbers are another namespace's.
+    ``since`` (s since 1970) asks for what other processes used of it from then on.
 
     CUDA's index is not NVML's where CUDA_VISIBLE_DEVICES is set: give the UUID
     (torch prints it without its ``GPU-``; both are taken).
@@ -138,24 +141,45 @@ def gpu_conditions(device: int | str, *, holds_context: bool = False) -> Gpu:
     else:
         facts = nvml.device_facts(handle, _GPU_FACTS)
     gpu = read_device(0, facts)
-    others = _others(facts.get("processes"), gpu.num_processes, holds_context=holds_context)
-    return replace(gpu, num_processes=others)
+    used = [] if since is None or isinstance(handle, dict) else nvml.process_use(handle, since)
+    return _without_own(gpu, facts.get("processes"), used, holds_context=holds_context)
 
 
 _GPU_FACTS = frozenset(
     ["sm_clock", "memory_clock", "power", "temperature", "throttle", "utilization", "processes"]
+    + ["slowed_by_heat", "slowed_by_board", "pcie_generation", "pcie_width"]
 )
 
 
-def _others(processes: object, count: int | Missing, *, holds_context: bool) -> int | Missing:
-    """How many of the listed processes are not this program's."""
-    if isinstance(count, Missing) or not isinstance(processes, list):
-        return count
-    pids = [p.get("pid") if isinstance(p, dict) else None for p in processes]
-    own = os.getpid()
+def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bool) -> Gpu:
+    """Its processes, and what they used of it, less this program's."""
+    if isinstance(gpu.num_processes, Missing) or not isinstance(processes, list):
+        return gpu
+    pids, own = [listed.get("pid") for listed in objects(processes)], os.getpid()
     if holds_context and own not in pids:
-        return Missing("the driver lists processes by the numbers of another namespace")
-    return sum(not _is_own_process(pid, own, own in pids) for pid in pids)
+        elsewhere = Missing("the driver lists processes by the numbers of another namespace")
+        return replace(gpu, num_processes=elsewhere, others_utilization=elsewhere)
+    shares = {
+        sample.get("pid"): percent(sample.get("smUtil"), "utilization")
+        for sample in objects(used)
+        if not _is_own_process(sample.get("pid"), own, own in pids)
+    }
+    return replace(
+        gpu,
+        num_processes=sum(not _is_own_process(pid, own, own in pids) for pid in pids),
+        others_utilization=min(sum(_numbers(shares.values())), 1.0)
+        if isinstance(used, list) and used
+        else Missing("the driver does not tell what each process used"),
+    )
+
+
+def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:
+    """Share of the time in which heat or the board's supply held the clocks down; the larger."""
+    rises = (
+        _rise(before.slowed_by_heat_s, after.slowed_by_heat_s),
+        _rise(before.slowed_by_board_s, after.slowed_by_board_s),
+    )
+    return if_known(lambda rise: min(rise / wall_s, 1.0), max(_numbers(rises), default=rises[0]))
 
 
 def _is_own_process(pid: object, own: int, is_worker: bool) -> bool:

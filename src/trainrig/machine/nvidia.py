@@ -206,6 +206,10 @@ def _milliwatts(value: object) -> float | Missing:
     return if_known(lambda found: found / 1000, number(value, "power", most=1e7))
 
 
+def _nanoseconds(value: object) -> float | Missing:
+    return scaled(value, 1e-9, "time")
+
+
 def _megahertz(value: object) -> float | Missing:
     return scaled(value, 1e6, "clock", most=1e5)
 
@@ -268,6 +272,9 @@ _READERS: dict[str, tuple[str, Reader]] = {
     "application_sm_clock_hz": ("application_clock", _megahertz),
     "temperature_c": ("temperature", lambda value: number(value, "temperature", most=200)),
     "throttle_reasons": ("throttle", throttle_reasons),
+    "slowed_by_heat_s": ("slowed_by_heat.violationTime", _nanoseconds),
+    "slowed_by_board_s": ("slowed_by_board.violationTime", _nanoseconds),
+    "pcie_replays": ("pcie_replays", _bounded("PCIe replays", 0, 10**12)),
     "utilization": ("utilization.gpu", lambda value: percent(value, "utilization")),
     "mig": ("mig.0", lambda value: yes_or_no(value, "MIG mode")),
     "persistence": ("persistence", lambda value: yes_or_no(value, "persistence mode")),

@@ -28,6 +28,8 @@ _CORRECTED, _UNCORRECTED = 0, 1
 _VOLATILE, _AGGREGATE = 0, 1
 _READ, _WRITE = 0, 1
 _TEMPERATURE_OF_GPU = 0
+# ... and of what holds clocks down.
+_BY_HEAT, _BY_BOARD = 1, 3
 
 # What is asked of every device: our name for it, NVML's function, its arguments.
 _QUESTIONS: dict[str, tuple[Any, ...]] = {
@@ -63,6 +65,9 @@ _QUESTIONS: dict[str, tuple[Any, ...]] = {
     "application_clock": ("nvmlDeviceGetApplicationsClock", _GRAPHICS),
     "temperature": ("nvmlDeviceGetTemperature", _TEMPERATURE_OF_GPU),
     "throttle": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+    "slowed_by_heat": ("nvmlDeviceGetViolationStatus", _BY_HEAT),
+    "slowed_by_board": ("nvmlDeviceGetViolationStatus", _BY_BOARD),
+    "pcie_replays": ("nvmlDeviceGetPcieReplayCounter",),
     "utilization": ("nvmlDeviceGetUtilizationRates",),
     "mig": ("nvmlDeviceGetMigMode",),
     "persistence": ("nvmlDeviceGetPersistenceMode",),
@@ -157,6 +162,11 @@ def device_facts(handle: Any, names: frozenset[str] | None = None) -> dict[str, 
         for name, question in _QUESTIONS.items()
         if names is None or name in names
     }
+
+
+def process_use(handle: Any, since: float) -> Any:
+    """What each process used of a device since a moment (s since 1970), a sample each."""
+    return ask("nvmlDeviceGetProcessUtilization", handle, int(since * 1e6))
 
 
 def inventory() -> dict[str, Any]:

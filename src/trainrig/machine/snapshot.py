@@ -48,6 +48,9 @@ class Missing:
     reason: Annotated[str, Field(alias="missing")]
 
 
+_NOT_READ = Missing("not read")
+
+
 def value_or(value: T | Missing, default: T) -> T:
     """`value` where it is known, else `default`."""
     return default if isinstance(value, Missing) else value
@@ -283,6 +286,14 @@ class Gpu:
     """Processes with a compute context on it."""
     nvlinks_active: int | Missing
     nvlinks_inactive: int | Missing
+    slowed_by_heat_s: Finite | Missing = _NOT_READ
+    """Seconds since the driver was loaded in which heat held the clocks down."""
+    slowed_by_board_s: Finite | Missing = _NOT_READ
+    """Likewise, the board's power supply or cable."""
+    pcie_replays: int | Missing = _NOT_READ
+    """Packets that its link sent again since the driver was loaded."""
+    others_utilization: Finite | Missing = _NOT_READ
+    """Share of the time in which other programs' kernels ran, 0 to 1; around a measurement only."""
 
 
 @_fact

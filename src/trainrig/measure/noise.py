@@ -37,6 +37,7 @@ from trainrig.machine.counters import (
     HostReading,
     between,
     gpu_conditions,
+    throttled_share,
 )
 from trainrig.machine.parse import integer
 from trainrig.machine.snapshot import Gpu, Missing, if_known, value_or
@@ -62,7 +63,9 @@ QUOTA = "the container's CPU quota held it back {} of it"
 TICK_S = 0.01
 # Device work that is queued while a GPU's clocks are read: clocks at rest say nothing.
 _BUSY_S = 0.03
-_MAX_BUSY_CALLS = 500
+_SHORTEST_CALL_S = 1e-6
+# The driver renews what each process used of a GPU about so often.
+_USE_PERIOD_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +93,7 @@ def watch(device: str) -> Iterator[Watched]:
     """Read the machine's counters before and after the body."""
     watched = Watched()
     load, host = _host_load(), ThisMachine()
+    gpu_before, began = None if device == "cpu" else _gpu_now(device), time.time()
     before = load.read()
     waits_before, ran_before, start = thread_waits(host), time.thread_time(), time.perf_counter()
     yield watched
@@ -100,8 +104,10 @@ def watch(device: str) -> Iterator[Watched]:
     if device == "cpu":
         watched.disturbed = judge_host(conditions, threads)
         return
-    gpu = _gpu_under_load(device, watched.keep_busy)
-    watched.conditions.update(describe_gpu(gpu))
+    assert gpu_before is not None
+    gpu = _gpu_under_load(device, watched.keep_busy, began)
+    slowed = throttled_share(gpu_before, gpu, time.time() - began)
+    watched.conditions.update(describe_gpu(gpu) | known({"throttled_share": slowed}))
     watched.disturbed = judge_gpu(gpu, threads)
 
 
@@ -116,18 +122,18 @@ def _num_threads() -> int:
     return int(torch.get_num_threads())
 
 
-def _gpu_under_load(device: str, keep_busy: Callable[[], object]) -> Gpu:
+def _gpu_under_load(device: str, keep_busy: Callable[[], object], began: float) -> Gpu:
     import torch
 
     keep_busy()
-    conditions = gpu_conditions(gpu_uuid(device) or index_of(device), holds_context=True)
+    conditions = _gpu_now(device, since=began - _USE_PERIOD_S)
     torch.cuda.synchronize(device)
     return conditions
 
 
-def index_of(device: str) -> int:
-    """torch's number of ``cuda:1``."""
-    return int(device.partition(":")[2] or 0)
+def _gpu_now(device: str, *, since: float | None = None) -> Gpu:
+    known_by = gpu_uuid(device) or int(device.partition(":")[2] or 0)
+    return gpu_conditions(known_by, holds_context=True, since=since)
 
 
 def gpu_uuid(device: str) -> str | None:
@@ -140,7 +146,7 @@ def gpu_uuid(device: str) -> str | None:
 
 def queue_more(call: Callable[[], object], per_call: float) -> Callable[[], None]:
     """Makes enough calls to keep a GPU busy while its clocks are read."""
-    count = max(1, min(_MAX_BUSY_CALLS, round(_BUSY_S / max(per_call, 1e-9))))
+    count = max(1, round(_BUSY_S / max(per_call, _SHORTEST_CALL_S)))
 
     def queue() -> None:
         for _ in range(count):
@@ -208,10 +214,14 @@ def judge_gpu(gpu: Gpu, threads: OwnThreads) -> str | None:
 
     A GPU that slowed itself down is none: that is the device, and its conditions say so.
     """
-    if (others := value_or(gpu.num_processes, 0)) > 0:
-        return f"{others} other processes had the GPU open"
     waited = "the thread that feeds the GPU waited for a processor {} of the time"
-    return first_broken([(threads.worst_wait, MAX_GPU_THREAD_WAIT, waited)])
+    used = "other processes used {} of the GPU"
+    return first_broken(
+        [
+            (gpu.others_utilization, MAX_OTHER, used),
+            (threads.worst_wait, MAX_GPU_THREAD_WAIT, waited),
+        ]
+    )
 
 
 def _percent(share: float) -> str:
@@ -250,7 +260,10 @@ def describe_gpu(gpu: Gpu) -> dict[str, Scalar]:
             "power_w": gpu.power_w,
             "temperature_c": gpu.temperature_c,
             "throttle_reasons": if_known(",".join, gpu.throttle_reasons),
+            "pcie_generation": gpu.link.generation,
+            "pcie_width": gpu.link.width,
             "other_gpu_processes": gpu.num_processes,
+            "other_gpu_share": gpu.others_utilization,
         }
     )
 

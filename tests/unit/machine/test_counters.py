@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
+import machine_fakes
 from machine_fakes import FakeHost
-from trainrig.machine.counters import HostLoad, HostReading, between, parse_pressure, parse_stat
-from trainrig.machine.snapshot import Missing
+from trainrig.machine import nvml
+from trainrig.machine.counters import (
+    HostLoad,
+    HostReading,
+    between,
+    gpu_conditions,
+    parse_pressure,
+    parse_stat,
+    throttled_share,
+)
+from trainrig.machine.snapshot import Missing, value_or
 
 CPU = "/sys/devices/system/cpu"
 
@@ -71,6 +82,56 @@ def test_missing_counters_stay_missing() -> None:
 
 def test_two_readings_at_one_moment_do_not_divide_by_zero() -> None:
     assert between(reading(), reading()).busy_other_fraction == 0.0
+
+
+OWN = os.getpid()
+LISTED = [{"pid": OWN}, {"pid": 1}]
+
+
+@pytest.mark.parametrize(
+    ("listed", "used", "processes", "share"),
+    [
+        (LISTED, [{"pid": OWN, "smUtil": 90}, {"pid": 1, "smUtil": 7}], 1, 0.07),
+        (LISTED, [{"pid": OWN, "smUtil": 90}, {"pid": 1, "smUtil": 7}, {"pid": 2}], 1, 0.07),
+        ([{"pid": OWN}], [{"pid": OWN, "smUtil": 90}, {"pid": 1, "smUtil": 3000}], 0, 0.0),
+        (LISTED, {"missing": "NVML: not found"}, 1, None),
+        ([{"pid": 1}], [{"pid": 1, "smUtil": 100}], None, None),  # another namespace: it may be us
+    ],
+)
+def test_what_others_use_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    listed: object,
+    used: object,
+    processes: int | None,
+    share: float | None,
+) -> None:
+    asked: list[float] = []
+
+    def use(_: object, since: float) -> object:
+        asked.append(since)
+        return used
+
+    monkeypatch.setattr(nvml, "start", lambda: None)
+    monkeypatch.setattr(nvml, "handle_of", lambda _: object())
+    monkeypatch.setattr(nvml, "device_facts", lambda *_: {"processes": listed})
+    monkeypatch.setattr(nvml, "process_use", use)
+    seen = gpu_conditions("GPU-1", holds_context=True, since=5.0)
+    assert asked == [5.0]
+    assert value_or(seen.num_processes, None) == processes
+    assert value_or(seen.others_utilization, None) == share
+
+
+@pytest.mark.parametrize(
+    ("heat", "board", "share"),
+    [(0.5, 0.0, 0.25), (0.0, Missing("no"), 0.0), (Missing("no"), 1.0, 0.5), (9.0, 0.0, 1.0)],
+)
+def test_how_long_clocks_were_held_down(
+    heat: float | Missing, board: float | Missing, share: float
+) -> None:
+    cool = machine_fakes.gpu(slowed_by_heat_s=0.0, slowed_by_board_s=0.0)
+    hot = machine_fakes.gpu(slowed_by_heat_s=heat, slowed_by_board_s=board)
+    assert throttled_share(cool, hot, 2.0) == share
+    assert isinstance(throttled_share(machine_fakes.gpu(), hot, 2.0), Missing)
 
 
 STAT = "cpu  100 0 50 800 0 0 25 25 7 0\ncpu0 1 2\ncpu1 3 4\nintr 5\n"

@@ -173,6 +173,8 @@ def test_conditions_of_a_gpu_by_index_and_by_uuid(driver: Path) -> None:
         "power_w": 31.25,
         "temperature_c": 41.0,
         "throttle_reasons": "idle",
+        "pcie_generation": 4,
+        "pcie_width": 16,
         "other_gpu_processes": 1,
     }
 
@@ -196,6 +198,14 @@ def test_an_absurd_error_count_is_no_count() -> None:
     assert isinstance(found.gpus, tuple)
     assert isinstance(found.gpus[0].ecc_uncorrected_volatile, Missing)
     assert found.gpus[1].ecc is True
+
+
+def test_counters_of_slowing_down_and_of_the_link() -> None:
+    held = {"slowed_by_heat": {"violationTime": 2_500_000_000}, "pcie_replays": 7}
+    found = read_inventory({"devices": [held]})
+    assert isinstance(found.gpus, tuple)
+    assert (found.gpus[0].slowed_by_heat_s, found.gpus[0].pcie_replays) == (2.5, 7)
+    assert isinstance(found.gpus[0].slowed_by_board_s, Missing)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def test_what_is_missing_is_not_judged() -> None:
     assert judge_host(blind, threads(worst_wait=UNKNOWN)) is None
     assert "main_thread_share" in noise.describe_host(blind, threads())
     assert "load_1m" not in noise.describe_host(blind, threads())
-    unseen = gpu(num_processes=UNKNOWN, throttle_reasons=UNKNOWN, power_w=UNKNOWN)
+    unseen = gpu(
+        others_utilization=UNKNOWN, num_processes=3, throttle_reasons=UNKNOWN, power_w=UNKNOWN
+    )
     assert judge_gpu(unseen, threads(worst_wait=UNKNOWN)) is None
     assert "power_w" not in noise.describe_gpu(unseen)
 
@@ -118,7 +120,7 @@ def test_what_is_missing_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("changes", "own", "words"),
     [
-        ({"num_processes": 1}, threads(), "1 other processes had the GPU open"),
+        ({"others_utilization": 0.12}, threads(), "other processes used 12 % of the GPU"),
         ({}, threads(worst_wait=0.5), "the thread that feeds the GPU waited"),
     ],
 )
@@ -133,6 +135,14 @@ def test_a_gpu_that_slows_itself_down_is_noted_and_no_noise(reason: str) -> None
     state = gpu(throttle_reasons=(reason,))
     assert judge_gpu(state, threads()) is None
     assert noise.describe_gpu(state)["throttle_reasons"] == reason
+
+
+def test_a_desktop_that_has_the_gpu_open_is_no_noise() -> None:
+    state = gpu(num_processes=2, others_utilization=0.01)
+    assert judge_gpu(state, threads()) is None
+    seen = noise.describe_gpu(state)
+    assert (seen["other_gpu_processes"], seen["other_gpu_share"]) == (2, 0.01)
+    assert (seen["pcie_generation"], seen["pcie_width"]) == (4, 16)
 
 
 def test_conditions_are_flat_and_in_base_units() -> None:
@@ -222,7 +232,7 @@ def test_a_failing_body_is_not_swallowed() -> None:
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize(("per_call", "calls"), [(0.01, 3), (1e-9, 500), (0.0, 500), (9.0, 1)])
+@pytest.mark.parametrize(("per_call", "calls"), [(0.01, 3), (5e-6, 6000), (0.0, 30_000), (9.0, 1)])
 def test_a_gpu_is_kept_busy_while_it_is_read(per_call: float, calls: int) -> None:
     made: list[int] = []
     noise.queue_more(lambda: made.append(1), per_call)()
