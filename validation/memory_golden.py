@@ -196,7 +196,7 @@ def _inputs(layout: Layout) -> tuple[torch.Tensor, ...]:
     """Tokens and labels."""
     return tuple(
         torch.zeros(int(layout.batch_size), num, dtype=torch.int64, device="meta")
-        for num in (layout.seq_len, layout.target_seq_len or layout.seq_len)
+        for num in (layout.seq_len, layout.written)
     )
 
 

@@ -19,13 +19,13 @@ from trainrig.workload import (
     FAMILIES,
     ModelShape,
     Op,
-    Step,
     block_ops,
     find,
     named,
     step_ops,
     total_flops,
 )
+from trainrig.workload.layout import Layout
 from trainrig.workload.span_corruption import written_tokens
 
 _MODELS = {"gpt-2 medium": "gpt2-medium"}
@@ -73,13 +73,13 @@ def model_shape(case: Case) -> ModelShape | None:
 
 def count_layer(record: Record) -> Counted | None:
     """The operations of one block; None where the case does not say which."""
-    found, mode = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
-    if found is None or mode is None:
+    found, phases = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
+    if found is None or phases is None:
         return None
     shape, decoder = found
     with suppress(UsageError):
-        step = _step(record.case, mode=mode, attention=_attention(record))
-        return Counted(shape=shape, ops=block_ops(shape, step, decoder=decoder))
+        ops = block_ops(shape, _layout(record.case, kernels=_kernels(record)), decoder=decoder)
+        return Counted(shape=shape, ops=tuple(op for op in ops if op.phase in phases))
     return None
 
 
@@ -91,7 +91,7 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
     once = ("optimizer", "cast")  # whatever the number of micro-batches
     with suppress(UsageError):
         micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
-        step = _step(
+        layout = _layout(
             record.case,
             recompute=recompute or str(record.case.get("recompute") or "none"),
             # The decoder of a whole model writes another number of tokens than is read.
@@ -99,18 +99,18 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
         )
         ops = (
             op if op.kind in once else dataclasses.replace(op, count=op.count * micros)
-            for op in step_ops(shape, step)
+            for op in step_ops(shape, layout)
         )
         return Counted(shape=shape, ops=tuple(ops))
     return None
 
 
-def _step(case: Case, **more: Any) -> Step:
+def _layout(case: Case, **more: Any) -> Layout:
     """Raises UsageError where a size is missing or out of range."""
-    return Step(
+    return Layout(
         batch_size=layers.size_of(case, "batch_size"),
         seq_len=layers.size_of(case, "seq_len"),
-        dtype=str(dtype_of(case)),
+        precision=str(dtype_of(case)),
         **more,
     )
 
@@ -128,10 +128,10 @@ def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
     )
 
 
-def _attention(record: Record) -> str:
+def _kernels(record: Record) -> str:
     """Scores in memory or not: as the case says, else as the software did it."""
     stated = record.case.get("attention")
     if stated is not None:  # "fused" in older runs
-        return "fused" if stated in ("fused", "sdpa", "auto") else "plain"
+        return "flash" if stated in ("fused", "sdpa", "auto") else "eager"
     software = " ".join(str(record.conditions.get(name, "")) for name in ("software", "notes"))
-    return "plain" if "eager" in software else "fused"
+    return "eager" if "eager" in software else "flash"

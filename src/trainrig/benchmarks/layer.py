@@ -32,13 +32,13 @@ from trainrig.record import Case, Scalar
 from trainrig.workload import (
     ModelShape,
     Op,
-    Step,
     Work,
     block_ops,
     block_parameters,
     dtype_bytes,
     named,
 )
+from trainrig.workload.layout import Layout
 
 LAYERS = {
     "BERT-large layer": ("bert-large", False),
@@ -57,8 +57,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """Name: the operations of a BERT layer that it is, by the beginning of their names."""
 
-PASSES = {"forward": "forward", "forward+backward": "training"}
-"""Pass of a case: mode of a `Step`."""
+PASSES = {"forward": ("forward",), "forward+backward": ("forward", "recompute", "backward")}
+"""Pass of a case: the phases of its operations."""
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 CODES = ("trainrig", "huggingface")
@@ -165,21 +165,17 @@ def layer_tokens(case: Case) -> tuple[int, int]:
     return tokens // seq, seq
 
 
-def layer_ops(case: Case, attention: str = "fused") -> tuple[Op, ...]:
-    """The operations of one call, as model FLOPs count them; ``attention``: fused or plain."""
+def layer_ops(case: Case, kernels: str = "flash") -> tuple[Op, ...]:
+    """The operations of one call, as model FLOPs count them; eager kernels keep scores."""
     shape, decoder = layer_shape(case)
     batch, seq = layer_tokens(case)
     how = str(case.get("pass"))
     if how not in PASSES:
         raise UsageError(f"unknown pass {how!r}", "one of: " + ", ".join(PASSES))
-    step = Step(
-        batch_size=batch,
-        seq_len=seq,
-        dtype=str(case["dtype"]),
-        mode=PASSES[how],
-        attention=attention,
-    )
-    ops = [op for op in block_ops(shape, step, decoder=decoder) if op.phase != "recompute"]
+    precision = str(case["dtype"])
+    layout = Layout(batch_size=batch, seq_len=seq, precision=precision, kernels=kernels)
+    phases = {*PASSES[how]} - {"recompute"}
+    ops = [op for op in block_ops(shape, layout, decoder=decoder) if op.phase in phases]
     wanted = PARTS.get(str(case["layer"]))
     if wanted is None:
         return tuple(ops)
@@ -218,7 +214,7 @@ def _result_bytes(case: Case) -> int:
     """What one pass writes; attention with a bias that is learned keeps its scores (T5)."""
     shape, _ = layer_shape(case)
     keeps = case.get("attention") in ("plain", "tiles") or shape.family == "t5"
-    ops = layer_ops({**case, "pass": "forward"}, "plain" if keeps else "fused")
+    ops = layer_ops({**case, "pass": "forward"}, "eager" if keeps else "flash")
     written = sum(op.write_bytes for op in ops)
     # Scores are turned to fp32 and back; backward holds some gradients beside what it needs.
     return written * (2 if keeps else 1) + (written if case["pass"] != "forward" else 0)

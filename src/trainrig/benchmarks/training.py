@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from trainrig.benchmarks import spec
 from trainrig.record import Case, dtype_of
-from trainrig.workload import Step, Work, find, model_flops, step_ops
+from trainrig.workload import Work, find, model_flops, step_ops
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
@@ -72,14 +72,14 @@ def flops(case: Case) -> int:
 def _work(case: Case) -> Work:
     batch, seq, _ = _numbers(case)
     shape = find(str(case["model"]))
-    step = Step(
+    layout = Layout(
         batch_size=batch,
         seq_len=seq,
         target_seq_len=written_tokens(shape, seq),
-        dtype=str(case["precision"]),
+        precision=str(case["precision"]),
         recompute=str(case["recompute"]),
     )
-    moved = sum(op.num_bytes * op.count for op in step_ops(shape, step))
+    moved = sum(op.num_bytes * op.count for op in step_ops(shape, layout))
     return Work(flops=flops(case), num_bytes=moved)
 
 

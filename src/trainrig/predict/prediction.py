@@ -22,7 +22,6 @@ from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.compute import recomputed_flops
 from trainrig.workload.flops import hardware_flops, model_flops
-from trainrig.workload.kernels import FLASH
 from trainrig.workload.layout import Layout, layout_warnings
 from trainrig.workload.memory import PARTS as MEMORY_PARTS
 from trainrig.workload.memory import Memory, memory
@@ -120,8 +119,7 @@ def predict(question: Question) -> Prediction:
     rates = question.cluster.rates()
     shape, layout = question.shape, question.layout
     samples, seq, target = int(layout.global_batch), layout.seq_len, layout.target_seq_len
-    attention = "fused" if layout.kernels in FLASH else "plain"
-    once = hardware_flops(shape, samples, seq, target_seq_len=target, attention=attention)
+    once = hardware_flops(shape, samples, seq, target_seq_len=target, kernels=layout.kernels)
     return Prediction(
         question=question,
         rates=rates,

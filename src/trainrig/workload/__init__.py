@@ -16,10 +16,8 @@ span_corruption  how many tokens T5 reads and writes in training
 
 from __future__ import annotations
 
-from trainrig.workload.blocks import Step
 from trainrig.workload.flops import (
     Op,
-    block_flops,
     block_ops,
     hardware_flops,
     model_flops,
@@ -58,9 +56,7 @@ __all__ = [
     "Op",
     "Parameters",
     "RopeScaling",
-    "Step",
     "Work",
-    "block_flops",
     "block_ops",
     "block_parameters",
     "copy",

@@ -22,14 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from trainrig.errors import UsageError
+from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices
 from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import (
     Heads,
     Operator,
     cross_entropy,
-    dtype_bytes,
     elementwise,
     embedding,
     fused_attention,
@@ -39,98 +38,56 @@ from trainrig.workload.operators import (
     residual,
 )
 
-_CHOICES = {
-    "mode": ("forward", "training"),
-    "causal": ("full", "half"),
-    "attention": ("fused", "plain"),
-    "recompute": ("none", "selective", "full"),
-}
 
+def block(
+    shape: ModelShape, layout: Layout, *, decoder: bool = False, half: bool = False
+) -> list[Operator]:
+    """One block; ``decoder``: t5's, over ``layout.written`` tokens, with cross-attention.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What is asked of a model at once."""
-
-    batch_size: int
-    seq_len: int
-    """Tokens of each sequence; for t5 those that the encoder reads."""
-    target_seq_len: int = 0
-    """Tokens that t5's decoder writes; 0 = as many as it reads."""
-    mode: str = "training"
-    """forward, or training: forward, backward and optimizer."""
-    dtype: str = "bf16"
-    """What is computed in."""
-    weights: str = "fp32"
-    """What weights, gradients and the optimizer's two moments are kept in."""
-    causal: str = "full"
-    """Scores of a causal attention counted in full, or half of them."""
-    attention: str = "fused"
-    """fused: one kernel, no scores in memory; plain: matmul, softmax, matmul."""
-    recompute: str = "none"
-    """What backward computes a second time: nothing; selective: all but matmuls and attention;
-    full: the whole block."""
-    tp: int = 1
-    """Devices that share each matrix; what is counted is one device's share."""
-    sequence_parallel: bool = False
-    """Norms, residuals and the embedding are split over the same devices, along the sequence."""
-
-    def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise UsageError(
-                    f"unknown {name} {getattr(self, name)!r}", "one of: " + ", ".join(known)
-                )
-        for name, least in (("batch_size", 1), ("seq_len", 1), ("target_seq_len", 0), ("tp", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} = {getattr(self, name)}", f"a whole number from {least}")
-        dtype_bytes(self.dtype)
-        dtype_bytes(self.weights)
-
-    @property
-    def written(self) -> int:
-        """Tokens of a sequence that logits are computed for."""
-        return self.target_seq_len or self.seq_len
-
-    def share(self, size: int) -> int:
-        """One device's part of ``size`` heads, columns or tokens: at least one."""
-        return -(-size // self.tp)
-
-    def rows(self, seq: int) -> int:
-        """Tokens that one device's norms and residuals see."""
-        return (
-            self.share(self.batch_size * seq) if self.sequence_parallel else self.batch_size * seq
-        )
-
-
-def block(shape: ModelShape, step: Step, *, decoder: bool = False) -> list[Operator]:
-    """One block; ``decoder``: t5's, over ``step.written`` tokens, with cross-attention.
-
+    ``half``: half of the causal scores are counted.
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
-    seq = step.written if decoder else step.seq_len
-    rows = step.rows(seq)
+    seq = layout.written if decoder else layout.seq_len
+    rows = _rows(layout, seq)
     parts: list[Operator] = []
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
-        every = matrices(shape, decoder=decoder, tp=step.tp)
+        every = matrices(shape, decoder=decoder, tp=int(layout.tp))
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
-            inside = _feed_forward(weights, step.batch_size * seq, step.dtype)
+            inside = _feed_forward(weights, int(layout.batch_size) * seq, layout.precision)
         else:
-            inside = _attention(shape, step, branch, weights, decoder=decoder)
-        normed = norm(f"{branch}.norm", rows, shape.hidden, step.dtype)
-        add = residual(f"{branch}.residual", rows * shape.hidden, step.dtype)
+            inside = _attention(shape, layout, branch, weights, decoder=decoder, half=half)
+        normed = norm(f"{branch}.norm", rows, shape.hidden, layout.precision)
+        add = residual(f"{branch}.residual", rows * shape.hidden, layout.precision)
         parts += [*inside, add, normed] if shape.family == "bert" else [normed, *inside, add]
     return parts
 
 
+def _share(layout: Layout, size: int) -> int:
+    """One device's part of ``size`` heads, columns or tokens: at least one."""
+    return -(-size // int(layout.tp))
+
+
+def _rows(layout: Layout, seq: int) -> int:
+    """Tokens that one device's norms and residuals see."""
+    rows = int(layout.batch_size) * seq
+    return _share(layout, rows) if layout.sequence_parallel else rows
+
+
 def _attention(
-    shape: ModelShape, step: Step, branch: str, weights: dict[str, Matrix], *, decoder: bool
+    shape: ModelShape,
+    layout: Layout,
+    branch: str,
+    weights: dict[str, Matrix],
+    *,
+    decoder: bool,
+    half: bool,
 ) -> list[Operator]:
     """In cross-attention, keys and values come from what was read."""
-    is_self, dtype = branch == "attention", step.dtype
-    seq = step.written if decoder else step.seq_len
-    read = seq if is_self else step.seq_len
-    rows = {part: step.batch_size * (read if part in "kv" else seq) for part in weights}
+    is_self, dtype, batch = branch == "attention", layout.precision, int(layout.batch_size)
+    seq = layout.written if decoder else layout.seq_len
+    read = seq if is_self else layout.seq_len
+    rows = {part: batch * (read if part in "kv" else seq) for part in weights}
     *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
     queries, keys = weights["q"].wide_out, weights["k"].wide_out
     if not _apart(shape):  # one matrix for the three, as in `models`
@@ -140,16 +97,16 @@ def _attention(
         products.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
     causal = is_self and shape.causal and (decoder or shape.family != "t5")
     heads = Heads(
-        batch=step.batch_size,
+        batch=batch,
         queries=seq,
         keys=read,
-        num_heads=step.share(shape.num_heads),
-        num_kv_heads=step.share(shape.num_kv_heads),
+        num_heads=_share(layout, shape.num_heads),
+        num_kv_heads=_share(layout, shape.num_kv_heads),
         head_dim=shape.head_dim,
-        half=causal and step.causal == "half",
+        half=causal and half,
     )
     bias = heads.num_heads * seq * seq if is_self and shape.positions == "relative" else 0
-    attend = fused_attention if step.attention == "fused" else plain_attention
+    attend = fused_attention if layout.is_flash else plain_attention
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
 
 
@@ -166,9 +123,10 @@ def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
     return linear(name, rows, matrix.wide_in, matrix.wide_out, dtype)
 
 
-def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Operator]:
+def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
     """Tokens to vectors; learned positions (and BERT's segments and norm) added."""
-    rows, elements = batch * seq, batch * seq * shape.hidden
+    dtype, rows = layout.precision, int(layout.batch_size) * seq
+    elements = rows * shape.hidden
     parts = [embedding("embed.tokens", rows, shape.hidden, dtype)]
     if shape.positions == "learned":
         parts.append(residual("embed.positions", elements, dtype))
@@ -180,9 +138,10 @@ def embed(shape: ModelShape, batch: int, seq: int, dtype: str) -> list[Operator]
     return parts
 
 
-def head(shape: ModelShape, step: Step) -> list[Operator]:
+def head(shape: ModelShape, layout: Layout) -> list[Operator]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
-    rows, dtype, vocab = step.batch_size * step.written, step.dtype, step.share(shape.vocab)
+    rows, dtype = int(layout.batch_size) * layout.written, layout.precision
+    vocab = _share(layout, shape.vocab)
     logits = linear("head.logits", rows, shape.hidden, vocab, dtype)
     entropy = cross_entropy(rows, vocab, dtype)
     last = norm("head.norm", rows, shape.hidden, dtype)

@@ -18,11 +18,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.workload.blocks import Step, block, embed, head
+from trainrig.workload.blocks import block, embed, head
+from trainrig.workload.layout import Layout, check_sizes
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.operators import Cost, Operator, dtype_bytes, norm
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
+_WEIGHT = 4
+"""Bytes of a weight, a gradient and each of the optimizer's two moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +51,29 @@ class Op:
         return self.read_bytes + self.write_bytes
 
 
-def step_ops(shape: ModelShape, step: Step) -> tuple[Op, ...]:
+def step_ops(shape: ModelShape, layout: Layout) -> tuple[Op, ...]:
     """The operations of one step in the order of their first calls; blocks are listed once."""
-    sections = _sections(shape, step)
+    check_sizes(layout)
+    sections = _sections(shape, layout)
     ops = [op for section in sections for op in section.in_phase("forward")]
-    if step.mode == "forward":
-        return (*_casts(shape, step), *ops)
     for section in reversed(sections):
         if section.is_block:
-            ops += section.recomputed(step.recompute)
+            ops += section.recomputed(layout.recompute)
         ops += section.in_phase("backward")
-    size = parameters(shape).total * dtype_bytes(step.weights)
+    size = parameters(shape).total * _WEIGHT
     # Clipping reads the gradients once; AdamW reads four arrays and writes three.
     clip = _on_weights("clip", "optimizer", "optimizer", size, 0)
     adamw = _on_weights("adamw", "optimizer", "optimizer", 4 * size, 3 * size)
-    return (*_casts(shape, step), *ops, clip, adamw)
+    return (*_casts(shape, layout), *ops, clip, adamw)
 
 
-def block_ops(shape: ModelShape, step: Step, *, decoder: bool = False) -> tuple[Op, ...]:
+def block_ops(shape: ModelShape, layout: Layout, *, decoder: bool = False) -> tuple[Op, ...]:
     """The operations of one block by itself, without an optimizer."""
-    section = _Section("block", block(shape, step, decoder=decoder), 1, is_block=True)
-    if step.mode == "forward":
-        return tuple(section.in_phase("forward"))
+    check_sizes(layout)
+    section = _Section("block", block(shape, layout, decoder=decoder), 1, is_block=True)
     return (
         *section.in_phase("forward"),
-        *section.recomputed(step.recompute),
+        *section.recomputed(layout.recompute),
         *section.in_phase("backward"),
     )
 
@@ -82,27 +83,18 @@ def total_flops(ops: Iterable[Op], *phases: str) -> int:
     return sum(op.flops * op.count for op in ops if not phases or op.phase in phases)
 
 
-def model_flops(shape: ModelShape, batch: int, seq: int, **choices: Any) -> int:
-    """FLOPs that the mathematics of a step needs; ``choices`` are the fields of Step.
+def model_flops(shape: ModelShape, batch: int, seq: int, **words: Any) -> int:
+    """FLOPs that the mathematics of a step needs; ``words`` are fields of `Layout`.
 
-    ``mode="forward"`` or ``"training"``; ``causal="full"`` or ``"half"``.  What is recomputed
-    does not change it.
+    What is recomputed does not change it.
     """
-    ops = step_ops(shape, Step(batch_size=batch, seq_len=seq, **choices))
+    ops = step_ops(shape, Layout(batch_size=batch, seq_len=seq, **words))
     return total_flops(ops, "forward", "backward")
 
 
-def hardware_flops(shape: ModelShape, batch: int, seq: int, **choices: Any) -> int:
+def hardware_flops(shape: ModelShape, batch: int, seq: int, **words: Any) -> int:
     """FLOPs that the device computes: the model's, and what is computed a second time."""
-    return total_flops(step_ops(shape, Step(batch_size=batch, seq_len=seq, **choices)))
-
-
-def block_flops(
-    shape: ModelShape, batch: int, seq: int, *, decoder: bool = False, **choices: Any
-) -> int:
-    """Model FLOPs of one block."""
-    ops = block_ops(shape, Step(batch_size=batch, seq_len=seq, **choices), decoder=decoder)
-    return total_flops(ops, "forward", "backward")
+    return total_flops(step_ops(shape, Layout(batch_size=batch, seq_len=seq, **words)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,38 +150,35 @@ def until_saved(parts: list[Operator]) -> list[Operator]:
     return parts
 
 
-def _sections(shape: ModelShape, step: Step) -> list[_Section]:
-    def embedded(seq: int) -> list[Operator]:
-        return embed(shape, step.batch_size, seq, step.dtype)
-
-    plain, logits = block(shape, step), head(shape, step)
+def _sections(shape: ModelShape, layout: Layout) -> list[_Section]:
+    plain, logits = block(shape, layout), head(shape, layout)
     if shape.family != "t5":
         return [
-            _Section("model", embedded(step.seq_len), 1),
+            _Section("model", embed(shape, layout, layout.seq_len), 1),
             _Section("block", plain, shape.num_layers, is_block=True),
             _Section("model", logits, 1),
         ]
-    last = norm("norm", step.batch_size * step.seq_len, shape.hidden, step.dtype)
-    crossed = block(shape, step, decoder=True)
+    last = norm("norm", int(layout.batch_size) * layout.seq_len, shape.hidden, layout.precision)
+    crossed = block(shape, layout, decoder=True)
     return [
-        _Section("encoder", embedded(step.seq_len), 1),
+        _Section("encoder", embed(shape, layout, layout.seq_len), 1),
         _Section("encoder.block", plain, shape.num_layers, is_block=True),
         _Section("encoder", [last], 1),
-        _Section("decoder", embedded(step.written), 1),
+        _Section("decoder", embed(shape, layout, layout.written), 1),
         _Section("decoder.block", crossed, shape.num_decoder_layers, is_block=True),
         _Section("decoder", logits, 1),
     ]
 
 
-def _casts(shape: ModelShape, step: Step) -> list[Op]:
+def _casts(shape: ModelShape, layout: Layout) -> list[Op]:
     """Weights kept wider than they are computed in are narrowed once a step."""
-    if step.dtype == step.weights:
+    if layout.precision == "fp32":
         return []
     num = parameters(shape).total
-    wide, narrow = num * dtype_bytes(step.weights), num * dtype_bytes(step.dtype)
+    wide, narrow = num * _WEIGHT, num * dtype_bytes(layout.precision)
     down = _on_weights("cast.weights", "cast", "forward", wide, narrow)
     up = _on_weights("cast.gradients", "cast", "backward", narrow, wide)
-    return [down] if step.mode == "forward" else [down, up]
+    return [down, up]
 
 
 def _on_weights(name: str, kind: str, phase: str, read_bytes: int, write_bytes: int) -> Op:

@@ -88,9 +88,6 @@ STACKS = {
 }
 """What each stack makes of each kind of operation."""
 
-FLASH = ("flash", "flash+fused", "compiled")
-"""Stacks whose attention keeps no scores."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelStack:
@@ -127,14 +124,9 @@ def is_bart(shape: ModelShape) -> bool:
     return shape.family == "t5" and "bart" in shape.name.lower()
 
 
-def forward(parts: Iterable[Operator], stack: KernelStack) -> Kernels:
-    """The kernels of a forward pass over ``parts``."""
-    return sum((_one(part, stack, backward=False) for part in parts), Kernels())
-
-
-def backward(parts: Iterable[Operator], stack: KernelStack) -> Kernels:
-    """The kernels of a backward pass over ``parts``."""
-    return sum((_one(part, stack, backward=True) for part in parts), Kernels())
+def kernels_of(parts: Iterable[Operator], stack: KernelStack, *, backward: bool) -> Kernels:
+    """The kernels of a pass over ``parts``."""
+    return sum((_one(part, stack, backward=backward) for part in parts), Kernels())
 
 
 def _one(part: Operator, stack: KernelStack, *, backward: bool) -> Kernels:

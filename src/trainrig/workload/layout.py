@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -165,6 +165,16 @@ class Layout:
         return self.framework in ("huggingface", "torchtitan") and self.scheme != "fsdp"
 
     @property
+    def is_flash(self) -> bool:
+        """Whether attention is one kernel and keeps no scores."""
+        return "flash" in self.kernels or self.kernels == "compiled"
+
+    @property
+    def written(self) -> int:
+        """Tokens of a sequence that logits are computed for."""
+        return self.target_seq_len or self.seq_len
+
+    @property
     def global_batch(self) -> Whole:
         """Samples of a step."""
         return self.batch_size * self.grad_accum * self.dp
@@ -250,7 +260,8 @@ LATER = {
 class Pairing(NamedTuple):
     """A model and how it is to be run."""
 
-    m: ModelShape
+    m: Any
+    """A ModelShape."""
     x: Any
     """A Layout; its numbers are whole or arrays, and rules do not care which."""
 
@@ -267,8 +278,17 @@ class Rule:
 
 def check_layout(shape: ModelShape, layout: Layout) -> None:
     """Raise UsageError with the first rule that one layout breaks."""
-    pairing = Pairing(shape, layout)
-    for rule in (*_RANGES, *RULES):
+    check_sizes(layout)
+    _check(RULES, Pairing(shape, layout))
+
+
+def check_sizes(layout: Layout) -> None:
+    """Raise UsageError with the first number of one layout that is out of its range."""
+    _check(_RANGES, Pairing(None, layout))
+
+
+def _check(rules: Iterable[Rule], pairing: Pairing) -> None:
+    for rule in rules:
         if bool(rule.broken(pairing)):
             hint = rule.hint if isinstance(rule.hint, str) else rule.hint(pairing)
             raise UsageError(rule.message(pairing), hint)

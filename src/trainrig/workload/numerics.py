@@ -76,7 +76,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
     native, compiled = layout.framework == "native", layout.kernels == "compiled"
     kernels = "fused" in layout.kernels or layout.framework == "megatron"
-    fused, flash = kernels or compiled, compiled or "flash" in layout.kernels
+    fused, flash = kernels or compiled, layout.is_flash
     grouped = shape.num_kv_heads != shape.num_heads
     # GPT-2 and BERT, as published, have the softmax in the type of the scores.
     narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))

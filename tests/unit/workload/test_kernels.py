@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.workload import Step, block_ops, custom, named
+from trainrig.workload import block_ops, custom, named
 from trainrig.workload.blocks import block, head
-from trainrig.workload.kernels import STACKS, Kernels, backward, forward, is_bart, kernel_stack_of
+from trainrig.workload.kernels import STACKS, Kernels, is_bart, kernel_stack_of, kernels_of
 from trainrig.workload.layout import KERNELS, Layout
 from trainrig.workload.operators import Operator
 
@@ -22,16 +22,15 @@ IDS = [shape.family for shape in SHAPES]
 
 def parts_of(shape_index: int, **step: object) -> list[Operator]:
     shape = SHAPES[shape_index]
-    asked = Step(batch_size=2, seq_len=128, attention="plain", **step)  # type: ignore[arg-type]
+    asked = Layout(batch_size=2, seq_len=128, kernels="eager", **step)  # type: ignore[arg-type]
     return [*block(shape, asked, decoder=shape.family == "t5"), *head(shape, asked)]
 
 
 def kernels(shape_index: int, stack: str, **words: str) -> tuple[Kernels, Kernels]:
     shape = SHAPES[shape_index]
     how = kernel_stack_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
-    attention = "fused" if stack in ("flash", "flash+fused", "compiled") else "plain"
-    parts = block(shape, Step(batch_size=2, seq_len=512, attention=attention))
-    return forward(parts, how), backward(parts, how)
+    parts = block(shape, Layout(batch_size=2, seq_len=512, kernels=stack))
+    return kernels_of(parts, how, backward=False), kernels_of(parts, how, backward=True)
 
 
 @pytest.mark.parametrize("at", range(len(SHAPES)), ids=IDS)
@@ -56,9 +55,7 @@ def test_devices_share_a_block_without_a_rest(at: int, tp: int) -> None:
 def test_a_head_of_keys_is_repeated_rather_than_cut() -> None:
     shape = SHAPES[3]
     keys = [
-        next(
-            p for p in block(shape, Step(batch_size=1, seq_len=8, tp=tp)) if p.name == "attention.k"
-        )
+        next(p for p in block(shape, Layout(seq_len=8, tp=tp)) if p.name == "attention.k")
         for tp in (8, 16)
     ]
     assert keys[0].forward.flops == keys[1].forward.flops
@@ -66,7 +63,7 @@ def test_a_head_of_keys_is_repeated_rather_than_cut() -> None:
 
 @pytest.mark.parametrize("at", range(len(SHAPES)), ids=IDS)
 def test_sequence_parallel_splits_norms_and_residuals(at: int) -> None:
-    whole, split = parts_of(at, tp=4), parts_of(at, tp=4, sequence_parallel=True)
+    whole, split = parts_of(at, tp=4), parts_of(at, tp=4, sequence_parallel=1)
     for one, part in zip(whole, split, strict=True):
         quarter = one.name.endswith((".norm", ".residual")) and not one.name.startswith("head")
         assert part.forward.write_bytes * (4 if quarter else 1) == one.forward.write_bytes
@@ -74,7 +71,7 @@ def test_sequence_parallel_splits_norms_and_residuals(at: int) -> None:
 
 def test_a_share_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="tp"):
-        Step(batch_size=1, seq_len=8, tp=0)
+        block_ops(SHAPES[0], Layout(seq_len=8, tp=0))
 
 
 def test_every_stack_knows_every_kind() -> None:
@@ -107,18 +104,20 @@ def test_autocast_moves_wider_numbers_than_masters() -> None:
 
 def test_frozen_weights_have_no_gradients() -> None:
     shape = named("llama-7B")
-    parts = block(shape, Step(batch_size=1, seq_len=64))
+    parts = block(shape, Layout(seq_len=64))
     full, frozen = (
-        backward(parts, kernel_stack_of(shape, Layout(kernels="flash", lora_rank=rank)))
+        kernels_of(
+            parts, kernel_stack_of(shape, Layout(kernels="flash", lora_rank=rank)), backward=True
+        )
         for rank in (0, 8)
     )
     assert len(full.products) == 2 * len(frozen.products)
 
 
 def test_a_block_alone_and_in_shares_have_the_same_names() -> None:
-    step = Step(batch_size=1, seq_len=64, tp=2)
-    assert [op.name for op in block_ops(SHAPES[0], step)] == [
-        op.name for op in block_ops(SHAPES[0], Step(batch_size=1, seq_len=64))
+    split = Layout(seq_len=64, tp=2)
+    assert [op.name for op in block_ops(SHAPES[0], split)] == [
+        op.name for op in block_ops(SHAPES[0], Layout(seq_len=64))
     ]
 
 

@@ -15,6 +15,7 @@ from trainrig import models, workload
 from trainrig.models.loss import cross_entropy, plain_cross_entropy
 from trainrig.models.t5 import shift_right
 from trainrig.workload.hf_config import shape_of_config
+from trainrig.workload.layout import Layout
 
 torch = pytest.importorskip("torch", reason="needs torch")
 from torch.utils.flop_counter import (  # noqa: E402
@@ -77,7 +78,8 @@ def test_the_formula_is_the_count(name: str, seq: int, attention: str) -> None:
     shape = SHAPES[name]
     model = models.build(shape, device="meta", attention=attention)
     read, targets = inputs(shape, seq, "meta")
-    forward = workload.model_flops(shape, BATCH, seq, mode="forward")
+    ops = workload.step_ops(shape, Layout(batch_size=BATCH, seq_len=seq))
+    forward = workload.total_flops(ops, "forward")
     training = workload.model_flops(shape, BATCH, seq)
     assert counted(lambda: logits_of(model, shape, read, targets), train=False) == forward
     assert counted(lambda: logits_of(model, shape, read, targets), train=True) == training
@@ -112,9 +114,10 @@ def test_the_formula_is_the_count_of_theirs(family: str, seq: int) -> None:
     theirs = getattr(transformers, model)(config)
     read, targets = inputs(shape, seq, "cpu")
     given = {"input_ids": read} | ({"decoder_input_ids": targets} if family == "t5" else {})
-    for train, mode in ((False, "forward"), (True, "training")):
+    ops = workload.step_ops(shape, Layout(batch_size=BATCH, seq_len=seq))
+    for train, phases in ((False, ("forward",)), (True, ("forward", "backward"))):
         count = counted(lambda: theirs(**given, use_cache=False).logits, train=train)
-        assert count == workload.model_flops(shape, BATCH, seq, mode=mode), mode
+        assert count == workload.total_flops(ops, *phases)
 
 
 def test_reading_and_writing_may_differ_in_length() -> None:
@@ -149,7 +152,7 @@ def test_hardware_flops_are_what_a_cpu_runs(name: str, recompute: str, attention
     model = models.build(shape, attention=attention, recompute=recompute)
     read, targets = inputs(shape, 32, "cpu")
     step = {
-        "attention": "fused" if attention == "sdpa" else "plain",
+        "kernels": "flash" if attention == "sdpa" else "eager",
         "recompute": recompute,
     }
     count = counted(lambda: model.loss(read, targets), train=True, mapping=FUSED_ON_CPU)
@@ -166,7 +169,7 @@ def test_recomputed_flops_are_counted_on_meta(name: str, recompute: str) -> None
     shape = SHAPES[name]
     model = models.build(shape, device="meta", recompute=recompute)
     read, targets = inputs(shape, 32, "meta")
-    expected = workload.hardware_flops(shape, BATCH, 32, recompute=recompute, attention="plain")
+    expected = workload.hardware_flops(shape, BATCH, 32, recompute=recompute, kernels="eager")
     assert counted(lambda: model.loss(read, targets), train=True) == expected
 
 
@@ -180,10 +183,11 @@ def test_a_block_by_itself(name: str, decoder: bool) -> None:
         torch.ones(BATCH, n, shape.hidden, device="meta", requires_grad=True) for n in (length, seq)
     )
     given = models.block_inputs(shape, x, memory if decoder else None)
-    choices = {"decoder": decoder, "target_seq_len": 32}
-    forward = workload.block_flops(shape, BATCH, seq, mode="forward", **choices)
+    layout = Layout(batch_size=BATCH, seq_len=seq, target_seq_len=32)
+    ops = workload.block_ops(shape, layout, decoder=decoder)
+    forward = workload.total_flops(ops, "forward")
     assert counted(lambda: block(*given), train=False) == forward
-    training = workload.block_flops(shape, BATCH, seq, **choices)
+    training = workload.total_flops(ops, "forward", "backward")
     assert counted(lambda: block(*given), train=True) == training
     assert workload.block_parameters(shape, decoder=decoder) == sum(
         parameter.numel() for parameter in block.parameters()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from trainrig import workload
 from trainrig.errors import DataError, TrainrigError, UsageError
+from trainrig.workload.blocks import block
 from trainrig.workload.hf_config import class_names, config_of, shape_of_config
+from trainrig.workload.layout import Layout
 
 # As counted in the published weights (BERT: with its masked-language-model head).
 PUBLISHED = {
@@ -60,7 +62,8 @@ def test_the_fields_formulas(b: int, s: int, heads: int, vocab: int, layers: int
     }
     for family, forward in expected.items():
         shape = workload.custom(family, **numbers)
-        assert workload.model_flops(shape, b, s, mode="forward") == forward
+        ops = workload.step_ops(shape, Layout(batch_size=b, seq_len=s))
+        assert workload.total_flops(ops, "forward") == forward
         assert workload.model_flops(shape, b, s) == 3 * forward
 
 
@@ -71,7 +74,18 @@ def test_half_takes_half_of_the_causal_scores_and_nothing_else(family: str) -> N
     full = workload.model_flops(shape, b, s)
     num_causal = {"bert": 0}.get(family, 3)  # t5: its decoder's, but no cross-attention
     saved = 3 * num_causal * 2 * b * s * s * h
-    assert workload.model_flops(shape, b, s, causal="half") == full - saved
+    layout, num = Layout(batch_size=b, seq_len=s), shape.num_layers
+    kinds = [(False, num), (True, shape.num_decoder_layers)]
+    whole, half = (
+        sum(
+            count * (part.forward.flops + part.backward.flops)
+            for decoder, count in kinds
+            if count
+            for part in block(shape, layout, decoder=decoder, half=how)
+        )
+        for how in (False, True)
+    )
+    assert whole - half == saved and whole < full
 
 
 def test_grouped_heads_and_gates_by_hand() -> None:
@@ -81,32 +95,31 @@ def test_grouped_heads_and_gates_by_hand() -> None:
     )
     rows = b * s
     by_hand = 2 * rows * (2 * h * h + 2 * h * keys) + 4 * b * s * s * h + 3 * 2 * rows * h * f
-    assert workload.block_flops(shape, b, s, mode="forward") == by_hand
+    ops = workload.block_ops(shape, Layout(batch_size=b, seq_len=s))
+    assert workload.total_flops(ops, "forward") == by_hand
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "llama"])
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_recomputing_costs_the_hardware_and_not_the_model(family: str, recompute: str) -> None:
     shape = workload.custom(family, num_layers=2, hidden=128)
-    plain = {"attention": "plain"}
+    plain = {"kernels": "eager"}
     model = workload.model_flops(shape, 2, 64)
     assert workload.model_flops(shape, 2, 64, recompute=recompute) == model
     hardware = workload.hardware_flops(shape, 2, 64, recompute=recompute, **plain)
     again = hardware - workload.hardware_flops(shape, 2, 64, **plain)
     forward = sum(
         op.flops * op.count
-        for op in workload.step_ops(
-            shape, workload.Step(batch_size=2, seq_len=64, mode="forward", **plain)
-        )
-        if "block" in op.name
+        for op in workload.step_ops(shape, Layout(batch_size=2, seq_len=64))
+        if "block" in op.name and op.phase == "forward"
     )
     assert again == 0 if recompute == "selective" else 0.6 * forward < again <= forward
 
 
 def ops_by_name(**choices: Any) -> dict[tuple[str, str], workload.Op]:
     shape = workload.custom("gpt2", num_layers=2, hidden=64, vocab=100)
-    step = workload.Step(**({"batch_size": 1, "seq_len": 8, "dtype": "bf16"} | choices))
-    return {(op.name, op.phase): op for op in workload.step_ops(shape, step)}
+    layout = Layout(**({"seq_len": 8} | choices))
+    return {(op.name, op.phase): op for op in workload.step_ops(shape, layout)}
 
 
 def test_bytes_by_hand() -> None:
@@ -129,7 +142,7 @@ def test_bytes_by_hand() -> None:
 
 
 def test_plain_attention_moves_its_scores() -> None:
-    fused, plain = ops_by_name(seq_len=512), ops_by_name(seq_len=512, attention="plain")
+    fused, plain = ops_by_name(seq_len=512), ops_by_name(seq_len=512, kernels="eager")
     scores = 2 * 512 * 512
     assert plain["block.attention.attend.softmax", "forward"].num_bytes == 2 * scores
     name = "block.attention.attend"
@@ -137,12 +150,11 @@ def test_plain_attention_moves_its_scores() -> None:
     assert moved > 5 * sum(op.num_bytes for (n, _), op in fused.items() if n.startswith(name))
 
 
-def test_narrow_weights_need_no_cast() -> None:
-    assert ("cast.weights", "forward") not in ops_by_name(weights="bf16")
+def test_weights_computed_in_as_they_are_need_no_cast() -> None:
+    assert ("cast.weights", "forward") not in ops_by_name(precision="fp32")
 
 
-def test_forward_alone_has_no_backward_and_no_optimizer() -> None:
-    assert {phase for _, phase in ops_by_name(mode="forward")} == {"forward"}
+def test_a_step_has_every_phase() -> None:
     assert {phase for _, phase in ops_by_name()} == {
         "forward",
         "backward",
@@ -154,11 +166,9 @@ def test_forward_alone_has_no_backward_and_no_optimizer() -> None:
 @pytest.mark.parametrize(
     "choice",
     [
-        {"mode": "backward"},
-        {"causal": "quarter"},
-        {"attention": "flash"},
+        {"kernels": "plain"},
         {"recompute": "some"},
-        {"dtype": "fp13"},
+        {"precision": "fp13"},
         {"batch_size": 0},
         {"seq_len": -1},
         {"target_seq_len": -4},
@@ -166,7 +176,7 @@ def test_forward_alone_has_no_backward_and_no_optimizer() -> None:
 )
 def test_a_step_that_there_is_not_is_refused(choice: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
-        workload.Step(**({"batch_size": 1, "seq_len": 8} | choice))
+        ops_by_name(**choice)
     assert caught.value.hint
 
 

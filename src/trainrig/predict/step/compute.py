@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainrig.predict.rates import Rates
-from trainrig.workload import kernels as kernels_of
-from trainrig.workload.blocks import Step, block, embed, head
+from trainrig.workload.blocks import block, embed, head
 from trainrig.workload.flops import until_saved
-from trainrig.workload.kernels import FLASH, KernelStack, is_bart
+from trainrig.workload.kernels import KernelStack, is_bart, kernel_stack_of, kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.operators import Operator, dtype_bytes
@@ -45,7 +44,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     Of the layout's sizes tp, batch_size and sequence_parallel are read; ``head``: share of the
     tokens that logits are computed for.
     """
-    stack = kernels_of.kernel_stack_of(shape, layout)
+    stack = kernel_stack_of(shape, layout)
     key = (
         *(shape, stack, layout.tp, layout.batch_size, layout.sequence_parallel, head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
@@ -58,9 +57,9 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         return known[key]
     more = (*key, layout.recompute)
     if more not in known:
-        blocks = _blocks(shape, _step(shape, layout))
         again = _weighted(
-            (_timed(_again(parts, layout), stack, layout, rates, False), s) for parts, s in blocks
+            (_timed(_again(parts, layout), stack, layout, rates, False), share)
+            for parts, share in _blocks(shape, layout)
         )
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
@@ -83,8 +82,7 @@ _MOST_KNOWN = 1 << 14
 def _priced(
     shape: ModelShape, layout: Layout, stack: KernelStack, rates: Rates, head: float
 ) -> DeviceTimes:
-    step = _step(shape, layout)
-    blocks = _blocks(shape, step)
+    blocks = _blocks(shape, layout)
 
     def one_way(*, backward: bool) -> DeviceTime:
         return _weighted(
@@ -98,35 +96,31 @@ def _priced(
         forward=one_way(backward=False),
         backward=one_way(backward=True),
         recompute=NOTHING,
-        first=both_ways(embed(shape, step.batch_size, step.seq_len, step.dtype)),
-        last=both_ways(_head(shape, step, head, is_padded=layout.framework == "megatron")),
+        first=both_ways(embed(shape, _as_counted(shape, layout), layout.seq_len)),
+        last=both_ways(_head(shape, layout, head)),
     )
 
 
-def _step(shape: ModelShape, layout: Layout) -> Step:
-    has_bias = shape.positions == "relative" and not is_bart(shape)  # it has no fused kernel
-    fused = layout.kernels in FLASH and not has_bias
-    return Step(
-        batch_size=int(layout.batch_size),
-        seq_len=layout.seq_len,
-        target_seq_len=layout.target_seq_len,
-        dtype={"fp8": "bf16"}.get(layout.precision, layout.precision),
-        causal="half",
-        attention="fused" if fused else "plain",
-        recompute=layout.recompute,
-        tp=int(layout.tp),
-        sequence_parallel=bool(layout.sequence_parallel),
-    )
+def _as_counted(shape: ModelShape, layout: Layout) -> Layout:
+    """Operators beside fp8 are in bf16; attention with a bias has no fused kernel."""
+    if layout.precision == "fp8":
+        layout = layout.replace(precision="bf16")
+    has_bias = shape.positions == "relative" and not is_bart(shape)
+    return layout.replace(kernels="eager") if has_bias else layout
 
 
-def _blocks(shape: ModelShape, step: Step) -> list[tuple[list[Operator], float]]:
+def _blocks(
+    shape: ModelShape, layout: Layout, *, half: bool = True
+) -> list[tuple[list[Operator], float]]:
     """Kinds of block, with the share of each among all."""
+    layout = _as_counted(shape, layout)
+    encoder = block(shape, layout, half=half)
     if shape.num_decoder_layers == 0:
-        return [(block(shape, step), 1.0)]
+        return [(encoder, 1.0)]
     num = shape.num_layers + shape.num_decoder_layers
     return [
-        (block(shape, step), shape.num_layers / num),
-        (block(shape, step, decoder=True), shape.num_decoder_layers / num),
+        (encoder, shape.num_layers / num),
+        (block(shape, layout, decoder=True, half=half), shape.num_decoder_layers / num),
     ]
 
 
@@ -140,7 +134,7 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
         return []
     if layout.recompute == "full":
         return until_saved(parts)
-    if layout.kernels not in FLASH or layout.framework == "megatron":
+    if not layout.is_flash or layout.framework == "megatron":
         return [part for part in parts if ".attend" in part.name]
     products = [part for part in parts if part.kind == "matmul"]
     others = [part for part in parts if part.kind not in ("matmul", "attention")]
@@ -150,21 +144,20 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
     whole = layout.replace(tp=1, batch_size=int(layout.global_batch), sequence_parallel=0)
-    step = dataclasses.replace(_step(shape, whole), causal="full")
     num = shape.num_layers + shape.num_decoder_layers
     return sum(
         round(num * share) * sum(part.forward.flops for part in _again(parts, layout))
-        for parts, share in _blocks(shape, step)
+        for parts, share in _blocks(shape, whole, half=False)
     )
 
 
-def _head(shape: ModelShape, step: Step, share: float, *, is_padded: bool) -> list[Operator]:
+def _head(shape: ModelShape, layout: Layout, share: float) -> list[Operator]:
     if share <= 0.0:
         return []
-    few = max(1, round(share * step.written))
-    if is_padded:
+    few = max(1, round(share * layout.written))
+    if layout.framework == "megatron":
         shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
-    return head(shape, dataclasses.replace(step, target_seq_len=few))
+    return head(shape, _as_counted(shape, layout).replace(target_seq_len=few))
 
 
 _PAD = 128 * 8
@@ -174,7 +167,7 @@ _PAD = 128 * 8
 def _timed(
     parts: list[Operator], stack: KernelStack, layout: Layout, rates: Rates, backward: bool
 ) -> DeviceTime:
-    found = (kernels_of.backward if backward else kernels_of.forward)(parts, stack)
+    found = kernels_of(parts, stack, backward=backward)
     precision = layout.precision
     low = precision == "fp8"
     products = streams = attention = 0.0

@@ -183,7 +183,7 @@ class Stage:
     def _seqs(self) -> tuple[int, int]:
         """Tokens read and tokens written of a sample."""
         read = self.layout.seq_len
-        return read, (self.layout.target_seq_len or read) if self.shape.family == "t5" else read
+        return read, self.layout.written if self.shape.family == "t5" else read
 
     @cached_property
     def _lists(self) -> tuple[list[SavedTensor], list[SavedTensor]]:
