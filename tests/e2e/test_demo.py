@@ -84,8 +84,8 @@ def test_the_classic_answers_are_visible() -> None:
 def test_the_heat_map_stands_beside_the_published_grids() -> None:
     view = read_view(BUNDLE)
     tables = tables_of(heat_maps(view, rows(view), find_patterns(view))[0][1])
-    assert [table.title for table in tables][:2] == ["RTX 4090 #0", "RTX 4090 #1"]
-    assert tables[-1].title == "RTX 3090 Ti"
+    assert [table.title for table in tables][:2] == ["RTX 4090 #0, TFLOPS", "RTX 4090 #1, TFLOPS"]
+    assert tables[-1].title == "RTX 3090 Ti, TFLOPS"
     assert any(cell.marked for _, cells in tables[0].lines() for cell in cells)
 
 

@@ -96,7 +96,10 @@ class Ledger:
 
 
 def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, ...]:
-    """Predictions of a run that were written before what they predict was measured."""
+    """Predictions of a run that were written before what they predict was measured.
+
+    A rate beside the time that it was worked out from would count one error twice: it is left out.
+    """
     waiting: dict[tuple[object, ...], Record] = {}
     points: dict[tuple[object, ...], Entry] = {}
     for record in records:
@@ -111,7 +114,17 @@ def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, .
             points.pop(place, None)  # measured again: the last counts
             if predicted is not None and record.is_usable and record.value:
                 points[place] = Entry(run=run, host=host, predicted=predicted, measured=record)
-    return tuple(points.values())
+    timed = {_subject(e.measured) for e in points.values() if e.measured.metric == "time"}
+    return tuple(
+        entry
+        for entry in points.values()
+        if "/" not in entry.measured.unit or _subject(entry.measured) not in timed
+    )
+
+
+def _subject(record: Record) -> tuple[object, ...]:
+    """What was measured, whatever the metric."""
+    return record.replace(metric="time").key, record.device_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,8 @@ def text_to_train_on(
             reason = f"there is no text to train on: {error.message}"
         except OSError as error:
             reason = f"there is no text to train on: {error.strerror}"
+        except RuntimeError:  # there is no home: no HOME, and no entry in passwd
+            continue
     return Text(folder=None, reason=reason)
 
 

@@ -1,9 +1,10 @@
 """A run in one file, with a content hash: evidence that opens anywhere.
 
 Format: one header line, ``trainrig-bundle 1 <sha256>``, then a gzipped tar whose
-bytes the hash covers.  The same run packs to the same bytes.  A bundle is data
-from strangers: the hash is checked before anything is parsed, only plain files
-with plain relative names are accepted, sizes are bounded, nothing is unpickled
+bytes the hash covers.  The same run packs to the same bytes, without its logs:
+they name folders of the host.  A bundle is data from strangers: the hash is
+checked before anything is parsed, only plain files with plain relative names are
+accepted, bytes and lines are bounded before they are read, nothing is unpickled
 and nothing is written outside the folder that was named.
 """
 
@@ -18,10 +19,11 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainrig.errors import DataError, StoreError
-from trainrig.store.run_folder import CONFIG, parse_config, read_file
+from trainrig.store.run_folder import CONFIG, LOGS, RECORDS, parse_config, read_file
 from trainrig.store.writer import write_atomic
 
 BUNDLE_VERSION = 1
@@ -29,7 +31,11 @@ _MAGIC = b"trainrig-bundle "
 _HEADER = re.compile(rb"trainrig-bundle (?P<version>[1-9]\d{0,5}) (?P<digest>[0-9a-f]{64})\n")
 _HEADER_MAX = 128
 _MAX_UNPACKED = 1 << 30
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*(/[A-Za-z0-9_+-][A-Za-z0-9._+-]*){0,4}")
+_MAX_RECORDS = 100_000
+"""Parsed, they take about 1.5 kB each."""
+_MAX_LINES = 1_000_000
+"""Of all series together."""
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*(/[A-Za-z0-9_+][A-Za-z0-9._+-]*){0,4}")
 
 
 def is_bundle(path: Path) -> bool:
@@ -46,53 +52,76 @@ def is_bundle(path: Path) -> bool:
 def pack(run: Path, target: Path) -> str:
     """Pack the run folder into ``target`` and return the content hash.
 
-    Hidden files and links are left out.  Raises DataError for what is not a run of
-    this schema or cannot be read, StoreError when it cannot write or ``target``
-    exists.
+    Logs, hidden files and links are left out.  Raises DataError for what is not a
+    run of this schema, cannot be read or is too large, StoreError when it cannot
+    write or ``target`` exists.
     """
     parse_config(read_file(run / CONFIG), run)
-    payload = _pack_payload(run)
-    digest = hashlib.sha256(payload).hexdigest()
     if os.path.lexists(target):
         raise StoreError(f"{target} exists", "name another file; bundles are not replaced")
+    payload = _pack_payload(run)
+    digest = hashlib.sha256(payload).hexdigest()
     write_atomic(target, _MAGIC + f"{BUNDLE_VERSION} {digest}\n".encode() + payload)
     return digest
 
 
 def _pack_payload(run: Path) -> bytes:
+    found = {}
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run).as_posix()
+        is_plain = path.is_file() and not path.is_symlink()
+        if is_plain and _SAFE_NAME.fullmatch(f"run/{name}") and not name.startswith(f"{LOGS}/"):
+            found[name] = path
+    try:
+        num_bytes = sum(path.stat().st_size for path in found.values())
+    except OSError as error:
+        raise DataError(f"cannot read {run}: {error.strerror}") from None
+    if num_bytes > _MAX_UNPACKED:
+        raise DataError(f"{run} is larger than the 1 GiB that a bundle may hold")
+    files = {name: read_file(path) or b"" for name, path in found.items()}
+    _check_lines(run, files)
+    # The user may have renamed it.
+    folder = re.sub(r"[^A-Za-z0-9._+-]|^[.-]", "_", run.resolve().name)
     buffer = io.BytesIO()
-    folder = re.sub(
-        r"[^A-Za-z0-9._+-]|^\.", "-", run.resolve().name
-    )  # the user may have renamed it
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for file in sorted(run.rglob("*")):
-            name = f"{folder}/{file.relative_to(run).as_posix()}"
-            data = None if file.is_symlink() else read_file(file)
-            if data is None or not _SAFE_NAME.fullmatch(name):
-                continue
-            entry = tarfile.TarInfo(name)
+        for name, data in files.items():
+            entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    if buffer.tell() > _MAX_UNPACKED:
-        raise DataError(f"{run} is larger than the 1 GiB that a bundle may hold")
     return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def _check_lines(path: Path, files: Mapping[str, bytes]) -> None:
+    """Raise DataError for more lines than can be parsed on any machine."""
+    lines = {name: data.count(b"\n") for name, data in files.items() if name.endswith(".jsonl")}
+    num_records = lines.pop(RECORDS, 0)
+    for count, most, what in (
+        (num_records, _MAX_RECORDS, "records"),
+        (sum(lines.values()), _MAX_LINES, "lines of series"),
+    ):
+        if count > most:
+            raise DataError(f"{path} holds {count} {what}; a bundle may hold {most}")
 
 
 def open_bundle(path: Path) -> tuple[str, dict[str, bytes]]:
     """The run's name, and its files by their names within the run.
 
-    Raises DataError if a byte was changed, the bundle is newer, or it holds
-    anything but plain files of one run.
+    Raises DataError if a byte was changed, the bundle is newer, it holds anything
+    but plain files of one run, or more than can be read.
     """
     try:
+        if path.stat().st_size > _MAX_UNPACKED:
+            raise DataError(f"{path} is refused: it is larger than 1 GiB")
         raw = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     payload = _check_hash(path, raw)
     try:
-        return _read_archive(path, _gunzip(path, payload))
+        name, files = _read_archive(path, _gunzip(path, payload))
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError):
         raise DataError(f"{path} is damaged: its archive cannot be read") from None
+    _check_lines(path, files)
+    return name, files
 
 
 def unpack(path: Path, parent: Path) -> Path:
@@ -105,14 +134,16 @@ def unpack(path: Path, parent: Path) -> Path:
     folder = parent / name
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists():
-            raise StoreError(f"{folder} exists", "name another folder")
         draft = Path(tempfile.mkdtemp(prefix=".unpack-", dir=parent))
         try:
             for file, data in files.items():
                 (draft / file).parent.mkdir(parents=True, exist_ok=True)
                 (draft / file).write_bytes(data)
             draft.chmod(0o755)
+            try:
+                folder.mkdir()  # an empty folder of somebody else's would be renamed over
+            except FileExistsError:
+                raise StoreError(f"{folder} exists", "name another folder") from None
             draft.rename(folder)  # all of it, or nothing
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Mapping
@@ -79,7 +80,17 @@ def find_runs(parent: Path) -> tuple[Path, ...]:
     """The run folders in ``parent``, oldest first; empty if there is no such folder."""
     if not parent.is_dir():
         return ()
-    return tuple(sorted(entry.parent for entry in parent.glob(f"[!.]*/{CONFIG}")))
+    return tuple(sorted((entry.parent for entry in parent.glob(f"[!.]*/{CONFIG}")), key=_age))
+
+
+def _age(run: Path) -> tuple[str, str]:
+    """When a run began: by its run.toml, to the microsecond, else by its name."""
+    try:
+        started = parse_config(read_file(run / CONFIG), run).get("started")
+    except DataError:
+        started = None
+    is_time = isinstance(started, datetime.datetime)
+    return f"{started:%Y%m%dT%H%M%S.%f}" if is_time else run.name, run.name
 
 
 def _only_run(parent: Path) -> Path:

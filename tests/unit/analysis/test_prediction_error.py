@@ -89,6 +89,16 @@ def test_the_last_prediction_and_the_last_point_count() -> None:
     assert errors(predicted(1.2), seen(5.0), seen(1.0, disturbed="busy")) == []
 
 
+def test_a_rate_beside_its_time_is_not_counted_again() -> None:
+    rate = {"metric": "flop_rate", "unit": "FLOP/s"}
+    part = {"metric": "time.forward"}
+    foretold = (predicted(1.1), predicted(9.0, **rate), predicted(0.5, **part))
+    assert errors(*foretold, seen(1.0), seen(10.0, **rate), seen(0.4, **part)) == [0.1, 0.25]
+    # The time is of another device: nothing says what the rate says.
+    other = seen(1.0, device="other")
+    assert errors(*foretold, other, seen(10.0, **rate)) == [round(10.0 / 9.0 - 1.0, 6)]
+
+
 def test_equal_devices_share_a_prediction() -> None:
     points = [seen(1.0, device_index=0), seen(2.0, device_index=1)]
     assert errors(predicted(1.0), *points) == [0.0, -0.5]

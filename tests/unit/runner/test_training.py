@@ -178,6 +178,20 @@ def test_text_is_prepared_once_into_the_users_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_corpus")
+def test_without_a_home_the_text_is_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number no passwd knows."""
+
+    def nobody(_: object) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with ExitStack() as stack:
+        text = text_to_train_on(60.0, null_progress, stack, {})
+        assert text.folder is not None and (text.folder / "train.bin").exists()
+
+
+@pytest.mark.usefixtures("small_corpus")
 def test_where_nothing_can_be_kept_the_text_is_scratch(tmp_path: Path) -> None:
     (tmp_path / "trainrig").write_text("in the way")
     environ = {"XDG_CACHE_HOME": str(tmp_path)}

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import tarfile
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def test_unpacked_it_is_the_same_folder(run: Path, packed: Path, tmp_path: Path)
     folder = unpack(packed, tmp_path / "elsewhere" / "deep")
     assert folder == tmp_path / "elsewhere" / "deep" / run.name
     for file in run.rglob("*"):
-        if file.is_file():
+        if file.is_file() and file.parent.name != "logs":
             assert (folder / file.relative_to(run)).read_bytes() == file.read_bytes()
     with pytest.raises(StoreError, match="exists"):
         unpack(packed, tmp_path / "elsewhere" / "deep")
@@ -94,14 +95,13 @@ def test_the_same_run_packs_to_the_same_bytes(
     assert digest == hashlib.sha256(packed.read_bytes().partition(b"\n")[2]).hexdigest()
 
 
-def test_links_hidden_files_and_pipes_stay_outside(run: Path, tmp_path: Path) -> None:
+def test_links_logs_hidden_files_and_pipes_stay_outside(run: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret")
     (run / "series" / "leak.jsonl").symlink_to(tmp_path / "secret")
     (run / ".env").write_text("TOKEN=1")
     pack(run, tmp_path / "run.bundle")
     _, files = module.open_bundle(tmp_path / "run.bundle")
     assert sorted(files) == [
-        "logs/gpu0.log",
         "machine.json",
         "records.jsonl",
         "run.toml",
@@ -111,9 +111,9 @@ def test_links_hidden_files_and_pipes_stay_outside(run: Path, tmp_path: Path) ->
 
 
 def test_a_run_that_was_renamed_packs_under_a_plain_name(run: Path, tmp_path: Path) -> None:
-    renamed = run.rename(run.parent / "my run (µ)")
+    renamed = run.rename(run.parent / "-my run (µ)")
     pack(renamed, tmp_path / "run.bundle")
-    assert read_run(tmp_path / "run.bundle").name == "my-run----"
+    assert read_run(tmp_path / "run.bundle").name == "_my_run____"
     assert len(read_run(tmp_path / "run.bundle").records) == 1
 
 
@@ -203,6 +203,8 @@ _CONFIG: Entry = ("run/run.toml", b"schema = 1\n")
         "run/a/b/c/d/e/f",
         "C:/x",
         "run/x:y",
+        "-rf/run.toml",
+        "run/--out",
         _special("run/link", tarfile.SYMTYPE, "/etc/passwd"),
         _special("run/link", tarfile.LNKTYPE, "run/run.toml"),
         _special("run/folder", tarfile.DIRTYPE),
@@ -269,13 +271,50 @@ def test_a_bomb_is_refused_without_being_unpacked(
         read_run(bomb)
 
 
-def test_a_run_too_large_for_a_bundle_is_not_packed(
+def test_a_file_too_large_is_refused_before_it_is_read(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_UNPACKED", packed.stat().st_size - 1)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
+    with pytest.raises(DataError, match="larger than"):
+        read_run(packed)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("_MAX_RECORDS", "1 records; a bundle may hold 0"), ("_MAX_LINES", "1 lines of series")],
+)
+def test_more_lines_than_can_be_parsed_are_refused(
+    limit: str, words: str, run: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, limit, 0)
+    monkeypatch.setattr("trainrig.store.reader.from_json", lambda _: pytest.fail("it was parsed"))
+    with pytest.raises(DataError, match=words):
+        read_run(packed)
+    with pytest.raises(DataError, match=words):
+        pack(run, packed.with_name("again.bundle"))
+
+
+def test_a_run_too_large_for_a_bundle_is_refused_before_it_is_read(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_UNPACKED", 1000)
+    os.truncate(run / "machine.json", module._MAX_UNPACKED)  # sparse: it takes no room
+    opened: list[Path] = []
+    read = module.read_file
+    monkeypatch.setattr(module, "read_file", lambda path: (opened.append(path), read(path))[1])
     with pytest.raises(DataError, match="larger than"):
         pack(run, tmp_path / "x.bundle")
+    assert opened == [run / "run.toml"]
     assert not (tmp_path / "x.bundle").exists()
+
+
+def test_an_empty_folder_of_somebody_elses_is_left_alone(packed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "to" / read_run(packed).name
+    folder.mkdir(parents=True)
+    with pytest.raises(StoreError, match="exists"):
+        unpack(packed, tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == [folder]
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -497,7 +497,7 @@ def test_what_is_no_run_is_refused_with_a_hint(run: Path, tmp_path: Path) -> Non
 
 def test_of_several_runs_one_must_be_named(run: Path) -> None:
     with create_run(run.parent, "qualify", {}) as writer:
-        newest = max(run.name, writer.path.name)
+        newest = writer.path.name
     with pytest.raises(DataError, match="holds 2 runs") as caught:
         read_run(run.parent)
     assert newest in (caught.value.hint or "")
@@ -554,3 +554,11 @@ def test_a_bare_name_is_looked_for_in_runs(run: Path, monkeypatch: pytest.Monkey
     assert read_run(Path(run.name)).name == run.name
     with pytest.raises(DataError, match="no such run"):
         read_run(Path("another"))
+
+
+def test_runs_are_ordered_by_when_they_began_whatever_they_are_called(tmp_path: Path) -> None:
+    first, second, third = (create_run(tmp_path, "qualify", {}).path for _ in range(3))
+    renamed = first.rename(tmp_path / "zz the first one")
+    assert find_runs(tmp_path) == (renamed, second, third)
+    (second / "run.toml").write_text("damaged")
+    assert set(find_runs(tmp_path)) == {renamed, second, third}

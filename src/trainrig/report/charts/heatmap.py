@@ -99,8 +99,6 @@ def _map(
         if row.measured is not None:
             own.setdefault((row.device, row.index), []).append(row.measured)
     others = _published(view, first)
-    top = max(r.value or 0.0 for records in (*own.values(), *others.values()) for r in records)
-    scale, unit = si_scale(top, first.unit)
 
     def by_index(where: Device) -> tuple[int, str]:
         return (-1 if where[1] is None else where[1], where[0] or "")
@@ -115,21 +113,21 @@ def _map(
         return max((r.value or 0.0 for r in matmuls if r and r.disturbed is None), default=0.0)
 
     grids = [
-        _grid(names[where], "", own[where], own_peak(where), scale, flat)
+        _grid(names[where], "", own[where], own_peak(where), flat)
         for where in sorted(own, key=by_index)[: MAX_GRIDS - len(others)]
     ]
     grids += [
-        _grid(device, source, records, _their_peak(view, records[0]), scale, flat)
+        _grid(device, source, records, _their_peak(view, records[0]), flat)
         for (device, source), records in others.items()
     ]
     case = {k: v for k, v in first.case.items() if k not in _AXES}
-    title = capital(f"{case_text(first.benchmark, case)}, {unit}")
+    title = capital(case_text(first.benchmark, case))
     return Card((Section(title, (Beside(tuple(grids[:MAX_GRIDS])),)),))
 
 
-def _grid(
-    label: str, source: str, records: Sequence[Record], peak: float, scale: float, flat: set[str]
-) -> Table:
+def _grid(label: str, source: str, records: Sequence[Record], peak: float, flat: set[str]) -> Table:
+    """One device's cells in a unit of their own: a host's beside a GPU's would be zeros."""
+    scale, unit = si_scale(max(record.value or 0.0 for record in records), records[0].unit)
     at = {place: record for record in records if (place := _place(record.case))}
     batches, seqs = (sorted(set(sizes))[:MAX_AXIS] for sizes in zip(*at, strict=True))
 
@@ -150,7 +148,7 @@ def _grid(
     return Table(
         (Column("batch"), *(Column(f"seq {seq}") for seq in seqs)),
         tuple((str(batch), *(cell(at.get((batch, seq))) for seq in seqs)) for batch in batches),
-        title=label,
+        title=f"{label}, {unit}",
         notes=(f"{best}; published by {source}" if source else best,),
     )
 

@@ -25,12 +25,14 @@ _WIDE = (1080.0, 440.0)
 _COMMAND = re.compile(
     r"((?:sudo|trainrig|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
 )
+# Marks that turn the direction of the text behind them: they can make a name read as another.
+_TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def to_html(document: doc.Document) -> str:
     """The whole page."""
     sections = [block for block in document.blocks if isinstance(block, doc.Section)]
-    return _template().render(
+    page = _template().render(
         page=document,
         contents=[block.title for block in sections] if len(sections) > 2 else [],
         kind=lambda block: type(block).__name__,
@@ -38,6 +40,7 @@ def to_html(document: doc.Document) -> str:
         capital=capital,
         commands=commands,
     )
+    return _TURNS.sub("?", page)
 
 
 def commands(text: str) -> list[tuple[bool, str]]:

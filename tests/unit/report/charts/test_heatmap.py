@@ -36,6 +36,11 @@ def cells(one: Card) -> list[Cell]:
     return [cell for _, line in tables_of(one)[0].lines() for cell in line[1:]]
 
 
+def titles(one: Card) -> list[str]:
+    """The devices."""
+    return [table.title.removesuffix(", TFLOPS") for table in tables_of(one)]
+
+
 PEAK = point("matmul", matmul_case("bf16", 8192), 160e12)
 OTHER = point("matmul", matmul_case("fp16", 8192), 200e12)
 GRID = (layer(2, 128, 8e12), layer(2, 512, 80e12), layer(8, 128, 40e12))
@@ -72,12 +77,24 @@ def test_colours_rise_with_the_share(share: float) -> None:
 
 def test_published_grids_of_the_same_layer_stand_beside() -> None:
     (one,) = maps(PEAK, *GRID, baselines=published_records())
-    assert [table.title for table in tables_of(one)] == ["RTX 4090", "RTX 3090 Ti", "RTX 4090"]
+    assert titles(one) == ["RTX 4090", "RTX 3090 Ti", "RTX 4090"]
     peaks = [table.notes[0].partition(";")[0] for table in tables_of(one)]
     assert peaks == [f"best matmul {rate} TFLOPS" for rate in ("160", "81.3", "169")]
     assert "published by mli/" in tables_of(one)[1].notes[0]
     batches = [line[0].text for _, line in tables_of(one)[1].lines()]
     assert batches == ["2", "4", "8", "16", "32", "64", "128"]
+
+
+def test_a_host_beside_published_cards_has_its_own_unit() -> None:
+    host = {"device": "EPYC", "device_index": None}
+    records = [
+        record.replace(value=(record.value or 0.0) / 2e4, **host) for record in (PEAK, *GRID)
+    ]
+    (one,) = maps(*records, baselines=published_records())
+    assert tables_of(one)[0].title == "EPYC, GFLOPS"
+    assert tables_of(one)[0].notes == ("best matmul 8.00 GFLOPS",)
+    assert [cell.text for cell in cells(one)] == ["0.400", "4.00", "2.00", ""]
+    assert tables_of(one)[1].title == "RTX 3090 Ti, TFLOPS"
 
 
 def test_another_layer_or_pass_is_not_beside() -> None:
@@ -94,7 +111,7 @@ def test_many_devices_leave_room_for_the_published() -> None:
     ]
     (one,) = maps(*cards, baselines=published_records())
     assert len(tables_of(one)) == MAX_GRIDS
-    assert [table.title for table in tables_of(one)[-2:]] == ["RTX 3090 Ti", "RTX 4090"]
+    assert titles(one)[-2:] == ["RTX 3090 Ti", "RTX 4090"]
 
 
 def test_one_cell_is_no_map() -> None:

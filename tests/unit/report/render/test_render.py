@@ -192,7 +192,7 @@ def test_a_terminal_without_unicode_gets_plain_letters() -> None:
     assert "#######" in terminal(ALL, encoding="ascii")
 
 
-HOSTILE = "<script>alert(1)</script>\x1b[2J|`_"
+HOSTILE = "<script>alert(1)</script>\x1b[2J|`_\u202e"
 
 
 def test_text_is_escaped_in_every_block() -> None:
@@ -211,5 +211,7 @@ def test_text_is_escaped_in_every_block() -> None:
     assert "<script>" not in to_html(text)
     assert "\x1b[2J" not in terminal(text)
     markdown = to_markdown(text)
+    for out in (to_html(text), terminal(text), markdown):
+        assert "\u202e" not in out, "what follows would read backwards"
     assert "<script>" not in markdown.replace(r"\<", "")
     assert "\x1b" not in markdown
