@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 CONFIDENCE = 0.95
 AGREEMENT = 0.05
@@ -50,6 +54,14 @@ class Interval:
     def half_width(self, value: float) -> float:
         """Half the width as a share of ``value``; infinite for a value of zero."""
         return (self.high - self.low) / 2.0 / abs(value) if value else math.inf
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by their key, in the order in which they come."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def median(samples: Sequence[float]) -> float:

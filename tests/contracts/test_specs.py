@@ -437,7 +437,7 @@ TRAIN = ("--framework", "dummy", "--scale", "tiny", "--model", "gpt2", "--device
 def test_help_and_a_dry_run_know_it() -> None:
     run = CliRunner().invoke
     shown = " ".join(run(train_verb.command, ["--help"]).output.split())
-    assert "native or huggingface or dummy" in shown
+    assert "native, huggingface or dummy" in shown
     done = run(train_verb.command, [*TRAIN, "--dry-run", "--json"], standalone_mode=False)
     assert done.exception is None, done.exception
     assert '"framework": "dummy"' in done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from trainrig.analysis.run_view import RunView
-from trainrig.report.document import Beside, Card, Section, Table
+from trainrig.report.document import Group, Section, Table
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.render.terminal import print_document
 from trainrig.report.run_report import run_document
@@ -21,10 +21,10 @@ def print_report(view: RunView, console: Console) -> None:
     print_document(run_document([view]), console)
 
 
-def tables_of(one: Card) -> list[Table]:
+def tables_of(one: Group) -> list[Table]:
     """The grids of a heat map."""
     (section,) = one.blocks
     assert isinstance(section, Section)
     (beside,) = section.blocks
-    assert isinstance(beside, Beside)
+    assert isinstance(beside, Group)
     return [block for block in beside.blocks if isinstance(block, Table)]

@@ -35,6 +35,7 @@ from trainrig.stats import (
     Comparison,
     Scatter,
     compare,
+    grouped,
     judge_changes,
     shared_scatter,
     smallest_visible,
@@ -58,6 +59,8 @@ class Pair:
 
     old: Record | None
     new: Record | None
+    reason: str = ""
+    """Why it is not judged."""
 
     @property
     def record(self) -> Record:
@@ -104,14 +107,6 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unjudged:
-    """A case that was not compared, and why."""
-
-    pair: Pair
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One fact in which two runs differ, in words."""
 
@@ -131,7 +126,7 @@ class RunComparison:
     """What differs about machine, settings and software."""
     judged: tuple[Judged, ...]
     """The largest change first; then what cannot be judged, then what stayed the same."""
-    unjudged: tuple[Unjudged, ...]
+    unjudged: tuple[Pair, ...]
     side_by_side: tuple[Pair, ...]
     """A case on different device models: shown, never judged."""
     patterns: tuple[tuple[str, Pattern], ...] = ()
@@ -167,15 +162,13 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
             replace(view, records=tuple(r for r in view.records if r.benchmark != BENCHMARK))
             for view in (old, new)
         )
-    pairs = _pairs(old, new)
     values = _WorkerValues(old), _WorkerValues(new)
-    reasons = {id(pair): _why_not(pair, *values) for pair in pairs}
-    fair = _once(pair for pair in pairs if reasons[id(pair)] is None)
+    pairs = [replace(pair, reason=_why_not(pair, *values)) for pair in _pairs(old, new)]
+    fair = _once(pair for pair in pairs if not pair.reason)
     judged = _judge(fair, *values, _scatters(pairs, *values))
-    left = [pair for pair in pairs if reasons[id(pair)] is not None]
+    left = _other_versions([pair for pair in pairs if pair.reason])
     side_by_side = _side_by_side(left)
     shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
-    versions = _versions(left)
     # One entry a case and device: a case that failed has its first metric only.
     listed = list({_place(pair.record): pair for pair in reversed(left)}.values())[::-1]
     return RunComparison(
@@ -183,11 +176,7 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
         new=new.name,
         differences=unlike,
         judged=tuple(sorted(judged, key=lambda one: (_ORDER[one.change], -abs(one.gain - 1.0)))),
-        unjudged=tuple(
-            Unjudged(pair=pair, reason=versions.get(id(pair)) or reasons[id(pair)] or "")
-            for pair in listed
-            if id(pair.record) not in shown
-        ),
+        unjudged=tuple(pair for pair in listed if id(pair.record) not in shown),
         side_by_side=tuple(side_by_side),
         patterns=tuple(_patterns(find_patterns(old), find_patterns(new))),
         trainings=trainings,
@@ -250,10 +239,12 @@ class _WorkerValues:
 
     def __init__(self, view: RunView) -> None:
         self._attempts = attempts(view)
-        self._of_case: dict[_Identity, list[Record]] = {}
-        for attempt in self._attempts.values():
-            if attempt.disturbed is None and "search" not in attempt.conditions:
-                self._of_case.setdefault(_place(attempt), []).append(attempt)
+        clean = (
+            attempt
+            for attempt in self._attempts.values()
+            if attempt.disturbed is None and "search" not in attempt.conditions
+        )
+        self._of_case = grouped(clean, _place)
 
     def used(self, point: Record) -> list[float]:
         """Of the workers that the point names."""
@@ -297,8 +288,8 @@ def _scatters(pairs: Iterable[Pair], old: _WorkerValues, new: _WorkerValues) -> 
 # ---- what is judged
 
 
-def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str | None:
-    """Why this pair must not be judged; None where it may be."""
+def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str:
+    """Why this pair must not be judged; empty where it may be."""
     if pair.old is None:
         return "only in the new run"
     if pair.new is None:
@@ -309,7 +300,7 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str | None:
         num_workers = len(values.used(point))
         if num_workers < _WORKERS:
             return f"{side}: {num_workers} workers' values in the run, {_WORKERS} are needed"
-    return None
+    return ""
 
 
 def _judge(
@@ -354,30 +345,26 @@ def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
     for pair in left:
         if pair.old is None or pair.new is None:
             side = new if pair.old is None else old
-            side.setdefault(_device_free_case(pair.record), pair.record)
+            case = tuple(sorted(pair.record.case.items()))  # on whatever device
+            kind = (pair.record.device_count, pair.record.device_index is None)
+            named = (pair.record.benchmark, pair.record.version, pair.record.metric)
+            side.setdefault((case, *kind, *named), pair.record)
     met = [Pair(old=old[case], new=record) for case, record in new.items() if case in old]
     return [p for p in met if p.ratio and p.old and p.new and p.old.device != p.new.device]
 
 
-def _device_free_case(record: Record) -> _Identity:
-    """What was asked for, on whatever device."""
-    case = tuple(sorted(record.case.items()))
-    kind = (record.device_count, record.device_index is None)
-    return (record.benchmark, record.version, case, record.metric, *kind)
+def _other_versions(left: Sequence[Pair]) -> list[Pair]:
+    """The pairs; one whose partner was measured by another version of the benchmark says so."""
 
+    def place(pair: Pair) -> _Identity:
+        return pair.record.metric, *_place(pair.record.replace(version=1))
 
-def _versions(left: Sequence[Pair]) -> dict[int, str]:
-    """Why pairs are alone whose partner was measured by another version of the benchmark."""
-    groups: dict[_Identity, list[Pair]] = {}
+    groups, found = grouped(left, place), []
     for pair in left:
-        place = (pair.record.metric, *_place(pair.record.replace(version=1)))
-        groups.setdefault(place, []).append(pair)
-    found: dict[int, str] = {}
-    for group in groups.values():
-        versions = sorted({pair.record.version for pair in group})
+        versions = sorted({each.record.version for each in groups[place(pair)]})
         names = " and ".join(map(str, versions))
         why = f"version {names} of the benchmark: different versions are never compared"
-        found |= {id(pair): why for pair in group if len(versions) > 1}
+        found.append(replace(pair, reason=why) if len(versions) > 1 else pair)
     return found
 
 
@@ -415,9 +402,7 @@ def to_dict(comparison: RunComparison) -> dict[str, Any]:
             "alone": [{"name": name, "reason": reason} for name, reason in trainings.alone],
         },
         "patterns": [{"run": run, **asdict(pattern)} for run, pattern in comparison.patterns],
-        "unjudged": [
-            {**_pair_dict(each.pair), "reason": each.reason} for each in comparison.unjudged
-        ],
+        "unjudged": [{**_pair_dict(pair), "reason": pair.reason} for pair in comparison.unjudged],
     }
 
 

@@ -6,6 +6,7 @@ and the catalog's clock.  Nothing here judges; `bottlenecks` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,8 +131,13 @@ def work_of(benchmark: str, case: Case) -> Work | None:
 
 def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
     """The best cold stream of a device's rows, else the memory bandwidth that is claimed."""
+    return measured_memory(own) or claimed_memory(view, own)
+
+
+def measured_memory(own: Sequence[Row]) -> float | None:
+    """The best cold stream of a device's rows."""
     streams = [row.value for row in own if row.is_usable and is_cold_stream(row)]
-    return max(streams, default=None) or claimed_memory(view, own)
+    return max(streams, default=None)
 
 
 def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
@@ -171,8 +177,8 @@ def number(record: Record, name: str) -> float | None:
 
 
 def plain(value: object) -> float | None:
-    """A number as a float; None for anything else, booleans and Missing included."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A finite number as a float; None for anything else, booleans and Missing included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 

@@ -10,12 +10,12 @@ rates, so that above zero is always "took less than was predicted".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainrig.record import Kind, Record
-from trainrig.stats import median
+from trainrig.stats import grouped, median
 
 MIN_RUNS = 4
 """Runs with a part, before a correction of it is fitted: three to fit, one to hold out."""
@@ -157,22 +157,15 @@ def summarise_errors(name: str, entries: Sequence[Entry]) -> ErrorSummary:
     )
 
 
-def _grouped(entries: Iterable[Entry], key: Callable[[Entry], Any]) -> dict[Any, list[Entry]]:
-    groups: dict[Any, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(key(entry), []).append(entry)
-    return groups
-
-
 def by_part(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each part, those that the step's model made first."""
-    groups = _grouped(ledger.entries, lambda entry: (not entry.is_from_rates, entry.name))
+    groups = grouped(ledger.entries, lambda entry: (not entry.is_from_rates, entry.name))
     return tuple(summarise_errors(name, own) for (_, name), own in sorted(groups.items()))
 
 
 def by_run(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each run, oldest first."""
-    groups = _grouped(ledger.entries, lambda entry: entry.run)
+    groups = grouped(ledger.entries, lambda entry: entry.run)
     return tuple(summarise_errors(run, own) for run, own in groups.items())
 
 
@@ -202,7 +195,7 @@ def calibrate(ledger: Ledger) -> tuple[Correction, ...]:
     of the runs that have the part.
     """
     modelled = (entry for entry in ledger.entries if entry.is_from_rates)
-    parts = _grouped(modelled, lambda entry: entry.part)
+    parts = grouped(modelled, lambda entry: entry.part)
     return tuple(c for part, own in sorted(parts.items()) if (c := _correction(part, own)))
 
 

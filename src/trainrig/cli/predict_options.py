@@ -12,18 +12,9 @@ WHAT = rows(
     "Model and numerics",
     ("--model", MODELS, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
     ("--seq-len", int, "the model's, at most 4096", "Tokens of a sample."),
-    (
-        *("--precision", _words("PRECISIONS"), "bf16, or what the chip has"),
-        "bf16, fp16, fp32, tf32 or fp8.",
-    ),
-    (
-        *("--kernels", _words("KERNELS"), "flash where the chip can"),
-        "eager, fused, flash, flash+fused or compiled.",
-    ),
-    (
-        *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
-        "adamw-fused, adamw, adamw-8bit, sgd or adafactor.",
-    ),
+    ("--precision", _words("PRECISIONS"), "bf16, or what the chip has", "{words}."),
+    ("--kernels", _words("KERNELS"), "flash where the chip can", "{words}."),
+    ("--optimizer", _words("OPTIMIZERS"), "adamw-fused", "{words}."),
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
     ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
     ("--lora-rank", int, "0, all weights are trained", "Train adapters of this rank alone."),
@@ -49,10 +40,7 @@ WHERE = (
 )
 FRAMEWORK = rows(
     "Layout",
-    (
-        *("--framework", _words("FRAMEWORKS"), "by the layout"),
-        "native, huggingface, deepspeed, megatron or torchtitan.",
-    ),
+    ("--framework", _words("FRAMEWORKS"), "by the layout", "{words}."),
     (
         *("--parallel", _words("PARALLEL"), "as --zero says"),
         "Wrapper of data-parallel ranks: ddp or fsdp.",
@@ -65,7 +53,7 @@ HOW = rows(
     ("--tp", int, "1", "Tensor parallel: GPUs that share a matrix."),
     ("--pp", int, "1", "Pipeline parallel: stages of layers."),
     ("--interleave", int, "1", "Groups of layers on each stage."),
-    ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: 1f1b or gpipe."),
+    ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: {words}."),
     (
         *("--zero", int, "0; 3 with --parallel fsdp"),
         "Shard over data parallel: 1 optimizer, 2 and gradients, 3 and weights.",

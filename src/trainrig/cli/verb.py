@@ -86,7 +86,8 @@ class Option(click.Option):
         if record is None or self.words is None:
             return record
         words = list(self.words())
-        text = record[1].replace("{words}", " or ".join(words)).replace("{first}", words[0])
+        listed = " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+        text = record[1].replace("{words}", listed).replace("{first}", words[0])
         return record[0], text
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from trainrig.analysis.compare import (
     Difference,
     Judged,
+    Pair,
     RunComparison,
-    Unjudged,
     differences,
     is_same_run,
 )
@@ -27,7 +27,7 @@ from trainrig.record import Record
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.training_report import speedup_table
-from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change
+from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change, grouped
 from trainrig.units import capital, format_memory, format_quantity, format_share, signed_share
 
 RULE = (
@@ -83,7 +83,7 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
             doc.Item(label=where, text=pattern.text) for where, pattern in comparison.patterns
         )
         blocks.append(doc.Section("Explanations", (doc.Findings(items),)))
-    blocks += _reasons("case", _grouped(comparison.unjudged), "Not judged")
+    blocks += _reasons("case", _unjudged(comparison.unjudged), "Not judged")
     if comparison.judged:
         blocks.append(doc.Paragraph(RULE, "dim"))
     blocks.append(doc.Paragraph(capital(headline(comparison)), "strong"))
@@ -174,11 +174,11 @@ _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 
 
 def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
-    places: dict[tuple[str | None, int | None, int], list[Judged]] = {}
-    for each in judged:  # the most important first, so the places come in that order too
+    def place(each: Judged) -> tuple[str | None, int | None, int]:
         record = each.pair.record
-        place = record.device, record.device_index, record.device_count
-        places.setdefault(place, []).append(each)
+        return record.device, record.device_index, record.device_count
+
+    places = grouped(judged, place)  # the most important first, so the places come in that order
     names = name_devices((device, index) for device, index, _ in places)
     for (device, index, count), own in places.items():
         yield table(
@@ -209,15 +209,12 @@ def _counted(judged: Sequence[Judged]) -> Iterator[str]:
             yield f"{len(seen)} {moved}; could see {reach}"
 
 
-def _grouped(unjudged: Sequence[Unjudged]) -> Iterator[tuple[str, str]]:
+def _unjudged(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
     """One row a reason; cases whose reasons differ in their numbers alone are counted."""
-    groups: dict[str, list[Unjudged]] = {}
-    for each in unjudged:
-        groups.setdefault(_NUMBERS.sub("", each.reason), []).append(each)
-    for group in groups.values():
+    for group in grouped(pairs, lambda pair: _NUMBERS.sub("", pair.reason)).values():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        similar = "; the others alike" if len({each.reason for each in group}) > 1 else ""
-        yield _label(group[0].pair.record) + more, group[0].reason + similar
+        similar = "; the others alike" if len({pair.reason for pair in group}) > 1 else ""
+        yield _label(group[0].record) + more, group[0].reason + similar
 
 
 def _label(record: Record) -> str:

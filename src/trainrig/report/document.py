@@ -20,11 +20,27 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, on a page a sentence under it, and the blocks that belong to it; they nest."""
+    """A heading, on a page a sentence under it, and the blocks that belong to it; they nest.
+
+    One that is ``open`` or ``closed`` lies behind a line to click on, and is left out of text.
+    """
 
     title: str
     blocks: tuple[Block, ...]
     note: str = ""
+    fold: Literal["", "open", "closed"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Blocks without a heading.
+
+    A page frames a ``card`` and sets blocks side by side where they are ``beside`` each other; text
+    prints both one after the other.  ``page`` and ``text`` say which of the two has the blocks.
+    """
+
+    kind: Literal["card", "beside", "page", "text"]
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,52 +291,7 @@ class Badge:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """Blocks that belong together; a page frames them, text prints them one after the other."""
-
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Blocks that a page sets side by side as far as its width goes."""
-
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """Blocks behind a line to click on; left out of text."""
-
-    title: str
-    blocks: tuple[Block, ...]
-    is_open: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Only:
-    """Blocks for a page alone, or for text (terminal and markdown) alone."""
-
-    where: Literal["page", "text"]
-    blocks: tuple[Block, ...]
-
-
-Block = (
-    Section
-    | Paragraph
-    | Facts
-    | Table
-    | WaterfallBars
-    | Figure
-    | Findings
-    | Badge
-    | Card
-    | Beside
-    | Fold
-    | Only
-)
+Block = Section | Group | Paragraph | Facts | Table | WaterfallBars | Figure | Findings | Badge
 
 
 def text_blocks(blocks: Iterable[Block], level: int = 0) -> Iterator[tuple[int, Block]]:
@@ -330,13 +301,13 @@ def text_blocks(blocks: Iterable[Block], level: int = 0) -> Iterator[tuple[int, 
     """
     for block in blocks:
         match block:
-            case Fold() | Figure() | Only(where="page"):
+            case Section(fold="open" | "closed") | Figure() | Group(kind="page"):
                 continue
             case Section():
                 if inside := list(text_blocks(block.blocks, level + 1)):
                     yield level, block
                     yield from inside
-            case Card() | Beside() | Only():
+            case Group():
                 yield from text_blocks(block.blocks, level)
             case _:
                 yield level, block

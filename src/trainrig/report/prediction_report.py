@@ -125,13 +125,6 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.2f}"
 
 
-def _memory_parts(needed: Memory) -> list[tuple[str, int]]:
-    """Bytes by part, without what is 0."""
-    from trainrig.predict.prediction import memory_parts
-
-    return [(_LABELS.get(name, name), size) for name, size in memory_parts(needed).items() if size]
-
-
 # ---- predict
 
 
@@ -153,7 +146,7 @@ def prediction_document(
         _time_table(found),
         Facts(tuple(_facts(found, tokens)), "Prediction"),
         *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
-        _memory_table(found),
+        _memory_table(found.memory, found.rates.memory_bytes, fits=found.fits),
         Facts(origins, "Where the rates come from"),
         *_upgrade_table(upgrades),
     ]
@@ -194,14 +187,17 @@ def _time_table(found: Prediction) -> Table:
     return _parts_table(("part", "ms"), parts, found.time, _milliseconds, sums)
 
 
-def _memory_table(found: Prediction) -> Table:
-    total, limit = float(found.memory.total), found.rates.memory_bytes
-    verdict = Cell("fits", "good") if found.fits else Cell("does not fit", "bad")
+def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
+    from trainrig.predict.prediction import memory_parts
+
+    total = float(memory.total)
+    parts = [(_LABELS.get(name, name), size) for name, size in memory_parts(memory).items() if size]
+    verdict = Cell("fits", "good") if fits else Cell("does not fit", "bad")
     sums = [
         Line(("all", _gib(total), f"{total / limit * 100:.1f}", verdict), "strong"),
         Line(("a GPU has", _gib(limit), "", ""), "dim"),
     ]
-    return _parts_table(("memory", "GiB"), _memory_parts(found.memory), limit, _gib, sums)
+    return _parts_table(("memory", "GiB"), parts, limit, _gib, sums)
 
 
 def _parts_table(
@@ -354,16 +350,9 @@ def fits_document(found: Fit) -> Document:
     need, have = format_memory(float(found.memory.total)), format_memory(found.capacity)
     verdict = "fits" if found.fits else "does not fit"
     title = f"{found.question.shape.name} on {place}: {verdict}, {need} of {have} a GPU"
-    parts = table(
-        [*_memory_parts(found.memory), ("all", float(found.memory.total))],
-        words("memory", lambda part: part[0]),
-        column("GiB", lambda part: _gib(part[1])),
-        column("of a GPU", lambda part: format_share(part[1] / found.capacity)),
-        line=lambda part, cells: Line(cells, "strong" if part[0] == "all" else ""),
-    )
     blocks: list[Block] = [
         Paragraph(title, "good" if found.fits else "bad"),
-        parts,
+        _memory_table(found.memory, found.capacity, fits=found.fits),
         Facts(tuple(_fit_facts(found)), "Layout"),
     ]
     if found.options:

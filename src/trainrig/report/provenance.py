@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from trainrig.analysis.training_facts import FACTS, SOFTWARE
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Record, Scalar, Status
-from trainrig.units import counted, format_quantity, format_share, format_time
+from trainrig.units import counted, format_quantity, format_share, format_time, range_text
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -64,7 +64,7 @@ def _interval(record: Record) -> str | None:
     if record.interval is None:
         return None
     low, high = record.interval
-    text = f"{format_quantity(low, record.unit)} to {format_quantity(high, record.unit)}"
+    text = range_text(low, high, record.unit)
     if record.kind is Kind.CLAIMED:
         return f"{text}, as far as the parts tell"
     if record.value:
@@ -87,8 +87,8 @@ def _worker(attempt: Record) -> str:
 def _samples(record: Record) -> str | None:
     if not record.samples:
         return None
-    low, high = (format_quantity(end(record.samples), record.unit) for end in (min, max))
-    return f"{counted(len(record.samples), 'sample')}, {low} to {high}"
+    spread = range_text(min(record.samples), max(record.samples), record.unit)
+    return f"{counted(len(record.samples), 'sample')}, {spread}"
 
 
 def _expected(predicted: Record) -> str:
@@ -96,8 +96,7 @@ def _expected(predicted: Record) -> str:
         return predicted.reason or "no target known"
     text = format_quantity(predicted.value, predicted.unit)
     if predicted.interval is not None:
-        low, high = (format_quantity(end, predicted.unit) for end in predicted.interval)
-        text += f" ({low} to {high})"
+        text += f" ({range_text(*predicted.interval, predicted.unit)})"
     return f"{text}: {predicted.source}" if predicted.source else text
 
 

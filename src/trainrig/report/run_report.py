@@ -64,7 +64,10 @@ def run_document(views: Sequence[RunView]) -> doc.Document:
     """One run, or several side by side."""
     summaries = [summarise(view) for view in views]
     blocks: list[doc.Block] = [
-        doc.Beside(tuple(_head(view, found) for view, found in zip(views, summaries, strict=True)))
+        doc.Group(
+            "beside",
+            tuple(_head(view, found) for view, found in zip(views, summaries, strict=True)),
+        )
     ]
     if len(views) > 1:
         blocks += _runs_together(views)
@@ -79,7 +82,10 @@ def run_document(views: Sequence[RunView]) -> doc.Document:
         title=", ".join(map(device_names, views)),
         names=tuple(view.name for view in views),
         banner=PUBLISHED if any(map(is_published, views)) else "",
-        blocks=(*blocks, *(doc.Only("text", (doc.Paragraph(line, "dim"),)) for line in unverified)),
+        blocks=(
+            *blocks,
+            *(doc.Group("text", (doc.Paragraph(line, "dim"),)) for line in unverified),
+        ),
         foot=(*unverified, _FOOT),
     )
 
@@ -124,7 +130,7 @@ def _head(view: RunView, found: RunSummary) -> doc.Block:
     blocks += [doc.Paragraph(what, "warn", "Missing") for what in found.missing]
     if facts := tuple(_machine_facts(view)):
         blocks.append(doc.Facts(facts))
-    return doc.Card(tuple(blocks))
+    return doc.Group("card", tuple(blocks))
 
 
 def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
@@ -181,10 +187,10 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     figures = [*([roof] if (roof := roofline(view, everything)) else ()), *curves(view, everything)]
     if figures:
         note = "Every mark shows its number when you point at it."
-        yield doc.Section("Curves", (doc.Beside(tuple(figures)),), note)
+        yield doc.Section("Curves", (doc.Group("beside", tuple(figures)),), note)
     if series := over_time(view.series, (one.name for one in readable(view))):
         note = "What the run wrote down step by step, and second by second."
-        yield doc.Section("Over time", (doc.Beside(series),), note)
+        yield doc.Section("Over time", (doc.Group("beside", series),), note)
     yield from _points(view, everything)
 
 
@@ -216,7 +222,7 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
         )
         for n, each in enumerate(shown)
     ]
-    blocks: list[doc.Block] = [doc.Beside(tuple(bars))]
+    blocks: list[doc.Block] = [doc.Group("beside", tuple(bars))]
     items = []
     for each in waterfalls:
         if not _has_value(each):
@@ -313,7 +319,7 @@ def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
         counts = ", ".join(counted(number[label], label) for label in labels if number[label])
         yield doc.Section("Findings", (doc.Findings(tuple(items)),), counts)
     elif view.verdict is not None:
-        yield doc.Only("page", (doc.Section("Findings", (), "None."),))
+        yield doc.Group("page", (doc.Section("Findings", (), "None."),))
 
 
 # ---- device beside device
@@ -337,8 +343,8 @@ def _devices(groups: Sequence[PeerGroup]) -> Iterator[doc.Block]:
     yield doc.Section(
         "GPU to GPU",
         (
-            doc.Only("text", tuple(outliers) or (doc.Paragraph("  None is an outlier."),)),
-            doc.Only("page", (doc.Card((_peer_table(comparable, labels),)),)),
+            doc.Group("text", tuple(outliers) or (doc.Paragraph("  None is an outlier."),)),
+            doc.Group("page", (doc.Group("card", (_peer_table(comparable, labels),)),)),
         ),
         "Equal cards should give equal numbers. The deviation is from the other cards' median.",
     )
@@ -374,7 +380,7 @@ def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
     seen = [row for row in everything if row.measured is not None]
     if not seen:
         note = "There are none: the run holds no measured point."
-        yield doc.Only("page", (doc.Section("All points", (), note),))
+        yield doc.Group("page", (doc.Section("All points", (), note),))
         return
     samples, names = attempts(view), name_devices(devices(seen))
     # What went wrong is never what a full table leaves out.
@@ -387,18 +393,20 @@ def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
         chosen = sorted((row for row in own if id(row) in shown), key=_table_order)
         summary = _states([row.measured for row in own if row.measured])
         table = _point_table(chosen, samples, names)
-        folds.append(doc.Fold(name, (table,), is_open=len(chosen) <= 24, note=summary))
+        folds.append(
+            doc.Section(name, (table,), summary, "open" if len(chosen) <= 24 else "closed")
+        )
         lines.append(doc.Paragraph(f"{name}: {summary}"))
         for row in (row for row in chosen if row.note and name not in explained):
             muted[f"  {_label(row)}, {names[row.device, row.index]}: {row.note}"] = None
     left = len(seen) - len(shown)
     note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
     note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""
-    yield doc.Only("page", (doc.Section("All points", tuple(folds), note),))
+    yield doc.Group("page", (doc.Section("All points", tuple(folds), note),))
     lines += [doc.Paragraph(text, "dim") for text in itertools.islice(muted, _MAX_STATES)]
     if len(muted) > _MAX_STATES:
         lines.append(doc.Paragraph(f"  and {len(muted) - _MAX_STATES} more", "dim"))
-    yield doc.Only("text", (doc.Section("Points", tuple(lines)),))
+    yield doc.Group("text", (doc.Section("Points", tuple(lines)),))
 
 
 def _table_order(row: Row) -> tuple[object, ...]:

@@ -180,10 +180,6 @@ def _interval(one: Speedup) -> str:
 # ---- numbers
 
 
-def _plain(value: float) -> str:
-    return format_quantity(value, "")
-
-
 def _numbers(results: Sequence[TrainingResult]) -> doc.Table:
     """Verdict, rates and memory of each, with bars as shares of the largest."""
 
@@ -207,7 +203,7 @@ def _numbers(results: Sequence[TrainingResult]) -> doc.Table:
         results,
         _EXPERIMENT,
         words("verdict", lambda r: doc.Cell(r.row_verdict, _VERDICT_TONES.get(r.row_verdict, ""))),
-        column("tokens/s", lambda r: r.tokens_per_s, _plain),
+        column("tokens/s", lambda r: r.tokens_per_s, lambda v: format_quantity(v, "")),
         bars("samples/s", lambda r: r.samples_per_s, lambda v: format_quantity(v, "sample/s")),
         bars(
             "model FLOP/s a device",

@@ -342,7 +342,7 @@ def test_devices_are_counted() -> None:
 def points_of(view: RunView) -> doc.Section:
     """The section of all points."""
     for block in run_document([view]).blocks:
-        if isinstance(block, doc.Only) and block.where == "page":
+        if isinstance(block, doc.Group) and block.kind == "page":
             (section,) = block.blocks
             if isinstance(section, doc.Section) and section.title == "All points":
                 return section
@@ -372,7 +372,7 @@ def test_what_went_wrong_is_never_left_out_of_a_full_table() -> None:
     bad = big(None, status=Status.FAILED, reason="wrong answer: 3 of 4 probes")
     section = points_of(run_of(*good, bad))
     (fold,) = section.blocks
-    assert isinstance(fold, doc.Fold)
+    assert isinstance(fold, doc.Section)
     (table,) = fold.blocks
     assert isinstance(table, doc.Table)
     assert len(table.rows) == MAX_ROWS
@@ -386,16 +386,16 @@ def test_provenance_names_workers_samples_and_conditions() -> None:
     lines = [
         (cells[0].text, line)
         for fold in folds
-        if isinstance(fold, doc.Fold)
+        if isinstance(fold, doc.Section)
         for table in fold.blocks
         if isinstance(table, doc.Table)
         for line, cells in table.lines()
     ]
     facts = dict(next(line.details for case, line in lines if case == "fp16 8192 × 8192 × 8192"))
-    assert facts["Worker 1"].startswith("6.85 ms; 11 samples, 6.82 ms to 6.89 ms; converged")
+    assert facts["Worker 1"].startswith("6.85 ms; 11 samples, 6.82 to 6.89 ms; converged")
     assert facts["Conditions"] == "sm clock 2.52 GHz; power 431 W; temperature 71 °C"
     assert facts["Formula"] == "2·m·k·n / time"
-    assert facts["Expected"].startswith("157 TFLOPS (145 TFLOPS to 169 TFLOPS): published, n = 3")
+    assert facts["Expected"].startswith("157 TFLOPS (145 to 169 TFLOPS): published, n = 3")
     assert "data sheet" in facts["Ceiling"]
 
 

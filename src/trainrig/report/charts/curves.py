@@ -20,7 +20,7 @@ from trainrig.benchmarks.spec import Role, case_text
 from trainrig.record import Record, Scalar, Status
 from trainrig.report.charts.svg import Axis, Chart, Point, Series, quantity_axis, thinned
 from trainrig.report.document import Figure
-from trainrig.stats import AGREEMENT, median
+from trainrig.stats import AGREEMENT, grouped, median
 from trainrig.units import binary, format_quantity
 
 MAX_OWN = 8
@@ -75,9 +75,7 @@ def claim_of(view: RunView, chosen: Sequence[Row]) -> float | None:
 
 def by_dtype(chosen: Iterable[Row]) -> dict[str, list[Row]]:
     """Rows by their dtype, in the order in which people look for them."""
-    groups: dict[str, list[Row]] = {}
-    for row in chosen:
-        groups.setdefault(str(row.case.get("dtype")), []).append(row)
+    groups = grouped(chosen, lambda row: str(row.case.get("dtype")))
     return {dtype: groups[dtype] for dtype in sorted(groups, key=dtype_order)}
 
 
@@ -131,10 +129,8 @@ def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterato
 
 def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Series]:
     """One line a device.  More than two are drawn alike, but for those that fall behind."""
-    groups = {
-        where: [row for row in chosen if (row.device, row.index) == where]
-        for where in devices(chosen)
-    }
+    of_device = grouped(chosen, lambda row: (row.device, row.index))
+    groups = {where: of_device[where] for where in devices(chosen)}
     best = {where: max(value_of(row.measured) for row in rows) for where, rows in groups.items()}
     usual, few = median(list(best.values())), len(groups) <= 2
     found = []
@@ -149,9 +145,7 @@ def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Serie
 
 def _by_case(chosen: Iterable[Row], names: Sequence[str], field: str) -> list[Series]:
     """One line for each value of the named fields; the first field picks the colour."""
-    groups: dict[tuple[Scalar, ...], list[Row]] = {}
-    for row in chosen:
-        groups.setdefault(tuple(row.case.get(name) for name in names), []).append(row)
+    groups = grouped(chosen, lambda row: tuple(row.case.get(name) for name in names))
     first = list(dict.fromkeys(group[0] for group in groups))
     return [
         Series(
@@ -195,20 +189,16 @@ def _others(
             best = found.setdefault(record.device or "unknown", {})
             best[place] = max(best.get(place, record), record, key=value_of)
     top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) for row in chosen)])
-    near = [
-        (_fame(device), -len(best), device)
-        for device, best in found.items()
-        if max(map(value_of, best.values())) <= top * _NEAR
-    ]
+    near = []
+    for device, best in found.items():
+        fame = next((n for n, name in enumerate(_KNOWN) if device.startswith(name)), len(_KNOWN))
+        if max(map(value_of, best.values())) <= top * _NEAR:
+            near.append((fame, -len(best), device))
     # One of each make before a second one: three V100s say what one says.
     ranked = [list(own) for _, own in itertools.groupby(sorted(near), key=lambda one: one[0])]
     turns = itertools.chain(*itertools.zip_longest(*ranked))
     names = [one[2] for one in turns if one is not None]
     return [_published_line(name, found[name], first) for name in names[:MAX_OTHERS]]
-
-
-def _fame(device: str) -> int:
-    return next((n for n, name in enumerate(_KNOWN) if device.startswith(name)), len(_KNOWN))
 
 
 def _published_line(device: str, best: Mapping[int, Record], first: Row) -> Series:

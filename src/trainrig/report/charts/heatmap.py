@@ -15,7 +15,8 @@ from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role, case_text, role_of
 from trainrig.record import Record, Scalar, Status
-from trainrig.report.document import Beside, Block, Card, Cell, Column, Fold, Section, Table
+from trainrig.report.document import Block, Cell, Column, Group, Section, Table
+from trainrig.stats import grouped
 from trainrig.units import capital, counted, format_quantity, format_share, si_scale
 
 MAX_MAPS = 12
@@ -38,7 +39,8 @@ def heat_section(
     if not maps:
         return
     forward = tuple(card for is_forward, card in maps if is_forward)
-    fold = Fold(f"{counted(len(forward), 'more map')}: the forward pass by itself", forward)
+    title = f"{counted(len(forward), 'more map')}: the forward pass by itself"
+    fold = Section(title, forward, fold="closed")
     yield Section(
         "Layers by batch and sequence",
         (*(card for is_forward, card in maps if not is_forward), *([fold] if forward else [])),
@@ -49,7 +51,7 @@ def heat_section(
 
 def heat_maps(
     view: RunView, everything: Sequence[Row], patterns: Iterable[Pattern] = ()
-) -> list[tuple[bool, Card]]:
+) -> list[tuple[bool, Group]]:
     """The maps that the run's layers fill, and of each whether it is of the forward pass alone.
 
     ``patterns`` tell which cells are launch-bound.
@@ -91,17 +93,12 @@ def _map(
     members: Sequence[Row],
     names: Mapping[Device, str],
     flat: set[str],
-) -> Card:
+) -> Group:
     """One layer and pass: a table for each device, then for each source."""
     first = members[0]
-    own: dict[Device, list[Record]] = {}
-    for row in members:
-        if row.measured is not None:
-            own.setdefault((row.device, row.index), []).append(row.measured)
+    seen = (row.measured for row in members if row.measured is not None)
+    own = grouped(seen, lambda record: (record.device, record.device_index))
     others = _published(view, first)
-
-    def by_index(where: Device) -> tuple[int, str]:
-        return (-1 if where[1] is None else where[1], where[0] or "")
 
     def own_peak(where: Device) -> float:
         dtype = first.case.get("dtype")
@@ -112,9 +109,10 @@ def _map(
         )
         return max((r.value or 0.0 for r in matmuls if r and r.disturbed is None), default=0.0)
 
+    host_first = sorted(own, key=lambda where: -1 if where[1] is None else where[1])
     grids = [
         _grid(names[where], "", own[where], own_peak(where), flat)
-        for where in sorted(own, key=by_index)[: MAX_GRIDS - len(others)]
+        for where in host_first[: MAX_GRIDS - len(others)]
     ]
     grids += [
         _grid(device, source, records, _their_peak(view, records[0]), flat)
@@ -122,7 +120,8 @@ def _map(
     ]
     case = {k: v for k, v in first.case.items() if k not in _AXES}
     title = capital(case_text(first.benchmark, case))
-    return Card((Section(title, (Beside(tuple(grids[:MAX_GRIDS])),)),))
+    beside = Group("beside", tuple(grids[:MAX_GRIDS]))
+    return Group("card", (Section(title, (beside,)),))
 
 
 def _grid(label: str, source: str, records: Sequence[Record], peak: float, flat: set[str]) -> Table:

@@ -6,11 +6,11 @@ since 1970) with shares of the processors, and temperature, power and clock of e
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainrig.analysis.evidence import plain
 from trainrig.report.charts.svg import Axis, Chart, Point, Series, quantity_axis, thinned
 from trainrig.report.document import Figure
 from trainrig.units import format_quantity
@@ -44,8 +44,8 @@ def _plain(name: str) -> str:
 
 def _step_figures(steps: Mapping[str, Sequence[Row]]) -> Iterator[Figure]:
     def tokens_per_s(row: Row) -> float | None:
-        tokens, time = _number(row.get("tokens")), _number(row.get("time"))
-        return tokens / time if tokens and time else _number(row.get("tokens_per_s"))
+        tokens, time = plain(row.get("tokens")), plain(row.get("time"))
+        return tokens / time if tokens and time else plain(row.get("tokens_per_s"))
 
     values: dict[tuple[str, str], Callable[[Row], float | None]] = {
         ("Loss", "loss of a step"): _value("loss"),
@@ -58,7 +58,7 @@ def _step_figures(steps: Mapping[str, Sequence[Row]]) -> Iterator[Figure]:
 
 
 def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    start = next((at for row in rows if (at := _number(row.get("t"))) is not None), 0.0)
+    start = next((at for row in rows if (at := plain(row.get("t"))) is not None), 0.0)
     gpus = sorted({int(m[1]) for row in rows for key in row if (m := re.match(r"gpu(\d+)_", key))})
     for title, unit, key, scale in (
         ("Processors in use", "%", "cpu_share", 100.0),
@@ -78,7 +78,7 @@ def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) -> Line:
     """The rows that have both numbers."""
-    pairs = ((_number(row.get(at)), value(row)) for row in rows)
+    pairs = ((plain(row.get(at)), value(row)) for row in rows)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
@@ -113,11 +113,4 @@ def _figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) -> I
 
 
 def _value(key: str) -> Callable[[Row], float | None]:
-    return lambda row: _number(row.get(key))
-
-
-def _number(value: object) -> float | None:
-    """A finite number; a file may hold anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    return lambda row: plain(row.get(key))

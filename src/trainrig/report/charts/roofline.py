@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainrig.analysis.evidence import intensity_of
-from trainrig.analysis.match import Row, is_cold_stream, name_devices
+from trainrig.analysis.evidence import claimed_memory, intensity_of, measured_memory
+from trainrig.analysis.match import Row, name_devices
 from trainrig.analysis.run_view import RunView, is_published
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role
-from trainrig.record import Kind
 from trainrig.report.charts.curves import (
     COLOURS,
     MAX_POINTS,
@@ -56,7 +55,8 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         and (row.role is not Role.STREAM or row.metric == "byte_rate")
         and (x := intensity_of(row.measured)) is not None
     ]
-    slopes = _slopes(view, chosen)
+    known = {"claimed": claimed_memory(view, chosen), "measured": measured_memory(chosen)}
+    slopes = {name: slope for name, slope in known.items() if slope}
     if len(placed) < _MIN_POINTS or not slopes:
         return None
     span = (min(x for _, x in placed) / 1.5, max(x for _, x in placed) * 1.5)
@@ -101,30 +101,6 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     return Figure(chart=chart, caption=_CAPTION.format(seen=seen, slopes=shown), is_wide=True)
 
 
-def _slopes(view: RunView, chosen: Sequence[Row]) -> dict[str, float]:
-    """Memory bandwidth in B/s, claimed and measured."""
-    found: dict[str, float] = {}
-    for record in view.records:
-        if (
-            record.kind is Kind.CLAIMED
-            and record.benchmark == "memory"
-            and chosen
-            and record.device == chosen[0].device
-            and record.value
-        ):
-            found["claimed"] = record.value
-    streams = [_roof(row) for row in chosen if is_cold_stream(row)]
-    if any(streams):
-        found["measured"] = max(streams)
-    return found
-
-
-def _roof(row: Row) -> float:
-    """What a row says of a roof: nothing if it was noisy."""
-    usable = row.measured is not None and row.measured.is_usable
-    return value_of(row.measured) if usable else 0.0
-
-
 def _flats(
     view: RunView,
     dtype: str,
@@ -136,7 +112,7 @@ def _flats(
     """A dtype's arithmetic roofs; one label says both numbers."""
     unit = own[0][0].unit
     claim = claim_of(view, [row for row, _ in own])
-    best = max(_roof(row) for row, _ in own)
+    best = max(row.value if row.is_usable else 0.0 for row, _ in own)
     amount = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
     found = []
     for name, flat in (("claimed", claim), ("measured", best)):

@@ -14,7 +14,7 @@ from trainrig.analysis.run_view import RunView, rows
 from trainrig.catalog.published import published_records
 from trainrig.record import Record
 from trainrig.report.charts.heatmap import LEVELS, MAX_GRIDS, heat_maps
-from trainrig.report.document import Card, Cell
+from trainrig.report.document import Cell, Group
 from trainrig.report.run_report import render_html
 
 BERT = {"layer": "BERT-large layer", "dtype": "bf16", "pass": "forward+backward"}
@@ -26,17 +26,17 @@ def layer(batch: int, seq: int, value: float | None, **more: object) -> Record:
     return point("layer", case, value, **({"metric": "flop_rate", "unit": "FLOP/s"} | more))
 
 
-def maps(*records: Record, baselines: tuple[Record, ...] = ()) -> list[Card]:
+def maps(*records: Record, baselines: tuple[Record, ...] = ()) -> list[Group]:
     view = RunView(name="run", records=records, baselines=baselines)
     return [card for _, card in heat_maps(view, rows(view), find_patterns(view))]
 
 
-def cells(one: Card) -> list[Cell]:
+def cells(one: Group) -> list[Cell]:
     """The first table's, row by row."""
     return [cell for _, line in tables_of(one)[0].lines() for cell in line[1:]]
 
 
-def titles(one: Card) -> list[str]:
+def titles(one: Group) -> list[str]:
     """The devices."""
     return [table.title.removesuffix(", TFLOPS") for table in tables_of(one)]
 

@@ -11,18 +11,15 @@ from trainrig.report.charts.svg import Axis, Chart, Point, Series
 from trainrig.report.document import (
     Badge,
     Bar,
-    Beside,
-    Card,
     Cell,
     Column,
     Document,
     Facts,
     Figure,
     Findings,
-    Fold,
+    Group,
     Item,
     Line,
-    Only,
     Paragraph,
     Section,
     Stack,
@@ -60,12 +57,13 @@ ALL = Document(
     banner="Published figures.",
     foot=("A footnote.",),
     blocks=(
-        Card(
+        Group(
+            "card",
             (
                 Badge("2 × RTX 4090", "FAIL", "a card is slow", "bad"),
                 Paragraph("bf16 reaches half", label="Largest gap"),
                 Facts((("CPU", "EPYC"), ("Memory", "64 GiB"))),
-            )
+            ),
         ),
         Section(
             "From claim to measurement",
@@ -99,7 +97,7 @@ ALL = Document(
         ),
         Findings((Item(label="Error", text="too hot", fix="trainrig inspect", tone="bad"),)),
         Section("Curves", (Figure(chart=CHART, caption="smooth"),)),
-        Beside((WIDE,)),
+        Group("beside", (WIDE,)),
         Table(
             (Column("experiment", "words"), Column("samples/s"), Column("", "drawing", 1)),
             (
@@ -114,7 +112,7 @@ ALL = Document(
             (("1", Cell("80", shade=3, small="45 %", marked=True)),),
             notes=("*: launch-bound",),
         ),
-        Fold(
+        Section(
             "All points",
             (
                 Table(
@@ -122,9 +120,10 @@ ALL = Document(
                     (Line(("a", "1 TFLOPS", ""), "dim", "noisy: 3 %", (("Source", "me"),)),),
                 ),
             ),
+            fold="closed",
         ),
-        Only("text", (Paragraph("41 points"),)),
-        Only("page", (Paragraph("for the page"),)),
+        Group("text", (Paragraph("41 points"),)),
+        Group("page", (Paragraph("for the page"),)),
     ),
 )
 
@@ -168,7 +167,9 @@ def test_what_is_still_too_wide_goes_on_below_with_its_first_column() -> None:
 
 
 def test_a_column_without_text_is_left_out_everywhere() -> None:
-    fold = Fold("points", (Table((Column("case"), Column("nothing")), (("a", ""),)),))
+    fold = Section(
+        "points", (Table((Column("case"), Column("nothing")), (("a", ""),)),), fold="open"
+    )
     assert "nothing" not in to_html(document(fold))
     assert "nothing" not in terminal(document(*fold.blocks))
     assert "nothing" not in to_markdown(document(*fold.blocks))
