@@ -15,21 +15,25 @@ Pressure: share of the time in which some task waited for a processor
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trainrig.machine import nvml
 from trainrig.machine.cgroup import throttled_s
-from trainrig.machine.nvidia import read_device
-from trainrig.machine.parse import integer, number, objects, percent, scaled
+from trainrig.machine.nvidia import NVML_PROGRAM, PATIENCE_S, read_device
+from trainrig.machine.parse import integer, json_object, number, objects, percent, scaled
 from trainrig.machine.snapshot import Gpu, Missing, if_known
 from trainrig.machine.system_access import Host, ThisMachine
+from trainrig.process.supervisor import Child
 
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # Reading a frequency can interrupt that processor; a few of them tell enough.
 _MAX_CLOCKS = 4
+_WATCH_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,41 @@ def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bo
         if isinstance(used, list) and used
         else Missing("the driver does not tell what each process used"),
     )
+
+
+class GpuWatch:
+    """All NVIDIA GPUs again and again, read by a child: a driver that hangs holds nobody up."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        """Start reading, once a second; ``command`` replaces the child's program."""
+        program = [sys.executable, "-P", NVML_PROGRAM, str(_WATCH_PERIOD_S), *sorted(_GPU_FACTS)]
+        self._child = Child(command or program, Path(os.devnull), os.environ, piped=True)
+        assert self._child.process.stdout is not None
+        self._pipe = self._child.process.stdout
+        os.set_blocking(self._pipe.fileno(), False)
+        self._latest_s = time.monotonic()
+        self._rest = b""
+
+    def latest(self) -> tuple[Gpu, ...]:
+        """As the driver described them in these seconds; empty where it did not.  Never waits.
+
+        A child that is silent for longer than a driver needs is ended.
+        """
+        lines, _, self._rest = (self._rest + (self._pipe.read() or b"")).rpartition(b"\n")
+        now = time.monotonic()
+        if not lines:
+            if now - self._latest_s > PATIENCE_S:
+                self._child.kill()
+            return ()
+        self._latest_s = now
+        answer = json_object(lines.rpartition(b"\n")[2].decode("utf-8", "replace"), "NVML's reader")
+        at = if_known(lambda found: number(found.get("at"), "moment"), answer)
+        if isinstance(answer, Missing) or isinstance(at, Missing) or now - at > 3 * _WATCH_PERIOD_S:
+            return ()
+        return tuple(
+            _without_own(read_device(index, facts), facts.get("processes"), [], holds_context=False)
+            for index, facts in enumerate(objects(answer.get("devices")))
+        )
 
 
 def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:

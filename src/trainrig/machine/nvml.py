@@ -6,7 +6,8 @@ errors.  Every answer is plain data (numbers, text, lists, dicts), or
 ``{"missing": why}``.  Nothing here judges an answer; nvidia.py does.
 
 The inventory runs in a child process of its own (`python nvml.py` prints one
-JSON object): a driver that hangs or crashes then costs one probe and not the
+JSON object; with seconds and names behind it, the answers to those questions
+again and again): a driver that hangs or crashes then costs one probe and not the
 program.  For that reason this file imports nothing of trainrig and starts fast.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -218,5 +220,19 @@ def _pair(a: int, b: int, first: Any, second: Any) -> dict[str, Any]:
     }
 
 
+def watch(period_s: float, names: frozenset[str]) -> None:
+    """Print some answers of all devices, a line each time, until nobody reads them."""
+    count = ask("nvmlDeviceGetCount") if start() is None else 0
+    handles = [handle_of(index) for index in range(count if isinstance(count, int) else 0)]
+    while handles:
+        facts = [one if is_missing(one) else device_facts(one, names) for one in handles]
+        sys.stdout.write(json.dumps({"at": time.monotonic(), "devices": facts}) + "\n")
+        sys.stdout.flush()
+        time.sleep(period_s)
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(inventory()))
+    if sys.argv[1:]:
+        watch(float(sys.argv[1]), frozenset(sys.argv[2:]))
+    else:
+        sys.stdout.write(json.dumps(inventory()))

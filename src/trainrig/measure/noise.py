@@ -30,8 +30,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
-from trainrig.machine import nvml
 from trainrig.machine.counters import (
+    GpuWatch,
     HostConditions,
     HostLoad,
     HostReading,
@@ -64,6 +64,8 @@ TICK_S = 0.01
 # Device work that is queued while a GPU's clocks are read: clocks at rest say nothing.
 _BUSY_S = 0.03
 _SHORTEST_CALL_S = 1e-6
+# In /dev where NVIDIA's driver is (dxg: in Windows' subsystem for Linux).
+_DRIVER_DEVICES = ("nvidia", "nvhost", "nvgpu", "dxg")
 # The driver renews what each process used of a GPU about so often.
 _USE_PERIOD_S = 1.0
 
@@ -274,13 +276,14 @@ def known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
 
 
 class Telemetry:
-    """The machine second by second, for the parent; takes no torch and under 2 ms on a host."""
+    """The machine second by second, for the parent; takes no torch, under 2 ms, never waits."""
 
     def __init__(self) -> None:
         self._load = HostLoad()
         self._latest: HostReading = self._load.read(own_cpu_s=0.0)
-        count = nvml.ask("nvmlDeviceGetCount") if nvml.start() is None else 0
-        self._num_gpus = count if isinstance(count, int) else 0
+        devices = value_or(ThisMachine().names("/dev"), ())
+        has_driver = any(name.startswith(_DRIVER_DEVICES) for name in devices)
+        self._gpus = GpuWatch() if has_driver else None
 
     def row(self) -> dict[str, Scalar]:
         """One row: what the host did since the last one, and each GPU now."""
@@ -296,10 +299,9 @@ class Telemetry:
                 "cpu_clock_hz": host.clock_hz,
             }
         )
-        for index in range(self._num_gpus):
-            gpu = gpu_conditions(index)
+        for gpu in self._gpus.latest() if self._gpus is not None else ():
             found = {**describe_gpu(gpu), **known({"utilization": gpu.utilization})}
-            row |= {f"gpu{index}_{name}": value for name, value in found.items()}
+            row |= {f"gpu{gpu.index}_{name}": value for name, value in found.items()}
         return row
 
 

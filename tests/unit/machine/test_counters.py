@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import machine_fakes
 from machine_fakes import FakeHost
-from trainrig.machine import nvml
+from trainrig.machine import counters, nvml
 from trainrig.machine.counters import (
+    GpuWatch,
     HostLoad,
     HostReading,
     between,
@@ -132,6 +137,51 @@ def test_how_long_clocks_were_held_down(
     hot = machine_fakes.gpu(slowed_by_heat_s=heat, slowed_by_board_s=board)
     assert throttled_share(cool, hot, 2.0) == share
     assert isinstance(throttled_share(machine_fakes.gpu(), hot, 2.0), Missing)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], GpuWatch]]:
+    monkeypatch.setattr(counters, "PATIENCE_S", 0.3)
+    made: list[GpuWatch] = []
+
+    def start(program: str) -> GpuWatch:
+        made.append(GpuWatch([sys.executable, "-c", f"import time\n{program}"]))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each._child.kill()
+        each._child.process.communicate()
+
+
+def test_a_driver_that_hangs_holds_up_nobody(watch: Callable[[str], GpuWatch]) -> None:
+    hung = watch("time.sleep(600)")
+    start = time.monotonic()
+    assert hung.latest() == ()
+    assert time.monotonic() - start < 0.1
+    time.sleep(0.4)
+    hung.latest()
+    assert hung._child.wait(10.0) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("age", "line", "count"),
+    [
+        ("0", '{"devices": [{"power": 5000}, {"missing": "lost"}], "at": %s}', 2),
+        ("60", '{"devices": [{"power": 5000}], "at": %s}', 0),
+        ("0", "Segmentation fault %s", 0),
+        ("0", '{"devices": 3, "at": %s}', 0),
+    ],
+)
+def test_the_latest_line_counts(
+    watch: Callable[[str], GpuWatch], age: str, line: str, count: int
+) -> None:
+    said = watch(f"print({line!r} % (time.monotonic() - {age}), flush=True)")
+    said._child.wait(20.0)
+    gpus = said.latest()
+    assert len(gpus) == count
+    assert not gpus or (gpus[0].power_w, gpus[1].index) == (5.0, 1)
+    assert said.latest() == ()
 
 
 STAT = "cpu  100 0 50 800 0 0 25 25 7 0\ncpu0 1 2\ncpu1 3 4\nintr 5\n"

@@ -184,6 +184,22 @@ def test_conditions_without_an_answer_are_empty(driver: Path) -> None:
     assert conditions(driver, "7", "'nonsense'", **{"": "1"}) == [{}, {}]
 
 
+WATCHED = """
+import json, time
+from trainrig.machine.counters import GpuWatch
+watch, end, gpus = GpuWatch(), time.monotonic() + 20.0, ()
+while not gpus and time.monotonic() < end:
+    gpus = watch.latest()
+    time.sleep(0.02)
+watch._child.kill()
+print(json.dumps([[gpu.index, gpu.power_w, gpu.num_processes] for gpu in gpus]))
+"""
+
+
+def test_gpus_are_watched_by_a_child(driver: Path) -> None:
+    assert json.loads(run(driver, WATCHED, **{"": "2"})) == [[0, 31.25, 1], [1, 31.25, 1]]
+
+
 # --- answer by answer ---
 
 

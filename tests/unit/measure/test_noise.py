@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -248,9 +249,10 @@ def test_a_row_of_telemetry() -> None:
 
 
 def test_telemetry_names_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise.nvml, "start", lambda: None)
-    monkeypatch.setattr(noise.nvml, "ask", lambda _: 2)
-    monkeypatch.setattr(noise, "gpu_conditions", lambda index: gpu(power_w=100.0 + index))
+    gpus = [machine_fakes.gpu(i, power_w=100.0 + i, utilization=1.0) for i in range(2)]
+    reader = types.SimpleNamespace(latest=lambda: gpus)
+    monkeypatch.setattr(noise, "GpuWatch", lambda: reader)
+    monkeypatch.setattr(noise, "ThisMachine", lambda: FakeHost({"/dev/nvidiactl": ""}))
     row = noise.Telemetry().row()
     assert (row["gpu0_power_w"], row["gpu1_power_w"]) == (100.0, 101.0)
     assert row["gpu1_utilization"] == 1.0
