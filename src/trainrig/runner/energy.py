@@ -15,7 +15,8 @@ from typing import Any
 
 from trainrig.analysis.training_facts import flat
 from trainrig.machine.energy import Energy, Meter, energy_between, gpu_meter, package_meters
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.nvidia import PATIENCE_S
+from trainrig.machine.snapshot import Missing, if_known
 from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Derivation, Record, Status
 
@@ -33,14 +34,20 @@ def host_meters() -> Meters:
 
 
 def gpu_meters(gpus: Sequence[tuple[int, str | None]]) -> Meters:
-    """Meters of GPUs, each by the driver's number and UUID; Missing if one cannot be read."""
-    found = []
-    for index, uuid in gpus:
-        meter = gpu_meter(index, uuid)
-        if isinstance(meter, Missing):
-            return meter
-        found.append(meter)
-    return tuple(found) or Missing("none of the GPUs is known to NVML")
+    """Meters of GPUs, each by the driver's number and UUID; Missing if one cannot be read.
+
+    The driver is asked by a thread: one that hangs is left behind.
+    """
+    found: list[Meter | Missing] = []
+    asking = threading.Thread(
+        target=lambda: found.extend(gpu_meter(index, uuid) for index, uuid in gpus), daemon=True
+    )
+    asking.start()
+    asking.join(PATIENCE_S)
+    if asking.is_alive():
+        return Missing(f"NVIDIA's driver did not answer in {PATIENCE_S:g} s")
+    meters = if_known(lambda *all_known: all_known, *found)
+    return meters or Missing("none of the GPUs is known to NVML")
 
 
 @contextmanager
@@ -49,10 +56,12 @@ def watch(meters: Meters) -> Iterator[None]:
     if isinstance(meters, Missing):
         yield
         return
-    over = threading.Event()
-    _take(meters)
-    thread = threading.Thread(target=_read_on, args=(meters, over), name="energy", daemon=True)
+    over, begun = threading.Event(), threading.Event()
+    thread = threading.Thread(
+        target=_read_on, args=(meters, begun, over), name="energy", daemon=True
+    )
     thread.start()
+    begun.wait(_PATIENCE)
     try:
         yield
     finally:
@@ -60,8 +69,10 @@ def watch(meters: Meters) -> Iterator[None]:
         thread.join(_PATIENCE)  # a driver that hangs is left behind
 
 
-def _read_on(meters: Sequence[Meter], over: threading.Event) -> None:
+def _read_on(meters: Sequence[Meter], begun: threading.Event, over: threading.Event) -> None:
     began = time.monotonic()
+    _take(meters)
+    begun.set()
     while not over.wait(min(_LONGEST, max(PERIOD, (time.monotonic() - began) / 1000.0))):
         _take(meters)
     _take(meters)

@@ -6,6 +6,7 @@ GPUs are fakes here: nothing of this was run on several of them.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,6 +241,24 @@ def test_only_the_gpus_that_trained_count() -> None:
     assert beside.of_devices(meters, [UUIDS[1], UUIDS[1]]) == (meters[1],)
     found = beside.of_devices(meters, [UUIDS[2]])
     assert isinstance(found, Missing) and UUIDS[2] in found.reason
+
+
+def test_a_driver_that_hangs_costs_the_energy_and_not_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hang(*_: object) -> Any:
+        threading.Event().wait(5.0)
+        return Missing("too late")
+
+    monkeypatch.setattr(beside, "gpu_meter", hang)
+    monkeypatch.setattr(beside, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(beside, "_PATIENCE", 0.1)
+    began = time.monotonic()
+    found = beside.gpu_meters([(0, None)])
+    assert found == Missing("NVIDIA's driver did not answer in 0.1 s")
+    with beside.watch((Meter(device="GPU 0", source="NVML", read=hang),)):
+        pass
+    assert time.monotonic() - began < 2.0
 
 
 def test_amd_gpus_say_that_they_are_not_read() -> None:
