@@ -212,7 +212,7 @@ def named_in(node: ast.AST) -> bool:
 
 def asks_for_benchmark(node: ast.AST) -> bool:
     words = {getattr(n, "attr", None) or getattr(n, "id", None) for n in ast.walk(node)}
-    return bool(words & {"benchmark", "family"})
+    return bool(words & {"benchmark", "family", "name", "spec"})
 
 
 def known_by_name(tree: ast.AST) -> Iterator[int]:
@@ -248,6 +248,8 @@ def test_no_file_knows_a_benchmark_by_name() -> None:
     [
         'if row.benchmark == "layer": pass',
         'if record.benchmark not in ("matmul", "vector"): pass',
+        'if name == "copy": pass',
+        'if spec.name != "copy": pass',
         'weights = {"matmul": 5.0, "vector": 3.0}',
         'spec = benchmark("storage")',
         'Task(benchmark="matmul")',
