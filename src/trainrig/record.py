@@ -76,8 +76,13 @@ class Outcome(StrEnum):
     """The verdict on a run."""
 
     PASS = "PASS"
+    """All that has to run did, targets were judged, and nothing fell short."""
+    MEASURED = "MEASURED"
+    """All that has to run did and answered right; there was no target to judge it by."""
     FAIL = "FAIL"
+    """A fault was found."""
     INCOMPLETE = "INCOMPLETE"
+    """Something that has to run gave no right answer, or a number that decides nothing."""
 
 
 def new_id() -> str:
@@ -250,7 +255,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """PASS, FAIL or INCOMPLETE, why, and what was found."""
+    """The outcome, why, and what was found."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 

@@ -53,16 +53,17 @@ def typed(found: click.Command) -> str:
 def test_the_surface_is_as_promised() -> None:
     assert {verb: surface(verb) for verb in VERBS} == snapshot(
         {
-            "qualify": "--budget --out --resume --detach --json",
+            "qualify": "--budget --out --resume --detach --strict --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --models --json",
-            "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out --json",
+            "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
+            "--strict --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
             "--precision --optimizer --lr --seed --recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --offload --p2p --only "
-            "--rounds --scale --timeout --dry-run --out --resume --json",
+            "--rounds --scale --timeout --dry-run --out --resume --strict --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
             "--framework --parallel --batch-size --grad-accum --tp --pp --interleave --schedule "

@@ -69,9 +69,11 @@ def trained(name: str, **more: Any) -> Trained:
 def test_a_run_is_complete_without_what_only_gpus_have() -> None:
     skipped = {"status": Status.SKIPPED, "reason": "a matter of GPUs"}
     found = verdict_of([trained("a"), trained("b", needs_gpu=True, **skipped)], (), None)
-    assert found.outcome is Outcome.PASS
+    assert found.outcome is Outcome.MEASURED  # one process of ours: compared with nothing
     assert found.reason.startswith("1 experiment:") and "1 of GPUs alone" in found.reason
     assert found.reason.endswith("b")
+    again = Trained(experiment=Experiment.of(name="c", recompute="full"), compared=True)
+    assert verdict_of([trained("a"), again], (), None).outcome is Outcome.PASS
     lacking = verdict_of([trained("a"), trained("b", **skipped)], (), None)
     assert lacking.outcome is Outcome.INCOMPLETE and "b: a matter of GPUs" in lacking.reason
 

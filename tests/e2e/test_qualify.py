@@ -27,7 +27,7 @@ from trainrig.runner.session import qualify
 from trainrig.runner.view import judged_view
 from trainrig.store import create_run, find_runs, read_run
 
-EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3}
+EXIT_CODES = {"PASS": 0, "MEASURED": 0, "FAIL": 1, "INCOMPLETE": 3}
 
 
 def command(*arguments: str) -> list[str]:

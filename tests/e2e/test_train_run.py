@@ -84,7 +84,7 @@ def test_a_training_becomes_a_run(
     monkeypatch.setattr(energy, "host_meters", lambda: (fifty_watts(),))
     seen: list[Progress] = []
     result, summary = run(experiment(data), tmp_path, watch=seen.append)
-    assert result.verdict.outcome is Outcome.PASS, result.verdict
+    assert result.verdict.outcome is Outcome.MEASURED, result.verdict
     assert len(summary["losses"]) == len(summary["grad_norms"]) == 6
     assert all(math.isfinite(loss) for loss in summary["losses"])
     assert summary["step_time_s"] > 0
@@ -194,7 +194,7 @@ def test_a_diverging_run_fails_with_one_line_and_keeps_its_steps(
     asked = experiment(data, lr=1e30, clip=0.0, warmup=0, weight_decay=0.0)
     result, summary = run(asked, tmp_path)
     assert result.verdict.outcome is Outcome.FAIL
-    assert result.exit_code == 1
+    assert result.exit_code() == 1
     (finding,) = [f for f in summary["findings"] if f["id"] == "training-failed"]
     assert "training stopped" in finding["evidence"] and "\n" not in finding["evidence"]
     assert summary["status"] == "failed"
@@ -212,7 +212,7 @@ def test_a_batch_that_cannot_fit_is_recorded_and_halved(
     assert [r.case["batch_size"] for r in refused] == [8, 4]
     assert "1.0 PiB" in (refused[0].reason or "")
     assert summary["batch_size"] == 2
-    assert result.verdict.outcome is Outcome.PASS
+    assert result.verdict.outcome is Outcome.MEASURED
     assert "batch-too-large" in {f["id"] for f in summary["findings"]}
 
 

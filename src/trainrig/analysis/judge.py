@@ -84,11 +84,11 @@ def resume_command(config: Mapping[str, Any], run: str) -> str:
 
 
 def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Verdict:
-    """The stored verdict; no PASS where records that it rested on are no longer there.
+    """The stored verdict; PASS or MEASURED only where what it rested on is still there.
 
     ``lost`` says what was seen of the damage, if anything was.
     """
-    if verdict.outcome is not Outcome.PASS:
+    if verdict.outcome not in (Outcome.PASS, Outcome.MEASURED):
         return verdict
     gone = [name for name, reason in _required_steps(join(records)) if reason == _NOT_RUN]
     if lost is None and gone:
@@ -129,10 +129,9 @@ def _outcome(
     num_judged = sum(row.band is not None for row in points)
     without = len(points) - num_judged
     if not num_judged:
-        what = f"{counted(without, 'point')}; no target known for any"
-    else:
-        more = f"; no target known for {without}" if without else ""
-        what = f"{counted(num_judged, 'point')} within the expected band{more}"
+        return Outcome.MEASURED, "all required steps ran; no target known for any point"
+    more = f"; no target known for {without}" if without else ""
+    what = f"{counted(num_judged, 'point')} within the expected band{more}"
     return Outcome.PASS, f"all required steps ran, {what}"
 
 

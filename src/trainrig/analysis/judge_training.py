@@ -22,6 +22,7 @@ from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.process.events import COMMUNICATION, OTHER, PARTS
 from trainrig.record import Finding, Outcome, Record, Severity, Status, Verdict
 from trainrig.train.engines import engine_of
+from trainrig.train.parity import is_reference
 from trainrig.units import counted as plural
 from trainrig.units import format_share, format_time
 
@@ -149,7 +150,10 @@ def _usual(rows: Rows, name: str) -> float:
 def verdict_of(
     trained: Sequence[Trained], found: Sequence[Finding], interrupted: str | None
 ) -> Verdict:
-    """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS."""
+    """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS.
+
+    MEASURED where none had anything to be compared with: each is one process of ours.
+    """
     needs_gpu = [each.experiment.name for each in trained if each.needs_gpu]
     trained = [each for each in trained if not each.needs_gpu]
     skipped = [each for each in trained if each.status is Status.SKIPPED]
@@ -162,9 +166,11 @@ def verdict_of(
         outcome = Outcome.INCOMPLETE
         reason = f"{left[0].experiment.name}: {left[0].reason or 'compared with nothing'}"
     else:
-        outcome = Outcome.PASS
-        what = plural(len(trained), "experiment")
-        reason = f"{what}: layouts as asked, losses as in one process"
+        judged = [each for each in trained if not is_reference(each.experiment, each.experiment)]
+        outcome = Outcome.PASS if judged else Outcome.MEASURED
+        like_one = "layouts as asked, losses as in one process"
+        alone = "trained by one process, which there is nothing to compare with"
+        reason = f"{plural(len(trained), 'experiment')}: {like_one if judged else alone}"
         if needs_gpu:
             names = "; ".join(needs_gpu)
             reason += f"; {len(needs_gpu)} of GPUs alone not trained here: {names}"

@@ -24,7 +24,7 @@ class RunSummary:
 
     run: str
     verdict: str
-    """PASS, FAIL, INCOMPLETE, or what stands in for a verdict."""
+    """The verdict's outcome, or what stands in for a verdict."""
     reason: str
     largest_gap: str
     """One sentence, with the cause."""

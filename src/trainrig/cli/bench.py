@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trainrig.benchmarks.spec import benchmarks
-from trainrig.cli.verb import OUT, PATH, Names, json_option, option, verb
+from trainrig.cli.verb import OUT, PATH, STRICT, Names, json_option, option, verb
 
 _SPECS = tuple(spec for spec in benchmarks() if spec.options)
 _NAMES = tuple(spec.name for spec in _SPECS)
@@ -44,6 +44,7 @@ without a name, at most 1 GiB and a twentieth of what is free, and leaves nothin
 @option("--peak", is_flag=True, help=_help("peak"))
 @option("--budget", default="60s", help="Time for everything.")
 @OUT
+@STRICT
 @json_option("Print the records as one JSON object, last.")
 def command(
     benchmark: str,
@@ -55,6 +56,7 @@ def command(
     peak: bool,
     budget: str,
     out: Path,
+    strict: bool,
     as_json: bool,
 ) -> int:
     """Run one benchmark and show its records; the help text is made from the specs."""
@@ -72,4 +74,4 @@ def command(
         progress.print_json(bench.summary(result))
     else:
         progress.print_run(result.run)
-    return result.exit_code
+    return result.exit_code(strict=strict)

@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
                     ("trainrig help VERB", "Examples and options of a verb."),
                     ("trainrig --version", "The version."),
                     ("exit codes", "0 fine, 1 a finding, 2 wrong usage,"),
-                    ("", "3 a required step could not run, 130 interrupted."),
+                    ("", "3 a required step is missing or undecided, 130 interrupted."),
                 ]
             )
 

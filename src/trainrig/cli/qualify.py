@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainrig.cli.verb import OUT, PATH, json_option, option, verb
+from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 
 
 @verb("Measure, compare with what is expected, and give a verdict.")
@@ -12,8 +12,11 @@ from trainrig.cli.verb import OUT, PATH, json_option, option, verb
 @OUT
 @option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
 @option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@STRICT
 @json_option("Print the verdict as one JSON object, last.")
-def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: bool) -> int:
+def command(
+    budget: str, out: Path, resume: Path | None, detach: bool, strict: bool, as_json: bool
+) -> int:
     """Inspect this machine, measure it, compare each number with what is claimed and expected.
 
     \b
@@ -21,8 +24,9 @@ def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: 
     trainrig qualify --budget 15m
     trainrig qualify --resume runs/20270101T000000Z-host-qualify-1a2b3c
 
-    Ends in PASS (exit code 0), FAIL (1) or INCOMPLETE (3), a report in the
-    terminal, and report.html in the run's folder.
+    Ends in PASS (exit code 0), MEASURED (0: nothing is known to judge it by),
+    FAIL (1) or INCOMPLETE (3), a report in the terminal, and report.html in the
+    run's folder.
     """
     from trainrig.cli import progress
     from trainrig.runner import session
@@ -37,4 +41,4 @@ def command(budget: str, out: Path, resume: Path | None, detach: bool, as_json: 
         progress.print_json(session.summary(result))
     else:
         progress.print_run(result.run)
-    return result.exit_code
+    return result.exit_code(strict=strict)

@@ -12,6 +12,7 @@ from trainrig.cli.verb import (
     MODELS,
     OUT,
     PATH,
+    STRICT,
     Names,
     complete_runs,
     json_option,
@@ -100,6 +101,7 @@ _FILE = rows(
     shell_complete=complete_runs,
     help="Resume an interrupted run from its last checkpoint.",
 )
+@STRICT
 @json_option("Print the result as one JSON object, last.")
 def command(
     file: Path | None,
@@ -108,6 +110,7 @@ def command(
     out: Path,
     resume: Path | None,
     dry_run: bool | None,
+    strict: bool,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -166,7 +169,7 @@ def command(
             output.print_text(training_document(view_of(read_run(outcomes.run))))
             click.echo(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
             click.echo(f"report: {outcomes.run / 'report.html'}")
-    return outcomes.exit_code
+    return outcomes.exit_code(strict=strict)
 
 
 def _batch_size(text: str) -> int | str:

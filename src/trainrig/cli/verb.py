@@ -154,6 +154,11 @@ OUT = option(
 )
 
 
+STRICT = option(
+    "--strict", is_flag=True, help="Exit with 3 where nothing was judged (MEASURED), not with 0."
+)
+
+
 def json_option(text: str = "One JSON object on stdout.") -> Decorator:
     """``--json``, which every verb has."""
     return option("--json", "as_json", is_flag=True, help=text)

@@ -283,7 +283,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A badge and its reason: PASS, FAIL, INCOMPLETE."""
+    """A badge and its reason: PASS, MEASURED, FAIL, INCOMPLETE."""
 
     title: str
     word: str

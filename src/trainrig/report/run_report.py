@@ -52,7 +52,12 @@ _FOOT = (
     "second. Claims are dense peaks at the stated accumulation. Intervals are of the median over "
     "fresh workers."
 )
-_TONES: dict[str, doc.Tone] = {"PASS": "good", "FAIL": "bad", "INCOMPLETE": "warn"}
+_TONES: dict[str, doc.Tone] = {
+    "PASS": "good",
+    "MEASURED": "dim",
+    "FAIL": "bad",
+    "INCOMPLETE": "warn",
+}
 _SEVERITY: dict[Severity, tuple[str, doc.Tone]] = {
     "error": ("Error", "bad"),
     "warning": ("Warning", "warn"),

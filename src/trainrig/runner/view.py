@@ -81,11 +81,12 @@ class RunOutcome:
     trained: tuple[Trained, ...] = ()
     """The experiments of `trainrig train`."""
 
-    @property
-    def exit_code(self) -> int:
-        """What the process ends with."""
+    def exit_code(self, *, strict: bool = False) -> int:
+        """What the process ends with; ``strict``: what was not judged is not fine."""
         if self.interrupted:
             return EXIT_INTERRUPTED
+        if strict and self.verdict.outcome is Outcome.MEASURED:
+            return EXIT_INCOMPLETE
         return _EXIT_CODES[self.verdict.outcome]
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,6 +105,7 @@ class RunOutcome:
 
 _EXIT_CODES = {
     Outcome.PASS: EXIT_OK,
+    Outcome.MEASURED: EXIT_OK,
     Outcome.FAIL: EXIT_FINDING,
     Outcome.INCOMPLETE: EXIT_INCOMPLETE,
 }

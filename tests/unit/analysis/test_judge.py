@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from runner_fakes import ids, planned, point
@@ -112,7 +114,7 @@ def test_above_the_claim_of_a_link_says_nothing_of_clocks():
 def test_a_processor_far_above_its_base_clocks_claim_is_not_implausible():
     fast = point(330e12, device="EPYC", index=None, limit=Limit(value=165e12, source="base clock"))
     bare = planned(fast, 0, 0, value=None, interval=None, status=Status.MISSING)
-    assert judge([bare, fast]).outcome is Outcome.PASS
+    assert judge([bare, fast]).outcome is Outcome.MEASURED
 
 
 def test_far_above_the_claim_is_implausible():
@@ -147,7 +149,7 @@ def test_no_target_known_is_said_and_no_fault():
     good = point(165e12)
     bare = planned(good, 0, 0, value=None, interval=None, status=Status.MISSING, source=None)
     verdict = judge([bare, good])
-    assert verdict.outcome is Outcome.PASS
+    assert verdict.outcome is Outcome.MEASURED
     assert "no target known" in verdict.reason
 
 
@@ -206,6 +208,8 @@ def test_a_pass_whose_points_are_gone_is_no_pass():
     plan = planned(good, LOW, HIGH)
     passed = judge([plan, good])
     assert confirm(passed, [plan, good], None) is passed
+    measured = dataclasses.replace(passed, outcome=Outcome.MEASURED)
+    assert confirm(measured, [plan], None).outcome is Outcome.INCOMPLETE
     found = confirm(passed, [plan], None)
     assert found.outcome is Outcome.INCOMPLETE
     assert found.reason.startswith("no point of fp16 matmul on RTX 4090 #0 is left in its records")

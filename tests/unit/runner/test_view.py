@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import pytest
+
 from report_views import point
-from trainrig.runner.view import judged_view, view_of
+from trainrig.record import Outcome, Verdict
+from trainrig.runner.view import RunOutcome, judged_view, view_of
 from trainrig.store import RunData
 
 
@@ -21,6 +25,22 @@ def run_of(*records: object) -> RunData:
         problems=(),
         lost=None,
     )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "strict"),
+    [
+        (Outcome.PASS, 0, 0),
+        (Outcome.MEASURED, 0, 3),
+        (Outcome.FAIL, 1, 1),
+        (Outcome.INCOMPLETE, 3, 3),
+    ],
+)
+def test_an_outcome_ends_in_its_exit_code(outcome: Outcome, code: int, strict: int) -> None:
+    verdict = Verdict(outcome=outcome, reason="why")
+    done = RunOutcome(run=Path("runs/run"), verdict=verdict, interrupted=False, num_records=1)
+    assert (done.exit_code(), done.exit_code(strict=True)) == (code, strict)
+    assert dataclasses.replace(done, interrupted=True).exit_code() == 130
 
 
 def test_old_records_are_read_by_todays_names() -> None:
