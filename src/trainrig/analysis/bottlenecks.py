@@ -56,6 +56,22 @@ def _noisy(drop: Drop) -> Gap | None:
     return drop.because(f"noisy: {drop.record.disturbed}; not judged", again)
 
 
+def _no_difference(drop: Drop) -> Gap | None:
+    """Two measured levels whose intervals overlap: neither is known to be the faster one."""
+    own, above = drop.record.interval, drop.ceiling_record
+    if drop.is_from_claim or above is None or own is None or above.interval is None:
+        return None
+    low, high = above.interval
+    if own[0] > high or low > own[1]:
+        return None
+    ranges = [range_text(*ends, drop.record.unit) for ends in (own, above.interval)]
+    return drop.because(
+        f"no difference seen: {ranges[0]} and {ranges[1]} overlap",
+        bench_command(drop.record),
+        is_certain=False,
+    )
+
+
 def _above(drop: Drop) -> Gap | None:
     if drop.share <= 0.0:
         return None
@@ -93,7 +109,8 @@ def _uncertain_claim(drop: Drop) -> Gap | None:
         return None
     return drop.because(
         f"the claim itself is uncertain: {range_text(low, high, drop.record.unit)}, "
-        "by how many units a core has"
+        "by how many units a core has",
+        is_certain=False,
     )
 
 
@@ -260,6 +277,7 @@ def _step(drop: Drop) -> Gap | None:
 
 _RULES = (
     _noisy,
+    _no_difference,
     _above,
     _close,
     _uncertain_claim,

@@ -49,6 +49,8 @@ class Gap:
     """Whether the records name the cause."""
     shares: tuple[Share, ...] = ()
     """The drop by cause, where several have a size; they add up to it."""
+    is_certain: bool = True
+    """Whether level and ceiling differ: their intervals are apart, and the claim is one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,13 @@ class Drop:
         return next((gpu for gpu in found if at_path(gpu, "index") == index), None)
 
     def because(
-        self, cause: str, action: str = "", *, known: bool = True, shares: tuple[Share, ...] = ()
+        self,
+        cause: str,
+        action: str = "",
+        *,
+        known: bool = True,
+        shares: tuple[Share, ...] = (),
+        is_certain: bool = True,
     ) -> Gap:
         """The gap with its cause, and what to try."""
         return Gap(
@@ -109,6 +117,7 @@ class Drop:
             next=action,
             known=known,
             shares=shares,
+            is_certain=is_certain,
         )
 
 

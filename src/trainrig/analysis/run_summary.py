@@ -89,7 +89,7 @@ def _gap_sentence(waterfalls: Sequence[Waterfall], *, has_trainings: bool) -> st
     if levels and all(level.note for level in levels):
         return "No level can be judged: every point was noisy."
     if any(level.gap is not None and level.note is None for level in levels):
-        return "Every level that can be judged is within 3 % of its ceiling."
+        return "No level that can be judged is clearly more than 3 % below its ceiling."
     if has_trainings:
         return "Trainings are compared with each other, not with a ceiling."
     return "No claim is known for this device, so no level has a ceiling to compare with."

@@ -14,7 +14,8 @@ the drop, whatever their order, and what no cause accounts for is a share of its
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from trainrig.analysis.evidence import Drop, Share, number, throttle_reasons
 from trainrig.analysis.match import Row
@@ -26,11 +27,12 @@ from trainrig.analysis.op_counts import (
     memory_seconds,
     model_shape,
 )
+from trainrig.benchmarks.layer import layer_tokens
 from trainrig.benchmarks.spec import Role
-from trainrig.record import Record, dtype_of
+from trainrig.record import Case, Kind, Record, dtype_of
 from trainrig.stats import launch_bound, median
 from trainrig.units import format_quantity
-from trainrig.workload import total_flops
+from trainrig.workload import ModelShape, total_flops
 
 NOT_EXPLAINED = "not explained"
 TOO_MUCH = "explained more than was lost"
@@ -48,18 +50,23 @@ class Loss:
 
 
 def attribute(
-    *, ceiling_rate: float, work: float, time: float, losses: Iterable[Loss]
+    *, ceiling_rate: float, work: float, time: float, losses: Iterable[Loss], unsure: float = 0.0
 ) -> tuple[Share, ...]:
     """The drop from ``ceiling_rate`` to work / time by cause, the largest first, the rest last.
 
-    Nothing where nothing was lost.  The last share is what the losses leave: negative, under
-    another name, where they claim more seconds than there were.
+    Nothing where nothing was lost.  The last share is what the losses leave.  Where they claim more
+    seconds than there were, they share these if the excess is within ``unsure``, what time and
+    ceiling may be off by; else the last share is negative, under another name.
     """
     lost = time - work / ceiling_rate
     if lost <= 0.0 or time <= 0.0:
         return ()
     named = sorted((each for each in losses if each.seconds > 0.0), key=lambda each: -each.seconds)
-    left = lost - sum(each.seconds for each in named)
+    explained = sum(each.seconds for each in named)
+    if lost < explained <= lost + unsure:
+        named = [replace(each, seconds=each.seconds * lost / explained) for each in named]
+        explained = lost
+    left = lost - explained
     rest = Loss(name=NOT_EXPLAINED if left > -_ROUNDING * lost else TOO_MUCH, seconds=left)
     return tuple(
         Share(
@@ -100,7 +107,21 @@ def shares_of(drop: Drop) -> tuple[Share, ...]:
     if not any(loss.seconds > 0.0 for loss in found):
         return ()
     found += _clock_loss(drop, work)
-    return attribute(ceiling_rate=drop.ceiling, work=work, time=time, losses=found)
+    return attribute(
+        ceiling_rate=drop.ceiling,
+        work=work,
+        time=time,
+        losses=found,
+        unsure=_unsure(drop.record, work) + _unsure(drop.ceiling_record, work),
+    )
+
+
+def _unsure(record: Record | None, work: float) -> float:
+    """Seconds for ``work`` between the ends of a measured rate's interval."""
+    if record is None or record.kind is Kind.CLAIMED or record.interval is None:
+        return 0.0
+    low, high = record.interval
+    return work / low - work / high if low > 0.0 else 0.0
 
 
 # ---- a layer
@@ -114,12 +135,14 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
         found.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
     again = total_flops(counted.ops, "recompute") / drop.ceiling
     found.append(Loss(name="scores computed again in backward", seconds=again))
+    case = drop.record.case
+    tokens = prod(layer_tokens(case))
     products = [
         row.value
         for row in drop.rows
         if row.role is Role.BLOCK
-        and row.case.get("dtype") == drop.record.case.get("dtype")
-        and row.case.get("k") == drop.record.case.get("hidden")
+        and row.case.get("dtype") == case.get("dtype")
+        and (row.case.get("m"), row.case.get("k")) == (tokens, case.get("hidden"))
         and is_dense(row.case.get("layer"))
         and row.is_usable
     ]
@@ -228,7 +251,6 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
     if abs(drop.value * time / counted.work - 1.0) > _SAME_COUNT:
         return found  # another head, or another rule of counting: its operations are not these
     found += _recomputation(drop, counted)
-    found += _layers_at_this_batch(drop, counted)
     if bandwidth:
         is_below_layer = drop.ceiling_role is Role.BLOCK
         outside = [op for op in ops if "block" not in op.name] if is_below_layer else ops
@@ -250,37 +272,22 @@ def _recomputation(drop: Drop, counted: Counted) -> Iterator[Loss]:
     )
 
 
-def _layers_at_this_batch(drop: Drop, counted: Counted) -> Iterator[Loss]:
-    """The model's own layer at the step's batch and sequence, where that was measured."""
-    blocks = total_flops([op for op in counted.ops if "block" in op.name], "forward", "backward")
-    for row in drop.rows:
-        if row.measured is None or not row.is_usable or not _is_own_layer(row, drop.record):
-            continue
-        bound = _is_launch_bound(drop.rows, row.measured)
-        if bound and "launch_gap" in step_parts(drop, drop.record):
-            return  # timed by itself
-        at = f"batch {row.case['batch_size']}, sequence {row.case['seq_len']}"
-        yield Loss(
-            name=LAUNCH_GAPS if bound else f"the layer at {at} is slower than the best",
-            seconds=blocks / row.value - blocks / drop.ceiling,
-            next=PARTS["launch_gap"][1] if bound else "",
-        )
-        return
-
-
-def _is_own_layer(row: Row, record: Record) -> bool:
-    found, model = layer_shape(row.case), model_shape(record.case)
+def is_own_layer(case: Case, step: Case) -> bool:
+    """Whether a layer's case is the block of a step's model, at its batch and sequence."""
+    found, model = layer_shape(case), model_shape(step)
     same = ("batch_size", "seq_len")
     return (
-        row.role is Role.BLOCK
-        and row.metric == "flop_rate"
-        and row.case.get("pass") == "forward+backward"
+        case.get("pass") == "forward+backward"
         and found is not None
         and model is not None
-        and (found[0].family, found[0].hidden) == (model.family, model.hidden)
-        and dtype_of(row.case) == dtype_of(record.case)
-        and all(row.case.get(name) == record.case.get(name) for name in same)
+        and _width(found[0]) == _width(model)
+        and dtype_of(case) == dtype_of(step)
+        and all(case.get(name) == step.get(name) for name in same)
     )
+
+
+def _width(shape: ModelShape) -> tuple[object, ...]:
+    return shape.family, shape.hidden, shape.num_heads, shape.ffn
 
 
 # ---- either

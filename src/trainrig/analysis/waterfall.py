@@ -1,8 +1,9 @@
 """From the claim down to what is reached: the picture that a report is for.
 
 A waterfall belongs to one quantity of one device.  Its first level is the claim,
-each further one a harder thing to reach, and the level before it is its ceiling.
-Between two levels lies a gap: how much, in which share, why, and what to try.
+each further one a harder thing to reach, and its ceiling is the nearest level before
+it that bounds it: a layer or a training step bounds only a step of its own shape.
+Below the ceiling lies a gap: how much, in which share, why, and what to try.
 Values are base SI units; a share is the gap over the ceiling.
 
 What makes a level is each benchmark's own to say (`benchmarks.LevelRule`).
@@ -17,8 +18,9 @@ from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop, Gap
 from trainrig.analysis.match import Device, Row, claim_for, name_devices, note_of, rules_of
 from trainrig.analysis.run_view import RunView, rows
-from trainrig.benchmarks.spec import Quantity, case_text
-from trainrig.record import Kind, Record, Status, dtype_of
+from trainrig.analysis.time_loss import is_own_layer
+from trainrig.benchmarks.spec import Quantity, Role, case_text, role_of
+from trainrig.record import Case, Kind, Record, Status, dtype_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,9 @@ class Level:
     expected_source: str | None = None
     is_below: bool = False
     """Clearly below the band, by the judge's rule."""
+    ceiling: str = ""
+    """The level that it is held against."""
     gap: Gap | None = None
-    """To the nearest level before it that has a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +115,8 @@ def dtype_order(dtype: str) -> tuple[int, str]:
     return (_DTYPES.index(dtype) if dtype in _DTYPES else len(_DTYPES), dtype)
 
 
-_Ceiling = tuple[float, Record | None]
-"""The value of a level, and its record."""
+_Ceiling = tuple[Level, Record | None]
+"""A level that has a value, and its record."""
 
 
 def _build(
@@ -122,17 +125,39 @@ def _build(
     picked: list[tuple[str, Row]] = []
     for name, members in candidates:
         best = best_row(members)
-        if best is not None and best not in [row for _, row in picked]:
-            picked.append((name, best))
+        if best is None or best in [row for _, row in picked]:
+            continue
+        if best.role is Role.STEP:
+            layer = best_row(row for row in own if _bounds(row, best) and row.role is Role.BLOCK)
+            if layer is not None and layer not in [row for _, row in picked]:
+                picked.append(("Layer of this step", layer))
+        picked.append((name, best))
     if not picked:
         return ()
-    claim, ceiling = _claim_level(view, picked[0][1])
-    levels = [claim]
+    ceilings = [_claim_level(view, picked[0][1])]
+    levels = [ceilings[0][0]]
     for name, row in picked:
-        levels.append(_measured_level(view, own, ceiling, name, row))
+        above = (each for each in reversed(ceilings) if each[1] is None or _bounds(each[1], row))
+        levels.append(_measured_level(view, own, next(above, None), name, row))
         if levels[-1].value and not levels[-1].note:  # what was noisy is no ceiling
-            ceiling = levels[-1].value, row.measured
+            ceilings.append((levels[-1], row.measured))
     return tuple(levels)
+
+
+def _bounds(above: Row | Record, row: Row) -> bool:
+    """Whether what was measured above is a ceiling of a row: of its own shape, or of no shape."""
+    match role_of(above.benchmark):
+        case Role.BLOCK:
+            return above.metric == row.metric and is_own_layer(above.case, row.case)
+        case Role.STEP:
+            return _step_shape(above.case) == _step_shape(row.case)
+        case _:
+            return True
+
+
+def _step_shape(case: Case) -> tuple[object, ...]:
+    """What a step does on each device."""
+    return dtype_of(case), *(case.get(name) for name in ("model", "batch_size", "seq_len"))
 
 
 def best_row(candidates: Iterable[Row]) -> Row | None:
@@ -147,7 +172,7 @@ def best_row(candidates: Iterable[Row]) -> Row | None:
     return max((row for row in candidates if row.measured is not None), key=rank, default=None)
 
 
-def _claim_level(view: RunView, row: Row) -> tuple[Level, _Ceiling | None]:
+def _claim_level(view: RunView, row: Row) -> _Ceiling:
     claim = claim_for(view.records, row)
     limit = row.measured.limit if row.measured else None
     if limit is None and row.predicted is not None:
@@ -164,7 +189,7 @@ def _claim_level(view: RunView, row: Row) -> tuple[Level, _Ceiling | None]:
         record=claim.id if claim is not None else None,
         note=None if value is not None else "no claim known",
     )
-    return level, (value, claim) if value else None
+    return level, claim
 
 
 def _measured_level(
@@ -174,12 +199,12 @@ def _measured_level(
     assert record is not None
     value = record.value if record.status is Status.OK else None
     gap = None
-    if ceiling is not None and value is not None:
+    if ceiling is not None and ceiling[0].value and value is not None:
         drop = Drop(
             view=view,
             record=record,
             value=value,
-            ceiling=ceiling[0],
+            ceiling=ceiling[0].value,
             ceiling_record=ceiling[1],
             rows=own,
         )
@@ -197,6 +222,7 @@ def _measured_level(
         expected=row.band,
         expected_source=row.predicted.source if row.predicted else None,
         is_below=record.is_below(row.band),
+        ceiling=ceiling[0].name if ceiling else "",
         gap=gap,
     )
 
@@ -218,7 +244,8 @@ class LargestGap:
 def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
     """The level that fell furthest: below its predicted band first, then below its ceiling.
 
-    Noisy levels are not judged, and pageable copies are slower by nature.
+    Noisy levels are not judged, differences within the intervals or below an uncertain claim are
+    none, and pageable copies are slower by nature.
     """
     found = [
         LargestGap(waterfall=each, level=level, gap=level.gap)
@@ -226,5 +253,9 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
         for level in each.levels
         if level.gap is not None and level.note is None and level.name != "Pageable memory"
     ]
-    fallen = [gap for gap in found if gap.level.is_below or gap.gap.share < -CLOSE]
+    fallen = [
+        each
+        for each in found
+        if each.level.is_below or (each.gap.is_certain and each.gap.share < -CLOSE)
+    ]
     return min(fallen, key=lambda found: (not found.level.is_below, found.gap.share), default=None)

@@ -242,8 +242,8 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
     yield doc.Section(
         "From claim to measurement",
         tuple(blocks),
-        "Each bar is a level; the level above it is its ceiling. Hatched is what was lost, "
-        "with its cause and the next thing to try.",
+        "Each bar is a level; its ceiling is the level above it, unless another is named. Hatched "
+        "is what was lost, with its cause and the next thing to try.",
     )
 
 
@@ -257,7 +257,7 @@ def _bars(
     widest = max((level.value or 0.0 for level in each.levels), default=0.0)
     bands = [level.expected[1] for level in each.levels if level.expected]
     widest = max([widest, *(min(high, 1.25 * widest) for high in bands)]) or 1.0
-    ceiling = 0.0
+    above = ""
     for level in each.levels:
         record = by_id.get(level.record or "")
         kind = "published" if level.kind is Kind.BASELINE else str(level.kind)
@@ -271,8 +271,8 @@ def _bars(
             source=level.provenance,
             details=trace(record, samples) if record is not None else (),
         )
-        yield _with_gap(_with_band(bar, level, widest), level, ceiling, widest)
-        ceiling = level.value or ceiling
+        yield _with_gap(_with_band(bar, level, widest), level, above, widest)
+        above = level.name if level.value else above
 
 
 def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
@@ -292,15 +292,16 @@ def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
     )
 
 
-def _with_gap(bar: doc.Bar, level: Level, ceiling: float, widest: float) -> doc.Bar:
-    """The bar with what is lost from the one above, and why."""
+def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
+    """The bar with what is lost from its ceiling, named where it is not the level ``above``."""
     if (gap := level.gap) is None:
         return bar
+    of = "" if level.ceiling == above else f" of {level.ceiling.lower()}"
     return dataclasses.replace(
         bar,
-        lost=max(0.0, (ceiling - (level.value or 0.0)) / widest),
+        lost=max(0.0, -gap.amount / widest),
         gap=signed(gap.amount, gap.unit),
-        share=signed_share(gap.share),
+        share=signed_share(gap.share) + of,
         direction="level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up",
         cause=gap.cause,
         parts=tuple(
