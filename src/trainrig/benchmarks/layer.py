@@ -380,5 +380,4 @@ BENCHMARK = spec.Benchmark(
     is_large=_is_large,
     # Shape and code decide how near a layer comes to the peak: the very case.
     nature=lambda case: tuple(f"{name} {case[name]}" for name in sorted(case) if name != "dtype"),
-    same_device=True,
 )

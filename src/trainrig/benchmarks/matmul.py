@@ -35,6 +35,8 @@ _GPU_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 _LOADING = {False: frozenset([512, 1024, 2048, 4096]), True: frozenset([8192, 16384])}
 SUSTAINED_BUDGET = 60.0
 """From this budget on, a sustained run is part of a qualification."""
+_WARM = 0.1
+"""What heat and leakage take of a short run's rate at most."""
 
 
 def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:
@@ -200,4 +202,5 @@ BENCHMARK = spec.Benchmark(
     follows_clock=True,
     is_large=lambda case: _is_of_size(LARGE, case),
     fills_chip=lambda case: _is_of_size(FILLING, case),
+    slower=lambda case: _WARM if case.get("sustained") else 0.0,
 )

@@ -285,8 +285,10 @@ class Benchmark:
         case.get(name) for name in ("op", "direction", "memory", "cache")
     )
     """What two cases of one dtype must have in common to be compared."""
-    same_device: bool = False
-    """Compared with what was published for the same device alone."""
+    least_share: Callable[[Case], float | None] = lambda _: None
+    """What every sound device reaches of its claim, where that is known."""
+    slower: Callable[[Case], float] = lambda _: 0.0
+    """By how much such a case may stay below what is expected of shorter ones, as a share."""
     history_margin: float = MARGIN
     """How far a machine's own runs wander, as a share."""
 

@@ -9,36 +9,47 @@ What a case should reach on this device, as a band, and on what grounds.
 
 Grounds, best first:
 
-1. this machine's own history: at least three earlier runs with a good point of the
+1. what the user demands: the same case in another run of this model of card, or a number;
+2. this machine's own history: at least three earlier runs with a good point of the
    same key; the band is their range, widened by MARGIN.  It counts only where its
-   floor is not below that of 2 or 3: a machine does not become right by being slow
-   three times;
-2. what others published for the same device and a comparable case;
-3. the claim, derated by the shares of their claims that other devices of the
-   same vendor were published to reach at comparable cases (10th to 90th
-   percentile, widened); GPUs only;
-4. nothing: no target is known, and that is said.
+   floor is not below that of 3: a machine does not become right by being slow three times;
+3. the chip's own predicted rate under the power limit that is set.  The band is as wide as such
+   predictions were off on sources that they were not fitted to (`unsure_of`); where others
+   published the same case on the same chip, as wide as those figures, widened, and never above the
+   predicted rate.  What a source searched for (the best of many shapes) is an upper end alone.
+   What goes over a link has a share of the link's claim as its least;
+4. nothing: no target is known, and that is said.  A dtype that nothing is claimed of has none.
 
-Cases are comparable when their benchmark, dtype or direction and cache agree and
+Cases are comparable when their device, benchmark, dtype or direction and cache agree and
 both are large: small ones are bound by launches and hot ones by caches, so that
-host and software decide, and nothing published there carries over.  A matmul is
+host and software decide, and nothing predicted or published carries over.  A matmul is
 judged from 8192 on; what others published counts from 2048 on, where it fills the
-chip of its time.  A layer is compared with the very same case on the same device,
+chip of its time, if there is nothing larger.  A layer is compared with the very same case,
 from 8192 tokens on.  Each benchmark's spec has the rule.  fp16 and bf16 count as one type where
 both accumulate in fp32: the tensor cores do them at one rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import quantiles
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from trainrig.benchmarks.spec import LINK_CLAIM, MARGIN, MEMORY_CLAIM, PEAK, find
+from trainrig.benchmarks.spec import (
+    LINK_CLAIM,
+    MARGIN,
+    MEMORY_CLAIM,
+    PEAK,
+    Claim,
+    Role,
+    find,
+    size_in,
+)
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.catalog.host_parts import HostClaim, cpu_peaks, memory_bandwidth, pcie_bandwidth
 from trainrig.errors import UsageError
-from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+from trainrig.machine.snapshot import Gpu, Missing, PciGpu, Snapshot, value_or
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates.from_chip import power_slows, rates_of_chip, unsure_of
 from trainrig.record import Case, Kind, Limit, Record, Status, dtype_of
 from trainrig.stats import median
 
@@ -124,10 +135,25 @@ def host_claims(snapshot: Snapshot, device: str) -> tuple[Record, ...]:
     return tuple(claim.replace(device=device) for claim in found)
 
 
-def link_claims(gpu: Gpu, device: str) -> tuple[Record, ...]:
-    """The PCIe rate of a GPU's slot, each direction, by the most its link can do."""
-    generation, lanes = gpu.link.max_generation, gpu.link.max_width
-    if isinstance(generation, Missing) or isinstance(lanes, Missing):
+def link_claims(
+    gpu: Gpu, device: str, pci: PciGpu | None = None, chip: Chip | None = None
+) -> tuple[Record, ...]:
+    """The PCIe rate of a GPU, each direction, by the most that the card and its slot can do.
+
+    The bus (``pci``) says what the card can do, else the catalog; the slot's part is the bus's too,
+    else the driver's, whose maximum counts what both can do.
+    """
+    card = pci.link if pci else gpu.link
+    slot = pci.slot if pci else gpu.link
+    generation = _both(
+        value_or(card.max_generation, chip.pcie_generation if chip else None),
+        value_or(slot.max_generation, value_or(gpu.link.max_generation, None)),
+    )
+    lanes = _both(
+        value_or(card.max_width, chip.pcie_lanes if chip else None),
+        value_or(slot.max_width, value_or(gpu.link.max_width, None)),
+    )
+    if generation is None or lanes is None:
         return ()
     try:
         rate = pcie_bandwidth(generation, lanes)
@@ -139,6 +165,12 @@ def link_claims(gpu: Gpu, device: str) -> tuple[Record, ...]:
         ).replace(device=device, device_index=gpu.index)
         for way in ("h2d", "d2h")
     )
+
+
+def _both(card: int | None, slot: int | None) -> int | None:
+    """The lesser; the one that is known."""
+    known = [value for value in (card, slot) if value]
+    return min(known, default=None)
 
 
 def _cpu_claim(claim: HostClaim) -> Record:
@@ -159,14 +191,19 @@ def _cpu_peaks(snapshot: Snapshot) -> tuple[HostClaim, ...]:
     ):
         return ()
     usable = value_or(cpu.usable_threads, cpu.cores)
-    return cpu_peaks(cores=min(cpu.cores, usable), clock=clock, flags=cpu.flags)
+    family = value_or(cpu.family, "")
+    return cpu_peaks(
+        cores=min(cpu.cores, usable),
+        clock=clock,
+        flags=cpu.flags,
+        vendor=value_or(cpu.vendor, ""),
+        family=int(family) if family.isdecimal() else None,
+    )
 
 
 LONE_MARGIN = 0.15
-"""One or two figures do not show how far their software lies from ours."""
+"""One figure does not show how far its software lies from ours."""
 MIN_HISTORY = 3
-MIN_OTHERS = 3
-"""Fewer published devices than this say nothing about the next one."""
 
 _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
 # A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
@@ -174,48 +211,73 @@ _NOT_A_MEASUREMENT = "GEMM per shape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """A baseline record and the claim of its device, where both are known."""
+class Demands:
+    """What the user judges by besides."""
 
-    record: Record
-    limit: Limit | None
-    vendor: str | None = None
+    baseline: tuple[Record, ...] = ()
+    """Points of another run."""
+    name: str = ""
+    """Of that run."""
+    least: Mapping[str, float] = field(default_factory=dict)
+    """By dtype, of products; ``memory``, of its bandwidth; ``link``, of copies over it."""
 
 
 def expect(
     point: Record,
     limit: Limit | None,
     history: Iterable[Record],
-    published: Iterable[Published],
-    vendor: str | None = None,
+    published: Iterable[Record],
+    chip: Chip | None = None,
+    power: float | None = None,
+    demands: Demands | None = None,
 ) -> Record:
     """The prediction for ``point``, a record that says which case on which device is meant.
 
-    ``limit`` is its claim, ``vendor`` the maker of its device.  Its status is
-    missing, with the reason, where no target is known.
+    ``limit`` is its claim, ``chip`` its device's entry in the catalog, ``power`` the W that it is
+    limited to.  Its status is missing, with the reason, where no target is known.
     """
     bare = point.replace(kind=Kind.PREDICTED, limit=limit)
     spec = find(point.benchmark)
-    large = spec is None or spec.is_large(point.case)
-    relevant = [one for one in published if large and _comparable(one.record, point)]
-    grounds = _from_published(point, relevant) or _from_claim(
-        point, limit, [one for one in relevant if one.vendor == vendor]
-    )
+    grounds = None
+    if spec is None or (spec.is_large(point.case) and (limit or not spec.claim(point.case))):
+        same = [record for record in published if _comparable(record, point)]
+        grounds = _from_link(point, limit) or _from_chip(point, same, chip, power)
     own = _from_history(point, history)
-    # History narrows what others lead one to expect; it never excuses a machine that is slow: a
+    # History narrows what a chip leads one to expect; it never excuses a machine that is slow: a
     # card that was below its band three times is still below it.
     if own is not None and (grounds is None or own[0] >= grounds[0]):
         grounds = own
+    grounds = _demanded(point, demands or Demands(), grounds) or grounds
     if grounds is not None:
         low, centre, high, source = grounds
         return bare.replace(value=centre, interval=(low, high), source=source)
-    why = "no claim and nothing published" if limit is None else "nothing published"
+    why = "nothing is claimed" if limit is None else "nothing predicted or published"
     return bare.replace(
         status=Status.MISSING, reason=f"no target known: {why} for this case on {point.device}"
     )
 
 
 Grounds = tuple[float, float, float, str]
+
+
+def _demanded(point: Record, demands: Demands, known: Grounds | None) -> Grounds | None:
+    """What the user asks for, in place of whatever else is known."""
+    spec = find(point.benchmark)
+    named = _name_of_claim(spec.claim(point.case)) if spec and spec.is_large(point.case) else None
+    if spec and named and spec.role is not Role.BLOCK and named in demands.least:
+        low, source = demands.least[named], f"--min {named}"
+    elif same := [r.value for r in demands.baseline if r.key == point.key and r.value]:
+        margin = spec.history_margin if spec else MARGIN
+        return _band(same, f"the baseline {demands.name}, n = {len(same)}", margin)
+    else:
+        return None
+    centre, high = (max(low, value) for value in (known[1:3] if known else (low, low)))
+    return low, centre, high, source
+
+
+def _name_of_claim(claim: Claim | None) -> str | None:
+    """``bf16``, ``memory``, ``link``."""
+    return None if claim is None else str(claim[1].get("dtype", claim[0]))
 
 
 def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
@@ -232,36 +294,59 @@ def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
     return _band(values, f"{len(values)} earlier runs on this machine", margin)
 
 
-def _from_published(point: Record, relevant: Sequence[Published]) -> Grounds | None:
-    own = (one.record.value for one in relevant if one.record.device == point.device)
-    known = [value for value in own if value is not None]
-    if not known:
+def _from_link(point: Record, limit: Limit | None) -> Grounds | None:
+    spec = find(point.benchmark)
+    share = spec.least_share(point.case) if spec else None
+    if limit is None or share is None or point.device_index is None:
         return None
-    margin = MARGIN if len(known) >= MIN_OTHERS else LONE_MARGIN
-    return _band(known, f"published for {point.device}, n = {len(known)}", margin)
+    low = share * limit.value
+    return low, (low + limit.value) / 2.0, limit.value, f"{share:g} and more of {limit.source}"
 
 
-def _from_claim(
-    point: Record, limit: Limit | None, relevant: Sequence[Published]
+def _from_chip(
+    point: Record, same: Sequence[Record], chip: Chip | None, power: float | None
 ) -> Grounds | None:
-    # A processor's claim is itself a range (its units, its clock), and every published share is
-    # a GPU's: nothing can be said from it.
-    if limit is None or point.device_index is None:
+    """``same``: what was published of comparable cases on the same device."""
+    spec = find(point.benchmark)
+    if spec is None:
         return None
-    by_device: dict[str | None, list[float]] = {}
-    for one in relevant:
-        if one.limit is not None and one.record.value is not None:
-            share = one.record.value / one.limit.value
-            by_device.setdefault(one.record.device, []).append(share)
-    # One share a device: a source that printed 300 shapes of one chip counts once.
-    shares = sorted(max(shares) for shares in by_device.values())
-    if len(shares) < MIN_OTHERS:
+    slower = power_slows(chip, power) if chip and spec.role in (Role.PRODUCT, Role.BLOCK) else 1.0
+    searched = [r.value * (1.0 + MARGIN) for r in same if r.value and _is_searched(r)]
+    stated = [r for r in same if r.value and not _is_searched(r)]
+    # Those of judged sizes where there are any.
+    stated = [r for r in stated if spec.is_large(r.case)] or stated
+    figures = [slower * r.value for r in stated if r.value]
+    own = _own_rate(point, rates_of_chip(chip, power=power)) if chip else None
+    if figures:
+        margin = MARGIN if len(figures) > 1 else LONE_MARGIN
+        source = f"published for {point.device}, n = {len(figures)}"
+        low, centre, high, source = _band(figures, source, margin)
+        if own is not None:
+            low, centre, high = min(low, own), own, max(high, own)
+    elif own is not None and chip is not None:
+        what = str(point.case["dtype"]) if spec.role is Role.PRODUCT else "stream"
+        unsure = unsure_of(chip, what)
+        low, centre, high = own * (1.0 - unsure), own, own * (1.0 + unsure)
+        source = f"predicted for {point.device}"
+    else:
         return None
-    centre, deciles = median(shares), quantiles(shares, n=10, method="inclusive")
-    low, high = deciles[0], deciles[-1]
-    source = f"{limit.source} × {centre:.2f}, median of {len(shares)} published devices"
-    band = _band([low * limit.value, high * limit.value], source)
-    return band[0], centre * limit.value, band[2], source
+    source += f", at {power:g} W" if slower < 1.0 else ""
+    return low * (1.0 - spec.slower(point.case)), centre, max([high, *searched]), source
+
+
+def _own_rate(point: Record, rates: Rates) -> float | None:
+    """What the rate model says of a large product or a stream of one device."""
+    spec, case = find(point.benchmark), point.case
+    metric = spec.metric(case, point.metric) if spec else None
+    if spec is None or metric is None or point.device_count != 1:
+        return None
+    if spec.role is Role.PRODUCT and case["dtype"] in rates.matmuls.sustained:
+        m, n, k = (size_in(case, axis) for axis in "mnk")
+        return metric.of(float(rates.matmul(m, n, k, dtype=str(case["dtype"]))))
+    if spec.claim(case) == (MEMORY_CLAIM, {}):
+        cold = replace(rates.streams, cache=0.0)
+        return metric.of(float(cold.time(spec.work(case).num_bytes)))
+    return None
 
 
 def _band(values: Sequence[float], source: str, margin: float = MARGIN) -> Grounds:
@@ -279,11 +364,15 @@ def _comparable(published: Record, point: Record) -> bool:
         and published.version == point.version
         and published.metric == point.metric
         and published.device_count == point.device_count
-        and (published.device == point.device or not spec.same_device)
+        and published.device == point.device
         and _rate_type(published.case) == _rate_type(point.case)
         and spec.nature(published.case) == spec.nature(point.case)
         and fills(published.case)
     )
+
+
+def _is_searched(published: Record) -> bool:
+    return "search" in str(published.conditions.get("kind", ""))
 
 
 def _rate_type(case: Case) -> str | None:

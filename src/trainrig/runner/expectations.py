@@ -24,11 +24,9 @@ from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.benchmarks.spec import benchmark, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import flops
-from trainrig.catalog.lookup import find_chip
 from trainrig.errors import TrainrigError, UnavailableError
-from trainrig.machine.snapshot import Missing, Snapshot
+from trainrig.machine.snapshot import Snapshot, value_or
 from trainrig.predict.expected import (
-    Published,
     ceiling,
     expect,
     gpu_claims,
@@ -57,7 +55,7 @@ _HISTORY_RUNS = 12
 
 def claims_for(snapshot: Snapshot, targets: Iterable[Target]) -> tuple[Record, ...]:
     """Everything that is claimed for the devices of a run."""
-    gpus = () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
+    gpus, on_bus = value_or(snapshot.gpus, ()), value_or(snapshot.pci_gpus, ())
     found: list[Record] = []
     for target in targets:
         if not target.is_gpu:
@@ -67,7 +65,8 @@ def claims_for(snapshot: Snapshot, targets: Iterable[Target]) -> tuple[Record, .
             found += gpu_claims(target.chip, target.index)
         for gpu in gpus:
             if gpu.index == target.index:
-                found += link_claims(gpu, target.name)
+                pci = next((one for one in on_bus if one.address == gpu.pci_address), None)
+                found += link_claims(gpu, target.name, pci, target.chip)
     return tuple(found)
 
 
@@ -79,14 +78,14 @@ def expectations(
     environment: str,
 ) -> tuple[Record, ...]:
     """One prediction a planned case, in the plan's order."""
-    published = with_limits(baselines)
     return tuple(
         expect(
             _point(task, environment),
             limit_of(task, claims),
             history,
-            published,
-            task.target.chip.vendor if task.target.chip else None,
+            baselines,
+            task.target.chip,
+            task.target.power_limit_w,
         )
         for task in tasks
     )
@@ -106,21 +105,6 @@ def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
         return None
     own = of_device(claims, point.device, point.device_index)
     return ceiling(own, point.benchmark, point.case)
-
-
-def with_limits(baselines: Iterable[Record]) -> tuple[Published, ...]:
-    """Published records with what their own chips claim."""
-    claims: dict[str, tuple[Record, ...]] = {}
-    found = []
-    for record in baselines:
-        chip = find_chip(record.device or "")
-        if chip is not None and chip.name not in claims:
-            claims[chip.name] = gpu_claims(chip, None)
-        own = () if chip is None else claims[chip.name]
-        limit = ceiling(own, record.benchmark, record.case)
-        vendor = None if chip is None else chip.vendor
-        found.append(Published(record=record, limit=limit, vendor=vendor))
-    return tuple(found)
 
 
 def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple[Record, ...]:
@@ -300,7 +284,7 @@ def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
     for point in grounds.points:
         if point.device == target.name and (point.disturbed is None or point.key not in newest):
             newest[point.key] = point
-    rates = rates_of_records(newest.values(), target.chip)
+    rates = rates_of_records(newest.values(), target.chip, power=target.power_limit_w)
     if target.is_gpu or own.threads == 0:
         return rates
     return _of_a_core(rates, max(grounds.cores, own.mesh.ranks))

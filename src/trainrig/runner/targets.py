@@ -34,6 +34,8 @@ class Target:
     """What is free on it for operands."""
     chip: Chip | None
     """Its entry in the catalog, where one fits exactly."""
+    power_limit_w: float | None = None
+    """What a GPU may draw as it is set now, where that is known."""
     notes: Case = field(default_factory=dict, hash=False)
     """What the conditions of its points say besides."""
     unusable: str | None = None
@@ -162,6 +164,7 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
         index=gpu.index,
         memory_bytes=total - used,
         chip=chip,
+        power_limit_w=value_or(gpu.power_limit_w, None),
     )
 
 

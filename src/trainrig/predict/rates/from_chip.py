@@ -101,13 +101,19 @@ _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
 def rates_of_chip(
-    chip: Chip, *, link: str | None = None, fabric: float | None = None, p2p: bool | None = None
+    chip: Chip,
+    *,
+    link: str | None = None,
+    fabric: float | None = None,
+    p2p: bool | None = None,
+    power: float | None = None,
 ) -> Rates:
     """Rates from the catalog's claims.
 
     ``link``: nvlink, pcie, ici, hccs or none inside the node (None: as the chip's own);
     ``fabric``: B/s of one node into the network, one direction; ``p2p``: whether one device reads
-    another's memory over PCIe.  Raises UsageError for an unknown link or a rate that is no rate.
+    another's memory over PCIe; ``power``: W that it is limited to (None: its own).
+    Raises UsageError for an unknown link or a rate that is no rate.
     """
     if link is not None and link not in LINKS:
         raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
@@ -117,7 +123,8 @@ def rates_of_chip(
         raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
     name = class_of(chip)
     kind = Class(**constants()["class"][name])
-    sustained, words = _sustained(chip, kind)
+    full, words = _sustained(chip, kind)
+    sustained = {dtype: rate * power_slows(chip, power) for dtype, rate in full.items()}
     # Of large streams: a share of the claim, and no more than the processors ask for.
     bandwidth = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
     if requested := kind.per_processor * (chip.num_sms or 0):
@@ -167,6 +174,24 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
         if dtype not in rates:
             rates[dtype] = next(rates[other] for other in _INSTEAD[dtype] if other in rates)
     return rates, words
+
+
+def power_slows(chip: Chip, power: float | None) -> float:
+    """What a power limit below the chip's own leaves of its products' rate."""
+    if not power or not chip.tdp:
+        return 1.0
+    return float(min(1.0, power / chip.tdp) ** constants()["matmul"]["power_exponent"])
+
+
+def unsure_of(chip: Chip, what: str) -> float:
+    """By how much a sound chip's rate may differ from the predicted one, as a share.
+
+    ``what``: a dtype of products, or ``stream``.
+    """
+    rule = constants()["error"]
+    width = float(rule["stream" if what == "stream" else "matmul"])
+    known = what in rule["published"].get(class_of(chip), ())
+    return width if known else width * float(rule["unpublished"])
 
 
 def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
