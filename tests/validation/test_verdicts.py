@@ -28,7 +28,7 @@ NOW = {
     "RTX 4090: ECC error in every optional bf16 case": "C5b: optional cases only warn",
     "RTX 4090 is lost at 16384": "C7: a lost device is not a finding",
     "RTX 4090: all calls of CUDA fail": "C7: a dead device is not a finding",
-    "RTX 4090 with a desktop on it": "H9: another process is noise for ever",
+    "RTX 4090 with a desktop on it": "",
     "RTX 4090 on a busy host": "C6: the majority counts, not the fastest that agree",
     "host without GPUs, quiet": "outcomes: there is no MEASURED",
 }
