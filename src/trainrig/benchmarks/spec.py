@@ -17,8 +17,8 @@ from functools import cache
 
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE
 from trainrig.errors import UsageError
-from trainrig.record import Case, Scalar, case_label, dtype_of
-from trainrig.stats import AGREEMENT
+from trainrig.record import Case, Record, Scalar, case_label, dtype_of
+from trainrig.stats import AGREEMENT, CONFIDENCE
 from trainrig.units import parse_count
 from trainrig.workload import Work
 
@@ -396,6 +396,37 @@ def kind_text(name: str, case: Case) -> str:
     found = find(name)
     sizes = found.sizes if found else frozenset()
     return f"{name} {case_label({k: v for k, v in case.items() if k not in sizes})}"
+
+
+# ---- what a point proves
+
+
+class Ability(StrEnum):
+    """Whether a device reaches the low end of a band."""
+
+    ABLE = "able"
+    NOT_ABLE = "not able"
+    UNDECIDED = "undecided"
+
+
+def ability(point: Record, band: tuple[float, float]) -> Ability:
+    """What a point proves of its device.  Noise only slows, so it takes less to be found able.
+
+    Able: as many workers as make a point reached the band, whatever slowed them.  Not able: of one
+    worker more, quiet and of two rounds, the fastest that agree are below it with their whole
+    95 % intervals.
+    """
+    reached = point.reached
+    if point.rounds is None and point.is_usable:  # of a run of before
+        reached = point.interval[0] if point.interval else point.value
+    if reached is not None and reached >= band[0]:
+        return Ability.ABLE
+    used = len(point.derived.ids) if point.derived else 0
+    has_enough = point.rounds is None or (point.rounds > 1 and used > WORKERS)
+    is_known = point.is_usable and (point.confidence or 0.0) >= CONFIDENCE
+    if has_enough and is_known and point.is_below(band):
+        return Ability.NOT_ABLE
+    return Ability.UNDECIDED
 
 
 # ---- checks that benchmarks share

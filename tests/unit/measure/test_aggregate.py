@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trainrig.benchmarks.spec import Ability, ability
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status, from_json, to_json
@@ -94,6 +95,41 @@ def test_a_busy_machine_is_said_however_well_workers_agree() -> None:
     (point,) = point_records(attempts(reply(8e-3, disturbed=busy), reply(1e-3), reply(1e-3)))
     assert point.disturbed is None
     assert point.value == pytest.approx(2e6 / 1e-3)
+
+
+BAND = (2e6 / 1.1e-3, 2e6 / 0.9e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "busy", "found"),
+    [
+        ([1.0, 1.05], (), Ability.ABLE),
+        ([1.0, 1.05, 9.0, 9.0], (0, 1), Ability.ABLE),  # what slowed them does not matter
+        ([0.8, 1.05, 1.5], (), Ability.ABLE),  # they need not agree
+        ([1.0, 1.2], (), Ability.UNDECIDED),  # one alone proves nothing
+        ([1.2, 1.2], (), Ability.UNDECIDED),  # nor does one round
+        ([1.2, 1.2, 1.2], (), Ability.NOT_ABLE),
+        ([1.2, 1.2, 1.2, 1.2], (0,), Ability.NOT_ABLE),
+        ([1.2, 1.2, 1.2, 1.2], (0, 2), Ability.UNDECIDED),  # noise may have slowed them
+        ([1.0, 1.2, 1.2, 1.2], (), Ability.UNDECIDED),  # one was faster
+        ([1.12, 1.12, 1.102], (), Ability.UNDECIDED),  # its interval reaches into the band
+    ],
+)
+def test_noise_only_slows(seconds: list[float], busy: tuple[int, ...], found: Ability) -> None:
+    replies = [
+        reply(each * 1e-3, disturbed="busy" if place in busy else None)
+        for place, each in enumerate(seconds)
+    ]
+    (point,) = point_records(attempts(*replies))
+    assert ability(point, BAND) is found
+
+
+def test_few_samples_prove_no_fault() -> None:
+    few = Reply(status=Status.OK, samples=(1.2e-3, 1.2e-3), stop="time", duration=0.5)
+    (point,) = point_records(attempts(few, few, few))
+    assert ability(point, BAND) is Ability.UNDECIDED
+    (point,) = point_records(attempts(few, few))
+    assert ability(point, (2e6 / 1.3e-3, BAND[1])) is Ability.ABLE
 
 
 def test_one_worker_is_not_enough() -> None:
