@@ -1,12 +1,12 @@
 """matmul: how fast (m,k)·(k,n) goes, by dtype and shape.
 
 Definition: `torch.matmul` of two dense random matrices into a fresh or reused
-output, both operands row-major in the dtype of the case, the same operands in
-every call (``cache: hot``); 2mkn FLOPs over the median time of a call.  Per
-device.  tf32 is fp32 storage with the tensor cores' 10-bit mantissa allowed;
-fp32 forbids it.  int8 accumulates in int32 (`torch._int_mm`), fp8 is e4m3 with
-unit scales into bf16 (`torch._scaled_mm`).  ``sustained``: a long run, what
-remains when the chip is warm.
+output, both operands row-major in the dtype of the case (on a GPU the second one
+of fp8 and int8 column-major), the same operands in every call (``cache: hot``);
+2mkn FLOPs over the median time of a call.  Per device.  tf32 is fp32 storage
+with the tensor cores' 10-bit mantissa allowed; fp32 forbids it.  int8 accumulates
+in int32 (`torch._int_mm`), fp8 is e4m3 with unit scales into bf16
+(`torch._scaled_mm`).  ``sustained``: a long run, what remains when the chip is warm.
 """
 
 from __future__ import annotations

@@ -121,6 +121,11 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
     if off:
         evidence = f"{indices_of(off)}: persistence mode is off; the first use after a pause waits"
         yield finding(ids.PERSISTENCE_OFF, "info", evidence, "sudo nvidia-smi -pm 1")
+    override = snapshot.software.environment.get("NVIDIA_TF32_OVERRIDE")
+    if override is not None and gpus_of(snapshot):
+        evidence = f"NVIDIA_TF32_OVERRIDE={override} rounds or forbids tf32 whatever a program asks"
+        fix = "unset NVIDIA_TF32_OVERRIDE; products are measured here without it, trainings with it"
+        yield finding(ids.TF32_OVERRIDDEN, "warning", evidence, fix)
 
 
 CHECKS = (_widths, _speeds, _nvlinks, _power_limits, _throttling, _unlike_gpus, _modes)

@@ -22,7 +22,7 @@ from trainrig.machine.system_access import Host
 _CHANNEL_NAMED = re.compile(r".*?channel[\s_-]*[a-z0-9]", re.IGNORECASE)
 # The letter before the slot's number is the channel; the last M of DIMM is not one.
 _CHANNEL_LETTER = re.compile(r"(?=.*dimm)(.*(?<!dim)[a-p])\d{1,2}", re.IGNORECASE)
-_NODES = "/sys/devices/system/node"
+NODES = "/sys/devices/system/node"
 
 
 def memory_info(host: Host) -> MemoryInfo:
@@ -124,13 +124,13 @@ def _channel(dimm: Dimm) -> str | None:
 
 
 def _nodes(host: Host) -> tuple[NumaNode, ...] | Missing:
-    names = host.names(_NODES)
+    names = host.names(NODES)
     if isinstance(names, Missing):
         return names
     indices = sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d{1,5}", name))
     nodes = []
     for index in indices:
-        sizes = meminfo_sizes(host.read(f"{_NODES}/node{index}/meminfo"))
-        cpus = text(host.read(f"{_NODES}/node{index}/cpulist"), "processors of its own")
+        sizes = meminfo_sizes(host.read(f"{NODES}/node{index}/meminfo"))
+        cpus = text(host.read(f"{NODES}/node{index}/cpulist"), "processors of its own")
         nodes.append(NumaNode(index=index, total_bytes=_size(sizes, "MemTotal"), cpus=cpus))
     return tuple(nodes)

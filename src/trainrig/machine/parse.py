@@ -142,6 +142,17 @@ def json_object(output: str | Missing, tool: str) -> Mapping[str, object] | Miss
     return value if isinstance(value, dict) else Missing(f"{tool} printed no JSON object")
 
 
+def cpu_numbers(value: str) -> frozenset[int] | Missing:
+    """The processors of a list as the kernel writes it: ``0-3,8``."""
+    found: set[int] = set()
+    for part in value.strip().split(","):
+        first_cpu, _, last_cpu = part.partition("-")
+        if not (first_cpu.isdecimal() and (last_cpu or first_cpu).isdecimal()):
+            return Missing(f"no list of processors: {_short(value)}")
+        found |= set(range(int(first_cpu), int(last_cpu or first_cpu) + 1))
+    return frozenset(found)
+
+
 def objects(value: object) -> list[Mapping[str, object]]:
     """The JSON objects in a JSON list; what is not an object is left out."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

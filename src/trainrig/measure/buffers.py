@@ -22,7 +22,7 @@ from trainrig.benchmarks.spec import CHECK_ELEMENTS
 from trainrig.machine.cgroup import memory_limit
 from trainrig.machine.memory import meminfo_sizes
 from trainrig.machine.parse import integer, size_bytes
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Missing, value_or
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
@@ -40,23 +40,24 @@ _MAX_SETS = 8192
 # Rows start on 256 bytes, as separate allocations would; also what vector loads want.
 _ROW_BYTES = 256
 # AMD's Infinity Cache lies behind the L2 and torch does not report it: 256 MiB on the MI300.
-_HIP_CACHE_BYTES = 256 << 20
+_LARGE_GPU_CACHE_BYTES = 256 << 20
+# Of a processor whose caches the system does not list (gVisor, many Arm guests), for a package.
+_PACKAGE_CACHE_BYTES = 64 << 20
 
 # Elements of the random block that is repeated to fill a buffer: odd, so that no two rows agree.
 BLOCK_ELEMENTS = (1 << 18) - 5
 
 
-def num_sets(case: Case, set_bytes: int, device: str) -> int:
+def num_sets(case: Case, set_bytes: int, device: str, most_bytes: int | None = None) -> int:
     """How many sets of ``set_bytes`` each the calls rotate through: 1 when hot.
 
-    Raises Unsupported where the data cannot be made cold.
+    ``most_bytes``: no more sets than fit in so much.  Raises Unsupported where the data cannot be
+    made cold.
     """
     if case["cache"] == "hot":
         return 1
-    llc = last_level_cache_bytes(device)
-    if isinstance(llc, Missing):
-        raise Unsupported(f"no data is sure to be cold: {llc.reason}")
-    needed = COLD_FACTOR * llc
+    llc = value_or(last_level_cache_bytes(device), _assumed_cache_bytes(device))
+    needed = COLD_FACTOR * llc if most_bytes is None else min(COLD_FACTOR * llc, most_bytes)
     count = max(1, -(-needed // set_bytes))
     room = int(_free_bytes(device) * _MEMORY_SHARE)
     if count * set_bytes > room:
@@ -70,6 +71,21 @@ def num_sets(case: Case, set_bytes: int, device: str) -> int:
             f"their headers would cost more than their data (at most {_MAX_SETS})"
         )
     return count
+
+
+def conditions(case: Case, device: str) -> Case:
+    """What a record of cold data says: how large a cache was assumed, where none is listed."""
+    if case["cache"] == "hot" or not isinstance(last_level_cache_bytes(device), Missing):
+        return {}
+    return {"assumed_cache_bytes": _assumed_cache_bytes(device)}
+
+
+def _assumed_cache_bytes(device: str) -> int:
+    if device != "cpu":
+        return _LARGE_GPU_CACHE_BYTES
+    cpuinfo = value_or(ThisMachine().read("/proc/cpuinfo"), "")
+    packages = {line for line in cpuinfo.splitlines() if line.startswith("physical id")}
+    return _PACKAGE_CACHE_BYTES * max(1, len(packages))
 
 
 def rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
@@ -92,7 +108,7 @@ def last_level_cache_bytes(device: str) -> int | Missing:
 
     found = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
     if torch.version.hip:
-        return max(found, _HIP_CACHE_BYTES)
+        return max(found, _LARGE_GPU_CACHE_BYTES)
     return found if found > 0 else Missing("torch does not report the GPU's L2 cache")
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_VALUE = 1 << 19
 FACTOR = 3.0
+_MAX_LINK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +49,25 @@ def prepare(case: Case, device: str) -> Prepared:
     written = [0.0] * count
     calls = [_operation(torch, direction, arrays, row, written) for row in range(count)]
     return Prepared(
-        call=buffers.rotation(calls), wrong=_checker(torch, direction, arrays, calls, written)
+        call=buffers.rotation(calls),
+        wrong=_checker(torch, direction, arrays, calls, written),
+        conditions=buffers.conditions(case, _cold_side(case, device)),
     )
+
+
+def _cold_side(case: Case, device: str) -> str:
+    return "cpu" if case["direction"] in LINKS else device
 
 
 def _allocate(torch: Any, case: Case, device: str) -> Arrays:
     """Sources filled, target touched; on which side each lies is the direction's meaning."""
     direction, size = str(case["direction"]), size_in(case, "bytes")
     num_sources = {"write": 0, "triad": 2}.get(direction, 1)
-    # A link is cold when its host side is; device memory is behind the link either way.
-    side = "cpu" if direction in LINKS else device
-    count = buffers.num_sets(case, arrays_on_device(case) * size, side)
+    # A link is cold when its host side is; device memory is behind the link either way.  A link is
+    # slower than any cache, and pinned memory is scarce: some sets do where caches are huge.
+    is_link = direction in LINKS
+    most = max(_MAX_LINK_BYTES, size) if is_link else None
+    count = buffers.num_sets(case, arrays_on_device(case) * size, _cold_side(case, device), most)
     pinned = case["memory"] == "pinned"
 
     def make(place: str, elements: int = size // 8) -> Any:

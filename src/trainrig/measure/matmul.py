@@ -61,26 +61,38 @@ def prepare(case: Case, device: str) -> Prepared:
         latest[0].fill_(_SPOILED.get(dtype, math.nan))
         return found
 
-    return Prepared(call=call, wrong=wrong)
+    conditions = {"fast_accumulate": False} if dtype == "fp8" else {}
+    return Prepared(call=call, wrong=wrong, conditions=conditions)
 
 
 def _operands(
     torch: Any, dtype: str, mkn: tuple[int, int, int], device: str, generator: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random operands: normal values (zeros would draw less power and clock higher)."""
+    """Random operands: normal values (zeros would draw less power and clock higher).
+
+    cuBLASLt's kernels for fp8 and int8 want the second one column-major.
+    """
     m, k, n = mkn
     if dtype == "int8":
         make = {"low": -128, "high": 128, "device": device, "generator": generator}
-        return (
-            torch.randint(size=(m, k), dtype=torch.int8, **make),
-            torch.randint(size=(k, n), dtype=torch.int8, **make),
-        )
+        left = torch.randint(size=(m, k), dtype=torch.int8, **make)
+        if device == "cpu":
+            return left, torch.randint(size=(k, n), dtype=torch.int8, **make)
+        return left, torch.randint(size=(n, k), dtype=torch.int8, **make).t()
     kind = torch_dtype(dtype)
     left = torch.randn(m, k, dtype=kind, device=device, generator=generator)
-    if dtype == "fp8":  # cuBLASLt wants the second operand column-major
+    if dtype == "fp8":
         right = torch.randn(n, k, dtype=kind, device=device, generator=generator)
-        return left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
+        narrow = _fp8(torch, device)
+        return left.to(narrow), right.to(narrow).t()
     return left, torch.randn(k, n, dtype=kind, device=device, generator=generator)
+
+
+def _fp8(torch: Any, device: str) -> Any:
+    """e4m3; AMD's CDNA 3 (gfx942) has a kind of its own, without a negative zero."""
+    properties = torch.cuda.get_device_properties(device) if device != "cpu" else None
+    is_cdna3 = str(getattr(properties, "gcnArchName", "")).startswith("gfx94")
+    return torch.float8_e4m3fnuz if is_cdna3 else torch.float8_e4m3fn
 
 
 def _multiplier(torch: Any, dtype: str, left: torch.Tensor, right: torch.Tensor) -> Any:

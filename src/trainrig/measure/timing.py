@@ -83,6 +83,8 @@ class Prepared:
     """One operation; device work may still be in flight when it returns."""
     wrong: Callable[[], str | None]
     """Runs the operation once more and says what is wrong with the answer, or None."""
+    conditions: Case = field(default_factory=dict)
+    """What its record says besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

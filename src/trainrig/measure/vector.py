@@ -46,7 +46,9 @@ def prepare(case: Case, device: str) -> Prepared:
         _operation(torch, op, [array[row] for array in inputs], output[row]) for row in range(count)
     ]
     return Prepared(
-        call=buffers.rotation(calls), wrong=_checker(torch, op, dtype, inputs, output, calls)
+        call=buffers.rotation(calls),
+        wrong=_checker(torch, op, dtype, inputs, output, calls),
+        conditions=buffers.conditions(case, device),
     )
 
 

@@ -17,9 +17,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any, TextIO
 
 from trainrig.errors import TrainrigError
+from trainrig.machine.cgroup import cpu_quota
+from trainrig.machine.memory import NODES
+from trainrig.machine.parse import cpu_numbers, integer
+from trainrig.machine.snapshot import Missing, if_known, value_or
+from trainrig.machine.system_access import ThisMachine
 from trainrig.measure import disk_activity, noise
 from trainrig.measure.clock import Clock, clock_for
 from trainrig.measure.noise import Watched
@@ -90,6 +97,7 @@ def measure_case(request: dict[str, Any], device: str, hold: Callable[[], None])
         "stop": samples.stop,
         "conditions": {
             "clock": clock.name,
+            **noise.known({"numa_node": bind_to_node(device)} if device.startswith("cuda") else {}),
             "calls_per_sample": samples.calls_per_sample,
             **watched.conditions,
             **samples.conditions,
@@ -112,7 +120,7 @@ def _sample(
         return prepared.sample(settings)
     samples = sample(clock, prepared.call, settings)
     watched.keep_busy = noise.queue_more(prepared.call, samples.median)
-    return samples
+    return replace(samples, conditions=prepared.conditions)
 
 
 def _classify(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -145,16 +153,44 @@ def _introduce(device: str) -> dict[str, Any]:
     """
     if disk_activity.is_disk(device):
         return {"folder": disk_activity.folder_of(device)}
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)  # it would round fp32 products, too
     import torch
 
-    about: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    # torch takes a thread for each processor that it sees, also where it may use two of sixty.
+    if isinstance(quota := cpu_quota(ThisMachine()), float):
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), int(quota))))
+    about: dict[str, Any] = {"torch": torch.__version__}
     if device != "cpu":
+        about["numa_node"] = value_or(bind_to_node(device), None)
         torch.cuda.set_device(device)  # else events lie in the streams of GPU 0, which are empty
         about["name"] = torch.cuda.get_device_name(device)
         about["uuid"] = noise.gpu_uuid(device)
         about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
         torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
-    return about
+    return {**about, "threads": torch.get_num_threads()}
+
+
+@cache
+def bind_to_node(device: str) -> int | Missing:
+    """Stay on the processors beside a GPU, and so with its host memory; the node's number.
+
+    Of two sockets one is nearer: unbound, a link's rate depends on where the worker started.
+    """
+    import torch
+
+    gpu, host = torch.cuda.get_device_properties(device), ThisMachine()
+    if not hasattr(gpu, "pci_bus_id"):
+        return Missing("torch does not say where the GPU is")
+    address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+    node = integer(host.read(f"/sys/bus/pci/devices/{address}/numa_node"), "node")
+    beside = if_known(lambda number: host.read(f"{NODES}/node{number}/cpulist"), node)
+    cpus = if_known(cpu_numbers, beside)
+    own = if_known(lambda found: found & os.sched_getaffinity(0), cpus)
+    if isinstance(own, Missing) or not own:
+        return own or Missing("none of the processors beside the GPU is this process's")
+    os.sched_setaffinity(0, own)
+    torch.set_num_threads(min(torch.get_num_threads(), len(own)))
+    return node
 
 
 def _take_stdout() -> TextIO:

@@ -101,6 +101,12 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
         lambda s: with_gpu(s, vendor="amd", name="AMD Example"),
     ),
     ("gpu-hidden", "warning", "hides 2 GPU", software(environment={"CUDA_VISIBLE_DEVICES": ""})),
+    (
+        "tf32-overridden",
+        "warning",
+        "NVIDIA_TF32_OVERRIDE=1 rounds",
+        software(environment={"NVIDIA_TF32_OVERRIDE": "1"}),
+    ),
     ("pcie-link-below-max", "warning", "8 of its 16 PCIe lanes", on_gpu(link=link(4, 8))),
     ("pcie-link-below-max", "warning", "generation 1 of 4 under load", on_gpu(link=link(1, 16))),
     ("pcie-link-below-max", "info", "GPU 0 idle", on_gpu(link=link(1, 16), utilization=0.0)),

@@ -7,17 +7,22 @@ was not asked for, and clocks are read under load.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fake_cuda import BUSY_HZ, LINK_RATE, PRODUCT_RATES, TF32_RATE, Call, FakeCuda, seconds_of_call
+from machine_fakes import FakeHost
 from trainrig.benchmarks.copy import copy_case
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.vector import vector_case
-from trainrig.measure import buffers, clock, layer, matmul, noise, timing, worker_main
+from trainrig.machine.snapshot import Missing, value_or
+from trainrig.measure import buffers, clock, copy, layer, matmul, noise, timing, worker_main
 from trainrig.measure.clock import CudaClock, clock_for
 from trainrig.record import Status
 
@@ -217,9 +222,93 @@ def test_a_fault_of_the_first_product_is_no_lack_of_support(
     assert reply("matmul", matmul_case("bf16", SIZE))["status"] is status
 
 
-def test_a_worker_makes_its_gpu_the_current_one_and_names_it(cuda: FakeCuda) -> None:
+def test_a_worker_makes_its_gpu_the_current_one_and_names_it(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C2: whatever is served, and whoever forgets to say where."""
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     ready = worker_main._introduce("cuda:1")
     assert cuda.current == 1
     assert ready["uuid"] == "GPU-00000000-0000-0000-0000-000000000001"
     assert ready["memory_bytes"] == cuda.memory_bytes
+    assert "NVIDIA_TF32_OVERRIDE" not in os.environ, "M9: sound cards would compute wrong answers"
+
+
+@pytest.mark.parametrize(
+    ("files", "node", "cpus"),
+    [
+        ({"bus/pci/devices/0000:41:00.0/numa_node": "1", "node/node1/cpulist": "4-6,9"}, 1, {5, 6}),
+        ({"bus/pci/devices/0000:41:00.0/numa_node": "-1"}, None, None),
+        ({"bus/pci/devices/0000:41:00.0/numa_node": "1", "node/node1/cpulist": "7"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_a_worker_stays_beside_its_gpu(
+    cuda: FakeCuda,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    node: int | None,
+    cpus: set[int] | None,
+) -> None:
+    """M6: this process may use processors 2, 5 and 6 of two nodes."""
+    place = {"pci_domain_id": 0, "pci_bus_id": 0x41, "pci_device_id": 0}
+    bound: list[object] = []
+    sysfs = {
+        f"/sys/{name if name.startswith('bus') else 'devices/system/' + name}": text
+        for name, text in files.items()
+    }
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(**place))
+    monkeypatch.setattr(worker_main, "ThisMachine", lambda: FakeHost(sysfs))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 6})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, chosen: bound.append(chosen))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    assert value_or(worker_main.bind_to_node.__wrapped__("cuda:1"), None) == node
+    assert bound == ([] if cpus is None else [cpus])
+
+
+@pytest.mark.parametrize(("quota", "threads"), [(None, 8), (Missing("?"), 8), (3.5, 3), (0.5, 1)])
+def test_torch_takes_no_more_threads_than_the_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: object, threads: int
+) -> None:
+    """M2: with 8 threads in a container of 2 processors the quota holds each case back."""
+    now = [8]
+    monkeypatch.setattr(worker_main, "cpu_quota", lambda _: quota)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: now.__setitem__(0, count))
+    assert worker_main._introduce("cpu")["threads"] == threads
+
+
+def test_links_need_no_more_pinned_memory_than_shows_the_link(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M4: two processors with 1.1 GB of cache each would need 9 GiB here and on the card."""
+    monkeypatch.setattr(buffers, "_cpu_cache_bytes", lambda: 2304 << 20)
+    monkeypatch.setattr(buffers, "_free_bytes", lambda _: 1 << 40)
+    monkeypatch.setattr(buffers, "rows", lambda *given, **_: rows.append(given[1]))
+    monkeypatch.setattr(buffers, "fill", lambda *_: None)
+    rows: list[int] = []
+    with contextlib.suppress(AttributeError):  # of the arrays that are not there
+        copy.prepare(copy_case("h2d", 256 << 20, "pinned"), "cuda:0")
+    assert set(rows) == {4}
+
+
+def test_fp8_says_how_it_accumulates_and_takes_the_device_s_own_kind(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M7, M8: CDNA 3 refuses the kind that all others take."""
+    assert matmul._fp8(torch, "cuda:0") is torch.float8_e4m3fn
+    named = SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: named)
+    assert matmul._fp8(torch, "cuda:0") is torch.float8_e4m3fnuz
+    assert matmul.prepare(matmul_case("fp8", SIZE), "cpu").conditions == {"fast_accumulate": False}
+    assert matmul.prepare(matmul_case("fp32", SIZE), "cpu").conditions == {}
+
+
+def test_the_second_operand_of_int8_is_column_major_on_a_gpu(cuda: FakeCuda) -> None:
+    generator = torch.Generator().manual_seed(1)
+    strides = [
+        matmul._operands(torch, "int8", (8, 16, 24), device, generator)[1].stride()
+        for device in ("cuda:0", "cpu")
+    ]
+    assert strides == [(1, 16), (24, 1)]
+    assert reply("matmul", matmul_case("int8", SIZE))["status"] is Status.OK

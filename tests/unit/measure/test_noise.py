@@ -175,6 +175,27 @@ def test_the_worst_thread_counts() -> None:
     assert own.worst_wait == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("num_waiting", "worst"), [(1, 0.0), (60, 0.08)])
+def test_one_of_many_threads_says_nothing(num_waiting: int, worst: float) -> None:
+    """M10: of 512 threads one waits 8 % on a quiet machine; sixty do not."""
+    waits = [80_000_000 if i < num_waiting else 0 for i in range(512)]
+    before, after = thread_waits(schedstat(*[0] * 512)), thread_waits(schedstat(*waits))
+    assert compare_waits(before, after, main_ran=1.0, wall=1.0).worst_wait == pytest.approx(worst)
+
+
+@pytest.mark.parametrize(("quota", "words"), [(4.0, "CPU quota"), (0.5, None)])
+def test_a_quota_of_less_than_a_thread_is_what_a_program_gets(
+    monkeypatch: pytest.MonkeyPatch, quota: float, words: str | None
+) -> None:
+    monkeypatch.setattr(noise, "cpu_quota", lambda _: quota)
+    monkeypatch.setattr(noise, "_num_threads", lambda: 1)
+    monkeypatch.setattr(noise, "between", lambda *_: host(throttled_fraction=0.3))
+    monkeypatch.setattr(noise, "compare_waits", lambda *_, **__: threads())
+    with noise.watch("cpu") as watched:
+        pass
+    assert words is None if watched.disturbed is None else words in watched.disturbed
+
+
 @pytest.mark.parametrize("content", ["", "1 2", "1 x 3", "1 -2 3"])
 def test_threads_that_are_not_counted(content: str) -> None:
     waits = thread_waits(FakeHost({"/proc/self/task/7/schedstat": content}))

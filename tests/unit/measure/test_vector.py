@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from machine_fakes import FakeHost
 from trainrig.benchmarks.vector import BENCHMARK, DTYPES, OPS
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Missing
@@ -164,17 +165,29 @@ def test_cold_calls_rotate_and_hot_ones_stay(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_cannot_be_made_cold_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    llc: list[int | Missing] = [Missing("sysfs lists no CPU caches")]
+    llc = [1 << 50]
     monkeypatch.setattr(buffers, "last_level_cache_bytes", lambda device: llc[0])
-    with pytest.raises(Unsupported, match="no data is sure to be cold: sysfs lists"):
-        vector.prepare(case(cache="cold"), "cpu")
-    llc[0] = 1 << 50
     with pytest.raises(Unsupported, match="half of the free memory"):
         vector.prepare(case(cache="cold"), "cpu")
     llc[0] = 1 << 25
     with pytest.raises(Unsupported, match="their headers would cost more"):
         vector.prepare(case(size=100, cache="cold"), "cpu")
     assert vector.prepare(case(size=100), "cpu").wrong() is None
+
+
+def test_where_no_cache_is_listed_a_large_one_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = Missing("sysfs lists no CPU caches")
+    monkeypatch.setattr(buffers, "last_level_cache_bytes", lambda device: none)
+    monkeypatch.setattr(buffers, "_free_bytes", lambda device: 1 << 40)
+    processors = "processor : 0\nphysical id : 0\nprocessor : 1\nphysical id : 1\n"
+    host = FakeHost({"/proc/cpuinfo": processors})
+    monkeypatch.setattr(buffers, "ThisMachine", lambda: host)
+    assert buffers.num_sets({"cache": "cold"}, 1 << 20, "cpu") == 4 * 128
+    assert buffers.conditions({"cache": "cold"}, "cpu") == {"assumed_cache_bytes": 128 << 20}
+    assert buffers.conditions({"cache": "hot"}, "cpu") == {}
+    assert buffers.num_sets({"cache": "cold"}, 1 << 30, "cuda:0") == 1
+    monkeypatch.setattr(buffers, "last_level_cache_bytes", lambda device: 65536)
+    assert vector.prepare(case(cache="cold"), "cpu").conditions == {}
 
 
 def test_a_set_larger_than_the_caches_is_cold_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
