@@ -58,6 +58,7 @@ def judge(
         *_outside_band(rows),
         *_above_claim(rows),
         *_in_no_part(rows),
+        *_held_by_cache(rows),
         *_noisy(records, again),
         *(
             Finding(
@@ -264,6 +265,31 @@ def _outliers(rows: Iterable[Row]) -> Iterator[Finding]:
             f"worst {case_label(worst.case)} at {format_share(share)} of theirs",
             fix=f"compare its clocks, power limit, slot and cooling: nvidia-smi -q -i {index}",
             records=tuple(point.id for _, point in found),
+        )
+
+
+def _held_by_cache(rows: Iterable[Row]) -> Iterator[Finding]:
+    """A disk that writes faster than it reads, clearly: what it took is not yet stored."""
+    disks: dict[tuple[object, ...], dict[object, Record]] = {}
+    for row, point, _ in _usable_points(rows):
+        if row.role is Role.DISK and row.metric == "byte_rate":
+            same = (row.device, row.case["bytes"], row.case.get("tool"))
+            disks.setdefault(same, {})[row.case.get("op")] = point
+    for points in disks.values():
+        read, write, flushed = (points.get(op) for op in ("read", "write", "flushed-write"))
+        if not (read and write and read.interval and write.interval):
+            continue
+        if write.interval[0] <= read.interval[1]:
+            continue
+        rates = [format_quantity(p.value or 0.0, p.unit) for p in (write, read, flushed) if p]
+        last = f"; {rates[2]} where each 16 MiB are flushed" if flushed else ""
+        yield Finding(
+            id="write-held-by-cache",
+            severity="info",
+            evidence=f"{write.device}: {rates[0]} written against {rates[1]} read{last}",
+            fix="a cache of the disk, its controller or a hypervisor takes the writes: count with "
+            "the flushed rate for checkpoints",
+            records=tuple(point.id for point in (read, write, flushed) if point),
         )
 
 

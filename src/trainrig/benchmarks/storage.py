@@ -1,11 +1,12 @@
 """storage: a folder's disk: sequential and random reads, writes, fsync, and feeding tokens.
 
 Definition.  One call is one block: of 1 MiB, at the next place in the file (read,
-write); of 4 KiB at a random place (randread); or a 4 KiB write through the page
-cache and the fsync after it (fsync).  read, write and randread go past the page
-cache (O_DIRECT).  All of it in one file of ``bytes`` that exists already and has
-no name (`measure.scratch_file`), so that writing overwrites.  What the disk, its
-controller or a hypervisor caches is part of the number.
+write); of 16 MiB, and the fdatasync after it (flushed-write); of 4 KiB at a random
+place (randread); or a 4 KiB write through the page cache and the fsync after it
+(fsync).  All but fsync go past the page cache (O_DIRECT).  All of it in one file
+of ``bytes`` that exists already and has no name (`measure.scratch_file`), so that
+writing overwrites.  What the disk, its controller or a hypervisor caches is part
+of the number; flushed-write and fsync wait until their caches are empty.
 
 ``tool`` fio: libaio, ``depth`` blocks in flight; a sample is a window's time over its
 blocks.  ``tool`` python: one block at a time, under the timing loop; indicative,
@@ -21,6 +22,7 @@ A qualification measures the disk that its own folder lies on; `bench` any folde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from trainrig.benchmarks import spec
@@ -29,7 +31,8 @@ from trainrig.record import Case
 from trainrig.units import binary, parse_count
 from trainrig.workload import Work
 
-IO_OPS = ("read", "write", "randread", "fsync")
+IO_OPS = ("read", "write", "flushed-write", "randread", "fsync")
+WRITES = ("write", "flushed-write", "fsync")
 OPS = (*IO_OPS, "tokens")
 TOOLS = ("fio", "python")
 BLOCK = 1 << 20
@@ -37,8 +40,9 @@ PAGE = 4096
 MAX_BYTES = 1 << 29
 MAX_SHARE_OF_FREE = 0.025
 """Of the free space, for one file; two workers have one each."""
-BLOCKS = {"read": BLOCK, "write": BLOCK, "randread": PAGE, "fsync": PAGE}
-DEPTHS = {"read": 8, "write": 8, "randread": 32, "fsync": 1}
+FLUSHED = 16 * BLOCK
+BLOCKS = {"read": BLOCK, "write": BLOCK, "flushed-write": FLUSHED, "randread": PAGE, "fsync": PAGE}
+DEPTHS = {"read": 8, "write": 8, "flushed-write": 1, "randread": 32, "fsync": 1}
 """Blocks in flight under fio; python has one."""
 USUAL_BYTES = 1 << 28
 BATCH, SEQ = 8, 1024
@@ -56,6 +60,7 @@ _REQUIRED = ("read", "write")
 _TEXTS = {
     "read": ("storage read", "sequential read"),
     "write": ("storage write", "sequential write"),
+    "flushed-write": ("storage flushed write", "sequential write, flushed"),
     "randread": ("storage random read", "random read"),
     "fsync": ("storage fsync", "write and fsync"),
     "tokens": ("training loader", "training loader"),
@@ -78,7 +83,7 @@ def storage_case(op: str, tool: str, num_bytes: int = USUAL_BYTES) -> Case:
     return {
         "op": op,
         "bytes": num_bytes,
-        "block": BLOCKS[op],
+        "block": math.gcd(BLOCKS[op], num_bytes),  # whole blocks, in a small file too
         "depth": DEPTHS[op] if tool == "fio" else 1,
         "io": "fsync" if op == "fsync" else "direct",
         "tool": tool,
@@ -184,12 +189,12 @@ def _label(case: Case) -> str:
     return ", ".join([*words, str(case.get("tool"))])
 
 
-def _sequential(op: str) -> spec.LevelRule:
+def _sequential(op: str, order: int) -> spec.LevelRule:
     """A disk bounds the loading of data and checkpoints, no arithmetic: a waterfall of its own."""
-    order = 40 + _REQUIRED.index(op)
+    step, label = _TEXTS[op]
     return spec.LevelRule(
-        quantity=spec.Quantity(name=f"storage {op}", metric="byte_rate", order=order),
-        name=f"Sequential {op}",
+        quantity=spec.Quantity(name=step, metric="byte_rate", order=order),
+        name=label.capitalize(),
         order=10,
         fits=lambda case, _: case.get("op") == op,
     )
@@ -226,5 +231,7 @@ BENCHMARK = spec.Benchmark(
     select=_select,
     label=_label,
     sizes=frozenset(["bytes", "batch_size", "seq_len"]),
-    levels=tuple(_sequential(op) for op in _REQUIRED),
+    levels=tuple(
+        _sequential(op, 40 + n) for n, op in enumerate(("read", "write", "flushed-write"))
+    ),
 )

@@ -85,7 +85,8 @@ def watch(device: str, host: Host | None = None) -> Iterator[Watched]:
     conditions = between(before, load.read(own_cpu_time()))
     own = if_known(Moved.since, moved_by_us(seen), own)
     all_of_it = if_known(Moved.since, moved_on(seen, number), disk)
-    watched.conditions = describe(conditions, own, all_of_it, wall)
+    cache = write_cache(seen, number)
+    watched.conditions = describe(conditions, own, all_of_it, wall) | known({"write_cache": cache})
     watched.disturbed = judge(conditions, own, all_of_it)
 
 
@@ -111,6 +112,15 @@ def moved_on(host: Host, number: tuple[int, int]) -> Moved | Missing:
                 *sectors,
             )
     return Missing("the folder lies on no block device of its own")
+
+
+def write_cache(host: Host, number: tuple[int, int]) -> str | Missing:
+    """``write back`` where the disk holds writes in a cache of its own, else ``write through``."""
+    place = "/sys/dev/block/{}:{}".format(*number)
+    found = host.read(f"{place}/queue/write_cache")
+    if isinstance(found, Missing):  # a partition: its disk has the queue
+        return host.read(f"{place}/../queue/write_cache")
+    return found
 
 
 def moved_by_us(host: Host) -> Moved | Missing:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from trainrig.benchmarks.spec import size_in
-from trainrig.benchmarks.storage import PAGE
+from trainrig.benchmarks.storage import PAGE, WRITES
 from trainrig.errors import UnavailableError
 from trainrig.measure import fio
 from trainrig.measure.disk_activity import folder_of, is_disk
@@ -128,7 +128,7 @@ def _by_fio(case: Case, scratch: Scratch) -> SelfTimed:
     def sample(settings: Settings) -> Samples:
         seconds = max(settings.max_time, _MIN_FIO_S)
         statuses = fio.run(fio_options(case), scratch.file, seconds)
-        if op in ("write", "fsync"):
+        if op in WRITES:
             total = min(statuses[-1].jobs[0].write.io_bytes, scratch.size)
             written.pages = set(range(0, total, size_in(case, "block")))
         return samples_of(case, statuses, settings)
@@ -139,19 +139,19 @@ def _by_fio(case: Case, scratch: Scratch) -> SelfTimed:
 def fio_options(case: Case) -> list[str]:
     """What fio is told beyond the file and the time."""
     op = str(case["op"])
-    how = (
-        ["--rw=write", "--ioengine=psync", "--fsync=1"]
-        if op == "fsync"
-        else [f"--rw={op}", "--ioengine=libaio", "--direct=1", f"--iodepth={case['depth']}"]
-    )
-    most = _MAX_WRITTEN if op in ("write", "fsync") else 1 << 50
+    direct = ["--ioengine=libaio", "--direct=1", f"--iodepth={case['depth']}"]
+    how = {
+        "fsync": ["--rw=write", "--ioengine=psync", "--fsync=1"],
+        "flushed-write": ["--rw=write", *direct, "--fdatasync=1"],
+    }.get(op, [f"--rw={op}", *direct])
+    most = _MAX_WRITTEN if op in WRITES else 1 << 50
     return [*how, f"--bs={case['block']}", f"--size={case['bytes']}", f"--io_size={most}"]
 
 
 def samples_of(case: Case, statuses: Sequence[fio.FioStatus], settings: Settings) -> Samples:
     """The samples in what fio counted, without the warm-up.  Raises UnavailableError for none."""
     op = str(case["op"])
-    way = {"randread": "read", "fsync": "sync"}.get(op, op)
+    way = {"randread": "read", "fsync": "sync", "flushed-write": "write"}.get(op, op)
     if op == "fsync":
         windows = fio.sync_windows(statuses)
     else:
@@ -188,16 +188,21 @@ def _by_python(case: Case, scratch: Scratch) -> Prepared:
         if os.pwrite(scratch.direct, buffer, place) != block:
             raise UnavailableError("a block was written in part")
 
+    def write_and_flush() -> None:
+        write()
+        os.fdatasync(scratch.direct)
+
     def write_and_sync() -> None:
         place = next_place()
         written.pages.add(place)
         os.pwrite(scratch.file, buffer, place)
         os.fsync(scratch.file)
 
-    if op in ("write", "fsync"):
+    if op in WRITES:
         buffer[:] = random.Random(block).randbytes(block)
         written.content = buffer[:PAGE]
-    call = {"write": write, "fsync": write_and_sync}.get(op, read)
+    writes = {"write": write, "flushed-write": write_and_flush, "fsync": write_and_sync}
+    call = writes.get(op, read)
     return Prepared(call=call, wrong=_checker(scratch, written))
 
 

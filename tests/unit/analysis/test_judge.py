@@ -8,7 +8,8 @@ import pytest
 
 from runner_fakes import ids, planned, point
 from trainrig.analysis.judge import confirm, judge, resume_command
-from trainrig.record import Finding, Limit, Outcome, Status
+from trainrig.benchmarks.storage import storage_case
+from trainrig.record import Finding, Limit, Outcome, Record, Status
 
 LOW, HIGH = 150e12, 180e12
 
@@ -232,3 +233,35 @@ def test_the_command_that_goes_on_is_one_that_the_run_takes(config, command):
     busy = point(20e12, disturbed="busy")
     found = judge([planned(busy, LOW, HIGH), busy], again=resume_command(config, "runs/a"))
     assert all(command in finding.fix for finding in found.findings)
+
+
+def disk_points(write: float, read: float, spread: float = 0.05) -> list[Record]:
+    """Points of a disk's rates; the flushed write is a tenth of the read."""
+    rates = {"read": read, "write": write, "flushed-write": 0.1 * read}
+    return [
+        dataclasses.replace(
+            point(rate, spread=spread),
+            benchmark="storage",
+            case=storage_case(op, "fio"),
+            metric="byte_rate",
+            unit="B/s",
+            device="a disk",
+            device_index=None,
+        )
+        for op, rate in rates.items()
+    ]
+
+
+def test_a_disk_that_writes_faster_than_it_reads_holds_writes_in_a_cache():
+    points = disk_points(write=3.71e9, read=1.18e9)
+    (found,) = judge(points).findings
+    assert (found.id, found.severity) == ("write-held-by-cache", "info")
+    assert "3.71 GB/s written against 1.18 GB/s read" in found.evidence
+    assert "118 MB/s where each 16 MiB are flushed" in found.evidence
+    assert len(found.records) == 3
+    for healthy in (
+        disk_points(write=1.0e9, read=1.2e9),
+        disk_points(write=1.25e9, read=1.2e9),  # their intervals overlap
+        [p.replace(disturbed="busy") for p in points[:1]] + points[1:],
+    ):
+        assert "write-held-by-cache" not in ids(judge(healthy).findings)

@@ -116,7 +116,8 @@ def test_lines_before_the_object_are_skipped():
         (printed(status(read=direction(2**70))), "printed what it should not"),
         (printed(status(read={"io_bytes": "many"})), "printed what it should not"),
         (printed(status(error=28)), "error 28"),
-        (printed(status(read=direction(short_ios=3))), "less than it asked"),
+        (printed(status(read=direction(PAGE, short_ios=3))), "less than it asked"),
+        (printed(status(write=direction(PAGE, short_ios=3))), "less than it asked"),
         ('{"fio version": ' + "[" * 100_000, "not JSON"),
     ],
 )

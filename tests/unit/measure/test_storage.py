@@ -170,7 +170,7 @@ def test_each_operation_is_measured_without_fio(folder, op, monkeypatch):
     assert reply["conditions"]["clock"] == "host perf_counter"
 
 
-@pytest.mark.parametrize("op", ["write", "fsync"])
+@pytest.mark.parametrize("op", storage_spec.WRITES)
 def test_writes_that_were_left_out_are_seen(folder, op, monkeypatch):
     real, lying = os.pwrite, [False]
 
@@ -205,6 +205,13 @@ def test_each_operation_does_what_its_name_says(folder, monkeypatch):
     for _ in range(3):
         prepared.call()
     assert len(synced) == 3
+    flushed, flush = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: (flushed.append(file), flush(file)))
+    for op, times in (("write", 0), ("flushed-write", 3)):
+        prepared = storage.prepare(storage_case(op, "python", SIZE), f"disk:{folder}")
+        for _ in range(3):
+            prepared.call()
+        assert len(flushed) == times, op
 
     def reading(file, buffers, place):
         places.append(place)
@@ -221,6 +228,7 @@ def test_each_operation_does_what_its_name_says(folder, monkeypatch):
         assert (f"--iodepth={depth}" in options) is (op != "fsync")
         assert ("--direct=1" in options) is (op != "fsync")
         assert ("--fsync=1" in options) is (op == "fsync")
+        assert ("--fdatasync=1" in options) is (op == "flushed-write")
 
 
 def test_a_read_that_ends_early_fails_the_case(folder, monkeypatch):
@@ -436,3 +444,18 @@ def test_counters_are_read_from_the_kernels_tables():
     assert disk_activity.moved_by_us(host) == Moved(read=4096, written=8192)
     assert isinstance(disk_activity.moved_by_us(FakeHost(files={"/proc/self/io": "?"})), Missing)
     assert isinstance(disk_activity.moved_on(FakeHost(), (254, 0)), Missing)
+
+
+def test_the_cache_of_a_disk_is_that_of_its_partition():
+    disk = FakeHost(files={"/sys/dev/block/254:0/queue/write_cache": "write back"})
+    part = FakeHost(files={"/sys/dev/block/8:1/../queue/write_cache": "write through"})
+    assert disk_activity.write_cache(disk, (254, 0)) == "write back"
+    assert disk_activity.write_cache(part, (8, 1)) == "write through"
+    assert isinstance(disk_activity.write_cache(FakeHost(), (0, 51)), Missing)
+
+
+def test_a_flushed_write_is_whole_blocks_of_any_file():
+    for size, block in ((16 << 20, 16 << 20), (20 << 20, 4 << 20), (1 << 20, 1 << 20)):
+        case = storage_case("flushed-write", "fio", size)
+        BENCHMARK.check(case)
+        assert case["block"] == block

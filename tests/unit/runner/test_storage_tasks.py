@@ -108,7 +108,7 @@ def test_storage_takes_its_share_and_no_more(tmp_path, budget):
     *others, last = plan(tmp_path, budget)
     assert sum(block.share for block in (*others, last)) == pytest.approx(1.0)
     assert [task.case["op"] for task in last.tasks] == list(OPS)
-    assert [task.required for task in last.tasks] == [True, True, False, False, False]
+    assert [task.required for task in last.tasks] == [True, True, False, False, False, False]
     assert last.share <= BENCHMARK.max_share
     assert all(0.5 <= task.seconds <= 3.0 for task in last.tasks)
     assert not any("sustained" in task.case for task in last.tasks)
