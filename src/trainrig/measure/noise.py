@@ -112,8 +112,10 @@ def watch(device: str) -> Iterator[Watched]:
         watched.disturbed = judge_host(conditions, threads)
         return
     assert gpu_before is not None
-    gpu = _gpu_under_load(device, watched.keep_busy, began)
+    watched.keep_busy()
+    gpu = _gpu_now(device, since=began - _USE_PERIOD_S)
     slowed = throttled_share(gpu_before, gpu, time.time() - began)
+    _synchronize(device)
     watched.conditions.update(describe_gpu(gpu) | known({"throttled_share": slowed}))
     watched.disturbed = judge_gpu(gpu, threads)
 
@@ -129,13 +131,10 @@ def _num_threads() -> int:
     return int(torch.get_num_threads())
 
 
-def _gpu_under_load(device: str, keep_busy: Callable[[], object], began: float) -> Gpu:
+def _synchronize(device: str) -> None:
     import torch
 
-    keep_busy()
-    conditions = _gpu_now(device, since=began - _USE_PERIOD_S)
     torch.cuda.synchronize(device)
-    return conditions
 
 
 def _gpu_now(device: str, *, since: float | None = None) -> Gpu:

@@ -21,7 +21,8 @@ from machine_fakes import FakeHost
 from trainrig.benchmarks.copy import copy_case
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.vector import vector_case
-from trainrig.machine.snapshot import Missing, value_or
+from trainrig.machine.nvidia import read_device
+from trainrig.machine.snapshot import Gpu, Missing, value_or
 from trainrig.measure import buffers, clock, copy, layer, matmul, noise, timing, worker_main
 from trainrig.measure.clock import CudaClock, clock_for
 from trainrig.record import Status
@@ -150,6 +151,27 @@ def test_clocks_are_read_while_more_of_the_same_work_is_queued(cuda: FakeCuda) -
     """Mutant 20: at rest they say nothing of what was measured."""
     answer = reply("matmul", matmul_case("fp32", SIZE))
     assert answer["conditions"]["sm_clock_hz"] == BUSY_HZ
+
+
+def test_a_gpu_that_is_hot_is_measured_and_its_record_says_so(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C7: half of the time, by the driver's counter; H9: what others used is asked for, too."""
+    cuda.wind(noise)
+    asked: list[float | None] = []
+
+    def hot(device: str, *, since: float | None = None, **_: object) -> Gpu:
+        asked.append(since)
+        counted = {"violationTime": int(cuda.now / 2.0 * 1e9)}
+        return read_device(1, {"throttle": 0x40, "slowed_by_heat": counted, "pcie_generation": 1})
+
+    monkeypatch.setattr(noise, "gpu_conditions", hot)
+    answer = reply("copy", copy_case("h2d", 1 << 16, "pinned"))
+    seen = answer["conditions"]
+    assert answer["disturbed"] is None
+    assert seen["throttled_share"] == pytest.approx(0.5)
+    assert (seen["throttle_reasons"], seen["pcie_generation"]) == ("hw_thermal_slowdown", 1)
+    assert asked[0] is None and asked[1] is not None
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])

@@ -105,7 +105,7 @@ def stopwatch_for(device: str) -> Stopwatch[Any]:
 
     def mark() -> Any:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(device))  # whichever device is the current one
         return event
 
     def seconds(start: Any, end: Any) -> float:

@@ -34,6 +34,18 @@ def test_a_rank_s_parts_take_what_its_device_takes(
         assert found["other"] == pytest.approx(0.0, abs=1e-9)
 
 
+def test_marks_lie_in_the_device_s_own_stream_whichever_is_current() -> None:
+    with FakeCuda(2, work=lambda _: 0.25) as cuda:
+        x, watch = torch.ones(4, device="cuda:1"), stopwatch_for("cuda:1")
+        cuda.synchronize("cuda:1")
+        step = watch.begin()
+        with watch.part("forward"):
+            x.mul_(2.0)
+        watch.end()
+        assert cuda.current == 0
+        assert watch.read(step)["forward"] == pytest.approx(0.25)
+
+
 def test_the_peak_is_of_the_device_that_is_asked_for() -> None:
     with FakeCuda(2):
         kept = torch.ones(1024, device="cuda:1")
