@@ -124,7 +124,7 @@ class Race:
             )
             self._run = run.path
             self._resumed = time.perf_counter()
-            block = Block(targets=(self._target,), name="suite", tasks=tuple(tasks), share=1.0)
+            block = Block(name="suite", tasks=tuple(tasks))
             executor.run_block(block, _LONG)
             self.ours_seconds += time.perf_counter() - self._resumed
 

@@ -6,7 +6,8 @@ processes, the clock (it advances by what a worker says that it took), the repor
 are training steps and the disk, which are processes and files of this machine.
 
 Times beside the samples are presumed: 7 s until a worker is ready, what operands and checks take.
-Workers of several devices that run in threads at once share one clock: each adds its part.
+Devices that are measured side by side are threads, and the time of each is its own: all of them
+begin when the main thread does, and that goes on when the last one is done.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -103,14 +104,24 @@ class Result:
     records: tuple[Record, ...] = ()
 
 
-@dataclass(slots=True)
 class _Clock:
-    now: float = 1000.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self._main = threading.get_ident()
+        self._times = {self._main: 1000.0}
+
+    @property
+    def now(self) -> float:
+        me = threading.get_ident()
+        if me == self._main:
+            self._times = {me: max(self._times.values())}
+        return self._times.setdefault(me, self._times[self._main])
+
+    @now.setter
+    def now(self, time: float) -> None:
+        self._times[threading.get_ident()] = time
 
     def spend(self, seconds: float) -> None:
-        with self.lock:
-            self.now += seconds
+        self.now += seconds
 
     def as_module(self) -> types.SimpleNamespace:
         return types.SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
@@ -188,7 +199,7 @@ class _Worker:
         reply = self._healthy(asked)
         for fault in self._machine.faults:
             reply = fault(asked, reply)
-        self._clock.spend((reply.duration or 0.1) / (self._machine.count if request.hold else 1))
+        self._clock.spend(reply.duration or 0.1)
         return reply
 
     def _healthy(self, asked: Asked) -> Reply:
@@ -342,9 +353,9 @@ def judged_alone(speed: Callable[[int], tuple[float, str | None]], floor: float)
             watch=lambda _: None,
             make_worker=make,
         )
-        block = Block(targets=(_ONE_CASE.target,), name="one", tasks=(_ONE_CASE,), share=1.0)
+        block = Block(name="one", tasks=(_ONE_CASE,))
         one.run_block(block, 100.0)
-        one.repeat_noisy([_ONE_CASE])
+        one.use_time_left([_ONE_CASE])
     return judge(run.records).outcome.value
 
 

@@ -30,9 +30,9 @@ NOW = {
     "RTX 4090: all calls of CUDA fail": "C7: a dead device is not a finding",
     "RTX 4090 with a desktop on it": "",
     "RTX 4090 on a busy host": "C6: the majority counts, not the fastest that agree",
-    "host without GPUs, quiet": "outcomes: there is no MEASURED",
+    "host without GPUs, quiet": "",
 }
-CROWDS = ["", "C6", "C6", "C6"]
+CROWDS = ["", "", "C6", "C6"]
 """Why a crowd of healthy machines is not judged as it should; the faulty ones are right."""
 
 

@@ -81,6 +81,7 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
             case=copy_case(direction, memory=memory),
             step=f"host memory {direction}" if memory == "host" else f"{direction} {memory}",
             required=memory in ("pinned", "device") or direction == "copy",
+            shared=direction in LINKS,
         )
         for direction, memory in kinds
     ]

@@ -92,6 +92,7 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     sustained = spec.PlannedCase(
         case={**first.case, "sustained": True},
         step="sustained matmul",
+        required=scope.is_gpu,
         seconds=min(60.0, scope.budget / 12.0),
     )
     return [*cases, sustained]
@@ -163,6 +164,7 @@ BENCHMARK = spec.Benchmark(
     work=_work,
     metrics=_metrics,
     memory=_memory,
+    workers=lambda case: 1 if case.get("sustained") else spec.WORKERS,
     cost=spec.CaseCost(fill=(3e8, 3e10)),  # normal values are drawn, and the check computes in fp64
     qualify=_qualify,
     together=_together,

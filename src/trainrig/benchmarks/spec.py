@@ -151,6 +151,8 @@ class PlannedCase:
     """Whether the verdict needs it."""
     seconds: float = 0.0
     """Of sampling in each worker, for sustained load and disks; 0: as the time allows."""
+    shared: bool = False
+    """Whether it loads what the machine's devices share: then they are measured in turn."""
     notes: Case = field(default_factory=dict)
     """What the conditions of its point say besides."""
     skip: str | None = None
@@ -240,6 +242,8 @@ class Benchmark:
     """Bytes the case needs on its device, the answer's check included."""
     agreement: float = AGREEMENT
     """How far apart the medians of two workers on a quiet machine may lie, as a share."""
+    workers: Callable[[Case], int] = lambda _: WORKERS
+    """Fresh workers that a point of such a case needs."""
     two_sided: bool = False
     """Whether a worker may be too fast: a cache answers.  Elsewhere noise only slows."""
     cost: CaseCost = CaseCost()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainrig.benchmarks.spec import WORKERS, Metric, benchmark
+from trainrig.benchmarks.spec import Metric, benchmark
 from trainrig.measure.timing import TARGET_HALF_WIDTH
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
@@ -68,21 +68,21 @@ def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
     metrics = spec.metrics(last.case)
     if wrong or not good:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
-    combined = combine_attempts(
-        [_view(record) for record in good], WORKERS, spec.agreement, two_sided=spec.two_sided
-    )
+    workers = spec.workers(last.case)
+    views = [_view(record, workers) for record in good]
+    combined = combine_attempts(views, workers, spec.agreement, two_sided=spec.two_sided)
     used = [good[index] for index in combined.used]
     return tuple(_point(used, combined, metric) for metric in metrics)
 
 
-def _view(record: Record) -> Attempt:
+def _view(record: Record, workers: int) -> Attempt:
     assert record.value is not None and record.interval is not None
     low, high = record.interval
     return Attempt(
         value=record.value,
         interval=Interval(low=low, high=high, confidence=record.confidence or 0.0),
         disturbed=record.disturbed,
-        round=((record.attempt or 1) - 1) // WORKERS,
+        round=((record.attempt or 1) - 1) // workers,
     )
 
 

@@ -139,10 +139,7 @@ def _plan_devices(spec: Benchmark, request: BenchRequest, budget: float) -> Plan
         targets = choose(scene.targets, request.device)
         if planned:
             return [_block(spec, target, planned, 1.0 / len(targets)) for target in targets]
-        whole = qualify_plan(targets, max(budget, SMALL_BUDGET))
-        own = [block for block in whole if block.tasks[0].benchmark == spec.name]
-        shares = sum(block.share for block in own)
-        return [replace(block, share=block.share / shares) for block in own]
+        return qualify_plan(targets, max(budget, SMALL_BUDGET), only={spec.name})
 
     return plan
 
@@ -159,7 +156,7 @@ def _select(spec: Benchmark, request: BenchRequest, selection: Selection) -> Seq
 def _block(spec: Benchmark, target: Target, planned: Sequence[PlannedCase], share: float) -> Block:
     tasks = tasks_of(spec, target, planned)
     name = f"{spec.name} on {target.label}"
-    return Block(targets=(target,), name=name, tasks=tasks, share=share)
+    return Block(name=name, tasks=tasks, share=share)
 
 
 def summary(result: RunOutcome) -> dict[str, Any]:

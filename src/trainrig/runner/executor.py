@@ -1,11 +1,15 @@
 """Runs planned tasks within their time and appends what came out.
 
 Each block has two fresh workers per device, started together and used in turn: every case is
-measured in the first, then in the second, and settles at once, so that a run that is cut off holds
-whole points.  Cases that would not fit the time are recorded as skipped.  Noisy points are repeated
-in new workers when time is left.
+measured in the first, then in the second, and becomes a point at once, so that a run that is cut
+off holds whole points.  Devices work side by side; what loads what they share (host memory, links)
+is measured on one after the other, and what is of several devices at once comes last.  Cases that
+would not fit the time are recorded as skipped.
 
-A run that is resumed goes on from the attempts on its disk.  What is settled is not
+What time is left goes to required points that are not decided yet, in new workers, then to what was
+skipped, then to other noisy points.
+
+A run that is resumed goes on from the attempts on its disk.  What is decided is not
 measured again; what failed, timed out or was noisy is still open.
 
 `Pace` projects how long a case will take from the ones that ran before it, by the speed of the
@@ -16,15 +20,14 @@ it matters, at the large ones.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -78,7 +81,7 @@ class Pace:
             device, dtype = task.target.torch_device, str(dtype_of(task.case))
             rates = [
                 units / seconds
-                for (where, name, kind, *_), seen in self._seen.items()
+                for (where, name, kind, *_), seen in list(self._seen.items())
                 if (where, kind) == (device, dtype) and role_of(name) is Role.PRODUCT
                 for units, seconds in seen
             ]
@@ -139,11 +142,14 @@ _SLOW_CALLS = 12.0
 _SLOW_TIME = 2.0
 _GLANCE_CALLS = 3.0
 # A case that would eat more than this of its block is skipped unless it is required.
-_GREEDY = 0.3
+_GREEDY = 0.15
 _MAX_ROUNDS = 3
 
 MEASURED = "already measured in this run"
 
+_Team = tuple[Target, tuple[Worker, ...]]
+Teams = dict[str, tuple[Worker, ...]]
+"""Device → the workers of a block there."""
 MakeWorker = Callable[[str, Path], Worker]
 """(device, log) → a worker that has been started."""
 
@@ -179,6 +185,10 @@ class Executor:
         self._pace = Pace()
         self._attempts: dict[object, list[Record]] = defaultdict(list)
         self._telemetry = TelemetryWriter(run)
+        self._lock = threading.Lock()
+        self._load_time = 4.0  # two workers loading torch side by side
+        self._counted: set[object] = set()
+        self._dead: dict[str, str] = {}  # device → why it did not come up
         self.done = 0
         self.total = 0
 
@@ -190,126 +200,176 @@ class Executor:
                 where = (record.device, record.device_index, record.device_count)
                 self._attempts[_identity(*where, record.benchmark, record.case)].append(record)
 
+    def _key(self, task: Task) -> object:
+        where = (task.target.name, task.target.index, task.count)
+        return _identity(*where, task.benchmark, task.case)
+
     def _attempts_at(self, task: Task) -> list[Record]:
         """In their order; what is appended to the list stays."""
-        where = (task.target.name, task.target.index, task.count)
-        return self._attempts[_identity(*where, task.benchmark, task.case)]
+        return self._attempts[self._key(task)]
 
-    def _start_workers(self, target: Target, name: str) -> tuple[Worker, ...]:
-        """Fresh workers for a device, loading torch side by side."""
-        if target.torch_device == HOST and self._early:
-            early, self._early = self._early, ()
-            return early
+    def _start_workers(self, name: str, targets: Sequence[Target], number: int) -> list[_Team]:
+        """Fresh workers for each device, loading torch side by side."""
         self._emit(f"starting workers for {name}", level="running")
-        stem = "".join(c if c.isalnum() else "-" for c in name.lower())
-        return tuple(
-            self._make_worker(target.torch_device, self._run.log_path(f"{stem}-{number}"))
-            for number in range(1, WORKERS + 1)
-        )
+        teams: list[_Team] = []
+        for target in targets:
+            if target.torch_device == HOST and len(self._early) >= number:
+                teams.append((target, self._early))
+                self._early = ()
+                continue
+            label = name if len(targets) == 1 else f"{name} {target.torch_device}"
+            stem = "".join(c if c.isalnum() else "-" for c in label.lower())
+            logs = [self._run.log_path(f"{stem}-{place}") for place in range(1, number + 1)]
+            team = tuple(self._make_worker(target.torch_device, log) for log in logs)
+            teams.append((target, team))
+        return teams
 
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
-        if all(task.skip or _is_over(self._attempts_at(task)) for task in block.tasks):
-            for task in block.tasks:  # no worker is started for these
-                measured = _has_value(self._attempts_at(task))
-                self.skip(task, MEASURED if measured or not task.skip else task.skip)
-            return
-        end = min(time.monotonic() + seconds, self._deadline)
-        self._emit(block.name, level="stage")
-        with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
-            pairs = [
-                [stack.enter_context(w) for w in self._start_workers(target, block.name)]
-                for target in block.targets
-            ]
-            try:
-                for worker in chain(*pairs):
-                    worker.wait_ready(max(end - time.monotonic(), 1.0))
-            except UnavailableError as error:
-                self._give_up(block.tasks, error.message)
-                return
-            if len(block.targets) == 1:
-                self._run_tasks(block.tasks, pairs[0], end)
+        start = time.monotonic()
+        end = min(start + seconds, self._deadline)
+        tasks = []
+        for task in block.tasks:  # no worker is started where all of it is known
+            if self.is_decided(task) or task.skip is not None:
+                self.skip(task, MEASURED if self.is_decided(task) else task.skip or "")
             else:
-                self._run_together(block, pairs, end, threads)
+                tasks.append(task)
+        tasks = self._alive(tasks)
+        if not tasks:
+            return
+        self._emit(block.name, level="stage")
+        block = replace(block, tasks=tuple(tasks))
+        stop = threading.Event()
+        with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
+            number = max(task.num_workers for task in tasks)
+            started = self._start_workers(block.name, block.targets, number)
+            for worker in chain(*(team for _, team in started)):
+                stack.enter_context(worker)
+            stack.callback(stop.set)  # before they are stopped: what they say then is no answer
+            teams: Teams = {}
+            for target, team in started:
+                try:
+                    self._come_up(target, team, end)
+                    teams[target.torch_device] = team
+                except UnavailableError as error:
+                    self._dead[target.torch_device] = error.message
+            tasks = self._alive(tasks)
+            self._load_time = time.monotonic() - start
+            self._run_in_parts(tasks, teams, end, threads, stop)
 
-    def _run_together(
+    def _come_up(self, target: Target, team: Sequence[Worker], end: float) -> None:
+        """Wait for a device's workers.  UnavailableError where torch has another one there."""
+        for worker in team:
+            most = max((end - time.monotonic()) / 2, 1.0)
+            uuid = worker.wait_ready(most).get("uuid")
+            if target.uuid is not None and uuid not in (None, target.uuid):
+                raise UnavailableError(
+                    f"torch's {target.torch_device} is {uuid}, and {target.label} is {target.uuid}"
+                )
+
+    def _run_in_parts(
         self,
-        block: Block,
-        pairs: Sequence[Sequence[Worker]],
+        tasks: Sequence[Task],
+        teams: Teams,
         end: float,
         threads: ThreadPoolExecutor,
+        stop: threading.Event,
+    ) -> None:
+        """Devices side by side, then in turn what they share, then all of them at once."""
+        own: dict[str, list[Task]] = {device: [] for device in teams}
+        shared: dict[str, list[Task]] = {device: [] for device in teams}
+        for task in tasks:
+            if task.count == 1:
+                (shared if task.shared else own)[task.target.torch_device].append(task)
+        turns = [task for each in zip_longest(*shared.values()) for task in each if task]
+        together = [task for task in tasks if task.count > 1]
+        later = sum(self._cost(task) + WORKERS * _MAX_TIME for task in (*turns, *together))
+        now = time.monotonic()
+        lanes = [lane for lane in own.values() if lane]
+        lanes_end = max(end - later, (now + end) / 2)
+        if len(lanes) == 1:
+            self._run_tasks(lanes[0], teams, lanes_end, stop)
+        futures = [
+            threads.submit(self._run_tasks, lane, teams, lanes_end, stop)
+            for lane in (lanes if len(lanes) > 1 else ())
+        ]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            future.result()
+        self._run_tasks(turns, teams, end, stop)
+        self._run_together(together, teams, end, threads)
+
+    def _run_together(
+        self, tasks: Sequence[Task], teams: Teams, end: float, threads: ThreadPoolExecutor
     ) -> None:
         """Each case on all devices at once: prepared everywhere, then released together."""
-        num_devices = len(block.targets)
         whole = end - time.monotonic()
-        for start in range(0, len(block.tasks), num_devices):
-            tasks = block.tasks[start : start + num_devices]
+        while tasks:
+            group, tasks = tasks[: tasks[0].count], tasks[tasks[0].count :]
             left = end - time.monotonic()
             reason = next(
-                (why for task in tasks if (why := self._why_not(task, left, whole))), None
+                (why for task in group if (why := self._why_not(task, left, whole))), None
             )
             if reason is not None:
-                for task in tasks:
+                for task in group:
                     self.skip(task, reason)
                 continue
-            self._emit(f"{tasks[0].step} {case_label(tasks[0].case)}", level="running")
+            self._emit(f"{group[0].step} {case_label(group[0].case)}", level="running")
+            workers = [teams[task.target.torch_device] for task in group]
             for number in range(WORKERS):
-                barrier = threading.Barrier(num_devices)
-                requests = [replace(self._request(task, 1.0), hold=True) for task in tasks]
+                barrier = threading.Barrier(len(group))
+                requests = [replace(self._request(task, 1.0), hold=True) for task in group]
                 replies = threads.map(
-                    lambda pair, request, number=number, barrier=barrier: pair[number].run(
+                    lambda team, request, number=number, barrier=barrier: team[number].run(
                         request, lambda: _meet(barrier, request.timeout)
                     ),
-                    pairs,
+                    workers,
                     requests,
                 )
-                for task, request, reply in zip(tasks, requests, replies, strict=True):
+                for task, request, reply in zip(group, requests, replies, strict=True):
                     self._append_attempt(task, request, reply)
-            for task in tasks:
+            for task in group:
                 self._append_points(task)
 
-    def repeat_noisy(self, tasks: Sequence[Task]) -> None:
-        """Measure noisy points again in fresh workers, as long as the time allows."""
+    def use_time_left(self, tasks: Sequence[Task]) -> None:
+        """Decide what is required, then measure what was skipped, then the other noisy points."""
+        tasks = [task for task in tasks if task.count == 1]
         for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in tasks if _is_noisy(self._attempts_at(task))]
-            groups: dict[Target, list[Task]] = {}
-            for task in sorted(again, key=lambda task: not task.required):
-                groups.setdefault(task.target, []).append(task)
-            for target, members in groups.items():
-                self._repeat(target, members)
+            again = [task for task in tasks if task.required and self._is_open(task)]
+            self._again("required and not decided", again)
+        self._again("what there was no time for", [t for t in tasks if not self._attempts_at(t)])
+        for _ in range(_MAX_ROUNDS - 1):
+            self._again("noisy points", [task for task in tasks if self._is_open(task)])
 
-    def _repeat(self, target: Target, tasks: Sequence[Task]) -> None:
-        """Fresh workers for some tasks of one device, if even one of them fits the time."""
-        start_time = 4.0  # two workers loading torch side by side
-        if self._deadline - time.monotonic() < start_time + self._cost(tasks[0]):
-            return
-        name = f"noisy points on {target.label}, again"
-        self._emit(name, level="stage")
-        with ExitStack() as stack:
-            workers = [stack.enter_context(w) for w in self._start_workers(target, name)]
-            for task in tasks:
-                if self._deadline - time.monotonic() > self._cost(task):
-                    self._run_task(task, workers, _MAX_TIME)
+    def _again(self, what: str, tasks: Sequence[Task]) -> None:
+        """Fresh workers for some tasks, if even one of them fits the time."""
+        left = self._deadline - time.monotonic() - self._load_time
+        able = [t for t in tasks if t.skip is None and t.fits_memory and not self._is_dead(t)]
+        fitting = [task for task in able if self._cost(task) < left]
+        if fitting:
+            block = Block(name=f"{what}, again", tasks=tuple(fitting))
+            self.run_block(block, left + self._load_time)
 
-    def _run_tasks(self, tasks: Sequence[Task], workers: Sequence[Worker], end: float) -> None:
+    def _run_tasks(
+        self, tasks: Sequence[Task], teams: Teams, end: float, stop: threading.Event
+    ) -> None:
         whole = end - time.monotonic()
         # In a resumed run what has no attempt at all comes before what was noisy.
         tasks = sorted(tasks, key=lambda task: bool(self._attempts_at(task)))
         for position, task in enumerate(tasks):
             left = end - time.monotonic()
             reason = self._why_not(task, left, whole)
+            if stop.is_set():
+                return
             if reason is not None:
                 self.skip(task, reason)
                 continue
             share = left / WORKERS / (len(tasks) - position)
-            self._run_task(task, workers, min(max(share, _MIN_TIME), _MAX_TIME))
+            team = teams[task.target.torch_device]
+            self._run_task(task, team, min(max(share, _MIN_TIME), _MAX_TIME), stop)
 
     def _why_not(self, task: Task, left: float, whole: float) -> str | None:
         """Why a task is not run, or None."""
-        if _is_over(self._attempts_at(task)):
-            return MEASURED
-        if task.skip is not None:
-            return task.skip
         if not task.fits_memory:
             return f"its operands need more than half of the memory of {task.target.name}"
         cost = self._cost(task)
@@ -319,15 +379,19 @@ class Executor:
 
     def _cost(self, task: Task) -> float:
         """Projected seconds in all of its workers, at the shortest sampling."""
-        return WORKERS * (self._pace.overhead(task) + (task.seconds or _MIN_TIME))
+        return task.num_workers * (self._pace.overhead(task) + (task.seconds or _MIN_TIME))
 
-    def _run_task(self, task: Task, workers: Sequence[Worker], seconds: float) -> None:
+    def _run_task(
+        self, task: Task, team: Sequence[Worker], seconds: float, stop: threading.Event
+    ) -> None:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
         self._emit(label, level="running")
-        for worker in workers:
+        for worker in team[: task.num_workers]:
             request = self._request(task, seconds)
             reply = self._within_budget(worker.run(request))
+            if stop.is_set():
+                return
             self._append_attempt(task, request, reply)
             if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
                 break  # another worker would only say it again
@@ -337,7 +401,11 @@ class Executor:
         attempts = self._attempts_at(task)
         self._pace.learn(task, reply)
         record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
-        attempts.append(self._run.append(record))
+        attempts.append(self._append(record))
+
+    def _append(self, record: Record) -> Record:
+        with self._lock:
+            return self._run.append(record)
 
     def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
@@ -377,34 +445,55 @@ class Executor:
 
     def _append_points(self, task: Task) -> None:
         for number, point in enumerate(point_records(self._attempts_at(task))):
-            record = self._run.append(
+            record = self._append(
                 point.replace(
                     conditions={**point.conditions, **task.notes},
                     limit=limit_of_point(point, self._claims),
                 )
             )
             if number == 0:
-                self.done += 1
+                self._count(task)
                 expected = self._expected.get((record.key, record.device_index))
                 self._emit(describe(record, expected), level="point")
 
-    def is_done(self, task: Task) -> bool:
-        """Whether an earlier process of this run measured it."""
+    def is_decided(self, task: Task) -> bool:
+        """Whether there is nothing left to measure."""
         return _is_over(self._attempts_at(task))
 
-    def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
-        """Record that a task is not run, and why."""
-        self.done += 1
-        if reason != MEASURED:
-            subject = self._subject(task)
-            self._run.append(skipped_record(task.benchmark, task.case, subject, reason, status))
+    def _is_open(self, task: Task) -> bool:
+        """Whether it has a value that more workers may improve."""
+        return _is_noisy(self._attempts_at(task))
 
-    def _give_up(self, tasks: Iterable[Task], reason: str) -> None:
-        """A device did not come up; what an earlier session measured on it stands."""
+    def _count(self, task: Task) -> None:
+        """Count a task that is over for now, once: it may be measured again."""
+        with self._lock:
+            self.done += self._key(task) not in self._counted
+            self._counted.add(self._key(task))
+
+    def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
+        """Record that a task is not run, and why, where nothing better is known of it."""
+        self._count(task)
+        attempts = self._attempts_at(task)
+        if reason != MEASURED and not (attempts and status is Status.SKIPPED):
+            subject = self._subject(task)
+            self._append(skipped_record(task.benchmark, task.case, subject, reason, status))
+
+    def _alive(self, tasks: Sequence[Task]) -> list[Task]:
+        """The tasks whose devices came up; of others what an earlier session measured stands."""
+        told = dict.fromkeys(self._dead[t.target.torch_device] for t in tasks if self._is_dead(t))
         for task in tasks:
-            measured = _has_value(self._attempts_at(task))
-            self.skip(task, MEASURED if measured else reason, Status.FAILED)
-        self._emit(reason, level="point")
+            if self._is_dead(task):
+                measured = _has_value(self._attempts_at(task))
+                reason = self._dead[task.target.torch_device]
+                self.skip(task, MEASURED if measured else reason, Status.FAILED)
+            elif told and task.count > 1:
+                self.skip(task, next(iter(told)))
+        for reason in told:
+            self._emit(reason, level="point")
+        return [t for t in tasks if not self._is_dead(t) and not (told and t.count > 1)]
+
+    def _is_dead(self, task: Task) -> bool:
+        return task.target.torch_device in self._dead
 
     def _subject(self, task: Task) -> Subject:
         return Subject(
@@ -415,8 +504,6 @@ class Executor:
         )
 
     def _start_worker(self, device: str, log: Path) -> Worker:
-        # CUDA's own order is fastest first; the driver's tools count by bus.
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         return Worker(device, log, tick=self._telemetry.tick)
 
     def _emit(self, text: str, *, level: str) -> None:

@@ -82,7 +82,6 @@ def plan_search(
         left = scene.deadline - time.monotonic() - _SETTLING * (len(targets) - number)
         end = time.monotonic() + max(left, 0.0) * _SEARCHING / (len(targets) - number)
         block = Block(
-            targets=(target,),
             name=f"the fastest shapes on {target.label}, in two fresh workers",
             tasks=_search_target(scene, target, request, dtypes, end),
             share=1.0 / len(targets),

@@ -1,19 +1,18 @@
-"""Which cases a qualification runs, in which order, and which of them it cannot do without.
+"""What is run, on which device, in which order, and with what share of the time.
 
-Every benchmark's spec says what it runs on a device; here those cases become tasks and blocks with
-shares of the time.  A step is what a person would name ("bf16 matmul"); it is satisfied by any
-clean point of it.  Required steps come first in their block, so that a small budget spends
-itself on them; what does not fit is recorded as skipped.
+What the verdict needs comes before everything else, on all devices, sustained load first; then
+what there is time for.  What does not fit is recorded as skipped, and tried again when everything
+else is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainrig.benchmarks.spec import (
-    WORKERS,
+    SMALL_BUDGET,
     Benchmark,
     PlannedCase,
     Scope,
@@ -25,8 +24,6 @@ from trainrig.runner.targets import Target
 
 MEMORY_SHARE = 0.5
 """Of a device's memory for one case: the check of the answer and the allocator need the rest."""
-
-_TOGETHER_WEIGHT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +38,8 @@ class Task:
     required: bool = False
     seconds: float = 0.0
     """Of sampling in each worker, for sustained load and disks; 0: as the time allows."""
+    shared: bool = False
+    """Whether it loads what the machine's devices share: then they are measured in turn."""
     count: int = 1
     """How many devices run it at the same time."""
     notes: Case = field(default_factory=dict)
@@ -56,6 +55,11 @@ class Task:
         return benchmark(self.benchmark)
 
     @property
+    def num_workers(self) -> int:
+        """Fresh workers that measure it in one round."""
+        return self.spec.workers(self.case)
+
+    @property
     def fits_memory(self) -> bool:
         """Whether its operands fit on the device with room to spare; a disk's worker sees to it."""
         if self.spec.is_disk:
@@ -65,28 +69,33 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Tasks that share one pair of fresh workers on a device, and their share of the time.
+    """Tasks that share one pair of fresh workers on each device, and their share of the time.
 
-    A block with several targets runs each case on all of them at the same time.
+    Devices work side by side where they share nothing that is measured.
     """
 
-    targets: tuple[Target, ...]
     name: str
     tasks: tuple[Task, ...]
-    share: float
+    share: float = 1.0
     """Of the time that is left for measuring; the shares of a plan add up to 1."""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Its devices, in the order of its tasks."""
+        return tuple({task.target.torch_device: task.target for task in self.tasks}.values())
 
 
 def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) -> tuple[Task, ...]:
-    """PlannedCase cases on a device."""
+    """Planned cases on a device; nothing that is unverified can be required."""
     return tuple(
         Task(
             target=target,
             benchmark=spec.name,
             case=one.case,
             step=one.step,
-            required=one.required and one.skip is None,
+            required=one.required and one.skip is None and "caveat" not in one.notes,
             seconds=one.seconds,
+            shared=one.shared,
             notes={**target.notes, **one.notes},
             skip=one.skip,
         )
@@ -95,71 +104,99 @@ def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) ->
 
 
 def qualify_plan(
-    targets: Sequence[Target], budget: float, native_bf16: bool = True
+    targets: Sequence[Target],
+    budget: float,
+    native_bf16: bool = True,
+    only: Collection[str] = (),
 ) -> tuple[Block, ...]:
     """The blocks of a qualification of ``targets`` within ``budget`` seconds.
 
-    On a machine with GPUs the host's arithmetic is not measured, its memory is.
+    On a machine with GPUs the host's arithmetic is not measured, its memory is.  ``only``: names of
+    benchmarks; all without it.
     """
     gpus = tuple(target for target in targets if target.is_gpu)
+    groups = [gpus, *((target,) for target in targets if not target.is_gpu)]
     weighted: list[tuple[float, Block]] = []
     fixed: list[Block] = []
-    for target in targets:
-        scope = Scope(
-            is_gpu=target.is_gpu,
-            budget=budget,
-            beside_gpus=bool(gpus) and not target.is_gpu,
-            native_bf16=native_bf16,
-            free_bytes=target.memory_bytes,
-            tool=target.tool,
-            tool_note=target.tool_note,
-            unusable=target.unusable,
-        )
-        specs = [spec for spec in benchmarks() if spec.is_disk == target.is_disk]
-        blocks = [(spec, _block(spec, target, spec.qualify(scope), budget)) for spec in specs]
-        blocks = [(spec, block) for spec, block in blocks if block.tasks]
-        fixed += [block for spec, block in blocks if spec.max_share is not None]
-        weights = [(spec.weight, block) for spec, block in blocks if spec.max_share is None]
-        weighted += [_in_one(target, weights)] if scope.is_small and weights else weights
-    for spec in benchmarks() if len(gpus) > 1 else ():
-        if planned := spec.together():
-            weighted.append((_TOGETHER_WEIGHT, at_once(spec, gpus, planned)))
+    for group in filter(None, groups):
+        where = group[0].label if len(group) == 1 else f"{len(group)} GPUs"
+        planned: dict[str, list[Task]] = {}
+        for target in group:
+            scope = Scope(
+                is_gpu=target.is_gpu,
+                budget=budget,
+                beside_gpus=bool(gpus) and not target.is_gpu,
+                native_bf16=native_bf16,
+                free_bytes=target.memory_bytes,
+                tool=target.tool,
+                tool_note=target.tool_note,
+                unusable=target.unusable,
+            )
+            for spec in benchmarks():
+                if spec.is_disk == target.is_disk and (not only or spec.name in only):
+                    tasks = tasks_of(spec, target, spec.qualify(scope))
+                    planned.setdefault(spec.name, []).extend(tasks)
+        for spec in benchmarks() if len(group) > 1 else ():
+            if spec.name in planned:
+                planned[spec.name] += at_once(spec, group, spec.together())
+        for name in [name for name in planned if benchmark(name).max_share is not None]:
+            fixed += _fixed(benchmark(name), where, planned.pop(name), budget)
+        weighted += _blocks(where, planned, is_small=budget < SMALL_BUDGET)
     left = 1.0 - sum(block.share for block in fixed)
     whole = sum(weight for weight, _ in weighted)
-    return (*(replace(block, share=left * w / whole) for w, block in weighted), *fixed)
+    blocks = [*(replace(block, share=left * w / whole) for w, block in weighted), *fixed]
+    return tuple(sorted(blocks, key=is_optional))
 
 
-def _block(spec: Benchmark, target: Target, planned: Sequence[PlannedCase], budget: float) -> Block:
-    """A benchmark's cases on a device; sustained load last, for the device is hot then."""
-    tasks = tasks_of(spec, target, planned)
-    share = 0.0
-    if spec.max_share is None:
-        tasks = tuple(sorted(tasks, key=lambda task: task.seconds > 0.0))
-    else:
-        seconds = sum(task.seconds + spec.around for task in tasks if not task.skip)
-        share = min(spec.max_share, WORKERS * seconds / budget)
-    return Block(targets=(target,), name=f"{spec.name} on {target.label}", tasks=tasks, share=share)
+def is_optional(block: Block) -> bool:
+    """Whether the verdict needs nothing of it."""
+    return not any(task.required for task in block.tasks)
 
 
-def _in_one(target: Target, weights: Sequence[tuple[float, Block]]) -> tuple[float, Block]:
-    """One block of all: the first task of every step before the others, required ones first."""
-    tasks = [task for _, block in weights for task in block.tasks]
-    first = {(task.benchmark, task.step): task for task in reversed(tasks)}
-    ordered = sorted(
-        tasks,
-        key=lambda task: (not task.required, first[task.benchmark, task.step] is not task),
-    )
-    return 1.0, Block(targets=(target,), name=target.label, tasks=tuple(ordered), share=0.0)
+def _fixed(spec: Benchmark, where: str, tasks: Sequence[Task], budget: float) -> list[Block]:
+    """A block of tasks with seconds of their own."""
+    seconds = sum(t.num_workers * (t.seconds + spec.around) for t in tasks if not t.skip)
+    share = min(spec.max_share or 0.0, seconds / budget)
+    return [Block(name=f"{spec.name} on {where}", tasks=tuple(tasks), share=share)] if tasks else []
 
 
-def at_once(spec: Benchmark, targets: tuple[Target, ...], planned: Sequence[PlannedCase]) -> Block:
-    """Cases on several devices at the same time."""
-    tasks = tuple(
-        replace(task, step=f"{task.step}, {len(targets)} at once", count=len(targets))
+def _blocks(
+    where: str, planned: Mapping[str, Sequence[Task]], *, is_small: bool
+) -> list[tuple[float, Block]]:
+    """What a group of devices must do and what it may, with weights; one block of all if small.
+
+    The essentials are sustained load first, then case by case; then a bit of every benchmark.  In a
+    small budget the first case of every step comes before the others.
+    """
+    tasks = [task for own in planned.values() for task in own]
+    if not tasks:
+        return []
+    if is_small:
+        first = {(task.benchmark, task.step): task.case for task in reversed(tasks)}
+        tasks.sort(key=lambda t: (not t.required, first[t.benchmark, t.step] != t.case))
+        return [(1.0, Block(name=where, tasks=tuple(tasks)))]
+    place = {id(t): n / len(own) for own in planned.values() for n, t in enumerate(own)}
+    required = sorted((t for t in tasks if t.required), key=lambda t: t.seconds == 0.0)
+    others = sorted((t for t in tasks if not t.required), key=lambda t: place[id(t)])
+    return [
+        (
+            sum(benchmark(name).weight for name in {task.benchmark for task in chosen}),
+            Block(name=f"{what} on {where}", tasks=tuple(chosen)),
+        )
+        for what, chosen in (("what the verdict needs", required), ("what else", others))
+        if chosen
+    ]
+
+
+def at_once(
+    spec: Benchmark, targets: Sequence[Target], planned: Sequence[PlannedCase]
+) -> tuple[Task, ...]:
+    """Cases on several devices at the same time, one after another on all of them."""
+    return tuple(
+        replace(
+            task, step=f"{task.step}, {len(targets)} at once", count=len(targets), required=False
+        )
         for one in planned
         for target in targets
         for task in tasks_of(spec, target, [one])
     )
-    caveats = {str(task.notes["caveat"]): None for task in tasks if "caveat" in task.notes}
-    name = f"{len(targets)} GPUs at once" + "".join(f" ({caveat})" for caveat in caveats)
-    return Block(targets=targets, name=name, tasks=tasks, share=0.0)

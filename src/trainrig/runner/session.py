@@ -215,7 +215,7 @@ def _measure(
         else:
             executor.run_block(block, seconds)
         left_shares -= block.share
-    executor.repeat_noisy([task for task in tasks if task.spec.role is not Role.STEP])
+    executor.use_time_left([task for task in tasks if task.spec.role is not Role.STEP])
 
 
 def _append_missing(

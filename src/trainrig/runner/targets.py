@@ -36,6 +36,8 @@ class Target:
     """Its entry in the catalog, where one fits exactly."""
     power_limit_w: float | None = None
     """What a GPU may draw as it is set now, where that is known."""
+    uuid: str | None = None
+    """What the driver calls a GPU, wherever it is known."""
     notes: Case = field(default_factory=dict, hash=False)
     """What the conditions of its points say besides."""
     unusable: str | None = None

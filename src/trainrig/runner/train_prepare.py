@@ -228,7 +228,7 @@ def measure_ceiling(
     deadline = time.monotonic() + _CEILING_SECONDS
     executor = Executor(run, environment=environment, deadline=deadline, watch=watch, claims=claims)
     executor.total = 1
-    block = Block(targets=(target,), name="the ceiling", tasks=(task,), share=1.0)
+    block = Block(name="the ceiling", tasks=(task,))
     executor.run_block(block, _CEILING_SECONDS)
     for record in reversed(read_run(run.path).records):
         is_rate = record.is_point and record.status is Status.OK and record.unit == "FLOP/s"

@@ -70,6 +70,8 @@ def with_training(
 ) -> tuple[Block, ...]:
     """A qualification's blocks and, behind them, training steps sized to device and budget.
 
+    What they should take is predicted from the rates that were measured before.
+
     On a machine with GPUs the host does not train.  Where the budget is enough for some of
     many GPUs only, the others are recorded as left out: one of each model comes first.
     """
@@ -114,7 +116,7 @@ def _block(
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
     )
     share = 0.0 if text.reason else WORKERS * len(tasks) * (seconds + _AROUND) / budget
-    return Block(targets=(target,), name=f"training on {target.label}", tasks=tasks, share=share)
+    return Block(name=f"training on {target.label}", tasks=tasks, share=share)
 
 
 def _seconds(budget: float, count: int) -> float:
@@ -170,7 +172,7 @@ def measure_trainings(block: Block, session: TrainRun, executor: Executor, secon
     for task in block.tasks:
         left = min(end, session.deadline) - time.monotonic()
         needed = WORKERS * (task.seconds + _AROUND)
-        if executor.is_done(task):
+        if executor.is_decided(task):
             executor.skip(task, MEASURED)
         elif task.skip is not None:
             executor.skip(task, task.skip)

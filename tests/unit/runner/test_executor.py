@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
 import pytest
 
 from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
+from trainrig.benchmarks.copy import copy_case
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import PlannedCase, benchmark
 from trainrig.process.worker import Reply
 from trainrig.record import Status
 from trainrig.runner.executor import Executor
-from trainrig.runner.plan import Block, Task, at_once, qualify_plan
+from trainrig.runner.plan import Block, Task, at_once, is_optional, qualify_plan, tasks_of
 from trainrig.store import create_run, read_run
 
 PRODUCT = PlannedCase(case=matmul_case("fp16", 512), step="fp16 matmul")
@@ -28,7 +30,7 @@ def task(size=256, target=HOST, **changes):
 
 
 def block(*tasks):
-    return Block(targets=(tasks[0].target,), name="test", tasks=tasks, share=1.0)
+    return Block(name="test", tasks=tasks)
 
 
 class Bench:
@@ -100,7 +102,7 @@ def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
     tasks = [task()]
     bench.executor.run_block(block(*tasks), 30.0)
     assert "disagree" in (bench.points()[0].disturbed or "")
-    bench.executor.repeat_noisy(tasks)
+    bench.executor.use_time_left(tasks)
     assert len(bench.made) == 4
     final = bench.points()[-1]
     assert final.disturbed is None
@@ -114,21 +116,21 @@ def test_a_noisy_point_on_a_catalogued_gpu_is_repeated(tmp_path):
     tasks = [task(target=gpu(0))]
     assert tasks[0].target.chip is not None
     bench.executor.run_block(block(*tasks), 30.0)
-    bench.executor.repeat_noisy(tasks)
+    bench.executor.use_time_left(tasks)
     assert len(bench.made) == 4
 
 
 def test_quiet_points_are_not_repeated(tmp_path):
     bench = Bench(tmp_path, by_flops)
     bench.executor.run_block(block(task()), 30.0)
-    bench.executor.repeat_noisy([task()])
+    bench.executor.use_time_left([task()])
     assert len(bench.made) == 2
 
 
 def test_repeating_ends_when_the_machine_stays_busy(tmp_path):
     bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     bench.executor.run_block(block(task()), 30.0)
-    bench.executor.repeat_noisy([task()])
+    bench.executor.use_time_left([task()])
     assert bench.points()[-1].disturbed == "busy"
     assert len(bench.made) == 6
 
@@ -240,14 +242,14 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
     blocks = qualify_plan([HOST], budget)
     for one in blocks:
         bench.executor.run_block(one, (start + budget - clock.now) * one.share)
-    bench.executor.repeat_noisy([t for one in blocks for t in one.tasks])
+    bench.executor.use_time_left([t for one in blocks for t in one.tasks])
     assert clock.now - start <= 1.1 * budget
 
 
 def test_several_devices_start_together_and_are_marked_so(tmp_path):
     cards = (gpu(0), gpu(1))
     bench = Bench(tmp_path, by_flops)
-    bench.executor.run_block(at_once(MATMUL, cards, [PRODUCT]), 30.0)
+    bench.executor.run_block(block(*at_once(MATMUL, cards, [PRODUCT])), 30.0)
     assert all(request.hold for _, request in bench.asked)
     assert [(record.device_index, record.device_count) for record in bench.points()] == [
         (0, 2),
@@ -262,7 +264,7 @@ def test_one_dead_device_does_not_hold_up_the_others(tmp_path):
         return by_flops(device, request)
 
     bench = Bench(tmp_path, answer)
-    bench.executor.run_block(at_once(MATMUL, (gpu(0), gpu(1)), [PRODUCT]), 30.0)
+    bench.executor.run_block(block(*at_once(MATMUL, (gpu(0), gpu(1)), [PRODUCT])), 30.0)
     assert [record.status for record in bench.points()] == [Status.OK, Status.FAILED]
 
 
@@ -298,3 +300,107 @@ def test_every_planned_case_is_one_of_its_familys():
             benchmark(one.benchmark).check(one.case)
     for one in qualify_plan([HOST], 240.0)[0].tasks:
         benchmark(one.benchmark).check(one.case)
+
+
+def test_sustained_load_comes_first_in_one_worker_that_is_warm(tmp_path):
+    first = qualify_plan([gpu(0), HOST], 240.0)[0]
+    sustained = next(t for t in first.tasks if t.case.get("sustained"))
+    assert first.tasks[0] is sustained
+    assert sustained.required
+    bench = Bench(tmp_path, by_flops, seconds=240.0)
+    bench.executor.run_block(block(sustained), 120.0)
+    ((_, request),) = bench.asked
+    assert request.settings["warmup_time"] == pytest.approx(0.6 * sustained.seconds)
+    assert request.settings["max_time"] == pytest.approx(sustained.seconds)
+    assert bench.points()[0].is_usable
+
+
+def test_what_is_required_of_any_device_comes_before_all_that_is_not():
+    needed = [not is_optional(b) for b in qualify_plan([gpu(0), gpu(1), HOST], 240.0)]
+    assert needed == [True, True, False, False]
+    gpus, host, *_ = qualify_plan([gpu(0), gpu(1), HOST], 240.0)
+    assert {t.target for t in gpus.tasks} == {gpu(0), gpu(1)}
+    assert {t.target for t in host.tasks} == {HOST}
+
+
+def test_gpus_work_side_by_side_but_for_what_they_share(tmp_path):
+    cards = (gpu(0), gpu(1))
+    both = threading.Barrier(2)
+    at_work = []
+    most = []
+
+    def answer(device, request):
+        if request.benchmark == "matmul":
+            both.wait(10.0)  # broken unless the other card is at it too
+        at_work.append(device)
+        most.append(len(at_work))
+        time.sleep(0.01 if request.benchmark == "copy" else 0.0)
+        at_work.remove(device)
+        return quiet(1e-3)
+
+    bench = Bench(tmp_path, answer)
+    link = copy_case("h2d", memory="pinned")
+    tasks = [task(target=card) for card in cards]
+    tasks += [task(target=c, benchmark="copy", case=link, shared=True) for c in cards]
+    bench.executor.run_block(block(*tasks), 60.0)
+    assert [p.status for p in bench.points()] == [Status.OK] * 4
+    assert [request.benchmark for _, request in bench.asked[4:]] == ["copy"] * 4
+    assert most[4:] == [1] * 4
+    assert len(bench.made) == 4
+
+
+def test_a_noisy_point_of_all_at_once_is_not_measured_alone(tmp_path):
+    bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    tasks = at_once(MATMUL, (gpu(0), gpu(1)), [PRODUCT])
+    bench.executor.run_block(block(*tasks), 30.0)
+    bench.executor.use_time_left(tasks)
+    assert all(request.hold for _, request in bench.asked)
+    assert len(bench.asked) == 4
+
+
+def test_what_is_unverified_or_of_all_at_once_cannot_block_a_verdict():
+    (one,) = tasks_of(MATMUL, gpu(0), [replace(PRODUCT, required=True)])
+    (caveat,) = tasks_of(MATMUL, gpu(0), [replace(PRODUCT, required=True, notes={"caveat": "?"})])
+    many = at_once(MATMUL, (gpu(0), gpu(1)), [replace(PRODUCT, required=True)])
+    assert [t.required for t in (one, caveat, *many)] == [True, False, False, False]
+
+
+def test_time_that_is_left_goes_to_what_was_skipped_for_lack_of_it(tmp_path):
+    bench = Bench(tmp_path, lambda device, request: quiet(request.case["m"] ** 3 * 1e-11))
+    tasks = (task(128), task(2048))
+    bench.executor.run_block(block(*tasks), 2.5)
+    assert [p.status for p in bench.points()] == [Status.OK, Status.SKIPPED]
+    bench.executor.use_time_left(tasks)
+    assert [p.status for p in bench.points()] == [Status.OK, Status.SKIPPED, Status.OK]
+    assert bench.executor.done == 2
+
+
+def test_what_is_required_is_decided_before_anything_optional_is_repeated(tmp_path):
+    bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    tasks = [task(128), task(256, required=True)]
+    bench.executor.run_block(block(*tasks), 30.0)
+    del bench.asked[:]
+    bench.executor.use_time_left(tasks)
+    assert [request.case["m"] for _, request in bench.asked[:4]] == [256] * 4
+
+
+def test_a_card_that_did_not_come_up_is_not_waited_for_again(tmp_path):
+    bench = Bench(tmp_path, by_flops, worker=DeadWorker)
+    tasks = [task(target=gpu(0))]
+    bench.executor.run_block(block(*tasks), 30.0)
+    bench.executor.run_block(block(task(512, target=gpu(0))), 30.0)
+    bench.executor.use_time_left(tasks)
+    assert [p.status for p in bench.points()] == [Status.FAILED] * 2
+    assert len(bench.made) == 2
+
+
+def test_a_card_that_torch_counts_otherwise_is_refused(tmp_path):
+    class Swapped(FakeWorker):
+        def wait_ready(self, timeout=1.0):
+            return {"uuid": "GPU-1"}
+
+    bench = Bench(tmp_path, by_flops, worker=Swapped)
+    bench.executor.run_block(block(task(target=replace(gpu(0), uuid="GPU-0"))), 30.0)
+    assert "is GPU-1" in (bench.points()[0].reason or "")
+    bench.executor.run_block(block(task(target=replace(gpu(1), uuid="GPU-1"))), 30.0)
+    assert bench.points()[1].status is Status.OK

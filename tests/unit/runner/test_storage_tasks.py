@@ -94,7 +94,9 @@ def target(folder: Path):
 
 
 def plan(folder: Path, budget: float):
-    return qualify_plan([HOST, target(folder)], budget)
+    """The disk's block last."""
+    blocks = qualify_plan([HOST, target(folder)], budget)
+    return sorted(blocks, key=lambda block: block.targets[0].is_disk)
 
 
 @pytest.fixture

@@ -241,7 +241,7 @@ def carried_out(tasks: list[Task], folder: Path, earlier: Any = ()) -> list[Reco
             watch=null_progress,
         )
         executor.resume_from(earlier)
-        block = Block(targets=(tasks[0].target,), name="training", tasks=tuple(tasks), share=1.0)
+        block = Block(name="training", tasks=tuple(tasks))
         session = TrainRun(
             run=run,
             targets=(tasks[0].target,),
