@@ -32,7 +32,7 @@ NOW = {
     "RTX 4090 on a busy host": "C6: the majority counts, not the fastest that agree",
     "host without GPUs, quiet": "",
 }
-CROWDS = ["", "", "C6", "C6"]
+CROWDS = ["", "C6", "C6", "C6"]
 """Why a crowd of healthy machines is not judged as it should; the faulty ones are right."""
 
 

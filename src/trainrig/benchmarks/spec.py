@@ -426,7 +426,8 @@ def ability(point: Record, band: tuple[float, float]) -> Ability:
     if reached is not None and reached >= band[0]:
         return Ability.ABLE
     used = len(point.derived.ids) if point.derived else 0
-    has_enough = point.rounds is None or (point.rounds > 1 and used > WORKERS)
+    enough = benchmark(point.benchmark).workers(point.case)
+    has_enough = point.rounds is None or (point.rounds > 1 and used > enough)
     is_known = point.is_usable and (point.confidence or 0.0) >= CONFIDENCE
     if has_enough and is_known and point.is_below(band):
         return Ability.NOT_ABLE

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trainrig.benchmarks.spec import WORKERS, Role, role_of
+from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, role_of
 from trainrig.errors import UnavailableError
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
@@ -118,20 +118,6 @@ def _identity(
 def _has_value(attempts: Sequence[Record]) -> bool:
     """Whether any worker measured it."""
     return any(record.status is Status.OK for record in attempts)
-
-
-def _is_noisy(attempts: Sequence[Record]) -> bool:
-    """Whether there is a value that must not be judged."""
-    if attempts and attempts[-1].attempt is None:  # a training's record is its point
-        return attempts[-1].disturbed is not None
-    return _has_value(attempts) and point_records(attempts)[0].disturbed is not None
-
-
-def _is_over(attempts: Sequence[Record]) -> bool:
-    """Whether there is nothing left to measure: a quiet value, or a wrong answer."""
-    if any(record.is_wrong_answer for record in attempts):
-        return True
-    return _has_value(attempts) and not _is_noisy(attempts)
 
 
 _MIN_TIME = 0.05
@@ -230,8 +216,8 @@ class Executor:
         end = min(start + seconds, self._deadline)
         tasks = []
         for task in block.tasks:  # no worker is started where all of it is known
-            if self.is_decided(task) or task.skip is not None:
-                self.skip(task, MEASURED if self.is_decided(task) else task.skip or "")
+            if self.is_over(task) or task.skip is not None:
+                self.skip(task, MEASURED if self.is_over(task) else task.skip or "")
             else:
                 tasks.append(task)
         tasks = self._alive(tasks)
@@ -334,12 +320,14 @@ class Executor:
     def use_time_left(self, tasks: Sequence[Task]) -> None:
         """Decide what is required, then measure what was skipped, then the other noisy points."""
         tasks = [task for task in tasks if task.count == 1]
+        tasks.sort(key=lambda task: not task.required)
         for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in tasks if task.required and self._is_open(task)]
+            again = [task for task in tasks if task.required and self._is_undecided(task)]
             self._again("required and not decided", again)
         self._again("what there was no time for", [t for t in tasks if not self._attempts_at(t)])
         for _ in range(_MAX_ROUNDS - 1):
-            self._again("noisy points", [task for task in tasks if self._is_open(task)])
+            again = [task for task in tasks if _has_value(self._attempts_at(task))]
+            self._again("noisy points", [task for task in again if not self.is_over(task)])
 
     def _again(self, what: str, tasks: Sequence[Task]) -> None:
         """Fresh workers for some tasks, if even one of them fits the time."""
@@ -456,13 +444,31 @@ class Executor:
                 expected = self._expected.get((record.key, record.device_index))
                 self._emit(describe(record, expected), level="point")
 
-    def is_decided(self, task: Task) -> bool:
-        """Whether there is nothing left to measure."""
-        return _is_over(self._attempts_at(task))
+    def is_over(self, task: Task) -> bool:
+        """Whether there is nothing left to measure: a wrong answer, or a quiet, decided value."""
+        attempts = self._attempts_at(task)
+        if any(record.is_wrong_answer for record in attempts):
+            return True
+        if not _has_value(attempts):
+            return False
+        point = attempts[-1]  # a training's record is its point
+        if point.attempt is not None:
+            point = point_records(attempts)[0]
+        return point.disturbed is None and not self._is_undecided(task)
 
-    def _is_open(self, task: Task) -> bool:
-        """Whether it has a value that more workers may improve."""
-        return _is_noisy(self._attempts_at(task))
+    def _is_undecided(self, task: Task) -> bool:
+        """Whether it has a value that does not say yet if the device does what is expected.
+
+        Where nothing is expected, it is enough that as many workers answered as make a point.
+        """
+        attempts = self._attempts_at(task)
+        if not _has_value(attempts) or attempts[-1].attempt is None:
+            return False
+        point = point_records(attempts)[0]
+        expected = self._expected.get((point.key, point.device_index))
+        if expected is None or expected.interval is None:
+            return sum(r.status is Status.OK for r in attempts) < task.num_workers
+        return ability(point, expected.interval) is Ability.UNDECIDED
 
     def _count(self, task: Task) -> None:
         """Count a task that is over for now, once: it may be measured again."""
@@ -480,17 +486,19 @@ class Executor:
 
     def _alive(self, tasks: Sequence[Task]) -> list[Task]:
         """The tasks whose devices came up; of others what an earlier session measured stands."""
-        told = dict.fromkeys(self._dead[t.target.torch_device] for t in tasks if self._is_dead(t))
+        reasons = dict.fromkeys(
+            self._dead[t.target.torch_device] for t in tasks if self._is_dead(t)
+        )
         for task in tasks:
             if self._is_dead(task):
                 measured = _has_value(self._attempts_at(task))
                 reason = self._dead[task.target.torch_device]
                 self.skip(task, MEASURED if measured else reason, Status.FAILED)
-            elif told and task.count > 1:
-                self.skip(task, next(iter(told)))
-        for reason in told:
+            elif reasons and task.count > 1:
+                self.skip(task, next(iter(reasons)))
+        for reason in reasons:
             self._emit(reason, level="point")
-        return [t for t in tasks if not self._is_dead(t) and not (told and t.count > 1)]
+        return [t for t in tasks if not self._is_dead(t) and not (reasons and t.count > 1)]
 
     def _is_dead(self, task: Task) -> bool:
         return task.target.torch_device in self._dead

@@ -172,7 +172,7 @@ def measure_trainings(block: Block, session: TrainRun, executor: Executor, secon
     for task in block.tasks:
         left = min(end, session.deadline) - time.monotonic()
         needed = WORKERS * (task.seconds + _AROUND)
-        if executor.is_decided(task):
+        if executor.is_over(task):
             executor.skip(task, MEASURED)
         elif task.skip is not None:
             executor.skip(task, task.skip)

@@ -375,13 +375,26 @@ def test_time_that_is_left_goes_to_what_was_skipped_for_lack_of_it(tmp_path):
     assert bench.executor.done == 2
 
 
-def test_what_is_required_is_decided_before_anything_optional_is_repeated(tmp_path):
+def test_of_noisy_points_the_required_are_repeated_first(tmp_path):
     bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     tasks = [task(128), task(256, required=True)]
     bench.executor.run_block(block(*tasks), 30.0)
     del bench.asked[:]
     bench.executor.use_time_left(tasks)
-    assert [request.case["m"] for _, request in bench.asked[:4]] == [256] * 4
+    assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128] * 2
+
+
+def test_a_required_point_that_decides_nothing_is_repeated_before_what_was_skipped(tmp_path):
+    """Quiet, and below the band with two workers of one round: that is no proof yet."""
+    bench = Bench(tmp_path, by_flops)
+    tasks = [task(128), task(256, required=True)]
+    bench.executor.run_block(block(tasks[1]), 30.0)
+    (point,) = bench.points()
+    band = (1.1 * point.value, 1.2 * point.value)
+    bench.executor._expected = {(point.key, None): point.replace(interval=band)}
+    del bench.asked[:]
+    bench.executor.use_time_left(tasks)
+    assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128]
 
 
 def test_a_card_that_did_not_come_up_is_not_waited_for_again(tmp_path):
