@@ -17,8 +17,9 @@ tokens, width k, and n where it is one product.  Operations and FLOPs are those 
 `workload.blocks`: nothing is counted a second time here.
 
 One case is required of a qualification: our BERT-large layer, forward and backward.  After it come
-Hugging Face's, the row of growing batches that shows where launches end and arithmetic begins, the
-parts of a layer, and the other models' blocks, as far as the time goes.
+the block of the training step that is measured later, which is that step's ceiling, Hugging
+Face's, the row of growing batches that shows where launches end and arithmetic begins, the parts
+of a layer, and the other models' blocks, as far as the time goes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from trainrig.benchmarks import spec
+from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES
 from trainrig.errors import UsageError
 from trainrig.record import Case, Scalar
 from trainrig.workload import (
@@ -95,6 +97,13 @@ def layer_case(
         "code": code,
         "attention": _usual_attention(code),
     }
+
+
+def own_layer_case(model: str, dtype: str, batch: int, seq: int) -> Case:
+    """The block of a GPT-2, at the batch and sequence that it is trained with."""
+    shape = named(model)
+    own = {"hidden": shape.hidden, "heads": shape.num_heads, "ffn": shape.ffn}
+    return {**layer_case(_GPT2, dtype, "forward+backward", batch, seq), **own}
 
 
 def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") -> Case:
@@ -238,6 +247,7 @@ OPS = {
 
 _BOTH = "forward+backward"
 _BERT = "BERT-large layer"
+_GPT2 = "GPT-2 medium block"
 _BATCHES = (2, 4, 8, 16, 32, 64, 128)
 _PART_TOKENS = 64 * 128
 
@@ -254,13 +264,22 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
 def _planned(case: Case, *, required: bool) -> spec.PlannedCase:
     """Hugging Face's by its own name: it may not be installed."""
     whose = " of Hugging Face" if case["code"] == "huggingface" else ""
-    step = f"{case['dtype']} {case['layer']}{whose}"
+    step = f"{case['dtype']} {_name(case)}{whose}"
     return spec.PlannedCase(case=case, step=step, required=required)
+
+
+def _name(case: Case) -> str:
+    """The layer, and its width where it is not that of the model that it is named after."""
+    name, hidden = str(case.get("layer")), case.get("hidden")
+    usual = named(LAYERS[name][0]).hidden if name in LAYERS else hidden
+    return name if hidden in (None, usual) else f"{name} of width {hidden}"
 
 
 def gpu_cases() -> list[Case]:
     """A GPU's, the required one first: fp16 as published, bf16 as trained today."""
     cases = [layer_case(_BERT, dtype, _BOTH, 64, 128) for dtype in ("fp16", "bf16")]
+    # Which of them is trained follows from the card's memory: those that do not fit are left out.
+    cases += [own_layer_case(model, "bf16", batch, seq) for model, batch, seq in GPU_SIZES]
     cases += [layer_case(_BERT, "fp16", how, 64, 128, "huggingface") for how in (_BOTH, "forward")]
     cases += [layer_case(_BERT, "fp16", "forward", 64, 128)]
     cases += [
@@ -269,7 +288,7 @@ def gpu_cases() -> list[Case]:
     cases += [part_case(part, "fp16", _PART_TOKENS, code) for code in CODES for part in PARTS]
     for code in CODES:
         cases += [
-            layer_case("GPT-2 medium block", "fp16", _BOTH, 32, 512, code),
+            layer_case(_GPT2, "fp16", _BOTH, 32, 512, code),
             layer_case("T5-large encoder block", "fp16", _BOTH, 32, 512, code),
             layer_case("T5-large decoder block", "fp16", _BOTH, 32, 512, code),
             layer_case("Llama-7B block", "bf16", _BOTH, 4, 2048, code),
@@ -282,12 +301,14 @@ def host_cases(dtypes: Sequence[str]) -> list[Case]:
     """A processor's, one required in each dtype first: few tokens, for a call takes 0.1 s."""
     best = dtypes[-1]
     cases = [layer_case(_BERT, dtype, _BOTH, 2, 128) for dtype in dtypes]
+    model, batch, seq = HOST_SIZES[0]
+    cases += [own_layer_case(model, dtype, batch, seq) for dtype in dtypes]
     cases += [part_case(part, best, 2 * 128) for part in PARTS]
     cases += [layer_case(_BERT, best, _BOTH, 2, 128, "huggingface")]
     cases += [layer_case(_BERT, best, _BOTH, batch, 128) for batch in (4, 8)]
     cases += [
         layer_case(layer, best, _BOTH, 2, 128)
-        for layer in ("GPT-2 medium block", "T5-large encoder block", "T5-large decoder block")
+        for layer in (_GPT2, "T5-large encoder block", "T5-large decoder block")
     ]
     return cases
 
@@ -316,7 +337,7 @@ def _of_layer(layer: str, dtype: str, batch: int, seq: int) -> list[Case]:
 
 
 def _label(case: Case) -> str:
-    words = [f"{case.get('dtype')} {case.get('layer')}", *spec.sizes_text(case)]
+    words = [f"{case.get('dtype')} {_name(case)}", *spec.sizes_text(case)]
     if "m" in case:
         words.append(f"{case['m']} tokens")
     if case.get("code") == "huggingface":

@@ -25,6 +25,17 @@ WARM_UP = 3
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
 
+GPU_SIZES = (
+    ("gpt2-medium", 16, 1024),
+    ("gpt2-medium", 8, 1024),
+    ("gpt2-medium", 4, 1024),
+    ("gpt2", 8, 1024),
+    ("gpt2", 4, 1024),
+    ("gpt2", 1, 1024),
+)
+"""What a qualification trains: model, batch, tokens of a sample; the largest first."""
+HOST_SIZES = tuple(("gpt2-small-cpu", batch, 256) for batch in (8, 4, 2, 1))
+
 PRECISIONS = ("fp32", "bf16", "fp16")
 _COUNTS = ("batch_size", "seq_len", "grad_accum", "nproc")
 _EXAMPLE: Case = {

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES
 from trainrig.catalog.chip import peak
 from trainrig.data.manifest import Manifest
 from trainrig.errors import TrainrigError
@@ -37,17 +38,6 @@ _AROUND = 5.0
 # More than a worker comes to within its seconds: the learning rate is the schedule's high part.
 _STEPS = 1000
 _UNPREPARED = "none"
-
-# (model, batch, tokens of a sample), the largest first.
-_GPU_SIZES = (
-    ("gpt2-medium", 16, 1024),
-    ("gpt2-medium", 8, 1024),
-    ("gpt2-medium", 4, 1024),
-    ("gpt2", 8, 1024),
-    ("gpt2", 4, 1024),
-    ("gpt2", 1, 1024),
-)
-_HOST_SIZES = tuple(("gpt2-small-cpu", batch, 256) for batch in (8, 4, 2, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +121,11 @@ def _experiments(target: Target, native_bf16: bool, budget: float) -> list[Exper
         # bf16, unless the catalog knows the chip and knows no bf16 of it.
         chip = target.chip
         is_older = chip and peak(chip, "fp16") is not None and peak(chip, "bf16") is None
-        return [_sized(target, "fp16" if is_older else "bf16", _GPU_SIZES + _HOST_SIZES)]
+        return [_sized(target, "fp16" if is_older else "bf16", GPU_SIZES + HOST_SIZES)]
     dtypes = ["bf16", "fp32"] if native_bf16 else ["fp32"]
     if _seconds(budget, len(dtypes)) < _SECONDS[1] / 2:
         del dtypes[1:]
-    return [_sized(target, dtype, _HOST_SIZES) for dtype in dtypes]
+    return [_sized(target, dtype, HOST_SIZES) for dtype in dtypes]
 
 
 def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) -> Experiment:
@@ -148,7 +138,7 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
             precision=dtype,
             steps=_STEPS,
             warmup=2,
-            lr=1e-3 if model == _HOST_SIZES[0][0] else 3e-4,
+            lr=1e-3 if model == HOST_SIZES[0][0] else 3e-4,
             heldout_batches=0,
             checkpoint_every=0,
             name=f"{dtype} {model}",

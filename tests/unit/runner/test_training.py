@@ -18,6 +18,7 @@ from runner_fakes import HOST, gpu, quiet
 from trainrig.analysis.judge import judge
 from trainrig.analysis.judge_training import not_falling
 from trainrig.analysis.run_view import RunView
+from trainrig.analysis.time_loss import is_own_layer
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks import training as step
 from trainrig.benchmarks.layer import host_cases
@@ -98,6 +99,20 @@ def test_each_gpu_trains_what_fits_it_and_the_host_does_not() -> None:
     assert sizes == [("gpt2-medium", 4), ("gpt2-medium", 16), ("gpt2", 1)]
     for task in found:
         assert step.memory(task.case) <= MEMORY_SHARE * task.target.memory_bytes
+
+
+def test_the_block_of_each_step_is_measured_as_its_ceiling() -> None:
+    cards = gpu(0), gpu(1, 80 << 30), gpu(2, 6 << 30)
+    for blocks in (planned(300.0, *cards, HOST), planned(300.0), planned(300.0, native=False)):
+        tasks = [task for block in blocks for task in block.tasks]
+        for step_ in steps_of(blocks):
+            own = [
+                task
+                for task in tasks
+                if task.target is step_.target and is_own_layer(task.case, step_.case)
+            ]
+            assert own, step_.case
+            assert not any(task.required for task in own)
 
 
 def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
