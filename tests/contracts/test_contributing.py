@@ -97,7 +97,7 @@ VERB = '''\
 from trainrig.cli.verb import json_option, option, verb
 
 
-@verb("Do nothing, once.")
+@verb()
 @option("--times", type=int, default=1, help="How many times nothing is done.")
 @json_option()
 def command(times: int, as_json: bool) -> None:

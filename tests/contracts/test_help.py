@@ -78,6 +78,7 @@ def test_every_option_shows_its_default(name: str, command: click.Command) -> No
 def test_texts_stand_alone_in_plain_words(name: str, command: click.Command) -> None:
     texts = [inspect.cleandoc(command.help or ""), command.get_short_help_str(200)]
     texts += [option.help or "" for option in options(command)]
+    texts += [VERBS[name]] if name in VERBS else []
     for text in texts:
         assert text and not text.lower().startswith(OPENINGS), text
         assert (found := REFUSED.search(text)) is None, f"{found and found[0]!r} in: {text}"

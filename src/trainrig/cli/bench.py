@@ -34,7 +34,7 @@ without a name, at most 1 GiB and a twentieth of what is free, and leaves nothin
 """
 
 
-@verb("Run one benchmark by itself: matrix products, copies, layers, a disk ...", text=_TEXT)
+@verb(help=_TEXT)
 @click.argument("benchmark", shell_complete=Names(lambda: _NAMES).complete)
 @option("--dtype", multiple=True, default_text="the usual ones", help=_help("dtype"))
 @option("--size", multiple=True, default_text="the usual ones", help=_help("size"))

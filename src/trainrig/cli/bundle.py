@@ -10,7 +10,7 @@ from trainrig.cli.output import print_values
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
 
 
-@verb("Pack a run into one file with a content hash, or unpack it.")
+@verb()
 @click.argument("run", type=PATH, shell_complete=complete_runs)
 @option("--out", type=PATH, default_text="<name of the run>.bundle", help="The bundle to write.")
 @option("--unpack", type=PATH, metavar="DIR", help="Unpack the bundle RUN into this folder.")

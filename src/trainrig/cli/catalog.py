@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainrig.report.document import Document
 
 
-@verb("What vendors claim: one chip, or several side by side.")
+@verb()
 @click.argument("name", nargs=-1, shell_complete=CHIPS.complete)
 @option("--compare", is_flag=True, help="Show the named chips side by side.")
 @option("--models", is_flag=True, help="List the models that are known by name.")

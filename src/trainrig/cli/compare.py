@@ -9,7 +9,7 @@ import click
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
 
 
-@verb("Two runs side by side: better, worse or cannot tell.")
+@verb()
 @click.argument("old", type=PATH, shell_complete=complete_runs)
 @click.argument("new", type=PATH, shell_complete=complete_runs)
 @option("--md", type=PATH, metavar="FILE", help="Write the comparison as markdown.")

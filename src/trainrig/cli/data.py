@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainrig.data.manifest import Manifest
 
 
-@click.group(short_help="Prepare text for training: tokenizer, tokens, a held-out part.")
+@click.group()
 def command() -> None:
     """Prepare text for training, or show what a prepared folder holds."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from trainrig.cli.verb import PATH, json_option, option, verb
 
 
-@verb("A report of two RTX 4090s made from published figures.")
+@verb()
 @option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
 @option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
 @json_option()

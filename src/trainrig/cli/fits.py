@@ -9,7 +9,7 @@ from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHERE, giv
 from trainrig.cli.verb import json_option, options, verb
 
 
-@verb("Does a training fit in memory, and which option saves most?")
+@verb()
 @options(WHAT, WHERE, FRAMEWORK, HOW, LATER)
 @json_option()
 def command(rates: Path | None, as_json: bool, **keys: Any) -> int:

@@ -18,7 +18,7 @@ _MOST_PATIENCE_S = 3600.0
 _SILENCE_S = 2.0
 
 
-@verb("What this machine is: processor, memory, disks, GPUs, software.")
+@verb()
 @json_option()
 @option(
     "--wait",

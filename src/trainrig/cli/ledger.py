@@ -9,7 +9,7 @@ import click
 from trainrig.cli.verb import PATH, json_option, option, verb
 
 
-@verb("Predictions of earlier runs beside what was measured.")
+@verb()
 @click.argument("runs", type=PATH, default=Path("runs"))
 @option("--calibrate", "fit", is_flag=True, help="Correct the next runs' predictions.")
 @json_option()

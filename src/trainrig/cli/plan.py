@@ -13,7 +13,7 @@ _search = partial(option, group="Search")
 _result = partial(option, group="Result")
 
 
-@verb("Every layout of a model on so many GPUs, ranked; or how many GPUs.")
+@verb()
 @options(WHAT, WHERE, FRAMEWORK, LATER)
 @_search("--global-batch", type=int, help="Samples of a step.")
 @_search("--tokens", type=float, help="Tokens of the whole training.")

@@ -12,7 +12,7 @@ from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHAT_IF, W
 from trainrig.cli.verb import PATH, json_option, options, rows, verb
 
 
-@verb("What a training step costs in time and memory.")
+@verb()
 @options(
     *(WHAT, WHERE, FRAMEWORK, HOW, LATER),
     rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),

@@ -7,7 +7,7 @@ from pathlib import Path
 from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 
 
-@verb("Measure, compare with what is expected, and give a verdict.")
+@verb()
 @option("--budget", default="4m", help="Time for everything: 5s, 4m, 1h.")
 @OUT
 @option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainrig.analysis.run_view import RunView
 
 
-@verb("Show a run: in the terminal, as HTML or as markdown.")
+@verb()
 @click.argument("run", nargs=-1, required=True, type=PATH, shell_complete=complete_runs)
 @option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
 @option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")

@@ -90,7 +90,7 @@ _FILE = rows(
 )
 
 
-@verb("Train a model, or a file of experiments; where each step's time goes.")
+@verb()
 @click.argument("file", required=False, type=PATH)
 @options(_WHAT, _LAYOUT, _FILE)
 @OUT

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,8 @@ class Option(click.Option):
         return record[0], text
 
 
-def verb(summary: str, *, text: str | None = None) -> Callable[[Callable[..., Any]], Verb]:
-    """Make a function a verb; ``summary`` is its line in the list of verbs.
-
-    ``text`` is its help, where that is not the function's docstring.
-    """
-    return click.command(cls=Verb, short_help=summary, help=text)
+verb = partial(click.command, cls=Verb)
+"""Makes a function a verb; its summary in the list of verbs is `cli.main`'s."""
 
 
 def option(*names: str, help: str, default_text: str = "", **settings: Any) -> Decorator:  # noqa: A002
