@@ -81,6 +81,9 @@ class Ledger:
     """Predictions of one machine, oldest first."""
 
     host: str
+    """Its name, for people."""
+    machine: str
+    """What tells it from others: corrections are kept by it."""
     entries: tuple[Entry, ...]
     num_runs: int
     """That were read, with predictions or without."""

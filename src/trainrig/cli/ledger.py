@@ -33,7 +33,7 @@ def command(runs: Path, fit: bool, as_json: bool) -> int:
     ledger = read_ledger(runs)
     corrections = calibrate(ledger) if fit else None
     if corrections:
-        store_corrections(runs, ledger.host, corrections)
+        store_corrections(runs, ledger.machine, corrections)
     answer(
         as_json,
         lambda: ledger_dict(ledger, corrections),

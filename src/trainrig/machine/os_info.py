@@ -8,11 +8,13 @@ systemd-detect-virt, then from the CPU's hypervisor flag.
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 
 from trainrig.machine.parse import number, text
 from trainrig.machine.snapshot import HostInfo, Missing
 from trainrig.machine.system_access import Host
+from trainrig.record import digest
 
 _CONTAINER_MARKS = (("/run/.containerenv", "podman"), ("/.dockerenv", "docker"))
 _CONTAINER_VARIABLES = (
@@ -27,6 +29,7 @@ def host_info(host: Host) -> HostInfo:
     """Who and what this computer is."""
     return HostInfo(
         hostname=text(host.read("/proc/sys/kernel/hostname"), "host name"),
+        machine=_machine(host),
         os=_os_name(host),
         kernel=text(host.read("/proc/sys/kernel/osrelease"), "kernel release"),
         architecture=text(platform.machine(), "architecture"),
@@ -37,6 +40,14 @@ def host_info(host: Host) -> HostInfo:
         product=text(host.read(f"{_DMI}/product_name"), "product name"),
         board=text(host.read(f"{_DMI}/board_name"), "board name"),
     )
+
+
+def _machine(host: Host) -> str | Missing:
+    """systemd's documentation asks that nobody hands the id itself on."""
+    found = host.read("/etc/machine-id")
+    if isinstance(found, str) and not re.fullmatch(r"[0-9a-f]{32}", found.strip()):
+        return Missing("/etc/machine-id holds no id")
+    return found if isinstance(found, Missing) else digest(found.strip())
 
 
 def _os_name(host: Host) -> str | Missing:

@@ -67,6 +67,8 @@ class HostInfo:
     """The computer as a whole and its operating system."""
 
     hostname: str | Missing
+    machine: str | Missing = Missing("not read by the version that wrote this")
+    """Digest of /etc/machine-id."""
     os: str | Missing
     """Pretty name: ``Debian GNU/Linux 12 (bookworm)``."""
     kernel: str | Missing

@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.benchmarks.spec import benchmark, find
@@ -41,7 +42,7 @@ from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.calibration import fitted
 from trainrig.record import Case, Kind, Limit, Record, Status, new_id
-from trainrig.runner.history import corrections_of, runs_of
+from trainrig.runner.history import corrections_of, machine_key, runs_of
 from trainrig.runner.plan import Task
 from trainrig.runner.targets import Target
 from trainrig.store import find_runs
@@ -107,8 +108,12 @@ def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
     return ceiling(own, point.benchmark, point.case)
 
 
-def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple[Record, ...]:
+def history_of(
+    parent: Path, but: str, machine: Mapping[str, Any], environment: str
+) -> tuple[Record, ...]:
     """Good points of earlier runs of this machine, under this software, in the same folder.
+
+    ``machine`` is its machine.json.  A run under other power limits is of another state.
 
     A noisy point, or one that an error finding rests on, is no model for
     the next one.  A run that cannot be read is passed over: history is a help, not
@@ -116,7 +121,9 @@ def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple
     """
     paths = [path for path in find_runs(parent) if path.name != but]
     found: list[Record] = []
-    for run in runs_of(hostname, paths[-_HISTORY_RUNS:]):
+    for run in runs_of(machine_key(machine), paths[-_HISTORY_RUNS:]):
+        if _power_limits(run.machine) != _power_limits(machine):
+            continue
         findings = run.verdict.findings if run.verdict else ()
         faulty = {name for f in findings if f.severity == "error" for name in f.records}
         found += [
@@ -128,6 +135,12 @@ def history_of(parent: Path, but: str, hostname: str, environment: str) -> tuple
             and record.id not in faulty
         ]
     return tuple(found)
+
+
+def _power_limits(machine: Mapping[str, Any] | None) -> list[object]:
+    gpus = (machine or {}).get("gpus")
+    gpus = gpus if isinstance(gpus, list) else []
+    return [gpu.get("power_limit_w") for gpu in gpus if isinstance(gpu, dict)]
 
 
 def _point(task: Task, environment: str) -> Record:
@@ -172,19 +185,19 @@ class Grounds:
     cores: int = 1
 
 
-def grounds_of(parent: Path, host: str, cores: int) -> Grounds:
-    """From the newest runs of ``host`` in a folder that measured rates; others are passed over."""
+def grounds_of(parent: Path, machine: str, cores: int) -> Grounds:
+    """From the newest runs in a folder that measured rates of the machine with that key."""
     paths = [path for path in find_runs(parent) if any(verb in path.name for verb in _VERBS)]
     points = tuple(
         record
-        for run in runs_of(host, paths[-RUNS:])
+        for run in runs_of(machine, paths[-RUNS:])
         for record in run.records
         if record.benchmark in _RATES
         and record.is_point
         and record.kind is Kind.MEASURED
         and record.status is Status.OK
     )
-    corrections = corrections_of(parent, host)
+    corrections = corrections_of(parent, machine)
     return Grounds(points=points, corrections=corrections, cores=max(1, cores))
 
 

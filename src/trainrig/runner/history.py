@@ -13,6 +13,7 @@ from typing import Any
 
 from trainrig.analysis.prediction_error import Correction, Ledger, entries_of
 from trainrig.errors import DataError, TrainrigError
+from trainrig.record import digest
 from trainrig.stats import median
 from trainrig.store import RunData, find_runs, read_run, write_atomic
 from trainrig.units import format_share
@@ -25,8 +26,8 @@ _GLANCE = 3 * LAST
 _SCHEMA = 1
 
 
-def read_ledger(parent: Path, host: str | None = None, newest: int | None = None) -> Ledger:
-    """The ledger of ``host`` in a folder of runs; by default that of the newest run.
+def read_ledger(parent: Path, machine: str | None = None, newest: int | None = None) -> Ledger:
+    """The ledger of one ``machine_key`` in a folder of runs; by default that of the newest run.
 
     ``newest``: how many runs are read (default: all).
     Raises DataError where the folder holds no run.
@@ -41,37 +42,53 @@ def read_ledger(parent: Path, host: str | None = None, newest: int | None = None
             runs.append(read_run(path))
         except TrainrigError as error:
             unread.append(error.message)
-    hosts = [host_of(run) for run in runs]
-    chosen = host if host is not None else (hosts[-1] if hosts else "")
-    own = [run for run, name in zip(runs, hosts, strict=True) if name == chosen]
+    keys = [machine_key(run.machine) for run in runs]
+    chosen = machine if machine is not None else (keys[-1] if keys else "")
+    own = [run for run, key in zip(runs, keys, strict=True) if key == chosen]
+    host = _host_name(own[-1].machine) if own else ""
     return Ledger(
-        host=chosen,
-        entries=tuple(e for run in own for e in entries_of(run.name, chosen, run.records)),
+        host=host,
+        machine=chosen,
+        entries=tuple(e for run in own for e in entries_of(run.name, host, run.records)),
         num_runs=len(own),
         others=len(runs) - len(own),
         unread=tuple(unread),
     )
 
 
-def host_of(run: RunData) -> str:
-    """The name of the machine that a run was made on; empty where it was not read."""
-    found = (run.machine or {}).get("host", {})
-    name = found.get("hostname") if isinstance(found, Mapping) else None
-    return name if isinstance(name, str) else ""
+def machine_key(machine: Mapping[str, Any] | None) -> str:
+    """What tells the machine of a machine.json from others; its name where nothing else does.
+
+    Clones of one disk share an id, containers of one image too, and their names are drawn anew:
+    the processor and the GPUs count as well.
+    """
+    host, cpu, gpus = ((machine or {}).get(part) for part in ("host", "cpu", "gpus"))
+    known = [_text(host, "machine")]
+    known += sorted(_text(gpu, "uuid") for gpu in gpus) if isinstance(gpus, list) else []
+    return digest([_text(cpu, "model"), *known]) if any(known) else _host_name(machine)
 
 
-def runs_of(host: str, paths: Iterable[Path]) -> Iterator[RunData]:
-    """The runs of a host; one that cannot be read is passed over."""
+def _host_name(machine: Mapping[str, Any] | None) -> str:
+    return _text((machine or {}).get("host"), "hostname")
+
+
+def _text(part: object, name: str) -> str:
+    found = part.get(name) if isinstance(part, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunData]:
+    """The runs of the machine with that key; one that cannot be read is passed over."""
     for path in paths:
         with suppress(TrainrigError):
-            if host_of(run := read_run(path)) == host:
+            if machine_key((run := read_run(path)).machine) == machine:
                 yield run
 
 
-def ledger_sentence(parent: Path, host: str | None = None) -> str | None:
+def ledger_sentence(parent: Path, machine: str | None = None) -> str | None:
     """``last 12 runs: median error 6 %``; None where nothing was predicted and measured yet."""
     try:
-        ledger = read_ledger(parent, host, newest=_GLANCE)
+        ledger = read_ledger(parent, machine, newest=_GLANCE)
     except TrainrigError:
         return None
     last = set(ledger.runs[-LAST:])
@@ -85,18 +102,18 @@ def ledger_sentence(parent: Path, host: str | None = None) -> str | None:
     )
 
 
-def store_corrections(parent: Path, host: str, found: Iterable[Correction]) -> Path:
-    """Store those that help for this host's next predictions; return the file."""
+def store_corrections(parent: Path, machine: str, found: Iterable[Correction]) -> Path:
+    """Store those that help for this machine's next predictions; return the file."""
     path = parent / CALIBRATION
-    hosts = dict(_stored(parent)) | {host: {c.part: c.factor for c in found if c.helps}}
+    hosts = dict(_stored(parent)) | {machine: {c.part: c.factor for c in found if c.helps}}
     content = {"schema": _SCHEMA, "hosts": hosts}
     write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
-def corrections_of(parent: Path, host: str) -> dict[str, float]:
-    """The factors stored for a host; empty where there are none, or the file cannot be used."""
-    found = _stored(parent).get(host, {})
+def corrections_of(parent: Path, machine: str) -> dict[str, float]:
+    """The factors stored for a machine; empty where there are none, or the file cannot be used."""
+    found = _stored(parent).get(machine, {})
     if not isinstance(found, Mapping):
         return {}
     return {

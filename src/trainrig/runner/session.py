@@ -25,7 +25,7 @@ from trainrig.process.worker import Worker
 from trainrig.record import Kind, Record
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import Grounds, claims_for, expectations, history_of
-from trainrig.runner.history import corrections_of
+from trainrig.runner.history import corrections_of, machine_key
 from trainrig.runner.plan import Block, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
 from trainrig.runner.targets import HOST, Target, disk_target, find_targets
@@ -173,8 +173,8 @@ def _measure(
     )
     blocks = plan(scene)
     tasks = [task for block in blocks for task in block.tasks]
-    hostname = value_or(snapshot.host.hostname, "")
-    history = history_of(run.path.parent, run.name, hostname, environment)
+    machine = to_dict(snapshot)
+    history = history_of(run.path.parent, run.name, machine, environment)
     wanted = expectations(tasks, claims, history, published_records(), environment)
     known = [record for record in earlier if record.kind is Kind.PREDICTED]
     expected = {
@@ -208,8 +208,8 @@ def _measure(
         left = max(deadline - time.monotonic(), 0.0)
         seconds = left * block.share / max(left_shares, block.share, 1e-9)
         if block.tasks[0].spec.role is Role.STEP:  # with all rates that were measured so far
-            points = [r for r in read_run(run.path).records if r.is_point and r.is_usable]
-            corrections = corrections_of(run.path.parent, hostname)
+            points = [r for r in read_run(run.path).records if r.is_point]
+            corrections = corrections_of(run.path.parent, machine_key(machine))
             trainings.grounds = Grounds(points=(*history, *points), corrections=corrections)
             measure_trainings(block, trainings, executor, seconds)
         else:

@@ -46,6 +46,7 @@ from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
 from trainrig.runner.executor import TelemetryWriter
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
+from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, find_targets
 from trainrig.runner.train_prepare import (
@@ -121,7 +122,7 @@ def train(
                 for folder in dict.fromkeys(experiment.data for experiment in ready)
             },
             total=len(ready),
-            grounds=grounds_of(run.path.parent, hostname, site.cores),
+            grounds=grounds_of(run.path.parent, machine_key(to_dict(snapshot)), site.cores),
             alone=len(ready) == 1,
             resuming=resume is not None,
         )

@@ -54,6 +54,14 @@ def test_container_kind(host: FakeHost, kind: str) -> None:
     assert host_info(host).container == kind
 
 
+def test_a_machines_id_is_not_handed_on() -> None:
+    uuid = "0123456789abcdef" * 2
+    found = host_info(FakeHost(files={"/etc/machine-id": uuid + "\n"})).machine
+    assert isinstance(found, str) and uuid not in found
+    for files in ({"/etc/machine-id": "uninitialized"}, {}):
+        assert isinstance(host_info(FakeHost(files=files)).machine, Missing)
+
+
 def test_virtual_machine_from_the_hypervisor_flag_where_systemd_is_absent() -> None:
     seen = FakeHost(files={"/proc/cpuinfo": "flags\t: fpu hypervisor avx2"})
     assert host_info(seen).virtualization == "unknown hypervisor"

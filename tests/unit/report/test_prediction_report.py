@@ -132,7 +132,7 @@ def test_what_does_not_fit_says_what_was_tried_and_what_would() -> None:
 
 
 def test_an_empty_ledger_is_a_sentence_and_its_unread_runs() -> None:
-    ledger = Ledger(host="", entries=(), num_runs=2, others=1, unread=("a: torn",))
+    ledger = Ledger(host="", machine="", entries=(), num_runs=2, others=1, unread=("a: torn",))
     text = printed(ledger_document(ledger, ()))
     assert text.startswith("a machine without a name: nothing was predicted and measured yet in 2")
     assert "1 runs of other machines left out" in text and "not read: a: torn" in text

@@ -12,13 +12,14 @@ import pytest
 
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
-from trainrig.record import Kind, Record, Status
+from trainrig.record import Finding, Kind, Outcome, Record, Severity, Status, Verdict
 from trainrig.runner.expectations import (
     Grounds,
     forecast,
     grounds_of,
+    history_of,
 )
-from trainrig.runner.history import CALIBRATION
+from trainrig.runner.history import CALIBRATION, machine_key
 from trainrig.runner.targets import Target
 from trainrig.store import create_run
 from trainrig.train.config import Experiment, case_of
@@ -185,6 +186,71 @@ def test_grounds_are_this_hosts_and_of_runs_that_measured_rates(tmp_path: Path) 
     assert sorted(point.value or 0.0 for point in found.points) == [1e11, 4e11]
     assert found.corrections == {"p": 1.1}
     assert grounds_of(tmp_path / "none", "here", 0) == Grounds(cores=1)
+
+
+def machine(uuid: str = "GPU-1", power: float = 450.0, **host: str) -> dict[str, Any]:
+    gpu = {"uuid": uuid, "power_limit_w": power}
+    return {"host": {"hostname": "vm", **host}, "cpu": {"model": "EPYC"}, "gpus": [gpu]}
+
+
+def earlier_run(
+    parent: Path, of: dict[str, Any], *records: Record, severity: Severity = "error"
+) -> None:
+    with create_run(parent, "qualify", {}) as run:
+        run.write_machine(of)
+        for record in records:
+            run.append(record)
+        finding = Finding(
+            id="below-band", severity=severity, evidence="slow", fix="-", records=("faulty",)
+        )
+        run.write_verdict(Verdict(outcome=Outcome.FAIL, reason="slow", findings=(finding,)))
+
+
+def test_history_is_of_this_machine_in_this_state(tmp_path: Path) -> None:
+    own = product(1e11, environment="env")
+    earlier_run(tmp_path, machine(), own)
+    earlier_run(tmp_path, machine("GPU-2"), own)  # another machine of the same name
+    earlier_run(tmp_path, machine(power=300.0), own)
+    renamed = machine()
+    renamed["host"]["hostname"] = "a name drawn anew"
+    earlier_run(tmp_path, renamed, own)
+    earlier_run(tmp_path, {}, own)
+    found = history_of(tmp_path, "", machine(), "env")
+    assert [point.value for point in found] == [1e11, 1e11]
+    assert len(history_of(tmp_path, "", machine(power=300.0), "env")) == 1
+    assert history_of(tmp_path, "", machine("GPU-3"), "env") == ()
+    assert history_of(tmp_path, "", machine(), "other software") == ()
+
+
+def test_what_was_noisy_or_found_faulty_is_no_history(tmp_path: Path) -> None:
+    good, faulty = product(1e11, environment="env"), product(7e10, environment="env", id="faulty")
+    noisy = product(5e10, environment="env", disturbed="a neighbour")
+    earlier_run(tmp_path, machine(), good, faulty, noisy)
+    assert [point.value for point in history_of(tmp_path, "", machine(), "env")] == [1e11]
+    other = tmp_path / "warned"
+    other.mkdir()
+    earlier_run(other, machine(), good, faulty, severity="warning")
+    assert len(history_of(other, "", machine(), "env")) == 2
+
+
+def test_a_machine_is_told_by_its_id_its_processor_and_its_gpus() -> None:
+    bare = {"host": {"hostname": "vm"}, "cpu": {"model": "EPYC"}, "gpus": []}
+    assert machine_key(bare) == "vm", "nothing else is known of it"
+    assert machine_key(None) == machine_key({"gpus": {"missing": "x"}, "host": 3}) == ""
+    with_id = {**bare, "host": {"hostname": "vm", "machine": "abc"}}
+    keys = [
+        machine_key(one)
+        for one in (
+            bare,
+            with_id,
+            {**with_id, "cpu": {"model": "Xeon"}},
+            {**with_id, "gpus": [{"uuid": "GPU-1"}]},
+            {**with_id, "gpus": [{"uuid": "GPU-2"}]},
+        )
+    ]
+    assert len(set(keys)) == 5
+    renamed = {**with_id, "host": {"hostname": "other", "machine": "abc"}}
+    assert machine_key(renamed) == machine_key(with_id)
 
 
 def test_predicting_loads_no_torch() -> None:

@@ -104,12 +104,28 @@ def test_links_and_disks() -> None:
         point("copy", "byte_rate", 24e9, direction="h2d", memory="pinned", bytes=1 << 28),
         point("storage", "byte_rate", 7e9, op="read", device="some disk"),
         stream(900e9),
-        stream(600e9, "gelu"),
+        stream(600e9, "add"),
     ]
     rates = rates_of_records(points, GPU)
     assert (rates.host_link, rates.disk) == (24e9, 7e9)
     assert rates.streams.bandwidth == pytest.approx(720e9)  # the harmonic mean
     assert rates.offload(7e9, to="disk") == pytest.approx(1.0)
+
+
+def test_streams_rest_on_what_moves_bytes_noisy_or_not() -> None:
+    """Cold scale and add were noisy once, and a gelu that computes was all of the stream."""
+    gelu, copied = stream(9.5e9, "gelu"), point("copy", "byte_rate", 30e9, direction="triad")
+    noisy = [stream(38e9, disturbed="busy"), stream(38e9, "add", disturbed="busy")]
+    products = product(512, 165e9, "fp32")
+    for streams, bandwidth in (
+        ([*noisy, gelu], 38e9),
+        ([noisy[0], stream(36e9, "add"), gelu], 36e9),
+        ([gelu, copied], 30e9),
+    ):
+        rates = rates_of_records(cpu(products, *streams))
+        assert rates.streams.bandwidth == pytest.approx(bandwidth)
+    with pytest.raises(UnavailableError):
+        rates_of_records(cpu(products, gelu))
 
 
 def test_a_processor_has_what_was_measured_on_it() -> None:
