@@ -29,6 +29,8 @@ UNVERIFIED = "unverified on hardware"
 
 _CPU_SIZES = (2048, 512, 1024, 256, 128, 4096)
 _SMALL_CPU_SIZES = (512, 1024, 2048)
+_EMULATED_SIZE = 512
+_EMULATED: Case = {"emulated": "unless the processor has instructions for the type"}
 _GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
 _GPU_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 # Sizes that load a device: what runs there speaks for the device, smaller ones for launches.
@@ -76,18 +78,24 @@ def _memory(case: Case) -> int:
 def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     if scope.beside_gpus:
         return []
+    emulated: list[spec.PlannedCase] = []
     if scope.is_gpu:
         cases = _at_sizes(scope, _GPU_DTYPES, _GPU_SIZES, {"fp16", "fp32"})
     else:
         native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
-        others = [d for d in ("int8", "fp64", "bf16", "fp16") if d not in native]
         sizes = _SMALL_CPU_SIZES if scope.is_small else _CPU_SIZES
-        # How fast a CPU is at the others is anyone's guess (fp16 can be 200 times slower than
-        # fp32), so that the small sizes come first and tell what the large ones would cost.
+        # How fast a CPU is at the others is anyone's guess, so that the small sizes come first
+        # and tell what the large ones would cost.
         cases = _at_sizes(scope, native, sizes, set(native))
-        cases += _at_sizes(scope, others, sorted(sizes), set())
+        cases += _at_sizes(scope, ("int8", "fp64"), sorted(sizes), set())
+        # 200 times slower than fp32, and the slower the larger: one size, after all else.
+        emulated = [
+            replace(_planned(dtype, _EMULATED_SIZE, required=False), notes=_EMULATED)
+            for dtype in ("bf16", "fp16")
+            if dtype not in native
+        ]
     if scope.budget < SUSTAINED_BUDGET:
-        return cases
+        return [*cases, *emulated]
     first = next(planned for planned in cases if planned.required)
     sustained = spec.PlannedCase(
         case={**first.case, "sustained": True},
@@ -95,7 +103,7 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
         required=scope.is_gpu,
         seconds=min(60.0, scope.budget / 12.0),
     )
-    return [*cases, sustained]
+    return [*cases, sustained, *emulated]
 
 
 def _at_sizes(

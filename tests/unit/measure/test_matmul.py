@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainrig.benchmarks.matmul import BENCHMARK
-from trainrig.benchmarks.spec import benchmark
+from trainrig.benchmarks.spec import Scope, benchmark
 from trainrig.errors import UsageError
 from trainrig.measure import matmul
 from trainrig.measure.timing import Unsupported
@@ -213,3 +213,16 @@ def test_an_integer_product_that_is_not_written_is_seen(monkeypatch: pytest.Monk
     prepared.wrong()
     prepared.call()
     assert prepared.wrong() is not None
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("budget", [30.0, 240.0])
+def test_what_a_processor_emulates_is_one_size_after_all_else(native: bool, budget: float) -> None:
+    planned = BENCHMARK.qualify(Scope(is_gpu=False, budget=budget, native_bf16=native))
+    emulated = [one for one in planned if "emulated" in one.notes]
+    assert [one.case["dtype"] for one in emulated] == (["fp16"] if native else ["bf16", "fp16"])
+    assert planned[-len(emulated) :] == emulated
+    assert not any(one.required for one in emulated)
+    gpu = BENCHMARK.qualify(Scope(is_gpu=True, budget=budget))
+    assert sum(one.case["dtype"] == "fp16" for one in gpu) > 3
+    assert not any("emulated" in one.notes for one in gpu)
