@@ -17,7 +17,7 @@ import csv
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -28,6 +28,7 @@ from trainrig.catalog import Chip, require_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.step import predict_step
 from trainrig.predict.table_words import (
     Cells,
     Row,
@@ -40,6 +41,7 @@ from trainrig.predict.table_words import (
     states_of,
 )
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout, check_layout
+from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.presets import custom
 
@@ -54,6 +56,8 @@ READ = (
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
+Three = tuple[float, float, float]
+"""Low, predicted, high."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +159,6 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
 
     A pipeline gets four for each stage where there are as many samples.
     """
-    from trainrig.workload.memory import memory
-
     samples = int(layout.batch_size * layout.grad_accum)
     least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
@@ -320,16 +322,6 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
         yield {key: value for key, value in row.items() if isinstance(value, str)}
 
 
-@dataclass(frozen=True, slots=True)
-class RowPrediction:
-    """What is predicted for a row, with 80 % intervals, or the reason why nothing is."""
-
-    step_time_s: float | None
-    memory_bytes_per_gpu: float | None
-    interval: Mapping[str, tuple[float, float] | None]
-    reason: str | None = None
-
-
 def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """One object for each row, in order."""
     for number, row in enumerate(rows):
@@ -337,28 +329,26 @@ def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
 
 
 def predict_row(row: Row) -> dict[str, Any]:
-    """`RowPrediction` in plain values."""
-    return dataclasses.asdict(_known(tuple(row.get(name) or "" for name in READ)))
+    """Step time and memory of a row with 80 % intervals, or the reason why there are none."""
+    time, needed, reason = _known(tuple(row.get(name) or "" for name in READ))
+    found = {"step_time_s": time, "memory_bytes_per_gpu": needed}
+    middles = {name: None if three is None else three[1] for name, three in found.items()}
+    ends = {name: None if three is None else three[::2] for name, three in found.items()}
+    return {**middles, "interval": ends, "reason": reason}
 
 
 @lru_cache(maxsize=1 << 14)
-def _known(row: tuple[str, ...]) -> RowPrediction:
-    """The answer to a row, of which long tables have many alike."""
+def _known(row: tuple[str, ...]) -> tuple[Three | None, Three | None, str | None]:
+    """Time, memory and reason of a row, of which long tables have many alike."""
     try:
         case = case_of(dict(zip(READ, row, strict=True)))
-        low, time, high = time_of(case)
-        least, needed, most = memory_of(case)
+        return time_of(case), memory_of(case), None
     except (TrainrigError, OverflowError) as error:
-        none = {"step_time_s": None, "memory_bytes_per_gpu": None}
-        return RowPrediction(**none, interval=none, reason=str(error))
-    interval = {"step_time_s": (low, high), "memory_bytes_per_gpu": (least, most)}
-    return RowPrediction(time, needed, interval)
+        return None, None, str(error)
 
 
-def time_of(case: Case) -> tuple[float, float, float]:
+def time_of(case: Case) -> Three:
     """Low, predicted, high seconds of a step."""
-    from trainrig.predict.step import predict_step
-
     layout = case.layout.replace(seq_len=case.mean_seq) if case.mean_seq else case.layout
     step = predict_step(case.shape, layout, case.rates, head=case.head)
     factor = math.exp(math.hypot(step.spread, case.spread))
@@ -377,10 +367,8 @@ _MEMORY_UNSURE = {
 """What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
 
 
-def memory_of(case: Case) -> tuple[float, float, float]:
+def memory_of(case: Case) -> Three:
     """Low, predicted, high bytes on each GPU, of the kind that the row states."""
-    from trainrig.workload.memory import memory
-
     found, kind = memory(case.shape, case.layout, head=case.head), case.memory_kind
     low, high = found.interval(kind)
     if "offload" in case.unstated:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from trainrig.errors import DataError, TrainrigError
 from trainrig.predict.step.calibration import LAST_CHANGED
 from trainrig.predict.table import Case, case_of, time_of
@@ -124,8 +126,6 @@ def lines(found: Iterable[RowError], name: Callable[[RowError], str]) -> list[Er
 
 def line(name: str, members: list[RowError]) -> ErrorLine:
     """Errors of some rows, at least one."""
-    import numpy as np
-
     errors = [abs(one.error) for one in members]
     return ErrorLine(
         name,

@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -42,13 +42,28 @@ FLOOR = 0.1
 
 
 T = TypeVar("T")
+Text = Annotated[str, Field(description="text")]
+Switch = Annotated[bool, Field(description="true or false")]
+Above0 = Annotated[float, Field(gt=0.0, description="a number above 0")]
+From0 = Annotated[float, Field(ge=0.0, description="a number from 0")]
+Share = Annotated[float, Field(ge=0.0, lt=1.0, description="a number from 0 to below 1")]
+
+
+def _range(least: int, most: int) -> Any:
+    """Whole numbers below ``most``."""
+    words = f"a whole number from {least} to {most - 1}"
+    return Field(ge=least, lt=most, description=words)
+
+
+Count = Annotated[int, _range(1, 2**31)]
+Whole = Annotated[int, _range(0, 2**63)]
 
 
 class _OfLayout(Generic[T]):
     """A key of an experiment that its layout holds, where sizes may be arrays: here one number."""
 
-    def __init__(self, kind: Callable[[Any], T], field: str) -> None:
-        self._kind, self._field = kind, field
+    def __init__(self, kind: Callable[[Any], T], field: str, key_type: Any) -> None:
+        self._kind, self._field, self.key_type = kind, field, key_type
 
     def __get__(self, experiment: Experiment, _: type) -> T:
         return self._kind(getattr(experiment.layout, self._field))
@@ -60,62 +75,62 @@ class Experiment:
 
     layout: Layout
     """How the step is spread and what it is run with: the layout that is predicted, too."""
-    name: str = ""
+    name: Text = ""
     """What a table calls it."""
-    python: str = ""
+    python: Text = ""
     """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
-    model: str = "gpt2-small-cpu"
+    model: Text = "gpt2-small-cpu"
     """A name, numbers, or a path to a config.json: see `workload.find`."""
-    data: str = ""
+    data: Text = ""
     """The prepared folder."""
-    auto_batch: bool = False
+    auto_batch: Switch = False
     """``batch_size`` is not known yet: the largest that fits is looked for."""
-    steps: int = 20
-    attention: str = "auto"
+    steps: Count = 20
+    attention: Text = "auto"
     """How attention is computed: see `workload.model.ATTENTIONS`."""
-    lr: float = 1e-3
+    lr: Above0 = 1e-3
     """The highest of the schedule."""
-    warmup: int | None = None
+    warmup: Annotated[int | None, _range(0, 2**63)] = None
     """Steps until then; a tenth of all, at most 100, unless given."""
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    clip: float = 1.0
+    weight_decay: From0 = 0.1
+    beta1: Share = 0.9
+    beta2: Share = 0.95
+    eps: Above0 = 1e-8
+    clip: From0 = 1.0
     """Gradients of a larger norm are shortened to it; 0: never."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the first weights and of the samples' order."""
-    heldout_batches: int = 8
+    heldout_batches: Whole = 8
     """Batches of the held-out part that the loss is taken of at the end; 0: none."""
-    checkpoint_every: int = 100
+    checkpoint_every: Whole = 100
     """Steps between checkpoints; 0: none."""
-    device: str = ""
+    device: Text = ""
     """cpu or cuda; empty: a GPU where there is one."""
-    devices: str = ""
+    devices: Text = ""
     """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
-    threads: int = 0
+    threads: Whole = 0
     """Of each process on a CPU; 0: as many as there are cores."""
-    p2p: bool = True
+    p2p: Switch = True
     """Whether GPUs copy to each other directly."""
-    rounds: int = 1
+    rounds: Annotated[int, _range(1, 1001)] = 1
     """How often it is trained, by fresh processes, in turns with the others of its run."""
 
-    framework = _OfLayout(str, "framework")
-    parallel = _OfLayout(str, "parallel")
-    nproc = _OfLayout(int, "gpus")
+    framework = _OfLayout(str, "framework", Text)
+    parallel = _OfLayout(str, "parallel", Text)
+    nproc = _OfLayout(int, "gpus", Annotated[int, _range(1, 4097)])
     """Devices of the training: the key of its file; what is computed asks the mesh."""
-    batch_size = _OfLayout(int, "batch_size")
-    seq_len = _OfLayout(int, "seq_len")
-    grad_accum = _OfLayout(int, "grad_accum")
-    precision = _OfLayout(str, "precision")
+    batch_size = _OfLayout(int, "batch_size", Count)
+    seq_len = _OfLayout(int, "seq_len", Count)
+    grad_accum = _OfLayout(int, "grad_accum", Count)
+    precision = _OfLayout(str, "precision", Text)
     """What is computed in; weights are updated in fp32 (`train.native.precision`)."""
-    recompute = _OfLayout(str, "recompute")
-    compile = _OfLayout(lambda kernels: bool(kernels == "compiled"), "kernels")
+    recompute = _OfLayout(str, "recompute", Text)
+    compile = _OfLayout(lambda kernels: bool(kernels == "compiled"), "kernels", Switch)
     """torch.compile for each block."""
-    optimizer = _OfLayout(str, "optimizer")
-    zero = _OfLayout(int, "zero")
-    shard_size = _OfLayout(int, "shard_size")
-    offload = _OfLayout(str, "offload")
+    optimizer = _OfLayout(str, "optimizer", Text)
+    zero = _OfLayout(int, "zero", Annotated[int, _range(0, 4)])
+    shard_size = _OfLayout(int, "shard_size", Annotated[int, _range(0, 4097)])
+    offload = _OfLayout(str, "offload", Text)
 
     @classmethod
     def of(cls, **keys: Any) -> Experiment:
@@ -189,53 +204,16 @@ _USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, dropout="no")
 _OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
 
 
-def _whole(least: int, most: int, kind: Any = int) -> Any:
-    words = f"a whole number from {least} to {most - 1}"
-    return Annotated[kind, Field(ge=least, lt=most, description=words)]
-
-
-_TEXT = Annotated[str, Field(description="text")]
-_SWITCH = Annotated[bool, Field(description="true or false")]
-_COUNT, _ANY_WHOLE = _whole(1, 2**31), _whole(0, 2**63)
-_ABOVE_0 = Annotated[float, Field(gt=0.0, description="a number above 0")]
-_FROM_0 = Annotated[float, Field(ge=0.0, description="a number from 0")]
-_SHARE = Annotated[float, Field(ge=0.0, lt=1.0, description="a number from 0 to below 1")]
+_FIELDS = get_type_hints(Experiment, include_extras=True)
 KEYS: dict[str, Any] = {
-    "name": _TEXT,
-    "framework": _TEXT,
-    "parallel": _TEXT,
-    "python": _TEXT,
-    "model": _TEXT,
-    "data": _TEXT,
-    "batch_size": _COUNT,
-    "auto_batch": _SWITCH,
-    "seq_len": _COUNT,
-    "grad_accum": _COUNT,
-    "steps": _COUNT,
-    "precision": _TEXT,
-    "recompute": _TEXT,
-    "attention": _TEXT,
-    "compile": _SWITCH,
-    "optimizer": _TEXT,
-    "lr": _ABOVE_0,
-    "warmup": _whole(0, 2**63, int | None),
-    "weight_decay": _FROM_0,
-    "beta1": _SHARE,
-    "beta2": _SHARE,
-    "eps": _ABOVE_0,
-    "clip": _FROM_0,
-    "seed": _ANY_WHOLE,
-    "heldout_batches": _ANY_WHOLE,
-    "checkpoint_every": _ANY_WHOLE,
-    "device": _TEXT,
-    "devices": _TEXT,
-    "nproc": _whole(1, 4097),
-    "zero": _whole(0, 4),
-    "shard_size": _whole(0, 4097),
-    "offload": _TEXT,
-    "p2p": _SWITCH,
-    "threads": _ANY_WHOLE,
-    "rounds": _whole(1, 1001),
+    name: _FIELDS[name] if name in _OWN else vars(Experiment)[name].key_type
+    for name in (
+        *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
+        *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
+        *("optimizer", "lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "seed"),
+        *("heldout_batches", "checkpoint_every", "device", "devices", "nproc", "zero"),
+        *("shard_size", "offload", "p2p", "threads", "rounds"),
+    )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
 KEYS_OF_LAYOUT = tuple(name for name in KEYS if name in Layout.__dataclass_fields__)

@@ -289,7 +289,7 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
     elif shape.activation == "relu":  # its result says all
         items = [_tp("ffn.up", c * wide, _IDLE)]
-    elif shape.activation == "gelu_tanh" and numerics.gelu_written_out:
+    elif numerics.gelu_written_out:
         # x·(1 + tanh(…x³))/2: the cube's x, tanh, 1 + tanh in fp32 (autocast widens powers), x/2
         wider = 4 if numerics.autocast else c
         items = [_tp("ffn.gelu", (3 * wider + c) * wide, _CHEAP)]

@@ -20,9 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainrig.workload.layout import Layout
-from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import numerics_of
+from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import Heads, Operator, Product
 
 
@@ -89,86 +87,53 @@ STACKS = {
 """What each stack makes of each kind of operation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelStack:
-    """How parts are run: what follows from a layout's words."""
-
-    name: str
-    """One of STACKS."""
-    autocast: bool
-    """Norms, softmax and the residual stream are in fp32; products narrow their inputs anew."""
-    dropout: bool
-    rms: bool
-    gelu_written_out: bool
-    """The tanh form of GELU line by line, as in Hugging Face's GPT-2."""
-    frozen: bool
-    """Weights have no gradients (LoRA)."""
-
-
-def kernel_stack_of(shape: ModelShape, layout: Layout) -> KernelStack:
-    """What the layout's words mean for a model."""
-    numerics = numerics_of(shape, layout)
-    name = "fused" if numerics.fused and layout.kernels == "eager" else layout.kernels
-    return KernelStack(
-        name="flash+fused" if numerics.fused and name == "flash" else name,
-        autocast=numerics.autocast,
-        dropout=numerics.dropout,
-        rms=not shape.norm_bias and not is_bart(shape),
-        gelu_written_out=numerics.gelu_written_out and shape.activation == "gelu_tanh",
-        frozen=layout.lora_rank > 0,
-    )
-
-
-def is_bart(shape: ModelShape) -> bool:
-    """BART, told from T5 by its name alone: it has LayerNorm and no bias of positions."""
-    return shape.family == "t5" and "bart" in shape.name.lower()
-
-
-def kernels_of(parts: Iterable[Operator], stack: KernelStack, *, backward: bool) -> Kernels:
+def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool) -> Kernels:
     """The kernels of a pass over ``parts``."""
-    return sum((_one(part, stack, backward=backward) for part in parts), Kernels())
+    return sum((_one(part, numerics, backward=backward) for part in parts), Kernels())
 
 
-def _one(part: Operator, stack: KernelStack, *, backward: bool) -> Kernels:
+def _one(part: Operator, numerics: Numerics, *, backward: bool) -> Kernels:
     if part.heads is not None:
         return Kernels(attention=(part.heads,), launches=2 if backward else 1)
     if part.forward.products:
-        return _multiplied(part, stack, backward)
-    kernels = _moved(part, stack, _kind(part, stack), backward)
-    if stack.dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
-        kernels += _moved(part, stack, "dropout", backward)
+        return _multiplied(part, numerics, backward)
+    kernels = _moved(part, numerics, _kind(part, numerics), backward)
+    if numerics.dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
+        kernels += _moved(part, numerics, "dropout", backward)
     return kernels
 
 
-def _multiplied(part: Operator, stack: KernelStack, backward: bool) -> Kernels:
+def _multiplied(part: Operator, numerics: Numerics, backward: bool) -> Kernels:
     """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
-        return Kernels(products=products, launches=len(products)) + _copied(part, stack, backward)
-    if backward and stack.frozen:
+        return Kernels(products=products, launches=len(products)) + _copied(
+            part, numerics, backward
+        )
+    if backward and numerics.frozen:
         products = products[:1]
-    extra = 1 if backward and not stack.frozen else 0  # the bias' gradient is a sum
+    extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
     kernels = Kernels(products=products, launches=len(products) + extra)
-    if not stack.autocast or stack.name == "compiled":
+    if not numerics.autocast or numerics.stack == "compiled":
         return kernels
     _, rows, _, wide_in = part.forward.products[0]
     return kernels + Kernels(streams=((6.0 * rows * wide_in, 1),), launches=1)
 
 
-def _copied(part: Operator, stack: KernelStack, backward: bool) -> Kernels:
+def _copied(part: Operator, numerics: Numerics, backward: bool) -> Kernels:
     """Queries, keys, values and the result, not the scores: read and written."""
     (count, m, n, k), cost = part.forward.products[0], part.forward
     size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
     counted = 2.0 * count * (m + max(n, k)) * min(n, k) * size
-    return _streamed(STACKS[stack.name]["copies"], counted, backward)
+    return _streamed(STACKS[numerics.stack]["copies"], counted, backward)
 
 
-def _moved(part: Operator, stack: KernelStack, kind: str, backward: bool) -> Kernels:
+def _moved(part: Operator, numerics: Numerics, kind: str, backward: bool) -> Kernels:
     cost = part.backward if backward else part.forward
     counted = float(cost.read_bytes + cost.write_bytes)
-    if stack.autocast and kind in _WIDENED:
+    if numerics.autocast and kind in _WIDENED:
         counted *= _WIDENED[kind]
-    return _streamed(STACKS[stack.name][kind], counted, backward)
+    return _streamed(STACKS[numerics.stack][kind], counted, backward)
 
 
 def _streamed(passes: Passes, counted: float, backward: bool) -> Kernels:
@@ -189,9 +154,9 @@ _WIDENED = {
 """What autocast's fp32 makes of 16-bit operations: all of it, or the part that was not fp32 yet."""
 
 
-def _kind(part: Operator, stack: KernelStack) -> str:
+def _kind(part: Operator, numerics: Numerics) -> str:
     if part.kind == "norm":
-        return "rms" if stack.rms else "norm"
+        return "rms" if numerics.rms else "norm"
     if part.kind in ("softmax", "cross_entropy", "embedding"):
         return part.kind
     name = part.name.rpartition(".")[2]
@@ -199,4 +164,4 @@ def _kind(part: Operator, stack: KernelStack) -> str:
         return "rotary" if name == "rotary" else "residual"
     if part.forward.read_bytes > part.forward.write_bytes:
         return "gated"
-    return "written out" if stack.gelu_written_out else "activation"
+    return "written out" if numerics.gelu_written_out else "activation"

@@ -52,6 +52,8 @@ class Numerics:
     autocast: bool
     scheme: str
     flash: bool
+    stack: str
+    """One of `kernels.STACKS`: what is run where a framework brings kernels of its own."""
     fused: bool
     """Norms, softmax, rotary positions and gated activations are single kernels.  A compiler makes
     the same: what a product reads is written out, and kept, what lies between is not."""
@@ -60,7 +62,10 @@ class Numerics:
     """Attention reads grouped heads, and heads side by side, as they are."""
     norm_written_out: bool
     """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
+    rms: bool
+    """Norms are RMSNorm."""
     gelu_written_out: bool
+    """The tanh form of GELU is run line by line, as in Hugging Face's GPT-2."""
     repeats_keys: bool
     """Grouped heads of keys are copied for each head of queries."""
     dropout: bool
@@ -68,6 +73,8 @@ class Numerics:
     """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
     wide_loss: bool
     """The model itself widens its logits to fp32 before the loss."""
+    frozen: bool
+    """Weights have no gradients (LoRA)."""
 
 
 def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
@@ -77,6 +84,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     native, compiled = layout.framework == "native", layout.kernels == "compiled"
     kernels = "fused" in layout.kernels or layout.framework == "megatron"
     fused, flash = kernels or compiled, layout.is_flash
+    stack = "fused" if fused and layout.kernels == "eager" else layout.kernels
     grouped = shape.num_kv_heads != shape.num_heads
     # GPT-2 and BERT, as published, have the softmax in the type of the scores.
     narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
@@ -87,16 +95,24 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         autocast=autocast,
         scheme=scheme,
         flash=flash,
+        stack="flash+fused" if fused and stack == "flash" else stack,
         fused=fused,
         compiled=compiled,
         native=kernels,
         norm_written_out=not (native or fused),
-        gelu_written_out=not (native or fused),
+        rms=not shape.norm_bias and not is_bart(shape),
+        gelu_written_out=not (native or fused) and shape.activation == "gelu_tanh",
         repeats_keys=grouped and not kernels and not (native and flash),
         dropout=has_dropout(shape, layout),
         chunked_loss=native or (kernels and flash and layout.framework != "megatron"),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
+        frozen=layout.lora_rank > 0,
     )
+
+
+def is_bart(shape: ModelShape) -> bool:
+    """BART, told from T5 by its name alone: it has LayerNorm and no bias of positions."""
+    return shape.family == "t5" and "bart" in shape.name.lower()
 
 
 def scheme_of(layout: Layout) -> str:

@@ -7,8 +7,9 @@ import pytest
 from trainrig.errors import UsageError
 from trainrig.workload import block_ops, custom, named
 from trainrig.workload.blocks import block, head
-from trainrig.workload.kernels import STACKS, Kernels, is_bart, kernel_stack_of, kernels_of
+from trainrig.workload.kernels import STACKS, Kernels, kernels_of
 from trainrig.workload.layout import KERNELS, Layout
+from trainrig.workload.numerics import is_bart, numerics_of
 from trainrig.workload.operators import Operator
 
 SHAPES = [
@@ -28,7 +29,7 @@ def parts_of(shape_index: int, **step: object) -> list[Operator]:
 
 def kernels(shape_index: int, stack: str, **words: str) -> tuple[Kernels, Kernels]:
     shape = SHAPES[shape_index]
-    how = kernel_stack_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
+    how = numerics_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
     parts = block(shape, Layout(batch_size=2, seq_len=512, kernels=stack))
     return kernels_of(parts, how, backward=False), kernels_of(parts, how, backward=True)
 
@@ -107,7 +108,7 @@ def test_frozen_weights_have_no_gradients() -> None:
     parts = block(shape, Layout(seq_len=64))
     full, frozen = (
         kernels_of(
-            parts, kernel_stack_of(shape, Layout(kernels="flash", lora_rank=rank)), backward=True
+            parts, numerics_of(shape, Layout(kernels="flash", lora_rank=rank)), backward=True
         )
         for rank in (0, 8)
     )
@@ -125,4 +126,4 @@ def test_bart_is_told_from_t5_by_its_name() -> None:
     bart = custom("t5", name="BART-large", num_layers=12, hidden=1024)
     assert is_bart(bart) and not is_bart(named("t5-large"))
     layout = Layout(kernels="eager")
-    assert not kernel_stack_of(bart, layout).rms and kernel_stack_of(named("t5-large"), layout).rms
+    assert not numerics_of(bart, layout).rms and numerics_of(named("t5-large"), layout).rms

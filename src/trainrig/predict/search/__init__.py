@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainrig.predict.rates import Rates
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS, predict_step
@@ -21,7 +23,6 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -62,8 +63,6 @@ def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:
 
     Raises UsageError where no layout makes the global batch.
     """
-    import numpy as np
-
     started = time.perf_counter()
     groups = layouts(space)
     priced = [_price(space, group, rates) for group in groups]
@@ -119,8 +118,6 @@ def _price(
     space: Space, group: Layout, rates: Rates
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
     """Bytes of all, which of them fit, and seconds of those that do: a row for each of PARTS."""
-    import numpy as np
-
     needed = np.broadcast_to(memory(space.shape, group).total * 1.0, (len(group),))
     fits = needed <= rates.memory_bytes
     if not fits.any():

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
@@ -193,8 +195,6 @@ def _ordered(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
 
 def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> int:
     """Samples at once that fit; more samples never need less."""
-    import numpy as np
-
     low, high = 0, MOST_SAMPLES
     while high > low:  # a few values at a time, for all of them cost little more than one
         tries = np.unique(np.linspace(low + 1, high, 64).astype(np.int64))

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainrig.errors import UsageError
 from trainrig.workload.layout import (
     FRAMEWORKS,
@@ -29,7 +31,6 @@ from trainrig.workload.layout import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from trainrig.workload.model import ModelShape
@@ -83,8 +84,6 @@ def layouts(space: Space) -> tuple[Layout, ...]:
 
 def _sizes(space: Space) -> Columns:
     """A row for each combination of sizes; not all of them are legal."""
-    import numpy as np
-
     rows = np.empty((0, 6), dtype=np.int64)
     for tp, pp, dp, share in _meshes(space):
         interleaves = divisors(space.shape.num_layers // pp) if pp > 1 else [1]
@@ -107,8 +106,6 @@ def _sizes(space: Space) -> Columns:
 
 def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
     """Legal tensor and pipeline parallel sizes, the data-parallel ranks and samples of each."""
-    import numpy as np
-
     gpus = int(space.base.gpus)
     pairs = [(tp, pp) for tp in divisors(gpus) for pp in divisors(gpus // tp)]
     tp, pp = np.array(pairs, dtype=np.int64).T
@@ -138,8 +135,6 @@ def _shardings(dp: int, pp: int, parallel: str) -> list[int]:
 
 def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
     """The rows, by framework and scheme; those of each once for every pair of words."""
-    import numpy as np
-
     groups = 2 * _frameworks(space, columns) + (columns["zero"] >= 2)
     for group in np.unique(groups):
         rows = {name: column[groups == group] for name, column in columns.items()}
@@ -157,8 +152,6 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
 
 def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
     """For each row the framework that runs it, by its place in `FRAMEWORKS`."""
-    import numpy as np
-
     if space.framework is not None:
         return np.full(len(columns["tp"]), FRAMEWORKS.index(space.framework))
     base = space.base.replace(pp=1)

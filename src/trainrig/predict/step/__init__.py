@@ -14,33 +14,17 @@ Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import Constants, fitted
 from trainrig.predict.step.profile import Array, Profile, profile
-from trainrig.workload.layout import SIZES
-
-if TYPE_CHECKING:
-    from trainrig.predict.rates import Rates
-    from trainrig.workload.layout import Layout
-    from trainrig.workload.model import ModelShape
-
-PARTS = (
-    "forward",
-    "backward",
-    "recompute",
-    "gaps",
-    "tensor_comm",
-    "pipeline_comm",
-    "bubble",
-    "data_comm",
-    "optimizer",
-    "offload",
-    "data",
-)
-"""What adds up to a step."""
-
+from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.model import ModelShape
 
 CHUNK = 1 << 14
 """Layouts that are composed at once: what stays in the cache."""
@@ -77,9 +61,11 @@ class StepTime:
     @property
     def interval(self) -> tuple[Any, Any]:
         """80 %: four in five steps are expected to lie between."""
-        from math import e
+        return self.total * math.e**-self.spread, self.total * math.e**self.spread
 
-        return self.total * e**-self.spread, self.total * e**self.spread
+
+PARTS = tuple(f.name for f in dataclasses.fields(StepTime))[:-2]
+"""What adds up to a step."""
 
 
 def predict_step(
@@ -91,8 +77,6 @@ def predict_step(
     head: float = 1.0,
 ) -> StepTime:
     """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
-    import numpy as np
-
     names, constants = [field.name for field in dataclasses.fields(StepTime)], constants or fitted()
     pieces = [
         compose(profile(shape, piece, rates, head), constants)
@@ -105,8 +89,6 @@ def predict_step(
 
 def compose(found: Profile, c: Constants) -> StepTime:
     """Seconds of each part from the profile: what is hidden, what waits for what."""
-    import numpy as np
-
     p = found
     device_f, host_f = _times(p, p.forward, c)
     device_b, host_b = _times(p, p.backward, c)
@@ -181,8 +163,6 @@ _COMPUTED = 0.1
 
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    import numpy as np
-
     of_class = np.take(np.array(c.of_classes()), p.chip.astype(np.int64))
     products = 1.0 + (c.products * of_class - 1.0) * p.cores
     attention = c.attention + (c.newest - c.attention) * p.newest
@@ -192,8 +172,6 @@ def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
 
 def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
     """What a collective adds beside a computation, and what of it is hidden."""
-    import numpy as np
-
     exchanged = c.data * exchanged
     hidden = np.minimum(exchanged, c.hidden * computed)
     return exchanged - hidden + c.contention * hidden, hidden

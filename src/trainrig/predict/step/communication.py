@@ -6,18 +6,17 @@ of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
-from trainrig.workload.layout import SIZES
+from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.memory.pipeline_stage import stage_of
+from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import numerics_of, states_of
 from trainrig.workload.operators import dtype_bytes
-
-if TYPE_CHECKING:
-    from trainrig.predict.rates import Rates
-    from trainrig.workload.layout import Layout
-    from trainrig.workload.model import ModelShape
 
 Array = Any
 
@@ -42,8 +41,6 @@ class MeshSizes:
     """Sizes that follow from a layout, as arrays."""
 
     def __init__(self, shape: ModelShape, layout: Layout) -> None:
-        import numpy as np
-
         self.shape, self.layout = shape, layout
         sizes = (np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64)) for name in SIZES)
         self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
@@ -73,14 +70,10 @@ class MeshSizes:
     @property
     def data_near(self) -> Array:
         """Ranks of a data-parallel group in one node."""
-        import numpy as np
-
         return np.clip(self.per_node // np.minimum(self.tp, self.per_node), 1, self.dp)
 
     def groups(self, near: Array) -> Array:
         """Groups of ``near`` members each that share a node's fabric."""
-        import numpy as np
-
         return np.maximum(self.per_node // near, 1)
 
 
@@ -95,8 +88,6 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     With sequence parallel each is a scatter and a gather; backward gathers once more, and does that
     and its scatter beside products of weights' gradients.
     """
-    import numpy as np
-
     layout, shape = mesh.layout, mesh.shape
     if not (mesh.tp > 1).any():
         return dict.fromkeys(("tensor", "tensor_beside", "tensor_ends"), 0.0)
@@ -122,8 +113,6 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """One boundary's activations; Megatron sends each rank's share and gathers inside the node."""
-    import numpy as np
-
     layout, shape = mesh.layout, mesh.shape
     if not (mesh.pp > 1).any():
         return {"send": 0.0}
@@ -142,8 +131,6 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
-    import numpy as np
-
     framework, scheme = mesh.layout.framework, mesh.layout.scheme
     near = mesh.data_near
     shard_near = np.minimum(near, mesh.shards)
@@ -195,8 +182,6 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     """Streams over states, masters and gradients of this rank's share, and clipping."""
-    import numpy as np
-
     layout = mesh.layout
     if layout.offload != "none":
         return np.zeros(1)
@@ -215,8 +200,6 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
     FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
     with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.
     """
-    import numpy as np
-
     layout, shards = mesh.layout, np.maximum(mesh.shards, 1)
     if layout.offload == "none":
         return np.zeros(1)

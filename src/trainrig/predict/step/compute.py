@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from trainrig.predict.rates import Rates
 from trainrig.workload.blocks import block, embed, head
 from trainrig.workload.flops import until_saved
-from trainrig.workload.kernels import KernelStack, is_bart, kernel_stack_of, kernels_of
+from trainrig.workload.kernels import kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import Numerics, is_bart, numerics_of
 from trainrig.workload.operators import Operator, dtype_bytes
 
 DeviceTime = tuple[float, float, float, float]
@@ -44,21 +45,21 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     Of the layout's sizes tp, batch_size and sequence_parallel are read; ``head``: share of the
     tokens that logits are computed for.
     """
-    stack = kernel_stack_of(shape, layout)
+    numerics = numerics_of(shape, layout)
     key = (
-        *(shape, stack, layout.tp, layout.batch_size, layout.sequence_parallel, head),
+        *(shape, numerics, layout.tp, layout.batch_size, layout.sequence_parallel, head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
         *(layout.framework, layout.scheme),
     )
     known = _known(rates)
     if key not in known:
-        known[key] = _priced(shape, layout, stack, rates, head)
+        known[key] = _priced(shape, layout, numerics, rates, head)
     if layout.recompute == "none":
         return known[key]
     more = (*key, layout.recompute)
     if more not in known:
         again = _weighted(
-            (_timed(_again(parts, layout), stack, layout, rates, False), share)
+            (_timed(_again(parts, layout), numerics, layout, rates, False), share)
             for parts, share in _blocks(shape, layout)
         )
         known[more] = dataclasses.replace(known[key], recompute=again)
@@ -80,17 +81,19 @@ _MOST_KNOWN = 1 << 14
 
 
 def _priced(
-    shape: ModelShape, layout: Layout, stack: KernelStack, rates: Rates, head: float
+    shape: ModelShape, layout: Layout, numerics: Numerics, rates: Rates, head: float
 ) -> DeviceTimes:
     blocks = _blocks(shape, layout)
 
     def one_way(*, backward: bool) -> DeviceTime:
         return _weighted(
-            (_timed(parts, stack, layout, rates, backward), share) for parts, share in blocks
+            (_timed(parts, numerics, layout, rates, backward), share) for parts, share in blocks
         )
 
     def both_ways(parts: list[Operator]) -> DeviceTime:
-        return _weighted((_timed(parts, stack, layout, rates, way), 1.0) for way in (False, True))
+        return _weighted(
+            (_timed(parts, numerics, layout, rates, way), 1.0) for way in (False, True)
+        )
 
     return DeviceTimes(
         forward=one_way(backward=False),
@@ -165,9 +168,9 @@ _PAD = 128 * 8
 
 
 def _timed(
-    parts: list[Operator], stack: KernelStack, layout: Layout, rates: Rates, backward: bool
+    parts: list[Operator], numerics: Numerics, layout: Layout, rates: Rates, backward: bool
 ) -> DeviceTime:
-    found = kernels_of(parts, stack, backward=backward)
+    found = kernels_of(parts, numerics, backward=backward)
     precision = layout.precision
     low = precision == "fp8"
     products = streams = attention = 0.0

@@ -18,16 +18,19 @@ deepspeed  zero 0 and 1 as megatron; zero 2 and 3 beside backward, each micro-ba
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from trainrig.catalog import find_chip
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates.from_chip import class_of
 from trainrig.predict.step.calibration import CLASSES
+from trainrig.predict.step.communication import MeshSizes, exchanges, offloaded, optimized
 from trainrig.predict.step.compute import device_times
+from trainrig.workload.layout import Layout
+from trainrig.workload.model import ModelShape
 from trainrig.workload.operators import dtype_bytes
-
-if TYPE_CHECKING:
-    from trainrig.predict.rates import Rates
-    from trainrig.workload.layout import Layout
-    from trainrig.workload.model import ModelShape
 
 Array = Any
 """An array of floats with one number for each layout."""
@@ -85,10 +88,6 @@ class Profile:
 
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
     """What a step of each layout is made of; ``head``: share of tokens with logits."""
-    import numpy as np
-
-    from trainrig.predict.step.communication import MeshSizes, exchanges, offloaded, optimized
-
     found = _computed(shape, layout, rates, head)
     num = found["forward"].shape[-1]
     mesh = MeshSizes(shape, layout)
@@ -115,8 +114,6 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
 
 def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
     """DeviceTimes of each layout; blocks are priced once for each unique share."""
-    import numpy as np
-
     sizes = [layout.tp, layout.batch_size, layout.sequence_parallel]
     tp, batch, split = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
     num = len(layout)
@@ -140,15 +137,12 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
 
 
 def _class_index(device: str) -> int:
-    from trainrig.catalog import find_chip
-    from trainrig.predict.rates.from_chip import class_of
-
     chip = find_chip(device)
     name = class_of(chip) if chip else ""
     return CLASSES.index(name) if name in CLASSES else len(CLASSES)
 
 
-def _over_weights(mesh: Any, rates: Rates) -> Array:
+def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     """Casting weights and gradients under autocast, and adding to what is accumulated."""
     layout = mesh.layout
     wide = dtype_bytes(layout.precision) >= 4

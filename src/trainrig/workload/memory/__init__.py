@@ -174,11 +174,6 @@ class Memory:
         """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
         return overheads.interval(self.allocated, kind)
 
-    def at(self, index: int) -> Memory:
-        """One layout of many."""
-        every = {name: np.asarray(getattr(self, name)) for name in PARTS}
-        return Memory(**{n: int(v if v.ndim == 0 else v[index]) for n, v in every.items()})
-
 
 PARTS = tuple(field.name for field in fields(Memory))
 _CHUNK = 1 << 14
