@@ -21,7 +21,8 @@ from trainrig.runner.batch_size import guess
 from trainrig.runner.targets import Target
 from trainrig.train.config import Experiment, case_of
 from trainrig.workload import NAMED, ModelShape, named, parameters
-from trainrig.workload.layout import FRAMEWORKS, Layout, is_legal
+from trainrig.workload.frameworks import FRAMEWORKS
+from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.model import adapter_parameters

@@ -45,7 +45,8 @@ from trainrig.train.engines import ENGINES, Framework
 from trainrig.train.parity import reference_of
 from trainrig.units import parse_count
 from trainrig.workload import Work
-from trainrig.workload.layout import FRAMEWORKS, Layout
+from trainrig.workload.frameworks import FRAMEWORKS
+from trainrig.workload.layout import Layout
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
 
@@ -273,12 +274,8 @@ def test_the_rule_lets_other_words_pass(line: str) -> None:
 FRAMEWORK_FILES = (
     # the spec
     "train/engines.py",
-    # what is predicted of a framework: the list that a layout may name, which layouts each can run,
-    # and what it does to kernels, bytes and messages
-    "workload/layout.py",
-    "workload/numerics.py",
-    "workload/memory",
-    "predict/step",
+    # what it does by itself to layouts, kernels, bytes and messages
+    "workload/frameworks.py",
     # published figures, as their authors call the software
     "catalog/published",
     "predict/table.py",
@@ -424,7 +421,7 @@ def dummy(tmp_path: Path) -> Iterator[Framework]:
     engines.register(spec)
     yield spec
     del ENGINES["dummy"]
-    FRAMEWORKS.remove("dummy")
+    del FRAMEWORKS["dummy"]
 
 
 def test_a_framework_is_unknown_before() -> None:

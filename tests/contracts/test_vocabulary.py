@@ -16,9 +16,9 @@ from trainrig.predict.prediction import predict, prediction_dict
 from trainrig.predict.scenario import question
 from trainrig.train.config import KEYS, RETIRED, Experiment
 from trainrig.train.config_file import KEYS as FILE_KEYS
+from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import (
     DROPOUT,
-    FRAMEWORKS,
     KERNELS,
     OFFLOAD,
     OPTIMIZERS,

@@ -22,14 +22,12 @@ from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.search.space import Space
 from trainrig.record import Record
+from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED, framework_for
 from trainrig.workload.layout import (
-    FRAMEWORKS,
-    LEAST_RESTRICTED,
     MOST_COUNT,
     RECOMPUTE,
     Layout,
     check_layout,
-    framework_for,
     refuse_later,
 )
 from trainrig.workload.model import ModelShape
@@ -122,7 +120,7 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     if "global_batch" not in options:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
     base = _layout(options, cluster, shape, _WORDS_AND_LENGTHS)
-    for name, known in (("recompute", RECOMPUTE), ("framework", FRAMEWORKS)):
+    for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
         if options.get(name, known[0]) not in known:
             raise unknown(name, options[name], known)
     batch = options["global_batch"]

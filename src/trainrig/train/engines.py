@@ -40,7 +40,8 @@ from trainrig.process.python_env import (
 from trainrig.process.supervisor import Command
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.parity import Probe
-from trainrig.workload.layout import FRAMEWORKS, Layout
+from trainrig.workload.frameworks import FRAMEWORKS, Traits
+from trainrig.workload.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,8 +378,7 @@ ENGINES = {spec.name: spec for spec in _KNOWN}
 def register(spec: Framework) -> None:
     """Train with one more framework; a layout may name it from now on."""
     ENGINES[spec.name] = spec
-    if spec.name not in FRAMEWORKS:
-        FRAMEWORKS.append(spec.name)
+    FRAMEWORKS.setdefault(spec.name, Traits())
 
 
 def engine_of(framework: str) -> Framework:

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trainrig.errors import UsageError, unknown
+from trainrig.workload.frameworks import FRAMEWORKS, OURS, Traits
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -52,8 +53,6 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe")
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
-FRAMEWORKS = ["native", "huggingface", "deepspeed", "megatron", "torchtitan"]
-"""Frameworks that a layout may name; `train.engines.register` adds one that trains."""
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
@@ -110,7 +109,7 @@ class Layout:
     recompute: str = "none"
     schedule: str = "1f1b"
     kernels: str = "flash"
-    framework: str = "native"
+    framework: str = OURS
     """Whose program trains."""
     parallel: str = "auto"
     """torch's wrapper around data-parallel ranks; auto: as the sizes say (`scheme`)."""
@@ -151,7 +150,7 @@ class Layout:
 
         Many layouts of one object share it.
         """
-        if self.framework in ("megatron", "deepspeed"):
+        if self.traits.own_scheme:
             return "own"
         if self.parallel != "auto":
             return self.parallel
@@ -162,7 +161,12 @@ class Layout:
     @property
     def autocasts(self) -> bool:
         """Whether torch's autocast narrows whole fp32 weights, as around a model of others."""
-        return self.framework in ("huggingface", "torchtitan") and self.scheme != "fsdp"
+        return self.traits.autocasts and self.scheme != "fsdp"
+
+    @property
+    def traits(self) -> Traits:
+        """What its framework does by itself."""
+        return FRAMEWORKS[self.framework]
 
     @property
     def is_flash(self) -> bool:
@@ -335,22 +339,6 @@ def nearest_multiple(number: int, of: int) -> int:
     return max(of, (number + of // 2) // of * of)
 
 
-def framework_for(layout: Layout) -> str:
-    """The framework that usually runs such a layout, where none is pairing for."""
-    split = layout.tp * layout.pp > 1
-    if layout.zero >= 2 or layout.parallel == "fsdp":
-        return "torchtitan" if split else "huggingface"
-    if split:
-        return "megatron"
-    return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else "native"
-
-
-LEAST_RESTRICTED = "deepspeed"
-"""The framework that runs every layout which any of them runs."""
-OFFLOADS_ALONE = (("deepspeed", 2), ("huggingface", 3))
-"""Frameworks that offload gradients or weights of a single GPU, too, and the stage of ZeRO."""
-
-
 def _range(name: str, least: int, most: int) -> Rule:
     def broken(pairing: Pairing) -> bool:
         value = getattr(pairing.x, name)
@@ -475,7 +463,7 @@ RULES = (
     Rule(
         lambda c: (
             (c.x.parallel == "dataparallel")
-            & ((c.x.framework != "native") | (c.x.zero > 0) | (c.x.tp * c.x.pp > 1))
+            & ((not c.x.traits.own_models) | (c.x.zero > 0) | (c.x.tp * c.x.pp > 1))
         ),
         lambda _: "torch.nn.DataParallel has every weight on every GPU, in our own framework alone",
         "--framework native --zero 0, or leave --parallel out",
@@ -486,9 +474,9 @@ RULES = (
         "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
     ),
     Rule(
-        lambda c: ((c.x.scheme == "ddp") | (c.x.framework == "megatron")) & (c.x.zero >= 2),
+        lambda c: ((c.x.scheme == "ddp") | c.x.traits.grad_buffer) & (c.x.zero >= 2),
         lambda c: (
-            f"{'megatron' if c.x.framework == 'megatron' else 'DDP'} shards the optimizer at most, "
+            f"{c.x.framework if c.x.traits.grad_buffer else 'DDP'} shards the optimizer at most, "
             f"not what ZeRO {c.x.zero} does"
         ),
         "--parallel fsdp, --framework deepspeed, or --zero 1",

@@ -81,8 +81,8 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     """What the layout's words mean for a model."""
     compute, scheme = max(2, dtype_bytes(layout.precision)), scheme_of(layout)  # fp8 saves bf16
     autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
-    native, compiled = layout.framework == "native", layout.kernels == "compiled"
-    kernels = "fused" in layout.kernels or layout.framework == "megatron"
+    traits, compiled = layout.traits, layout.kernels == "compiled"
+    native, kernels = traits.own_models, "fused" in layout.kernels or traits.own_kernels
     fused, flash = kernels or compiled, layout.is_flash
     stack = "fused" if fused and layout.kernels == "eager" else layout.kernels
     grouped = shape.num_kv_heads != shape.num_heads
@@ -104,7 +104,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         gelu_written_out=not (native or fused) and shape.activation == "gelu_tanh",
         repeats_keys=grouped and not kernels and not (native and flash),
         dropout=has_dropout(shape, layout),
-        chunked_loss=native or (kernels and flash and layout.framework != "megatron"),
+        chunked_loss=native or (kernels and flash and not traits.splits_vocabulary),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
         frozen=layout.lora_rank > 0,
     )
@@ -126,9 +126,9 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
     if layout.dropout != "auto":
         return layout.dropout == "yes"
-    if layout.kernels not in ("eager", "fused") or layout.framework == "native":
+    if layout.kernels not in ("eager", "fused") or layout.traits.own_models:
         return False
-    families = (*_WITH_DROPOUT, "gpt-neo") if layout.framework == "megatron" else _WITH_DROPOUT
+    families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
     return shape.family in families
 
 
@@ -178,26 +178,24 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         moments=MOMENTS[layout.optimizer]
         * (_BLOCK_8BIT if layout.optimizer == "adamw-8bit" else state_width),
         update=_update(layout, masters, lasting, state_width),
-        grads_add_up=not (layout.framework == "native" and masters),
+        grads_add_up=not (layout.traits.own_models and masters),
     )
 
 
 def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, float]:
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.reduce_bytes)
-    if layout.framework == "megatron":  # one flat buffer, as long as the model lives
+    if layout.traits.grad_buffer:
         return wide or (2.0 if layout.precision == "fp16" else 4.0), 0.0
-    if layout.framework == "deepspeed":
+    if layout.traits.lasting_grads:
         return wide or own, 0.0
-    if layout.framework == "native" and numerics.scheme == "masters" and numerics.compute < 4:
+    if layout.traits.own_models and numerics.scheme == "masters" and numerics.compute < 4:
         return 4.0, own
     return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
 
 
 def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:
     """Gradients widened for the masters; torch's unfused AdamW holds √v of all parameters."""
-    widened = (
-        4.0 if masters and layout.framework in ("megatron", "deepspeed") and lasting < 4 else 0.0
-    )
-    unfused = width if layout.optimizer == "adamw" and layout.framework != "megatron" else 0.0
+    widened = 4.0 if masters and layout.traits.lasting_grads and lasting < 4 else 0.0
+    unfused = width if layout.optimizer == "adamw" and not layout.traits.own_kernels else 0.0
     return widened + unfused

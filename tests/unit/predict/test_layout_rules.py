@@ -14,6 +14,7 @@ from trainrig.errors import DataError, UsageError
 from trainrig.predict.search.space import Space, divisors, layouts
 from trainrig.workload import custom, named
 from trainrig.workload import layout as layout_rules
+from trainrig.workload.frameworks import framework_for
 from trainrig.workload.hf_config import shape_of_config
 from trainrig.workload.layout import SIZES, Layout
 
@@ -176,7 +177,7 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
             grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
             seq_len=64,
         )  # fmt: skip
-        layout = layout.replace(framework=layout_rules.framework_for(layout))
+        layout = layout.replace(framework=framework_for(layout))
         try:
             layout_rules.check_layout(shape, layout)
         except UsageError:

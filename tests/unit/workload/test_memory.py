@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from trainrig.workload import NAMED, custom, named, parameters
 from trainrig.workload.blocks import CORE, FULL, NONE, saved_tensors, total
-from trainrig.workload.layout import FRAMEWORKS, KERNELS, OPTIMIZERS, SIZES, Layout
+from trainrig.workload.frameworks import FRAMEWORKS
+from trainrig.workload.layout import KERNELS, OPTIMIZERS, SIZES, Layout
 from trainrig.workload.memory import PARTS, Memory, memory
 from trainrig.workload.numerics import numerics_of
 
@@ -23,7 +24,7 @@ powers = st.sampled_from([1, 2, 4, 8])
 models = st.sampled_from(SMALL)
 words = {
     "kernels": st.sampled_from(KERNELS),
-    "framework": st.sampled_from(FRAMEWORKS),
+    "framework": st.sampled_from(tuple(FRAMEWORKS)),
     "optimizer": st.sampled_from(OPTIMIZERS),
     "precision": st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
     "recompute": st.sampled_from(["none", "selective", "full"]),

@@ -26,7 +26,8 @@ import numpy as np
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
-from trainrig.workload.layout import OFFLOADS_ALONE, RECOMPUTE, Layout, framework_for, is_legal
+from trainrig.workload.frameworks import OFFLOADS_ALONE, framework_for
+from trainrig.workload.layout import RECOMPUTE, Layout, is_legal
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainrig.errors import UsageError
+from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED, framework_for
 from trainrig.workload.layout import (
-    FRAMEWORKS,
-    LEAST_RESTRICTED,
     RECOMPUTE,
     SCHEDULES,
     Layout,
-    framework_for,
     legal_mask,
 )
 
@@ -138,7 +136,7 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
     groups = 2 * _frameworks(space, columns) + (columns["zero"] >= 2)
     for group in np.unique(groups):
         rows = {name: column[groups == group] for name, column in columns.items()}
-        base = space.base.replace(framework=FRAMEWORKS[group // 2], schedule="1f1b")
+        base = space.base.replace(framework=list(FRAMEWORKS)[group // 2], schedule="1f1b")
         legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
         # Elsewhere the schedule makes no difference, or it cannot be GPipe.
@@ -152,11 +150,12 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
 
 def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
     """For each row the framework that runs it, by its place in `FRAMEWORKS`."""
+    names = list(FRAMEWORKS)
     if space.framework is not None:
-        return np.full(len(columns["tp"]), FRAMEWORKS.index(space.framework))
+        return np.full(len(columns["tp"]), names.index(space.framework))
     base = space.base.replace(pp=1)
     usual = [framework_for(base.replace(tp=1 + s, zero=zero)) for s in (0, 1) for zero in range(4)]
-    places = np.array([FRAMEWORKS.index(name) for name in usual])
+    places = np.array([names.index(name) for name in usual])
     split = columns["tp"] * columns["pp"] > 1
     found: NDArray[np.int64] = places[4 * split + columns["zero"]]
     return found

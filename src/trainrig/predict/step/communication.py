@@ -32,7 +32,7 @@ def gradient_bytes(layout: Layout) -> int:
     if layout.scheme in ("none", "ddp"):
         is_apex = layout.kernels == "fused" and layout.precision == "fp16"
         return 2 if is_apex else 4
-    if layout.framework == "megatron":
+    if layout.traits.grad_buffer:
         return 2 if layout.precision == "fp16" else 4
     return 2
 
@@ -117,7 +117,7 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     if not (mesh.pp > 1).any():
         return {"send": 0.0}
     size = dtype_bytes(layout.precision)
-    shared = mesh.split | (layout.framework == "megatron")
+    shared = mesh.split | layout.traits.splits_vocabulary
     tokens = mesh.batch_size * layout.seq_len / np.where(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
@@ -131,7 +131,7 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
-    framework, scheme = mesh.layout.framework, mesh.layout.scheme
+    bucket, scheme = mesh.layout.traits.bucket, mesh.layout.scheme
     near = mesh.data_near
     shard_near = np.minimum(near, mesh.shards)
     replicas = mesh.dp // np.maximum(mesh.shards, 1)
@@ -140,7 +140,7 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
     def over_shard_group(kind: str, num_bytes: Array) -> Array:
         sharing = mesh.groups(shard_near)
-        if framework == "deepspeed":  # one ring leaves a node by one port, however many there are
+        if bucket:  # one ring leaves a node by one port, however many there are
             ports = rates.links.between.bandwidth / PORT
             sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
         return rates.links.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
@@ -164,7 +164,7 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
     is_many = mesh.dp > 1
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
-    each = streams | ((framework == "deepspeed") & (mesh.zero == 2))
+    each = streams | ((bucket > 0) & (mesh.zero == 2))
     hides = each | (scheme != "own")
     block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3

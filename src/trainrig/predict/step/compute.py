@@ -137,7 +137,7 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
         return []
     if layout.recompute == "full":
         return until_saved(parts)
-    if not layout.is_flash or layout.framework == "megatron":
+    if not layout.is_flash or layout.traits.recomputes_core:
         return [part for part in parts if ".attend" in part.name]
     products = [part for part in parts if part.kind == "matmul"]
     others = [part for part in parts if part.kind not in ("matmul", "attention")]
@@ -158,7 +158,7 @@ def _head(shape: ModelShape, layout: Layout, share: float) -> list[Operator]:
     if share <= 0.0:
         return []
     few = max(1, round(share * layout.written))
-    if layout.framework == "megatron":
+    if layout.traits.splits_vocabulary:
         shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
     return head(shape, _as_counted(shape, layout).replace(target_seq_len=few))
 

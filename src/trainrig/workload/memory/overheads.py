@@ -44,21 +44,18 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, States
 
-_BUCKET = 2e8
-"""reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers."""
-
 
 def buckets(layout: Layout, states: States) -> Any:
     """DeepSpeed's buckets of gradients: full from the loss on, however small the model.
 
     They leave by them for the host, too, where the optimizer is there (ZeRO-Offload).
     """
-    if layout.framework != "deepspeed":
+    if not layout.traits.bucket:
         return 0.0
     zero = np.asarray(layout.zero)
     leaves = (np.asarray(layout.dp) > 1) | (layout.offload != "none")
     many = np.where(leaves & (zero < 3), np.minimum(zero, 2), 0)
-    return many * _BUCKET * (states.lasting_grad + states.passing_grad)
+    return many * layout.traits.bucket * (states.lasting_grad + states.passing_grad)
 
 
 GIB = 1 << 30
@@ -125,7 +122,7 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     if numerics.chunked_loss:
         return chunk_bytes(shape, numerics, rows)
     logits, c = rows * shape.vocab / layout.tp, numerics.compute
-    if layout.framework == "megatron":
+    if layout.traits.splits_vocabulary:
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
         return np.maximum((4 + c) * logits, c * logits + gradient)
     return _loss_width(numerics) * logits

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 
 from trainrig.workload.blocks import (
-    CORE,
     FULL,
-    HALF,
     NONE,
-    PRODUCTS,
     SavedTensor,
     saved_tensors,
     total,
@@ -33,15 +30,6 @@ from trainrig.workload.model import (
     parameters,
 )
 from trainrig.workload.numerics import Numerics, States, numerics_of, states_of
-
-_SELECTIVE = {
-    "native": PRODUCTS,
-    "huggingface": HALF,
-    "torchtitan": HALF,
-    "megatron": CORE,
-    "deepspeed": CORE,
-}
-"""What a framework's selective recomputation keeps; another one's, what torch's does."""
 
 Bytes = Any
 """A number of bytes, or an array of them."""
@@ -160,7 +148,7 @@ class Stage:
             frozen = self.num_parameters if layout.lora_rank else 0
             held = self.num_trained + frozen
             size = np.where(gathers & (zero == 2), compute * held, size)
-        if layout.framework == "megatron":
+        if layout.traits.splits_vocabulary:
             shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
             size = size + shared * (2 * layout.seq_len * self.shape.hidden) * layout.batch_size
         return size
@@ -176,7 +164,7 @@ class Stage:
     def policy(self) -> str:
         """Which tensors are kept."""
         if self.layout.recompute == "selective":
-            return _SELECTIVE.get(self.layout.framework, HALF)
+            return self.layout.traits.selective
         return FULL if self.layout.recompute == "full" else NONE
 
     @cached_property
@@ -284,7 +272,7 @@ class Stage:
         matrix = shape.hidden * shape.ffn / layout.tp
         if layout.lora_rank:
             return size
-        if layout.framework == "megatron":  # in fp32, before it is added to the buffer
+        if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + np.where(self.grads_add_up, 0, self.states.passing_grad * matrix)
 

@@ -22,13 +22,13 @@ from trainrig.predict.search.memory_options import (
 )
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
+from trainrig.workload.frameworks import framework_for
 from trainrig.workload.layout import (
     OFFLOAD,
     OPTIMIZERS,
     RECOMPUTE,
     Layout,
     check_layout,
-    framework_for,
 )
 from trainrig.workload.memory import memory
 

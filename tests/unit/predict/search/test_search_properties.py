@@ -11,7 +11,8 @@ from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.workload import named
-from trainrig.workload.layout import Layout, check_layout, framework_for
+from trainrig.workload.frameworks import framework_for
+from trainrig.workload.layout import Layout, check_layout
 
 EXAMPLES = settings(max_examples=25, deadline=None)
 CHIPS = [require_chip(name) for name in ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")]

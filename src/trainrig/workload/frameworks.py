@@ -1,0 +1,77 @@
+"""What each framework does by itself: one table, which layouts, memory and times are told by.
+
+Sources: the frameworks' documentation and code.  Megatron-LM: one buffer of gradients, vocabulary
+split and padded, the core of attention as its selective recomputation (Korthikanti et al. 2022).
+DeepSpeed: ZeRO by buckets (Rajbhandari et al. 2020).  Trainer and torchtitan: torch's autocast and
+wrappers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainrig.workload.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a framework does where a layout does not say otherwise."""
+
+    own_models: bool = False
+    """Our models: a norm or a GELU is one kernel, the softmax wide, the loss in chunks, and there
+    is no dropout; micro-batches add up in fp32 beside narrow gradients."""
+    own_scheme: bool = False
+    """Data parallelism of its own instead of torch's wrappers."""
+    own_kernels: bool = False
+    """Norms, softmax, activations and Adam are fused whatever the stack; keys are not repeated."""
+    autocasts: bool = False
+    """torch's autocast narrows whole fp32 weights; elsewhere narrow ones have fp32 masters."""
+    lasting_grads: bool = False
+    """Gradients stay allocated from step to step."""
+    grad_buffer: bool = False
+    """They lie in one buffer, in fp32 unless trained in fp16, and are not sharded."""
+    bucket: float = 0.0
+    """Gradients that leave at once during backward, over one ring of ranks; 0: no such bucket."""
+    splits_vocabulary: bool = False
+    """Tensor parallelism is Megatron's: the vocabulary is padded and its loss computed in place,
+    parts of the sequence are gathered into a buffer, messages between stages are cut."""
+    selective: str = "half"
+    """The policy (`blocks`) of what selective recomputation keeps."""
+    recomputes_core: bool = False
+    """Selective recomputation runs the core of attention again, a fused one, too."""
+
+
+FRAMEWORKS = {
+    "native": Traits(own_models=True, selective="products"),
+    "huggingface": Traits(autocasts=True),
+    # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
+    "deepspeed": Traits(own_scheme=True, lasting_grads=True, bucket=2e8, selective="core"),
+    "megatron": Traits(
+        own_scheme=True,
+        own_kernels=True,
+        lasting_grads=True,
+        grad_buffer=True,
+        splits_vocabulary=True,
+        selective="core",
+        recomputes_core=True,
+    ),
+    "torchtitan": Traits(autocasts=True),
+}
+"""Frameworks that a layout may name; `train.engines.register` adds one that trains."""
+OURS = "native"
+LEAST_RESTRICTED = "deepspeed"
+"""The framework that runs every layout which any of them runs."""
+OFFLOADS_ALONE = (("deepspeed", 2), ("huggingface", 3))
+"""Frameworks that offload gradients or weights of a single GPU, too, and the stage of ZeRO."""
+
+
+def framework_for(layout: Layout) -> str:
+    """The framework that usually runs such a layout, where none is asked for."""
+    split = layout.tp * layout.pp > 1
+    if layout.zero >= 2 or layout.parallel == "fsdp":
+        return "torchtitan" if split else "huggingface"
+    if split:
+        return "megatron"
+    return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else OURS
