@@ -43,8 +43,6 @@ class Op:
     write_bytes: int
     count: int = 1
     """Calls in a step."""
-    participants: int = 1
-    """Devices that it needs at once."""
 
     @property
     def num_bytes(self) -> int:

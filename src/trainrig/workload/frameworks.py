@@ -60,7 +60,7 @@ FRAMEWORKS = {
     "torchtitan": Traits(autocasts=True),
 }
 """Frameworks that a layout may name; `train.engines.register` adds one that trains."""
-OURS = "native"
+NATIVE = "native"
 LEAST_RESTRICTED = "deepspeed"
 """The framework that runs every layout which any of them runs."""
 OFFLOADS_ALONE = (("deepspeed", 2), ("huggingface", 3))
@@ -74,4 +74,4 @@ def framework_for(layout: Layout) -> str:
         return "torchtitan" if split else "huggingface"
     if split:
         return "megatron"
-    return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else OURS
+    return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else NATIVE

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trainrig.errors import UsageError, unknown
-from trainrig.workload.frameworks import FRAMEWORKS, OURS, Traits
+from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -109,7 +109,7 @@ class Layout:
     recompute: str = "none"
     schedule: str = "1f1b"
     kernels: str = "flash"
-    framework: str = OURS
+    framework: str = NATIVE
     """Whose program trains."""
     parallel: str = "auto"
     """torch's wrapper around data-parallel ranks; auto: as the sizes say (`scheme`)."""

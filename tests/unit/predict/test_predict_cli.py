@@ -166,12 +166,12 @@ SITE = Cluster(chip=require_chip("RTX 3090 Ti"), gpus=2, gpus_per_node=2)
     ],
 )
 def test_an_upgrade_changes_the_site(word, changed) -> None:
-    (upgrade,) = parse(word)
-    assert upgrade.apply(SITE) == SITE.replace(**changed)
+    ((_, (_, apply)),) = parse(word)
+    assert apply(SITE) == SITE.replace(**changed)
 
 
 def test_an_upgrade_changes_the_chip() -> None:
-    slot, memory, power = (u.apply(SITE).chip for u in parse("pcie5, +24GB, power=300W"))
+    slot, memory, power = (apply(SITE).chip for _, (_, apply) in parse("pcie5, +24GB, power=300W"))
     assert slot is not None and slot.pcie_generation == 5
     assert memory is not None and memory.memory == 48 * 2**30
     assert power is not None and power.tdp == 300.0
@@ -187,9 +187,7 @@ def test_an_upgrade_changes_the_chip() -> None:
 )
 def test_what_cannot_be_had_is_last_with_its_reason(chip, word, why) -> None:
     cluster = Cluster(chip=require_chip(chip))
-    first, last = rank(
-        cluster, parse(f"{word}, +1gpu"), lambda there: 10.0 * there.gpus, before=10.0
-    )
+    first, last = rank(cluster, f"{word}, +1gpu", lambda there: 10.0 * there.gpus, before=10.0)
     assert (first.name, first.tokens_per_s, first.gain) == ("+1gpu", 20.0, 1.0)
     assert last.tokens_per_s is None and why in (last.reason or "")
 
@@ -205,7 +203,8 @@ def test_upgrades_are_ranked_by_what_they_bring(trainrig) -> None:
 
 def test_what_is_not_in_the_catalog_cannot_be_upgraded() -> None:
     with pytest.raises(UsageError, match="cannot be upgraded"):
-        parse("+24GB")[0].apply(Cluster(chip=None))
+        ((_, (_, apply)),) = parse("+24GB")
+        apply(Cluster(chip=None))
 
 
 COLUMNS = "chip,num_gpus,layers,hidden,heads,vocab,seq,global_batch,micro_batch,precision"

@@ -17,7 +17,7 @@ An upgrade is worth what it brings to one layout, or to the best layout that can
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainrig.catalog.chip import Chip
@@ -35,15 +35,8 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upgrade:
-    """One thing that could be changed."""
-
-    name: str
-    says: str
-    """What changes, with numbers."""
-    apply: Callable[[Cluster], Cluster]
-    """Raises UsageError where it cannot be had."""
+Change = tuple[str, Callable[[Cluster], Cluster]]
+"""What an upgrade says, with numbers, and what it does; UsageError where it cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +68,7 @@ def upgrades_of_answer(found: Prediction, text: str) -> tuple[Ranked, ...]:
         return there.tokens_per_s
 
     before = found.tokens_per_s if found.fits else None  # nothing to compare with
-    return rank(found.question.cluster, parse(text), rate_of, before)
+    return rank(found.question.cluster, text, rate_of, before)
 
 
 def upgrades_of_search(
@@ -95,25 +88,21 @@ def upgrades_of_search(
             )
         return tokens / best.time
 
-    return rank(cluster, parse(text), rate_of, before=None if before is None else tokens / before)
+    return rank(cluster, text, rate_of, before=None if before is None else tokens / before)
 
 
 def rank(
-    cluster: Cluster,
-    upgrades: Iterable[Upgrade],
-    rate_of: Callable[[Cluster], float],
-    before: float | None,
+    cluster: Cluster, text: str, rate_of: Callable[[Cluster], float], before: float | None
 ) -> tuple[Ranked, ...]:
-    """The upgrades, the most worthwhile first; those that cannot be had are last, with the reason.
+    """The upgrades of ``text``, the most worthwhile first; last, with reasons, what cannot be had.
 
     ``rate_of`` predicts tokens/s at a cluster, and raises TrainrigError where nothing can run;
     ``before`` is the rate without any, None where nothing can.
     """
     found = []
-    for upgrade in upgrades:
-        name, says = upgrade.name, upgrade.says
+    for name, (says, apply) in parse(text):
         try:
-            rate = rate_of(upgrade.apply(cluster))
+            rate = rate_of(apply(cluster))
         except TrainrigError as error:
             found.append(Ranked(name=name, says=says, reason=error.message))
             continue
@@ -122,24 +111,19 @@ def rank(
     return tuple(sorted(found, key=lambda one: -(one.tokens_per_s or 0.0)))
 
 
-def parse(text: str) -> tuple[Upgrade, ...]:
+def parse(text: str) -> list[tuple[str, Change]]:
     """The upgrades in ``nvlink, ib-400, +1gpu``.  UsageError names one that is not understood."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f"an upgrade is missing in {text!r}", "one of: " + ", ".join(_KNOWN))
-    return tuple(_upgrade(word) for word in words)
-
-
-def _upgrade(word: str) -> Upgrade:
-    for pattern, make in _KINDS.items():
-        if found := re.fullmatch(pattern, word.lower()):
-            says, apply = make(*found.groups())
-            return Upgrade(name=word, says=says, apply=apply)
-    raise unknown("upgrade", word, _KNOWN)
-
-
-Change = tuple[str, Callable[[Cluster], Cluster]]
-"""What an upgrade says, and what it does."""
+    found = []
+    for word in words:
+        matches = ((make, re.fullmatch(kind, word.lower())) for kind, make in _KINDS.items())
+        change = next((make(*match.groups()) for make, match in matches if match), None)
+        if change is None:
+            raise unknown("upgrade", word, _KNOWN)
+        found.append((word, change))
+    return found
 
 
 def _link(link: str) -> Change:

@@ -8,8 +8,10 @@ recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence pa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from trainrig.predict.rates import Rates
 from trainrig.workload.blocks import block, embed, head
@@ -20,9 +22,8 @@ from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, is_bart, numerics_of
 from trainrig.workload.operators import Operator, dtype_bytes
 
-DeviceTime = tuple[float, float, float, float]
-"""Seconds of products, fused attention, streams; host seconds of launches."""
-NOTHING: DeviceTime = (0.0, 0.0, 0.0, 0.0)
+DeviceTime = Any
+"""Array of four: seconds of products, fused attention, streams; host seconds of launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +52,27 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
         *(layout.framework, layout.scheme),
     )
-    known = _known(rates)
+    known, more = _known(rates), (*key, layout.recompute)
+
+    def timed(parts: list[Operator], *, backward: bool) -> DeviceTime:
+        return _timed(parts, numerics, layout, rates, backward)
+
     if key not in known:
-        known[key] = _priced(shape, layout, numerics, rates, head)
+        blocks = _blocks(shape, layout)
+        ends = embed(shape, _as_counted(shape, layout), layout.seq_len), _head(shape, layout, head)
+        first, last = (timed(parts, backward=False) + timed(parts, backward=True) for parts in ends)
+        known[key] = DeviceTimes(
+            forward=sum(share * timed(parts, backward=False) for parts, share in blocks),
+            backward=sum(share * timed(parts, backward=True) for parts, share in blocks),
+            recompute=np.zeros(4),
+            first=first,
+            last=last,
+        )
     if layout.recompute == "none":
         return known[key]
-    more = (*key, layout.recompute)
     if more not in known:
-        again = _weighted(
-            (_timed(_again(parts, layout), numerics, layout, rates, False), share)
-            for parts, share in _blocks(shape, layout)
-        )
+        blocks = _blocks(shape, layout)
+        again = sum(s * timed(_again(parts, layout), backward=False) for parts, s in blocks)
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
 
@@ -78,30 +89,6 @@ def _known(rates: Rates) -> dict[object, DeviceTimes]:
 
 
 _MOST_KNOWN = 1 << 14
-
-
-def _priced(
-    shape: ModelShape, layout: Layout, numerics: Numerics, rates: Rates, head: float
-) -> DeviceTimes:
-    blocks = _blocks(shape, layout)
-
-    def one_way(*, backward: bool) -> DeviceTime:
-        return _weighted(
-            (_timed(parts, numerics, layout, rates, backward), share) for parts, share in blocks
-        )
-
-    def both_ways(parts: list[Operator]) -> DeviceTime:
-        return _weighted(
-            (_timed(parts, numerics, layout, rates, way), 1.0) for way in (False, True)
-        )
-
-    return DeviceTimes(
-        forward=one_way(backward=False),
-        backward=one_way(backward=True),
-        recompute=NOTHING,
-        first=both_ways(embed(shape, _as_counted(shape, layout), layout.seq_len)),
-        last=both_ways(_head(shape, layout, head)),
-    )
 
 
 def _as_counted(shape: ModelShape, layout: Layout) -> Layout:
@@ -199,7 +186,7 @@ def _timed(
         )
     for num_bytes, num in found.streams:
         streams += float(rates.stream(num_bytes, kernels=num))
-    return (products, attention, streams, launches * rates.launch)
+    return np.array([products, attention, streams, launches * rates.launch])
 
 
 def _alignment(count: int, n: int, k: int, dtype: str) -> float:
@@ -217,11 +204,3 @@ def _alignment(count: int, n: int, k: int, dtype: str) -> float:
 
 
 _HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2
-
-
-def _weighted(found: Iterable[tuple[DeviceTime, float]]) -> DeviceTime:
-    total = NOTHING
-    for times, share in found:
-        a, b, c, d = (so_far + share * time for so_far, time in zip(total, times, strict=True))
-        total = (a, b, c, d)
-    return total

@@ -54,7 +54,9 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         stage,
         passing=adding_up,
         copies=states.weight_copies,
-        activations=stage.waiting + stage.early + stage.in_last_block,
+        activations=stage.waiting
+        + stage.early
+        + stage.in_block(decoder=shape.num_decoder_layers > 0),
         logits=rests,
         bucket=True,
     )
@@ -64,13 +66,13 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         yield _parts(
             stage,
             passing=1 - of_plain,
-            activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_plain_block,
+            activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_block(),
             logits=rests,
             bucket=True,
         )
     # The end of backward: all gradients, and the activations of a pipeline's other micro-batches.
     others = stage.waiting * (1 - 1 / stage.in_flight)
-    activations = others + stage.in_first_block
+    activations = others + stage.in_first_block()
     yield _parts(stage, passing=1.0, activations=activations, logits=rests, bucket=True)
     # The optimizer.
     parts = _parts(stage, passing=1.0, activations=0, logits=rests)
@@ -104,7 +106,7 @@ def _parts(
         "optimizer": states.moments * owned,
         "activations": activations,
         "logits": logits,
-        "buffers": stage.buffers + stage.buckets if bucket else stage.buffers,
+        "buffers": stage.buffers + (overheads.buckets(stage.layout, states) if bucket else 0.0),
     }
 
 

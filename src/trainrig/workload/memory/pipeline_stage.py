@@ -153,11 +153,6 @@ class Stage:
             size = size + shared * (2 * layout.seq_len * self.shape.hidden) * layout.batch_size
         return size
 
-    @cached_property
-    def buckets(self) -> Bytes:
-        """Buffers that exist during backward."""
-        return overheads.buckets(self.layout, self.states)
-
     # --- activations -----------------------------------------------------------------------
 
     @cached_property
@@ -242,24 +237,14 @@ class Stage:
 
     # --- the backward pass of one block ----------------------------------------------------
 
-    @cached_property
-    def in_plain_block(self) -> Bytes:
-        """Recomputed tensors, and gradients on their way, in a plain block."""
-        return self._in_block(decoder=False)
-
-    @cached_property
-    def in_last_block(self) -> Bytes:
-        """Bytes in the block that backward begins with."""
-        return self._in_block(decoder=True) if self._lists[1] else self.in_plain_block
-
-    def _in_block(self, *, decoder: bool) -> Bytes:
+    def in_block(self, *, decoder: bool = False) -> Bytes:
+        """Recomputed tensors, and gradients on their way, in one block."""
         items = self._lists[decoder]
         again: Bytes = 0
         if self.policy != NONE:
             again = self._bytes(items, NONE) - self._bytes(items, self.policy)
         return again + self._gradients(self._seqs[decoder])
 
-    @cached_property
     def in_first_block(self) -> Bytes:
         """Bytes in the block that backward ends with, and what it saved."""
         return self._bytes(self._lists[0], NONE) + self._gradients(self._seqs[0])
