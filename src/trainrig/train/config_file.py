@@ -67,12 +67,10 @@ class Lines:
 
     def error(self, key: str, table: object, words: str, hint: str | None) -> UsageError:
         """An error with the line of ``key`` in its table, or of the table."""
-        line = self._at.get((key, table)) or self._tables.get(key) or self._line_of(table)
-        return UsageError(f"{self._path}, line {line}: {words}", hint)
-
-    def _line_of(self, table: object) -> int:
         name = _EXPERIMENT if isinstance(table, int) else table
-        return self._tables.get(table) or self._at.get((str(name), None), 1)
+        line = self._at.get((key, table)) or self._tables.get(key) or self._tables.get(table)
+        line = line or self._at.get((str(name), None), 1)
+        return UsageError(f"{self._path}, line {line}: {words}", hint)
 
     @contextmanager
     def blaming(self, number: int) -> Iterator[None]:

@@ -48,13 +48,15 @@ def block(
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
     seq = layout.written if decoder else layout.seq_len
-    rows = _rows(layout, seq)
+    tokens = int(layout.batch_size) * seq
+    # What one device's norms and residuals see.
+    rows = _share(layout, tokens) if layout.sequence_parallel else tokens
     parts: list[Operator] = []
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
         every = matrices(shape, decoder=decoder, tp=int(layout.tp))
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
-            inside = _feed_forward(weights, int(layout.batch_size) * seq, layout.precision)
+            inside = _feed_forward(weights, tokens, layout.precision)
         else:
             inside = _attention(shape, layout, branch, weights, decoder=decoder, half=half)
         normed = norm(f"{branch}.norm", rows, shape.hidden, layout.precision)
@@ -66,12 +68,6 @@ def block(
 def _share(layout: Layout, size: int) -> int:
     """One device's part of ``size`` heads, columns or tokens: at least one."""
     return -(-size // int(layout.tp))
-
-
-def _rows(layout: Layout, seq: int) -> int:
-    """Tokens that one device's norms and residuals see."""
-    rows = int(layout.batch_size) * seq
-    return _share(layout, rows) if layout.sequence_parallel else rows
 
 
 def _attention(

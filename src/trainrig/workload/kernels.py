@@ -89,17 +89,16 @@ STACKS = {
 
 def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool) -> Kernels:
     """The kernels of a pass over ``parts``."""
-    return sum((_one(part, numerics, backward=backward) for part in parts), Kernels())
-
-
-def _one(part: Operator, numerics: Numerics, *, backward: bool) -> Kernels:
-    if part.heads is not None:
-        return Kernels(attention=(part.heads,), launches=2 if backward else 1)
-    if part.forward.products:
-        return _multiplied(part, numerics, backward)
-    kernels = _moved(part, numerics, _kind(part, numerics), backward)
-    if numerics.dropout and (part.name.endswith(".residual") or part.name == "embed.positions"):
-        kernels += _moved(part, numerics, "dropout", backward)
+    kernels = Kernels()
+    for part in parts:
+        if part.heads is not None:
+            kernels += Kernels(attention=(part.heads,), launches=2 if backward else 1)
+        elif part.forward.products:
+            kernels += _multiplied(part, numerics, backward)
+        else:
+            kernels += _moved(part, numerics, _kind(part, numerics), backward)
+            if numerics.dropout and part.name.endswith((".residual", "embed.positions")):
+                kernels += _moved(part, numerics, "dropout", backward)
     return kernels
 
 

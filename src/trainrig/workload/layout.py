@@ -374,14 +374,12 @@ def _divisors(number: int) -> str:
     return "one of: " + ", ".join(str(divisor) for divisor in small)
 
 
-def _mesh(layout: Any) -> str:
-    return f"{layout.tp} tensor-parallel × {layout.pp} pipeline"
-
-
 RULES = (
     Rule(
         lambda c: c.x.gpus % (c.x.tp * c.x.pp) != 0,
-        lambda c: f"{c.x.gpus} GPUs cannot be divided into {_mesh(c.x)}",
+        lambda c: (
+            f"{c.x.gpus} GPUs cannot be divided into {c.x.tp} tensor-parallel × {c.x.pp} pipeline"
+        ),
         lambda c: f"a multiple of {c.x.tp * c.x.pp} GPUs, or fewer parts",
     ),
     Rule(

@@ -20,16 +20,10 @@ from typing import Any
 from trainrig.errors import UsageError, unknown
 from trainrig.workload.model import FAMILIES, ModelShape, RopeScaling
 
+_BIASED = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
 # What a family fixes, and what it takes where nothing is said.
 _FAMILY: dict[str, dict[str, Any]] = {
-    "gpt2": {
-        "vocab": 50257,
-        "max_positions": 1024,
-        "activation": "gelu_tanh",
-        "qkv_bias": True,
-        "out_bias": True,
-        "ffn_bias": True,
-    },
+    "gpt2": _BIASED | {"vocab": 50257, "max_positions": 1024, "activation": "gelu_tanh"},
     "gpt-neo": {
         "vocab": 50257,
         "max_positions": 2048,
@@ -38,12 +32,10 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "ffn_bias": True,
     },
     "bert": {
+        **_BIASED,
         "vocab": 30522,
         "max_positions": 512,
         "activation": "gelu",
-        "qkv_bias": True,
-        "out_bias": True,
-        "ffn_bias": True,
         "norm_eps": 1e-12,
         "token_types": 2,
     },

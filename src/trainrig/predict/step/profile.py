@@ -88,7 +88,8 @@ class Profile:
 
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
     """What a step of each layout is made of; ``head``: share of tokens with logits."""
-    found = _computed(shape, layout, rates, head)
+    chip, found = find_chip(rates.device), _computed(shape, layout, rates, head)
+    name = class_of(chip) if chip else ""
     num = found["forward"].shape[-1]
     mesh = MeshSizes(shape, layout)
     parts = exchanges(mesh, rates) | {
@@ -99,7 +100,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "micro_batches": mesh.micro_batches,
         "cores": float(layout.precision != "fp32"),
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
-        "chip": float(_class_index(rates.device)),
+        "chip": float([*CLASSES, name].index(name)),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
@@ -134,12 +135,6 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     }
     where = np.broadcast_to(inverse.reshape(-1), (num,))
     return {name: values.take(where, axis=1) for name, values in table.items()}
-
-
-def _class_index(device: str) -> int:
-    chip = find_chip(device)
-    name = class_of(chip) if chip else ""
-    return CLASSES.index(name) if name in CLASSES else len(CLASSES)
 
 
 def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:

@@ -154,11 +154,8 @@ def chunk_bytes(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
     first = np.minimum(at_once, rows) * shape.vocab
     second = np.minimum(at_once, rows - np.minimum(at_once, rows)) * shape.vocab
     # in fp32 the softmax, and its input where that is narrow; the chunk before is still held
-    softmax = c * first + np.maximum((8 if narrow else 4) * first, _held(first, second, narrow))
+    wide = 8 if narrow else 4
+    held = np.where(second > 0, 4 * first + wide * second, 0)
+    softmax = c * first + np.maximum(wide * first, held)
     product = (c + 4 + (c if narrow else 0)) * first + c * shape.vocab * shape.hidden
     return np.maximum(softmax, product) + loss_rests(shape, numerics, rows)
-
-
-def _held(first: Any, second: Any, narrow: bool) -> Any:
-    """fp32 numbers of two chunks at once, if there are two."""
-    return np.where(second > 0, 4 * first + (8 if narrow else 4) * second, 0)
