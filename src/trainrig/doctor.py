@@ -1,4 +1,4 @@
-"""What is wrong with this machine, before anything is measured.
+"""What is wrong with this machine: before anything is measured, and what load showed of its GPUs.
 
 `diagnose` compares what the machine is with what the catalog and the machine
 itself say it can be: can its GPUs be used, are they as fast as they could be, is memory sound and
@@ -18,7 +18,15 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from trainrig.catalog.lookup import chip_by_pci_id
-from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing, PciGpu, Snapshot, value_or
+from trainrig.machine.snapshot import (
+    FAULTY_REASONS,
+    NOT_READ,
+    Gpu,
+    Missing,
+    PciGpu,
+    Snapshot,
+    value_or,
+)
 from trainrig.record import Finding, Severity
 from trainrig.units import format_memory
 
@@ -35,6 +43,10 @@ FindingId = Literal[
     "ecc-uncorrected-errors",
     "memory-repair-failed",
     "memory-repair-pending",
+    "memory-repaired",
+    "memory-errors-corrected",
+    "gpu-lost",
+    "pcie-replays",
     "mig-enabled",
     "throttled",
     "gpus-differ",
@@ -357,7 +369,7 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
-    for gpu in _gpus(snapshot):
+    for gpu in value_or(snapshot.gpus_after, ()) or _gpus(snapshot):
         new = value_or(gpu.ecc_uncorrected_volatile, 0)
         old = value_or(gpu.ecc_uncorrected_aggregate, 0)
         if new:
@@ -377,6 +389,44 @@ def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
             evidence = f"GPU {gpu.index}: a memory repair waits for a reset"
             fix = f"stop its jobs; sudo nvidia-smi -r -i {gpu.index}, or reboot"
             yield _finding("memory-repair-pending", "warning", evidence, fix)
+
+
+_DRAIN = "drain it; nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT; replace the card if it goes on"
+_COOLING = "check fans, air flow and power cables; watch: nvidia-smi -q -d TEMPERATURE,PERFORMANCE"
+_SLOT = "reseat the card or its riser; look for errors of the slot: dmesg | grep -i pcie"
+# Counters of a GPU: id, severity, what it means that load raised one by 1 at the least, what to do.
+_COUNTED: dict[str, tuple[FindingId, Severity, str, str]] = {
+    "remapped_rows": ("memory-repaired", "error", "memory rows replaced", _DRAIN),
+    "retired_pages": ("memory-repaired", "error", "memory pages retired", _DRAIN),
+    "ecc_corrected_volatile": (
+        *("memory-errors-corrected", "warning", "memory errors corrected"),
+        "watch it: nvidia-smi -q -d ECC",
+    ),
+    "pcie_replays": ("pcie-replays", "warning", "packets of its link sent again", _SLOT),
+    "slowed_by_heat_s": ("throttled", "warning", "s slowed down by heat", _COOLING),
+    "slowed_by_board_s": ("throttled", "warning", "s slowed down by its power supply", _COOLING),
+}
+
+
+def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
+    """What the counters of GPUs say of a run that was between two looks at them."""
+    seen = snapshot.gpus_after
+    if seen == NOT_READ:
+        return
+    after = {value_or(gpu.uuid, gpu.index): gpu for gpu in value_or(seen, ())}
+    for gpu in _gpus(snapshot):
+        later = after.get(value_or(gpu.uuid, gpu.index))
+        if later is None:
+            why = f": {seen.reason}" if isinstance(seen, Missing) else ""
+            evidence = f"GPU {gpu.index} did not answer any more after the load{why}"
+            fix = "dmesg | grep -i -e xid -e pcie; reboot; take it out of service if it stays"
+            yield _finding("gpu-lost", "error", evidence, fix)
+            continue
+        for name, (id_, severity, words, fix) in _COUNTED.items():
+            first, last = getattr(gpu, name), getattr(later, name)
+            if not isinstance(first, Missing) and value_or(last, first) - first >= 1:
+                evidence = f"GPU {gpu.index}: {last - first:.0f} {words} during the run"
+                yield _finding(id_, severity, evidence, fix)
 
 
 def _quota(snapshot: Snapshot) -> Iterator[Finding]:
@@ -406,6 +456,6 @@ def _host_memory(snapshot: Snapshot) -> Iterator[Finding]:
 
 _CHECKS = (
     *(_drivers, _torch, _hidden),
-    *(_gpu_memory, _quota, _host_memory),
+    *(_gpu_memory, _under_load, _quota, _host_memory),
     *(_widths, _speeds, _nvlinks, _power_limits, _throttling, _unlike_gpus, _modes),
 )

@@ -47,6 +47,16 @@ def card(**changes: Any) -> Any:
     return pci_device("0000:01:00.0", "10de:2684", **changes)
 
 
+def after_load(**changes: Any) -> Fault:
+    """The first GPU's counters stood at 5 before, and differ when it is looked at again."""
+
+    def plant(s: Snapshot) -> Snapshot:
+        before = with_gpu(s, **dict.fromkeys(changes, 5))
+        return replace(before, gpus_after=with_gpu(before, **changes).gpus)
+
+    return plant
+
+
 SILENT = Missing("NVML: driver not loaded")
 FAULTS: list[tuple[str, str, str, Fault]] = [
     (
@@ -117,6 +127,20 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
     ("memory-repair-failed", "error", "could not be replaced", on_gpu(remap_failed=True)),
     ("memory-repair-pending", "warning", "waits for a reset", on_gpu(remap_pending=True)),
     ("memory-repair-pending", "warning", "waits for a reset", on_gpu(retirement_pending=True)),
+    (
+        "ecc-uncorrected-errors",
+        "error",
+        "2 uncorrectable",
+        lambda s: replace(s, gpus_after=with_gpu(s, ecc_uncorrected_volatile=2).gpus),
+    ),
+    ("memory-repaired", "error", "1 memory rows", after_load(remapped_rows=6)),
+    ("memory-repaired", "error", "1 memory pages", after_load(retired_pages=6)),
+    ("memory-errors-corrected", "warning", "2 memory", after_load(ecc_corrected_volatile=7)),
+    ("pcie-replays", "warning", "3 packets", after_load(pcie_replays=8)),
+    ("throttled", "warning", "4 s slowed down by heat", after_load(slowed_by_heat_s=9.0)),
+    ("throttled", "warning", "its power supply", after_load(slowed_by_board_s=9.0)),
+    ("gpu-lost", "error", "GPU 0 did not answer", lambda s: replace(s, gpus_after=s.gpus[1:])),
+    ("gpu-lost", "error", "not loaded", lambda s: replace(s, gpus_after=SILENT)),
     ("mig-enabled", "info", "GPU 0 is in MIG mode", on_gpu(mig=True)),
     ("throttled", "warning", "60 °C is slowed down", on_gpu(throttle_reasons=("hw_slowdown",))),
     ("throttled", "info", "at its power limit", on_gpu(throttle_reasons=("sw_power_cap",))),
@@ -210,3 +234,8 @@ def test_which_cuda_knows_which_architecture(capability: str, built: str, usable
     fault = software(torch_cuda=built, cuda_driver="13.0")(healthy(1))
     found = diagnose(with_gpu(fault, compute_capability=capability))
     assert (found == ()) is usable
+
+
+def test_counters_that_stand_still_are_no_finding() -> None:
+    before = with_gpu(healthy(), pcie_replays=5, ecc_corrected_volatile=5, remapped_rows=0)
+    assert diagnose(replace(before, gpus_after=before.gpus)) == diagnose(before)

@@ -24,7 +24,7 @@ NOW = {
     "RTX 4090 with 4 of 16 lanes": "",
     "RTX 4090 at PCIe generation 1 under load": "",
     "RTX 4090 throttled to 50 %": "C7: heat is said to be noise",
-    "RTX 4090: ECC errors are counted during load": "C5c: GPUs are not looked at again",
+    "RTX 4090: ECC errors are counted during load": "",
     "RTX 4090: ECC error in every optional bf16 case": "C5b: optional cases only warn",
     "RTX 4090 is lost at 16384": "C7: a lost device is not a finding",
     "RTX 4090: all calls of CUDA fail": "C7: a dead device is not a finding",

@@ -48,7 +48,7 @@ class Missing:
     reason: Annotated[str, Field(alias="missing")]
 
 
-_NOT_READ = Missing("not read")
+NOT_READ = Missing("not read")
 
 
 def value_or(value: T | Missing, default: T) -> T:
@@ -288,13 +288,13 @@ class Gpu:
     """Processes with a compute context on it."""
     nvlinks_active: int | Missing
     nvlinks_inactive: int | Missing
-    slowed_by_heat_s: Finite | Missing = _NOT_READ
+    slowed_by_heat_s: Finite | Missing = NOT_READ
     """Seconds since the driver was loaded in which heat held the clocks down."""
-    slowed_by_board_s: Finite | Missing = _NOT_READ
+    slowed_by_board_s: Finite | Missing = NOT_READ
     """Likewise, the board's power supply or cable."""
-    pcie_replays: int | Missing = _NOT_READ
+    pcie_replays: int | Missing = NOT_READ
     """Packets that its link sent again since the driver was loaded."""
-    others_utilization: Finite | Missing = _NOT_READ
+    others_utilization: Finite | Missing = NOT_READ
     """Share of the time in which other programs' kernels ran, 0 to 1; around a measurement only."""
 
 
@@ -356,6 +356,8 @@ class Snapshot:
     gpus: tuple[Gpu, ...] | Missing
     topology: Topology
     software: Software
+    gpus_after: tuple[Gpu, ...] | Missing = NOT_READ
+    """As they were when everything was measured."""
 
 
 # ---- as JSON: machine.json, which is checked when it is read

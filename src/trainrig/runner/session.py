@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -203,18 +203,32 @@ def _measure(
         alone=True,
         deadline=deadline,
     )
+    try:
+        _run_blocks(blocks, executor, trainings, history)
+    finally:  # whatever ended it, load may have shown what GPUs hide at rest
+        if any(target.is_gpu for target in targets):
+            run.write_machine(to_dict(replace(snapshot, gpus_after=inspect().gpus)))
+
+
+def _run_blocks(
+    blocks: Sequence[Block], executor: Executor, trainings: TrainRun, history: Sequence[Record]
+) -> None:
+    """Each block for its share of the time; what is left of it where it decides most."""
+    folder = trainings.run.path
+    machine = machine_key(to_dict(trainings.snapshot))
     left_shares = sum(block.share for block in blocks)
     for block in blocks:
-        left = max(deadline - time.monotonic(), 0.0)
+        left = max(trainings.deadline - time.monotonic(), 0.0)
         seconds = left * block.share / max(left_shares, block.share, 1e-9)
         if block.tasks[0].spec.role is Role.STEP:  # with all rates that were measured so far
-            points = [r for r in read_run(run.path).records if r.is_point]
-            corrections = corrections_of(run.path.parent, machine_key(machine))
+            points = [r for r in read_run(folder).records if r.is_point]
+            corrections = corrections_of(folder.parent, machine)
             trainings.grounds = Grounds(points=(*history, *points), corrections=corrections)
             measure_trainings(block, trainings, executor, seconds)
         else:
             executor.run_block(block, seconds)
         left_shares -= block.share
+    tasks = [task for block in blocks for task in block.tasks]
     executor.use_time_left([task for task in tasks if task.spec.role is not Role.STEP])
 
 

@@ -54,3 +54,20 @@ def test_a_second_run_waits_for_the_first_and_says_so(machine):
         with pytest.raises(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert len(heard) == 1
+
+
+def test_gpus_are_looked_at_again_whatever_ended_the_load(machine, monkeypatch):
+    bad = machine_fakes.with_gpu(machine_fakes.healthy(1), ecc_uncorrected_volatile=3)
+    looks = iter([machine_fakes.healthy(1), bad])
+    monkeypatch.setattr(session, "inspect", lambda: next(looks))
+
+    def broken(*_):
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(session, "_run_blocks", broken)
+    with pytest.raises(RuntimeError):
+        session.carry_out("qualify", lambda _: (), budget=60.0, out=machine / "runs", early=False)
+    (run,) = find_runs(machine / "runs")
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["outcome"] == "FAIL"
+    assert "3 uncorrectable memory errors" in verdict["reason"]
