@@ -40,6 +40,8 @@ STALL_TIMEOUT = 600.0
 MAX_STALL_TIMEOUT = 3600.0
 """The most that it may be: a collective that waits longer is given up by the rank itself."""
 NOTHING = "it printed nothing"
+DEATH_TIMEOUT = 5.0
+"""Seconds for a killed process to die: what a driver holds does so when its call returns."""
 _CHANCES = 3
 _POLL = 0.05
 _TICK = 1.0
@@ -168,7 +170,7 @@ def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
         code = child.wait(timeout)
     finally:
         child.kill()
-        child.process.wait()
+        child.wait(DEATH_TIMEOUT)
     if code is None:
         return Ended(status=Status.TIMEOUT, reason=f"the preparation took over {timeout:.0f} s")
     return child.how_it_ended("the preparation") if code else None
@@ -212,7 +214,7 @@ class _Ranks:
         for child in self.children:
             child.kill()
         for child in self.children:
-            child.process.wait()
+            child.wait(DEATH_TIMEOUT)
 
     def watch(
         self, stall_timeout: float, until: float, on_event: OnEvent, tick: Callable[[], None]

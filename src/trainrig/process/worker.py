@@ -35,7 +35,7 @@ from trainrig.errors import UnavailableError, first_problem
 from trainrig.process.child import device_fault
 from trainrig.process.events import parse_event
 from trainrig.process.programs import last_line
-from trainrig.process.supervisor import NOTHING, Child, oom_kills
+from trainrig.process.supervisor import DEATH_TIMEOUT, NOTHING, Child, oom_kills
 from trainrig.record import Case, Status
 from trainrig.units import format_time
 
@@ -253,7 +253,7 @@ class Worker:
 
     def _kill(self) -> None:
         self._child.kill()
-        self._process.wait()
+        self._child.wait(DEATH_TIMEOUT)
 
     def _close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):

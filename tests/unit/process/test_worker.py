@@ -97,6 +97,26 @@ def test_a_hang_ends_at_the_limit(make: Callable[..., Worker]) -> None:
     assert "300 ms" in str(reply.reason)
 
 
+def test_a_worker_that_a_driver_holds_is_left_behind(
+    make: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even SIGKILL ends a process within a call of a driver that hangs."""
+
+    def held(timeout: float | None = None) -> int:
+        assert timeout is not None, "this would wait for ever"
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+    worker = make()
+    worker.wait_ready()
+    stuck = worker._process
+    with monkeypatch.context() as patch:
+        patch.setattr(stuck, "wait", held)
+        reply = after(worker, "hang", timeout=0.3)
+    assert reply.status is Status.TIMEOUT
+    assert worker._process is not stuck
+    stuck.wait()
+
+
 def test_the_out_of_memory_killer_is_told_from_a_crash(
     make: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
