@@ -74,58 +74,41 @@ def find_patterns(view: RunView) -> tuple[Pattern, ...]:
 # ---- equal times over a growing batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FlatRow:
-    """A layer whose time is the same from one batch to another."""
-
-    what: str
-    first: int
-    last: int
-    times: str
-    records: tuple[str, ...]
-
-
 def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
-    """The widest flat row in full, the others named after it."""
-    found = sorted(_flat_rows(own), key=lambda row: row.first / row.last)
-    if not found:
-        return
-    top, more = found[0], found[1:MAX_ROWS_SHOWN]
-    why = "It is launch-bound: the GPU waits for the host to launch its kernels"
-    if own[0].index is None:
-        why = "The framework's overhead takes the time, not arithmetic"
-    others = "; ".join(f"{row.what}, batch {row.first} to {row.last}, {row.times}" for row in more)
-    likewise = f" Likewise {others}." if others else ""
-    yield Pattern(
-        id="launch-bound",
-        subject=f"{name}: layers",
-        text=f"{name}, {top.what}: {top.times} at every batch from {top.first} to {top.last}. "
-        f"{why}.{likewise}",
-        next=f"torch.compile or CUDA graphs, a faster host, or a batch above {top.last}",
-        records=tuple(each for row in found for each in row.records),
-    )
-
-
-def _flat_rows(own: Sequence[Row]) -> Iterator[_FlatRow]:
+    """Every layer of equal times, the one of the widest row of batches first."""
     kinds: dict[str, Record] = {}
     for row in own:
         if row.role is Role.BLOCK and "batch_size" in row.case and row.measured is not None:
             case = {name: value for name, value in row.case.items() if name != "batch_size"}
             kinds.setdefault(case_text(row.benchmark, case), row.measured)
+    found: list[tuple[float, int, str]] = []
+    records: list[str] = []
     for what, record in kinds.items():
-        times = layer_times(own, record)
-        flat = launch_bound({batch: time for batch, (time, _) in times.items()})
+        points = layer_times(own, record)
+        flat = launch_bound({batch: time for batch, (time, _) in points.items()})
         if flat is None:
             continue
-        inside = [pair for batch, pair in times.items() if flat[0] <= batch <= flat[1]]
-        ends = sorted(time for time, _ in inside)
-        yield _FlatRow(
-            what=what,
-            first=flat[0],
-            last=flat[1],
-            times=range_text(ends[0], ends[-1], "s"),
-            records=tuple(each.id for _, each in inside),
-        )
+        first, last = flat
+        inside = [pair for batch, pair in points.items() if first <= batch <= last]
+        times = range_text(min(t for t, _ in inside), max(t for t, _ in inside), "s")
+        found.append((first / last, last, f"{what}: {times} at every batch from {first} to {last}"))
+        records += [seen.id for _, seen in inside]
+    if not found:
+        return
+    found.sort(key=lambda row: row[0])
+    _, last, text = found[0]
+    why = "It is launch-bound: the GPU waits for the host to launch its kernels"
+    if own[0].index is None:
+        why = "The framework's overhead takes the time, not arithmetic"
+    others = "; ".join(each for _, _, each in found[1:MAX_ROWS_SHOWN])
+    likewise = f" Likewise {others}." if others else ""
+    yield Pattern(
+        id="launch-bound",
+        subject=f"{name}: layers",
+        text=f"{name}, {text}. {why}.{likewise}",
+        next=f"torch.compile or CUDA graphs, a faster host, or a batch above {last}",
+        records=tuple(records),
+    )
 
 
 # ---- faster than the memory

@@ -13,26 +13,32 @@ the drop, whatever their order, and what no cause accounts for is a share of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from trainrig.analysis.evidence import Drop, Share, number, throttle_reasons
 from trainrig.analysis.match import Row
-from trainrig.analysis.op_counts import (
-    Counted,
-    count_layer,
-    count_step,
-    layer_shape,
-    memory_seconds,
-    model_shape,
-)
-from trainrig.benchmarks.layer import layer_tokens
+from trainrig.benchmarks import layer as layers
 from trainrig.benchmarks.spec import Role
+from trainrig.errors import UsageError
 from trainrig.record import Case, Kind, Record, dtype_of
 from trainrig.stats import launch_bound, median
 from trainrig.units import format_quantity
-from trainrig.workload import ModelShape, total_flops
+from trainrig.workload import (
+    FAMILIES,
+    ModelShape,
+    Op,
+    block_ops,
+    find,
+    named,
+    step_ops,
+    total_flops,
+)
+from trainrig.workload.layout import Layout
+from trainrig.workload.span_corruption import written_tokens
 
 NOT_EXPLAINED = "not explained"
 TOO_MUCH = "explained more than was lost"
@@ -136,7 +142,7 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
     again = total_flops(counted.ops, "recompute") / drop.ceiling
     found.append(Loss(name="scores computed again in backward", seconds=again))
     case = drop.record.case
-    tokens = prod(layer_tokens(case))
+    tokens = prod(layers.layer_tokens(case))
     products = [
         row.value
         for row in drop.rows
@@ -147,7 +153,8 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
         and row.is_usable
     ]
     if products and (own := max(products)) < drop.ceiling:
-        slower = counted.matmul * (1.0 / own - 1.0 / drop.ceiling)
+        dense = total_flops(op for op in counted.ops if op.kind == "matmul")
+        slower = dense * (1.0 / own - 1.0 / drop.ceiling)
         rate = format_quantity(own, drop.record.unit)
         found.append(Loss(name=f"matmuls of this shape, measured at {rate}", seconds=slower))
     if _is_launch_bound(drop.rows, drop.record):
@@ -250,7 +257,15 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
         found.append(Loss(name=name, seconds=seconds, next=PARTS["optimizer"][1]))
     if abs(drop.value * time / counted.work - 1.0) > _SAME_COUNT:
         return found  # another head, or another rule of counting: its operations are not these
-    found += _recomputation(drop, counted)
+    if without := count_step(drop.record, recompute="none"):
+        again = total_flops(ops, "recompute") - total_flops(without.ops, "recompute")
+        found.append(
+            Loss(
+                name="activations computed again",
+                seconds=again / drop.ceiling,
+                next="less activation checkpointing, if memory allows",
+            )
+        )
     if bandwidth:
         is_below_layer = drop.ceiling_role is Role.BLOCK
         outside = [op for op in ops if "block" not in op.name] if is_below_layer else ops
@@ -259,17 +274,7 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
     return found
 
 
-def _recomputation(drop: Drop, counted: Counted) -> Iterator[Loss]:
-    """What checkpointing computes a second time, at the ceiling's rate."""
-    without = count_step(drop.record, recompute="none")
-    if without is None:
-        return
-    more = total_flops(counted.ops, "recompute") - total_flops(without.ops, "recompute")
-    yield Loss(
-        name="activations computed again",
-        seconds=more / drop.ceiling,
-        next="less activation checkpointing, if memory allows",
-    )
+_WIDTHS = ("family", "hidden", "num_heads", "ffn")
 
 
 def is_own_layer(case: Case, step: Case) -> bool:
@@ -280,14 +285,10 @@ def is_own_layer(case: Case, step: Case) -> bool:
         case.get("pass") == "forward+backward"
         and found is not None
         and model is not None
-        and _width(found[0]) == _width(model)
+        and all(getattr(found[0], name) == getattr(model, name) for name in _WIDTHS)
         and dtype_of(case) == dtype_of(step)
         and all(case.get(name) == step.get(name) for name in same)
     )
-
-
-def _width(shape: ModelShape) -> tuple[object, ...]:
-    return shape.family, shape.hidden, shape.num_heads, shape.ffn
 
 
 # ---- either
@@ -305,3 +306,109 @@ def _clock_loss(drop: Drop, work: float) -> list[Loss]:
     name = f"{why}: {format_quantity(clock, 'Hz')} against {format_quantity(before, 'Hz')}"
     seconds = work / drop.ceiling * (before / clock - 1.0)
     return [Loss(name=name, seconds=seconds, next="nvidia-smi -q -d CLOCK,PERFORMANCE")]
+
+
+# ---- what a case counts: only known names, and no file is read: a record may be a stranger's
+
+
+_MODELS = {"gpt-2 medium": "gpt2-medium"}
+"""Models of published tables whose names are not the presets'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What one call or step does."""
+
+    ops: tuple[Op, ...]
+
+    @property
+    def work(self) -> int:
+        """FLOPs that the mathematics needs."""
+        return total_flops(self.ops, "forward", "backward")
+
+
+def layer_shape(case: Case) -> tuple[ModelShape, bool] | None:
+    """The model that a whole layer's case means, and whether its decoder; None if unknown."""
+    if case.get("layer") not in layers.LAYERS:
+        return None
+    try:
+        return layers.layer_shape(case)
+    except UsageError:
+        return None
+
+
+def model_shape(case: Case) -> ModelShape | None:
+    """The model of a step's case by its name; None if unknown."""
+    name = str(case.get("model", ""))
+    try:
+        if name.partition(":")[0] in FAMILIES and ":" in name:  # numbers: no file is looked for
+            return find(name)
+        return named(_MODELS.get(name.lower(), name))
+    except (UsageError, TypeError):
+        return None
+
+
+def count_layer(record: Record) -> Counted | None:
+    """The operations of one block; None where the case does not say which."""
+    found, phases = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
+    if found is None or phases is None:
+        return None
+    shape, decoder = found
+    with suppress(UsageError):
+        ops = block_ops(shape, _layout(record.case, kernels=_kernels(record)), decoder=decoder)
+        return Counted(ops=tuple(op for op in ops if op.phase in phases))
+    return None
+
+
+def count_step(record: Record, *, recompute: str | None = None) -> Counted | None:
+    """The operations of one training step; ``recompute`` replaces the case's."""
+    shape = model_shape(record.case)
+    if shape is None:
+        return None
+    once = ("optimizer", "cast")  # whatever the number of micro-batches
+    with suppress(UsageError):
+        micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
+        layout = _layout(
+            record.case,
+            recompute=recompute or str(record.case.get("recompute") or "none"),
+            # The decoder of a whole model writes another number of tokens than is read.
+            target_seq_len=written_tokens(shape, layers.size_of(record.case, "seq_len")),
+        )
+        ops = (
+            op if op.kind in once else replace(op, count=op.count * micros)
+            for op in step_ops(shape, layout)
+        )
+        return Counted(ops=tuple(ops))
+    return None
+
+
+def _layout(case: Case, **more: Any) -> Layout:
+    """Raises UsageError where a size is missing or out of range."""
+    return Layout(
+        batch_size=layers.size_of(case, "batch_size"),
+        seq_len=layers.size_of(case, "seq_len"),
+        precision=str(dtype_of(case)),
+        **more,
+    )
+
+
+def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
+    """Seconds beyond arithmetic at ``rate``: what the counted bytes need at ``bandwidth``.
+
+    An operation without FLOPs takes its bytes' time; a product only what its bytes take
+    longer than its FLOPs (the roofline).
+    """
+    return sum(
+        op.count * max(0.0, op.num_bytes / bandwidth - op.flops / rate)
+        for op in ops
+        if op.kind != "optimizer"
+    )
+
+
+def _kernels(record: Record) -> str:
+    """Scores in memory or not: as the case says, else as the software did it."""
+    stated = record.case.get("attention")
+    if stated is not None:  # "fused" in older runs
+        return "flash" if stated in ("fused", "sdpa", "auto") else "eager"
+    software = " ".join(str(record.conditions.get(name, "")) for name in ("software", "notes"))
+    return "eager" if "eager" in software else "flash"

@@ -134,7 +134,7 @@ def test_a_t5_step_counts_what_its_decoder_writes() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     from trainrig import models
-    from trainrig.analysis.op_counts import count_step
+    from trainrig.analysis.time_loss import count_step
     from trainrig.data.batches import Shard, SpanBatches
     from trainrig.record import Kind, Record
 
