@@ -24,6 +24,10 @@ _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d
 # A second, a byte and a hertz are what they are; FLOP/s reads as TFLOPS in the field.
 _SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS", "IO/s": "IOPS"}
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_STEP_OF = {prefix: step for step, prefix in _SI_STEPS}
+_QUANTITY = re.compile(
+    r"(?P<number>\d{1,9}(\.\d{1,9})?)\s*(?P<step>[kMGTP]?)(?P<unit>FLOPS|FLOP/s|OPS|OP/s|B/s)"
+)
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -49,6 +53,19 @@ def parse_count(text: str, most: int) -> int:
     if not 1 <= value <= most:
         raise UsageError(f"not a size: {text!r}", f"a whole number from 1 to {most}")
     return value
+
+
+def parse_quantity(text: str) -> tuple[float, str]:
+    """A rate and its unit: ``600TFLOPS`` is 6e14 FLOP/s, ``800 TOPS`` OP/s, ``3.2TB/s`` B/s.
+
+    Raises UsageError for anything else, zero included.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    value = float(match["number"]) * _STEP_OF[match["step"]] if match else 0.0
+    if match is None or not 0.0 < value < math.inf:
+        raise UsageError(f"not a rate: {text!r}", "write it like 600TFLOPS, 800TOPS or 3.2TB/s")
+    unit = match["unit"]
+    return value, next((own for own, spelled in _SPELLING.items() if spelled == unit), unit)
 
 
 def format_time(seconds: float) -> str:

@@ -39,7 +39,6 @@ from trainrig.benchmarks.spec import (
     MARGIN,
     MEMORY_CLAIM,
     PEAK,
-    Claim,
     Role,
     find,
     size_in,
@@ -219,7 +218,7 @@ class Demands:
     name: str = ""
     """Of that run."""
     least: Mapping[str, float] = field(default_factory=dict)
-    """By dtype, of products; ``memory``, of its bandwidth; ``link``, of copies over it."""
+    """By dtype, of large products; ``memory``, of streams in it; ``link``, of copies over it."""
 
 
 def expect(
@@ -263,21 +262,18 @@ Grounds = tuple[float, float, float, str]
 def _demanded(point: Record, demands: Demands, known: Grounds | None) -> Grounds | None:
     """What the user asks for, in place of whatever else is known."""
     spec = find(point.benchmark)
-    named = _name_of_claim(spec.claim(point.case)) if spec and spec.is_large(point.case) else None
-    if spec and named and spec.role is not Role.BLOCK and named in demands.least:
-        low, source = demands.least[named], f"--min {named}"
-    elif same := [r.value for r in demands.baseline if r.key == point.key and r.value]:
-        margin = spec.history_margin if spec else MARGIN
-        return _band(same, f"the baseline {demands.name}, n = {len(same)}", margin)
-    else:
+    if spec is None or (point.device_index is not None and not spec.is_large(point.case)):
         return None
-    centre, high = (max(low, value) for value in (known[1:3] if known else (low, low)))
-    return low, centre, high, source
-
-
-def _name_of_claim(claim: Claim | None) -> str | None:
-    """``bf16``, ``memory``, ``link``."""
-    return None if claim is None else str(claim[1].get("dtype", claim[0]))
+    benchmark, of = spec.claim(point.case) or ("", {})
+    named = str(of.get("dtype", benchmark))
+    if named in demands.least and spec.role is not Role.BLOCK and spec.is_large(point.case):
+        low = demands.least[named]
+        centre, high = (max(low, value) for value in (known[1:3] if known else (low, low)))
+        return low, centre, high, f"--min {named}"
+    if same := [r.value for r in demands.baseline if r.key == point.key and r.value]:
+        words = f"the baseline {demands.name}, n = {len(same)}"
+        return _band(same, words, spec.history_margin)
+    return None
 
 
 def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:

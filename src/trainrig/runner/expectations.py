@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.prediction_error import FROM_RATES, part_of
-from trainrig.benchmarks.spec import benchmark, find
+from trainrig.benchmarks.matmul import DTYPES
+from trainrig.benchmarks.spec import LINK_CLAIM, MEMORY_CLAIM, benchmark, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import flops
-from trainrig.errors import TrainrigError, UnavailableError
+from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine.snapshot import Snapshot, value_or
 from trainrig.predict.expected import (
+    Demands,
     ceiling,
     expect,
     gpu_claims,
@@ -45,8 +47,9 @@ from trainrig.record import Case, Kind, Limit, Record, Status, new_id
 from trainrig.runner.history import corrections_of, machine_key, runs_of
 from trainrig.runner.plan import Task
 from trainrig.runner.targets import Target
-from trainrig.store import find_runs
+from trainrig.store import find_runs, read_run
 from trainrig.train.config import Experiment
+from trainrig.units import parse_quantity
 from trainrig.workload.memory import memory
 from trainrig.workload.model_lookup import find as find_model
 
@@ -77,19 +80,64 @@ def expectations(
     history: Sequence[Record],
     baselines: Sequence[Record],
     environment: str,
+    demands: Demands | None = None,
 ) -> tuple[Record, ...]:
-    """One prediction a planned case, in the plan's order."""
-    return tuple(
+    """One prediction a planned case, in the plan's order.
+
+    Raises UsageError where the user's baseline has none of the cases, or no case is judged by a
+    demand.
+    """
+    demands = demands or Demands()
+    points = [_point(task, environment) for task in tasks]
+    if demands.name and not {p.key for p in points} & {r.key for r in demands.baseline}:
+        raise UsageError(
+            f"{demands.name} has no usable point of this machine's devices",
+            "--baseline is a run on the same models of card and processor",
+        )
+    # What is asked of a machine with GPUs is asked of those.
+    of_hosts = demands
+    if any(task.target.is_gpu for task in tasks):
+        of_hosts = dataclasses.replace(demands, least={})
+    found = tuple(
         expect(
-            _point(task, environment),
+            point,
             limit_of(task, claims),
             history,
             baselines,
             task.target.chip,
             task.target.power_limit_w,
+            demands if task.target.is_gpu else of_hosts,
         )
-        for task in tasks
+        for task, point in zip(tasks, points, strict=True)
     )
+    answered = {record.source for record in found}
+    if unanswered := [name for name in demands.least if f"--min {name}" not in answered]:
+        raise UsageError(f"--min {unanswered[0]}: nothing that is planned here is judged by it")
+    return found
+
+
+def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Demands:
+    """What ``--min bf16=600TFLOPS`` (each one) and ``--baseline RUN``, a folder or bundle, say.
+
+    Raises UsageError for what cannot be demanded, DataError for a run that cannot be read.
+    """
+    units = dict.fromkeys((MEMORY_CLAIM, LINK_CLAIM), "B/s")
+    units |= {dtype: "OP/s" if dtype == "int8" else "FLOP/s" for dtype in DTYPES}
+    found = {}
+    for text in least:
+        name, _, quantity = text.partition("=")
+        value, unit = parse_quantity(quantity)
+        if units.get(name) != unit:
+            raise UsageError(
+                f"--min {text}: cannot be demanded",
+                f"bf16=600TFLOPS, memory=3TB/s; one of: {', '.join(units)}",
+            )
+        found[name] = value
+    if baseline is None:
+        return Demands(least=found)
+    run = read_run(baseline)
+    points = tuple(record for record in run.records if record.is_point and record.is_usable)
+    return Demands(baseline=points, name=run.name, least=found)
 
 
 def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:

@@ -258,12 +258,20 @@ def test_what_the_user_demands_comes_first():
 
 
 def test_a_baseline_judges_the_same_case_on_the_same_model_of_card():
-    demands = Demands(baseline=tuple(runs(171e12, size=512)), name="accepted-card")
-    found = expect(wanted(size=512), None, [], [], demands=demands)
+    points = [
+        *runs(171e12),
+        *runs(1e12, size=512),
+        *runs(1e11, size=512, device="EPYC", index=None),
+    ]
+    demands = Demands(baseline=tuple(points), name="accepted-card")
+    found = expect(wanted(), None, [], [], demands=demands)
     assert found.interval == pytest.approx((171e12 * 0.92, 171e12 * 1.08))
     assert "accepted-card" in found.source
-    assert expect(wanted(size=1024), None, [], [], demands=demands).status is Status.MISSING
-    other = wanted(size=512, device="RTX 3090")
+    small = expect(wanted(size=512), None, [], [], demands=demands)
+    assert small.status is Status.MISSING, "the host decides that"
+    host = planned(point(1.0, device="EPYC", index=None, size=512), 0, 0)
+    assert expect(host, None, [], [], demands=demands).value == 1e11
+    other = wanted(device="RTX 3090")
     assert expect(other, None, [], [], demands=demands).status is Status.MISSING
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,21 @@ import pytest
 
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
+from trainrig.errors import UsageError
+from trainrig.predict.expected import Demands
 from trainrig.record import Finding, Kind, Outcome, Record, Severity, Status, Verdict
 from trainrig.runner.expectations import (
     Grounds,
+    demands_of,
+    expectations,
     forecast,
     grounds_of,
     history_of,
 )
 from trainrig.runner.history import CALIBRATION, machine_key
+from trainrig.runner.plan import Task, qualify_plan
 from trainrig.runner.targets import Target
-from trainrig.store import create_run
+from trainrig.store import create_run, find_runs
 from trainrig.train.config import Experiment, case_of
 from trainrig.workload import find, parameters
 from trainrig.workload.numerics import scheme_of
@@ -251,6 +257,55 @@ def test_a_machine_is_told_by_its_id_its_processor_and_its_gpus() -> None:
     assert len(set(keys)) == 5
     renamed = {**with_id, "host": {"hostname": "other", "machine": "abc"}}
     assert machine_key(renamed) == machine_key(with_id)
+
+
+def tasks(*targets: Target) -> list[Task]:
+    blocks = qualify_plan(targets, 240.0, native_bf16=True)
+    return [task for block in blocks for task in block.tasks]
+
+
+def floors(own: Sequence[Task], demands: Demands) -> dict[str, set[float]]:
+    """The least that is demanded, by what the source calls it and the device."""
+    found: dict[str, set[float]] = {}
+    for one in expectations(own, (), (), (), "env", demands):
+        if one.interval is not None:
+            found.setdefault(f"{one.source} on {one.device}", set()).add(one.interval[0])
+    return found
+
+
+def test_demands_are_read_as_people_write_them() -> None:
+    demands = demands_of(["bf16=600TFLOPS", "int8=1.2 POPS", "memory=3TB/s", "link=50GB/s"])
+    assert demands.least == {"bf16": 6e14, "int8": 1.2e15, "memory": 3e12, "link": 50e9}
+    words = "bf16,bf16=,bf16=600,bf16=600TB/s,int8=1TFLOPS,x=1TFLOPS,memory=0B/s"
+    for wrong in words.split(","):
+        with pytest.raises(UsageError):
+            demands_of([wrong])
+
+
+def test_what_is_demanded_of_a_machine_is_demanded_of_its_gpus() -> None:
+    demands = demands_of(["fp32=1TFLOPS", "memory=100GB/s", "link=20GB/s"])
+    assert floors(tasks(CARD, HOST), demands) == {
+        "--min fp32 on RTX 4090": {1e12},
+        "--min memory on RTX 4090": {1e11},
+        "--min link on RTX 4090": {2e10},
+    }
+    assert set(floors(tasks(HOST), demands_of(["memory=9GB/s"]))) == {"--min memory on EPYC"}
+    with pytest.raises(UsageError, match="--min link"):
+        floors(tasks(HOST), demands_of(["link=20GB/s"]))
+
+
+def test_a_baseline_is_a_run_of_the_same_devices(tmp_path: Path) -> None:
+    planned = next(task for task in tasks(CARD) if task.spec.is_large(task.case))
+    metric = planned.spec.metrics(planned.case)[0]
+    own = rate(planned.benchmark, planned.case, metric.name, metric.unit, 1e14, device="RTX 4090")
+    earlier_run(tmp_path, machine(), own, own.replace(id="b", disturbed="a neighbour", value=1e13))
+    (path,) = find_runs(tmp_path)
+    demands = demands_of(baseline=path)
+    found = floors(tasks(CARD), demands)
+    assert found.pop(f"the baseline {path.name}, n = 1 on RTX 4090") == {0.92e14}
+    assert found == {}, "without claims nothing else is expected"
+    with pytest.raises(UsageError, match="no usable point"):
+        floors(tasks(HOST), demands)
 
 
 def test_predicting_loads_no_torch() -> None:
