@@ -344,13 +344,15 @@ def judged_alone(speed: Callable[[int], tuple[float, str | None]], floor: float)
 
     (planned,) = expectations([_ONE_CASE], [], [], [], "e")
     rate = benchmark("matmul").metrics(_ONE_CASE.case)[0].of(_NOMINAL)
-    run.append(planned.replace(status=Status.OK, value=rate, interval=(floor * rate, 1.2 * rate)))
+    band = (floor * rate, 1.2 * rate)
+    planned = run.append(planned.replace(status=Status.OK, value=rate, interval=band))
     with mock.patch.object(executor, "time", clock.as_module()):
         one = executor.Executor(
             cast(Any, run),
             environment="e",
             deadline=clock.now + 200.0,
             watch=lambda _: None,
+            expected={(planned.key, planned.device_index): planned},
             make_worker=make,
         )
         block = Block(name="one", tasks=(_ONE_CASE,))

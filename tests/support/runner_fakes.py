@@ -100,6 +100,7 @@ def point(
         unit="FLOP/s",
         value=value,
         interval=None if value is None else (value * (1 - spread), value * (1 + spread)),
+        confidence=None if value is None else 0.95,
         device=device,
         device_index=index,
     )
@@ -113,6 +114,7 @@ def planned(measured: Record, low: float, high: float, **changes: Any) -> Record
         kind=Kind.PREDICTED,
         value=(low + high) / 2,
         interval=(low, high),
+        confidence=None,
         status=Status.OK,
         reason=None,
         disturbed=None,

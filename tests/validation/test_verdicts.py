@@ -1,7 +1,4 @@
-"""A quick part of `validation.verdicts`: what is right of it, and what is known to be wrong.
-
-Whoever mends an item of issue 11 takes its mark away: xfail is strict here.
-"""
+"""A quick part of `validation.verdicts`."""
 
 from __future__ import annotations
 
@@ -14,48 +11,33 @@ from trainrig.catalog.lookup import require_chip
 from validation import true_rates, verdicts
 
 SCENARIOS = {scenario.name: scenario for scenario in verdicts.scenarios()}
-NOW = {
-    "healthy pair of RTX 4090, 1": "",
-    "RTX 4090 at 60 %": "",
-    "RTX 4090 at 85 %": "",
-    "RTX 4090: one wrong answer": "",
-    "healthy RTX 4090": "",
-    "RTX 4090 limited to 60 % of its power": "",
-    "RTX 4090 with 4 of 16 lanes": "",
-    "RTX 4090 at PCIe generation 1 under load": "",
-    "RTX 4090 throttled to 50 %": "C7: heat is said to be noise",
-    "RTX 4090: ECC errors are counted during load": "",
-    "RTX 4090: ECC error in every optional bf16 case": "C5b: optional cases only warn",
-    "RTX 4090 is lost at 16384": "C7: a lost device is not a finding",
-    "RTX 4090: all calls of CUDA fail": "C7: a dead device is not a finding",
-    "RTX 4090 with a desktop on it": "",
-    "RTX 4090 on a busy host": "C6: the majority counts, not the fastest that agree",
-    "host without GPUs, quiet": "",
-}
-CROWDS = ["", "C6", "C6", "C6"]
-"""Why a crowd of healthy machines is not judged as it should; the faulty ones are right."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=f"issue 11, {why}") if why else ())
-        for name, why in NOW.items()
-    ],
+QUICK = (
+    "healthy pair of RTX 4090, 1",
+    "RTX 4090 at 60 %",
+    "RTX 4090 at 85 %",
+    "RTX 4090: one wrong answer",
+    "healthy RTX 4090",
+    "RTX 4090 limited to 60 % of its power",
+    "RTX 4090 with 4 of 16 lanes",
+    "RTX 4090 at PCIe generation 1 under load",
+    "RTX 4090 throttled to 50 %",
+    "RTX 4090: ECC errors are counted during load",
+    "RTX 4090: ECC error in every optional bf16 case",
+    "RTX 4090 is lost at 16384",
+    "RTX 4090: all calls of CUDA fail",
+    "RTX 4090 with a desktop on it",
+    "RTX 4090 on a busy host",
+    "host without GPUs, quiet",
 )
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_a_machine_is_judged_as_it_is(name: str) -> None:
     line = verdicts.line_of(SCENARIOS[name])
     assert line.right, line
 
 
-@pytest.mark.parametrize(
-    "crowd",
-    [
-        pytest.param(crowd, marks=pytest.mark.xfail(reason=f"issue 11, {why}") if why else ())
-        for crowd, why in zip(verdicts.CROWDS, [*CROWDS, "", "", "", ""], strict=True)
-    ],
-    ids=lambda crowd: crowd.name,
-)
+@pytest.mark.parametrize("crowd", verdicts.CROWDS, ids=lambda crowd: crowd.name)
 def test_a_crowd_of_noisy_machines_is_judged_as_it_is(crowd: verdicts.Crowd) -> None:
     line = verdicts.crowd_line(crowd, 150)
     assert line.right, line

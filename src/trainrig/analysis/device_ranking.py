@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.match import SIBLING_MARGIN, Key, Row
+from trainrig.analysis.match import SIBLING_MARGIN, Key, Row, is_own_rate
 from trainrig.analysis.run_view import RunView, rows
 from trainrig.benchmarks.spec import case_text, kind_text
 from trainrig.stats import median
@@ -68,7 +68,8 @@ def _peers(members: _Members, named: set[int | None] | None) -> Iterator[Peer]:
     for index, row in sorted(members.items()):
         usual = median([other.value for other in members.values() if other is not row])
         deviation = row.value / usual - 1.0
-        is_outlier = deviation < -SIBLING_MARGIN and (named is None or index in named)
+        is_behind = deviation < -SIBLING_MARGIN and is_own_rate(row)
+        is_outlier = is_behind and (named is None or index in named)
         yield Peer(
             label=f"GPU {index}", value=row.value, deviation=deviation, is_outlier=is_outlier
         )

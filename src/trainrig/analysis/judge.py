@@ -1,22 +1,33 @@
-"""From records and findings to a verdict: PASS, FAIL or INCOMPLETE.
+"""From records and findings to a verdict: PASS, MEASURED, FAIL or INCOMPLETE.
 
-FAIL: a wrong answer, a device that torch cannot use, a point clearly below its
-band or its siblings, a value that physics does not allow.  INCOMPLETE: a
-required step has no clean point.  Otherwise PASS; "no target known" is
-said and is no fault.  A noisy point is never judged.
+FAIL: a wrong answer, a device that fails or that torch cannot use, a point that shows its device
+not able to reach its band, a device behind its siblings, a value that physics does not allow.
+INCOMPLETE: a required step has no right answer, or its number decides nothing.  MEASURED: there was
+no target for what a verdict needs.  Otherwise PASS.
 
-"Clearly" means that the whole interval of the point lies outside the band.
+Noise only slows, so a noisy point that reaches its band is as good as a quiet one; what it takes to
+be found below it says `benchmarks.spec.ability`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainrig.analysis.match import SIBLING_MARGIN, Row, join, note_of
-from trainrig.benchmarks.spec import Role, find
+from trainrig.analysis.match import (
+    SIBLING_MARGIN,
+    Row,
+    is_cold_stream,
+    join,
+    note_of,
+    siblings_of,
+)
+from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, find
 from trainrig.benchmarks.training import MAX_OTHER
+from trainrig.machine.snapshot import FAULTY_REASONS
+from trainrig.process.child import device_fault
 from trainrig.process.events import OTHER
 from trainrig.record import (
     Finding,
@@ -27,7 +38,14 @@ from trainrig.record import (
     Verdict,
     case_label,
 )
-from trainrig.stats import median
+from trainrig.stats import (
+    CONFIDENCE,
+    adjust_for_many,
+    compare,
+    grouped,
+    median,
+    shared_scatter,
+)
 from trainrig.units import counted, format_quantity, format_share, range_text
 
 IMPLAUSIBLE = 1.5
@@ -54,7 +72,9 @@ def judge(
         *machine_findings,
         *_wrong_answers(records),
         *_failures(records),
-        *_outliers(rows),
+        *_device_failures(records),
+        *_throttled(records, rows),
+        *_outliers(rows, records),
         *_outside_band(rows),
         *_above_claim(rows),
         *_in_no_part(rows),
@@ -65,7 +85,7 @@ def judge(
                 id=_NOT_DONE,
                 severity="error",
                 evidence=f"{name}: {reason}",
-                fix=f"on a quiet machine, or with a larger --budget: {again}",
+                fix=f"{_advice(reason)}: {again}",
             )
             for name, reason in steps
             if reason is not None
@@ -117,23 +137,54 @@ def _outcome(
 ) -> tuple[Outcome, str]:
     if (fault := first_fault(found for found in findings if found.id != _NOT_DONE)) is not None:
         return Outcome.FAIL, fault
-    if interrupted:
-        return Outcome.INCOMPLETE, interrupted
-    if not steps:
-        return Outcome.INCOMPLETE, "nothing was planned: the run was cut off before that"
-    missing = [name for name, reason in steps if reason is not None]
+    if interrupted or not steps:
+        never = "nothing was planned: the run was cut off before that"
+        return Outcome.INCOMPLETE, interrupted or never
+    missing = [f"{name} ({reason})" for name, reason in steps if reason is not None]
     if missing:
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        names = ", ".join(missing[:4])
-        return Outcome.INCOMPLETE, f"required steps without a usable point: {names}{more}"
-    points = [row for row, _, _ in _usable_points(rows)]
-    num_judged = sum(row.band is not None for row in points)
-    without = len(points) - num_judged
-    if not num_judged:
-        return Outcome.MEASURED, "all required steps ran; no target known for any point"
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        return Outcome.INCOMPLETE, f"required and not decided: {', '.join(missing[:3])}{more}"
+    able = [row for row in rows if _ability(row) is Ability.ABLE]
+    without = sum(row.is_usable and row.band is None for row in rows)
     more = f"; no target known for {without}" if without else ""
-    what = f"{counted(num_judged, 'point')} within the expected band{more}"
-    return Outcome.PASS, f"all required steps ran, {what}"
+    what = f"all required steps ran, {counted(len(able), 'point')} within the expected band{more}"
+    if not able:
+        return Outcome.MEASURED, "all required steps ran; no target known for any point"
+    if unjudged := _unjudged(rows):
+        return Outcome.MEASURED, f"{what}; not judged: {', '.join(unjudged)}"
+    return Outcome.PASS, what
+
+
+def _unjudged(rows: Sequence[Row]) -> list[str]:
+    """What nothing good can be said of a GPU without, where all of it was to be measured."""
+    gpus = [row for row in rows if row.index is not None and row.count == 1]
+    if len({row.benchmark for row in gpus}) < 2:  # a person asked for one benchmark
+        return []
+    found = []
+    for (device, index), own in grouped(gpus, lambda row: (row.device, row.index)).items():
+        able = [row for row in own if _ability(row) is Ability.ABLE]
+        lacking = [
+            name
+            for name, is_judged in (
+                ("sustained matmul", any(map(_is_sustained, able))),
+                ("memory bandwidth", any(map(is_cold_stream, able))),
+            )
+            if not is_judged
+        ]
+        if lacking:
+            found.append(f"{' and '.join(lacking)} of {device} #{index}")
+    return found
+
+
+def _is_sustained(row: Row) -> bool:
+    return row.role is Role.PRODUCT and "sustained" in row.case
+
+
+def _ability(row: Row) -> Ability | None:
+    """What its point proves; None without a target or a value."""
+    if row.band is None or row.measured is None or row.measured.value is None:
+        return None
+    return ability(row.measured, row.band)
 
 
 def _usable_points(rows: Iterable[Row]) -> Iterator[tuple[Row, Record, float]]:
@@ -160,27 +211,91 @@ def _wrong_answers(records: Iterable[Record]) -> Iterator[Finding]:
 
 def _failures(records: Iterable[Record]) -> Iterator[Finding]:
     """One finding a reason: a worker that does not start fails all of its cases alike."""
-    groups: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        broke = record.status in (Status.FAILED, Status.TIMEOUT) and not record.is_wrong_answer
-        if record.is_point and broke:
-            where = (record.benchmark, record.device, record.device_index, record.reason)
-            groups.setdefault(where, []).append(record)
-    for failed in groups.values():
-        more = f" (and {len(failed) - 1} more cases)" if len(failed) > 1 else ""
+    failed = [each for each in records if each.is_point and _broke(each) and not _is_fault(each)]
+
+    def where(record: Record) -> object:
+        return record.benchmark, record.device, record.device_index, record.reason
+
+    for own in grouped(failed, where).values():
         yield Finding(
             id="case-failed",
             severity="warning",
-            evidence=f"{_name(failed[0])}{more}: {failed[0].reason}",
+            evidence=f"{_first_of(own)}: {own[0].reason}",
             fix="read the worker's log in the run's logs/ folder",
-            records=tuple(record.id for record in failed),
+            records=tuple(record.id for record in own),
         )
+
+
+def _device_failures(records: Iterable[Record]) -> Iterator[Finding]:
+    """A GPU that failed in any worker, whatever other workers made of the case."""
+    failed = [record for record in records if _broke(record) and _is_fault(record)]
+    for own in grouped(failed, lambda record: (record.device, record.device_index)).values():
+        cases = list({record.key[:3]: record for record in own}.values())
+        yield Finding(
+            id="device-failed",
+            severity="error",
+            evidence=f"{_first_of(cases)}: {cases[0].reason}",
+            fix="look for Xid and ECC errors: dmesg | grep -i xid; nvidia-smi -q -i "
+            f"{cases[0].device_index}; then for its power, seat and driver",
+            records=tuple(record.id for record in own),
+        )
+
+
+def _first_of(failed: Sequence[Record]) -> str:
+    more = f" (and {counted(len(failed) - 1, 'more case')})" if len(failed) > 1 else ""
+    return f"{_name(failed[0])}{more}"
+
+
+def _broke(record: Record) -> bool:
+    return record.status in (Status.FAILED, Status.TIMEOUT) and not record.is_wrong_answer
+
+
+def _is_fault(record: Record) -> bool:
+    """Whether a GPU is to blame: CUDA or its driver failed, or torch cannot use it at all."""
+    reason = record.reason or ""
+    unusable = " did not start: " in reason and "did not start: not within" not in reason
+    return record.device_index is not None and (device_fault(reason) or unusable)
+
+
+def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Finding]:
+    """GPUs that slowed themselves down: an error where a point is below its band as well."""
+    below = {
+        (row.key[:3], row.index)
+        for row in rows
+        if row.measured is not None and row.measured.is_below(row.band)
+    }
+    slowed = [record for record in records if _slowed_by(record)]
+    for own in grouped(slowed, lambda record: (record.device, record.device_index)).values():
+        cases = {(record.key[:3], record.device_index): record for record in own}
+        slow = [record for place, record in cases.items() if place in below]
+        worst = (slow or own)[0]
+        reasons = ", ".join(sorted(set().union(*map(_slowed_by, own))))
+        so = f", {_name(worst)} is below its expected band" if slow else ""
+        temperature = worst.conditions.get("temperature_c")
+        warm = f" at {temperature:.0f} °C" if isinstance(temperature, float) else ""
+        yield Finding(
+            id="throttled",
+            severity="error" if slow else "warning",
+            evidence=f"{worst.device} #{worst.device_index} slowed itself down ({reasons}) in "
+            f"{counted(len(cases), 'case')}{warm}{so}",
+            fix="its power supply and cables"
+            if reasons == "hw_power_brake"
+            else "its fans, airflow and the room's temperature; then its power supply: "
+            f"nvidia-smi -q -i {worst.device_index} -d TEMPERATURE,PERFORMANCE,POWER",
+            records=tuple(record.id for record in own),
+        )
+
+
+def _slowed_by(record: Record) -> set[str]:
+    """Why a GPU ran slower than it can while this was measured: heat, its power supply."""
+    reasons = record.conditions.get("throttle_reasons")
+    return set(reasons.split(",")) & FAULTY_REASONS if isinstance(reasons, str) else set()
 
 
 def _outside_band(rows: Iterable[Row]) -> Iterator[Finding]:
     for row, point, value in _usable_points(rows):
         band, predicted = row.band, row.predicted
-        if band is None or predicted is None or point.interval is None or not point.is_below(band):
+        if band is None or predicted is None or _ability(row) is not Ability.NOT_ABLE:
             continue
         yield Finding(
             id="below-band",
@@ -241,30 +356,42 @@ def _in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
             )
 
 
-def _outliers(rows: Iterable[Row]) -> Iterator[Finding]:
-    """Devices of one model that fall behind their siblings on the same case."""
-    groups: dict[tuple[object, ...], dict[int, tuple[float, Record]]] = {}
-    for row, point, value in _usable_points(rows):
-        if row.index is not None:
-            groups.setdefault(row.key, {})[row.index] = value, point
-    behind: dict[int, list[tuple[float, Record]]] = {}
-    for siblings in groups.values():
-        for index, (value, point) in siblings.items():
-            others = [other for at, (other, _) in siblings.items() if at != index]
-            if not others or point.interval is None:
-                continue
-            usual = median(others)
-            if point.interval[1] < usual * (1.0 - SIBLING_MARGIN):
-                behind.setdefault(index, []).append((value / usual, point))
-    for index, found in sorted(behind.items()):
+def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:
+    """Devices of one model that fall behind their siblings in what is the device's own doing.
+
+    In two cases, or in one that two rounds of workers measured: workers of one round may share what
+    slowed them.
+    """
+    attempts = {record.id: record for record in records if record.attempt is not None}
+    pairs: list[tuple[Row, list[float], list[float], float]] = []
+    for siblings in siblings_of(row for row in rows if row.is_usable).values():
+        shares = {index: _shares_of(row, attempts) for index, row in siblings.items()}
+        for index, row in siblings.items():
+            usual = median([other.value for at, other in siblings.items() if at != index])
+            others = [share for at, each in shares.items() if at != index for share in each]
+            own = [row.value / usual * share for share in shares[index]]
+            if min(len(others), len(own)) > 1:
+                pairs.append((row, others, own, row.value / usual))
+    scatter = shared_scatter([(others, own) for _, others, own, _ in pairs])
+    margin = -math.log1p(-SIBLING_MARGIN)
+    chances = [compare(others, own, scatter, margin).p_value for _, others, own, _ in pairs]
+    behind: dict[int | None, list[tuple[float, Row]]] = {}
+    for (row, _, _, share), chance in zip(pairs, adjust_for_many(chances), strict=True):
+        if share < 1.0 - SIBLING_MARGIN and chance <= 1.0 - CONFIDENCE:
+            behind.setdefault(row.index, []).append((share, row))
+    for number, found in behind.items():
+        points = [row.measured for _, row in found if row.measured is not None]
+        if len({point.key[:3] for point in points}) < 2 and (points[0].rounds or 1) < 2:
+            continue
         share, worst = min(found, key=lambda pair: pair[0])
         yield Finding(
             id="odd-device",
             severity="error",
-            evidence=f"{worst.device} #{index} is behind its siblings in {len(found)} cases; at "
-            f"worst {case_label(worst.case)} at {format_share(share)} of theirs",
-            fix=f"compare its clocks, power limit, slot and cooling: nvidia-smi -q -i {index}",
-            records=tuple(point.id for _, point in found),
+            evidence=f"{worst.device} #{number} is behind its siblings in "
+            f"{counted(len(found), 'case')}; at worst {case_label(worst.case)} at "
+            f"{format_share(share)} of theirs",
+            fix=f"compare its clocks, power limit, slot and cooling: nvidia-smi -q -i {number}",
+            records=tuple(point.id for point in points),
         )
 
 
@@ -293,49 +420,109 @@ def _held_by_cache(rows: Iterable[Row]) -> Iterator[Finding]:
         )
 
 
+def _shares_of(row: Row, attempts: Mapping[str, Record]) -> list[float]:
+    """What each worker that a rate rests on measured, as a share of it."""
+    ids = row.measured.derived.ids if row.measured and row.measured.derived else ()
+    times = [time for one in ids if one in attempts and (time := attempts[one].value)]
+    return [median(times) / time for time in times]
+
+
 def _noisy(records: Iterable[Record], again: str) -> Iterator[Finding]:
-    latest = {(r.key, r.device_index): r for r in records if r.is_point}
-    noisy = [r for r in latest.values() if r.status is Status.OK and r.disturbed is not None]
+    points = [record for record in records if record.is_point]
+    cases = {(r.key[:3], r.device_count, r.device, r.device_index): r for r in points}
+    noisy = [r for r in cases.values() if r.status is Status.OK and r.disturbed is not None]
     if noisy:
         reasons = [r.disturbed or "" for r in noisy]
         usual = max(set(reasons), key=reasons.count)
         yield Finding(
             id="noisy",
             severity="warning",
-            evidence=f"{len(noisy)} of {len(latest)} points were noisy and are not judged; "
-            f"mostly: {usual}",
-            fix=f"stop what else runs on the machine, then: {again}",
+            evidence=f"noisy: {len(noisy)} of {counted(len(cases), 'case')}, where the device may "
+            f"do better than its number; mostly: {usual}",
+            fix=f"{_advice(usual)}: {again}",
             records=tuple(r.id for r in noisy),
         )
 
 
+_ADVICE = (
+    ("quota", "give the container more processors"),
+    ("hypervisor", "on a machine that its host does not overbook"),
+    ("had the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
+    ("of the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
+    (" hot", "look at the processor's cooling"),
+    ("waited for a processor", "stop what else runs on the machine"),
+    ("other processes", "stop what else runs on the machine"),
+    ("others moved", "stop what else uses the disk"),
+    ("memory", "free memory"),
+    ("did not start", "read the worker's log in the run's logs/ folder"),
+    ("failed:", "read the worker's log in the run's logs/ folder"),
+)
+_MORE_WORKERS = "a larger --budget has more workers measure it"
+
+
+def _advice(reason: str) -> str:
+    """What to do about a reason for which a number decides nothing."""
+    return next((advice for words, advice in _ADVICE if words in reason), _MORE_WORKERS)
+
+
 def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:
-    """The steps that the plan could not do without; why each has no usable point, or None.
+    """The steps that the plan could not do without; why each is not decided, or None.
 
     The plan is in the predictions, which are written before anything is measured:
     their conditions name the step, and whether the case is one of those that tell.
-    A step is done when one telling case is usable and none of them broke: a GPU
-    that dies under load is not saved by its smallest product.
+    A step is decided when one telling case is and none of them broke: a GPU
+    that dies under load is not saved by its smallest product.  What several GPUs do at once
+    is no device's step.
     """
-    steps: dict[tuple[str, int], list[Record]] = {}
+    steps: dict[str, list[Row]] = {}
     for row in rows:
         planned = row.predicted.conditions if row.predicted is not None else {}
-        if "step" in planned and planned.get("required"):
+        if "step" in planned and planned.get("required") and row.count == 1:
             number = "" if row.index is None else f" #{row.index}"
-            name = f"{planned['step']} on {row.device}{number}"
-            points = steps.setdefault((name, row.count), [])
-            if row.measured is not None:
-                points.append(row.measured)
-    return [(name, _why_not_done(points)) for (name, _), points in steps.items()]
+            steps.setdefault(f"{planned['step']} on {row.device}{number}", []).append(row)
+    return [(name, _why_not_decided(own)) for name, own in steps.items()]
 
 
-def _why_not_done(points: Sequence[Record]) -> str | None:
-    broken = [point for point in points if point.status in (Status.FAILED, Status.TIMEOUT)]
-    if not broken and any(point.is_usable for point in points):
+def _why_not_decided(rows: Sequence[Row]) -> str | None:
+    points = [row.measured for row in rows if row.measured is not None]
+    if broken := [point for point in points if point.status in (Status.FAILED, Status.TIMEOUT)]:
+        return note_of(broken[0])
+    judged = {row.key: found for row in rows if (found := _ability(row)) is not None}
+    if not judged and any(map(_is_answered, rows)):
         return None
-    if not points:
-        return _NOT_RUN
-    return note_of((broken or points)[0])  # the plan's most telling case comes first
+    if set(judged.values()) - {Ability.UNDECIDED}:
+        return None
+    undecided = next((row for row in rows if row.key in judged), None)
+    if undecided is not None:
+        return _at_least(undecided)
+    return note_of(points[0]) if points else _NOT_RUN  # the plan's most telling case comes first
+
+
+def _is_answered(row: Row) -> bool:
+    """Whether as many workers as it takes gave right answers, however fast.
+
+    A training answers right where it learns.
+    """
+    point = row.measured
+    if point is None or point.status is not Status.OK or point.value is None:
+        return False
+    has_enough = len(point.derived.ids) >= WORKERS if point.derived else False
+    is_whole = point.is_usable or point.reached is not None or has_enough
+    return is_whole or row.role is Role.STEP
+
+
+def _at_least(row: Row) -> str:
+    """``at least 141 of 144 TFLOPS: 2 workers disagree by 12 %``."""
+    point, band = row.measured, row.band
+    assert point is not None and point.value is not None and band is not None
+    reached = point.value if point.reached is None else point.reached
+    why = point.disturbed
+    if why is None and (point.confidence or 0.0) < CONFIDENCE:
+        why = "too few samples"
+    if why is None:
+        why = "below it in one round" if point.is_below(band) else "its interval reaches the band"
+    least, wanted = (format_quantity(value, point.unit) for value in (reached, band[0]))
+    return f"at least {least} of {wanted}: {why}"
 
 
 def _name(record: Record) -> str:

@@ -157,6 +157,27 @@ def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
     }
 
 
+def siblings_of(rows: Iterable[Row]) -> dict[Key, dict[int, Row]]:
+    """Rows of the same case on several devices, by their numbers: rates that are their own."""
+    found: dict[Key, dict[int, Row]] = {}
+    for row in rows:
+        if row.index is not None and is_own_rate(row):
+            found.setdefault(row.key, {})[row.index] = row
+    return {key: members for key, members in found.items() if len(members) > 1}
+
+
+def is_own_rate(row: Row) -> bool:
+    """Whether more is better, and the device decides it: no launches, caches, links nor the host.
+
+    Workers are not bound to the processors that a GPU is next to, which its link depends on.
+    """
+    spec = find(row.benchmark)
+    if spec is None or not row.unit.endswith("/s") or row.count > 1:
+        return False
+    is_link = spec.role is Role.TRANSFER and not is_cold_stream(row)
+    return spec.is_large(row.case) and not is_link and spec.role not in (Role.STEP, Role.DISK)
+
+
 def is_burst(row: Row) -> bool:
     """An ordinary matmul of one device: not the long run, not all devices at once."""
     return _is_first_of(COMPUTE, row)

@@ -333,6 +333,7 @@ def test_a_prediction_is_shown_and_never_judged() -> None:
     rate = next(one for one in told if one.metric == "flop_rate")
     assert "predicted " in describe(point, rate)
     band = rate.replace(confidence=None)
+    point = point.replace(confidence=0.95)
     verdict = judge([EXPECTED, band, point], (), None, "run")
     assert [f.id for f in verdict.findings] == ["below-band"]
 

@@ -108,11 +108,12 @@ BAND = (2e6 / 1.1e-3, 2e6 / 0.9e-3)
         ([0.8, 1.05, 1.5], (), Ability.ABLE),  # they need not agree
         ([1.0, 1.2], (), Ability.UNDECIDED),  # one alone proves nothing
         ([1.2, 1.2], (), Ability.UNDECIDED),  # nor does one round
-        ([1.2, 1.2, 1.2], (), Ability.NOT_ABLE),
-        ([1.2, 1.2, 1.2, 1.2], (0,), Ability.NOT_ABLE),
-        ([1.2, 1.2, 1.2, 1.2], (0, 2), Ability.UNDECIDED),  # noise may have slowed them
-        ([1.0, 1.2, 1.2, 1.2], (), Ability.UNDECIDED),  # one was faster
-        ([1.12, 1.12, 1.102], (), Ability.UNDECIDED),  # its interval reaches into the band
+        ([1.2, 1.2, 1.2, 1.2], (), Ability.NOT_ABLE),
+        ([1.2, 1.2, 1.2], (), Ability.UNDECIDED),
+        ([1.2, 1.2, 1.2, 1.2], (0,), Ability.UNDECIDED),  # noise may have slowed them
+        ([1.2, 1.2, 1.2, 1.2, 1.2], (0,), Ability.NOT_ABLE),
+        ([1.0, 1.2, 1.2, 1.2, 1.2], (), Ability.UNDECIDED),  # one was faster
+        ([1.12, 1.12, 1.12, 1.102], (), Ability.UNDECIDED),  # its interval reaches into the band
     ],
 )
 def test_noise_only_slows(seconds: list[float], busy: tuple[int, ...], found: Ability) -> None:
@@ -126,7 +127,7 @@ def test_noise_only_slows(seconds: list[float], busy: tuple[int, ...], found: Ab
 
 def test_few_samples_prove_no_fault() -> None:
     few = Reply(status=Status.OK, samples=(1.2e-3, 1.2e-3), stop="time", duration=0.5)
-    (point,) = point_records(attempts(few, few, few))
+    (point,) = point_records(attempts(few, few, few, few))
     assert ability(point, BAND) is Ability.UNDECIDED
     (point,) = point_records(attempts(few, few))
     assert ability(point, (2e6 / 1.3e-3, BAND[1])) is Ability.ABLE
