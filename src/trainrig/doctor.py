@@ -21,6 +21,7 @@ from trainrig.catalog.lookup import chip_by_pci_id
 from trainrig.machine.snapshot import (
     FAULTY_REASONS,
     NOT_READ,
+    ONLY_TORCH,
     Gpu,
     Missing,
     PciGpu,
@@ -35,6 +36,7 @@ FindingId = Literal[
     "gpu-not-in-container",
     "gpu-not-usable-by-torch",
     "gpu-hidden",
+    "gpu-not-described",
     "tf32-overridden",
     "torch-missing",
     "pcie-link-below-max",
@@ -238,6 +240,14 @@ def _version(value: object) -> tuple[int, int] | None:
     if len(parts) < 2 or not all(part.isdecimal() and len(part) < 6 for part in parts[:2]):
         return None
     return int(parts[0]), int(parts[1])
+
+
+def _undescribed(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in _gpus(snapshot):
+        if gpu.pci_address == ONLY_TORCH:
+            evidence = f"GPU {gpu.index} ({gpu.name}): no driver tells its clocks, heat and errors"
+            fix = "let its tools in: NVIDIA_DRIVER_CAPABILITIES=compute,utility for a container"
+            yield _finding("gpu-not-described", "warning", evidence, fix)
 
 
 def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
@@ -455,7 +465,7 @@ def _host_memory(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _CHECKS = (
-    *(_drivers, _torch, _hidden),
+    *(_drivers, _torch, _undescribed, _hidden),
     *(_gpu_memory, _under_load, _quota, _host_memory),
     *(_widths, _speeds, _nvlinks, _power_limits, _throttling, _unlike_gpus, _modes),
 )

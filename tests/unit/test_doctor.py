@@ -10,7 +10,7 @@ import pytest
 
 from machine_fakes import gpu, healthy, pci_device, with_gpu
 from trainrig.doctor import FindingId, diagnose
-from trainrig.machine.snapshot import Missing, PcieLink, Snapshot
+from trainrig.machine.snapshot import ONLY_TORCH, Missing, PcieLink, Snapshot
 
 replace = dataclasses.replace
 Fault = Callable[[Snapshot], Snapshot]
@@ -111,6 +111,7 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
         lambda s: with_gpu(s, vendor="amd", name="AMD Example"),
     ),
     ("gpu-hidden", "warning", "hides 2 GPU", software(environment={"CUDA_VISIBLE_DEVICES": ""})),
+    ("gpu-not-described", "warning", "clocks, heat and errors", on_gpu(pci_address=ONLY_TORCH)),
     (
         "tf32-overridden",
         "warning",

@@ -49,6 +49,7 @@ class Missing:
 
 
 NOT_READ = Missing("not read")
+ONLY_TORCH = Missing("only torch tells of it")
 
 
 def value_or(value: T | Missing, default: T) -> T:

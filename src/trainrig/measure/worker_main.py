@@ -163,6 +163,7 @@ def _introduce(device: str) -> dict[str, Any]:
     if device != "cpu":
         about["numa_node"] = value_or(bind_to_node(device), None)
         torch.cuda.set_device(device)  # else events lie in the streams of GPU 0, which are empty
+        about["num_gpus"] = torch.cuda.device_count()
         about["name"] = torch.cuda.get_device_name(device)
         about["uuid"] = noise.gpu_uuid(device)
         about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]

@@ -118,7 +118,9 @@ class Worker:
         self.stop()
 
     def _start(self) -> None:
-        self._child = Child([*self._command, self.device], self._log, os.environ, piped=True)
+        # CUDA's own order is fastest first; the driver's tools count by bus.
+        env = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        self._child = Child([*self._command, self.device], self._log, env, piped=True)
         self._process = self._child.process
         self._buffer = b""
         self._ready: dict[str, Any] | None = None

@@ -28,7 +28,7 @@ from trainrig.runner.expectations import Grounds, claims_for, expectations, hist
 from trainrig.runner.history import corrections_of, machine_key
 from trainrig.runner.plan import Block, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
-from trainrig.runner.targets import HOST, Target, disk_target, find_targets
+from trainrig.runner.targets import HOST, Target, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import measure_trainings, text_to_train_on, with_training
 from trainrig.runner.view import RunOutcome, close_broken, close_run, judged
@@ -149,7 +149,7 @@ def _measure(
     from trainrig.catalog.published import published_records
 
     earlier = read_run(run.path).records
-    snapshot = inspect()
+    snapshot = described(inspect())
     environment = environment_digest(snapshot)
     before = {record.environment for record in earlier if record.attempt is not None}
     if before - {environment, None}:

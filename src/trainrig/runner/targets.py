@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
-from trainrig.errors import TrainrigError, UsageError
+from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine.disks import name_of, place_of
-from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+from trainrig.machine.snapshot import ONLY_TORCH, Gpu, Missing, Snapshot, unknown_link, value_or
 from trainrig.measure import fio
 from trainrig.measure.disk_activity import PREFIX, is_disk
 from trainrig.measure.scratch_file import free_bytes, probe
+from trainrig.process.worker import Worker
 from trainrig.record import Case
 
 HOST = "cpu"
@@ -62,14 +67,70 @@ class Target:
         return self.name if self.index is None else f"{self.name} #{self.index}"
 
 
+Ask = Callable[[str], Mapping[str, Any]]
+"""``cuda:1`` → what a worker for it says when it is ready; nothing where it does not come up."""
+
+
+def _ask(device: str) -> Mapping[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with Worker(device, Path(folder, "worker.log")) as worker:
+                return worker.wait_ready()
+        except UnavailableError:
+            return {}
+
+
+def _has_gpu_node() -> bool:
+    """Whether the kernel offers a GPU: NVIDIA's, a Jetson's, AMD's, Windows' beside WSL."""
+    names = ("nvidia0", "nvhost-gpu", "nvgpu", "kfd", "dxg")
+    return any(Path("/dev", name).exists() for name in names)
+
+
+def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
+    """The snapshot with what torch alone knows of GPUs: that they are there, their memory.
+
+    A container without the driver's tools and a board without NVML have GPUs that no driver
+    describes; unified memory and a slice (MIG) have sizes of their own.  torch is asked in a
+    worker, and only where something is not known.
+    """
+    vendor = _vendor(snapshot)
+    gpus = list(value_or(snapshot.gpus, ()))
+    if vendor is None:
+        return snapshot
+    if not any(gpu.vendor == vendor for gpu in gpus):
+        first = ask("cuda:0") if _has_gpu_node() else {}
+        count = first.get("num_gpus", 0)
+        told = [first, *(ask(f"cuda:{number}") for number in range(1, count))][:count]
+        blank: dict[str, Any] = {each.name: ONLY_TORCH for each in dataclasses.fields(Gpu)}
+        blank |= {"vendor": vendor, "link": unknown_link(ONLY_TORCH.reason)}
+        gpus += [
+            Gpu(
+                **blank
+                | {"index": len(gpus) + number, "name": about.get("name", ONLY_TORCH)}
+                | {"uuid": about.get("uuid") or ONLY_TORCH}
+            )
+            for number, about in enumerate(told)
+        ]
+    for number, gpu in enumerate(_visible(gpus, vendor, os.environ)):
+        if isinstance(gpu.memory_total_bytes, Missing) or gpu.mig is True:
+            free = ask(f"cuda:{number}").get("memory_bytes", gpu.memory_total_bytes)
+            sized = replace(gpu, memory_total_bytes=free, memory_used_bytes=0)
+            gpus[gpus.index(gpu)] = sized
+    return replace(snapshot, gpus=tuple(gpus)) if gpus else snapshot
+
+
+def _vendor(snapshot: Snapshot) -> str | None:
+    """Whose GPUs the installed torch was built for; a build that could not be read: NVIDIA's."""
+    if snapshot.software.torch_hip is not None and snapshot.software.torch_cuda is None:
+        return "amd"
+    return None if snapshot.software.torch_cuda is None else "nvidia"
+
+
 def find_targets(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
     """The GPUs that torch may use, in its order, then the host."""
-    gpus = () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
-    visible = _visible(gpus, environ)
-    # A build that could not be read is given the chance to work.
-    if snapshot.software.torch_cuda is None and snapshot.software.torch_hip is None:
-        visible = []
-    found = [_gpu_target(gpu, number) for number, gpu in enumerate(visible)]
+    vendor = _vendor(snapshot)
+    gpus = _visible(value_or(snapshot.gpus, ()), vendor, environ) if vendor else []
+    found = [_gpu_target(gpu, number) for number, gpu in enumerate(gpus)]
     return (*found, _host_target(snapshot))
 
 
@@ -125,32 +186,41 @@ def choose(targets: Sequence[Target], device: str | None) -> tuple[Target, ...]:
     return tuple(wanted)
 
 
-def _visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through, in its order.
+# Each of them is a list of those that the one before left: the first that is set.
+_LISTS = {
+    "nvidia": (("CUDA_VISIBLE_DEVICES",),),
+    "amd": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+}
+
+
+def _visible(gpus: Sequence[Gpu], vendor: str, environ: Mapping[str, str]) -> list[Gpu]:
+    """The GPUs of torch's vendor that the environment lets through, in its order.
 
     Workers run with CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA's numbers are the
-    driver's.  As CUDA does, the list ends at the first entry that names no GPU.
+    driver's.  As CUDA does, a list ends at the first entry that names no GPU.
     """
-    wanted = environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return list(gpus)
-    if "MIG-" in wanted:
-        raise UsageError(
-            "CUDA_VISIBLE_DEVICES names a slice of a GPU (MIG), which cannot be measured yet",
-            "unset it, or give the whole GPU's number",
-        )
-    chosen: list[Gpu] = []
-    for entry in (part.strip() for part in wanted.split(",")):
-        match = [gpu for gpu in gpus if entry and _is_called(gpu, entry)]
-        if not match:
-            break
-        chosen.append(match[0])
+    chosen = [gpu for gpu in gpus if gpu.vendor == vendor]
+    for names in _LISTS[vendor]:
+        name = next((name for name in names if name in environ), None)
+        if name is None:
+            continue
+        if "MIG-" in environ[name]:
+            raise UsageError(
+                f"{name} names a slice of a GPU (MIG), which cannot be measured yet",
+                "unset it, or give the whole GPU's number",
+            )
+        entries = [entry.strip() for entry in environ[name].split(",")]
+        found = [_called(chosen, entry) for entry in entries]
+        chosen = [gpu for gpu in takewhile(lambda gpu: gpu is not None, found) if gpu]
     return chosen
 
 
-def _is_called(gpu: Gpu, entry: str) -> bool:
-    uuid = value_or(gpu.uuid, "")
-    return entry == str(gpu.index) or (entry.startswith("GPU-") and uuid.startswith(entry))
+def _called(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    for number, gpu in enumerate(gpus):
+        uuid = value_or(gpu.uuid, "")
+        if entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)):
+            return gpu
+    return None
 
 
 def _gpu_target(gpu: Gpu, number: int) -> Target:
@@ -167,6 +237,7 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
         memory_bytes=total - used,
         chip=chip,
         power_limit_w=value_or(gpu.power_limit_w, None),
+        uuid=None if sliced or gpu.vendor != "nvidia" else value_or(gpu.uuid, None),
     )
 
 

@@ -48,7 +48,7 @@ from trainrig.runner.executor import TelemetryWriter
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
 from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
-from trainrig.runner.targets import Target, choose, find_targets
+from trainrig.runner.targets import Target, choose, described, find_targets
 from trainrig.runner.train_prepare import (
     devices_of,
     environment_of,
@@ -93,7 +93,7 @@ def train(
     """
     for experiment in experiments:  # before any data is prepared
         check(experiment)
-    snapshot = inspect()
+    snapshot = described(inspect())
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
     ready = [placed(experiment, site) for experiment in experiments]
