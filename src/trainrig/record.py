@@ -211,7 +211,7 @@ class Record:
 
     @property
     def is_usable(self) -> bool:
-        """It has a value, and nothing forbids judging it."""
+        """It has a value, and no noise makes it less than what the device does."""
         return self.status is Status.OK and self.disturbed is None and self.value is not None
 
     @property

@@ -29,7 +29,7 @@ def _pairs(
     if record.status is not Status.OK:
         yield "State", f"{record.status}: {record.reason or 'no reason given'}"
     elif record.disturbed:
-        yield "State", f"noisy, not judged: {record.disturbed}"
+        yield "State", f"noisy, the device may do better: {record.disturbed}"
     yield "Interval", _interval(record)
     if record.derived:
         yield "Formula", record.derived.formula

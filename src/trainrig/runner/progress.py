@@ -51,10 +51,10 @@ def describe(point: Record, expected: Record | None) -> str:
     name = f"{point.benchmark} {case_text(point.benchmark, point.case)}"
     if point.status is not Status.OK or point.value is None:
         return f"{name}: {point.status.value}, {point.reason}"
-    number = f"{name}: {format_quantity(point.value, point.unit)}{_spread(point)}"
+    number = f"{format_quantity(point.value, point.unit)}{_spread(point)}"
     if point.disturbed is not None:
-        return f"{number}, noisy, not judged ({point.disturbed})"
-    return f"{number}, {_judgement(point, expected)}"
+        return f"{name}: at least {number}, noisy ({point.disturbed})"
+    return f"{name}: {number}, {_judgement(point, expected)}"
 
 
 def _judgement(point: Record, expected: Record | None) -> str:
