@@ -179,9 +179,12 @@ def test_conditions_of_a_gpu_by_index_and_by_uuid(driver: Path) -> None:
     }
 
 
-def test_conditions_without_an_answer_are_empty(driver: Path) -> None:
-    assert conditions(driver, "0", **{"": "no-driver"}) == [{}]
-    assert conditions(driver, "7", "'nonsense'", **{"": "1"}) == [{}, {}]
+def test_conditions_without_an_answer_say_why(driver: Path) -> None:
+    """M8: nor are those of AMD's GPUs read."""
+    unread = {"gpu_not_read": "NVML: driver not loaded"}
+    assert conditions(driver, "0", **{"": "no-driver"}) == [unread]
+    found = conditions(driver, "7", "'nonsense'", **{"": "1"})
+    assert [list(each) for each in found] == [["gpu_not_read"]] * 2
 
 
 WATCHED = """
