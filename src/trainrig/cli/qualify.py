@@ -11,17 +11,41 @@ from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 @option("--budget", default="4m", help="Time for everything: 5s, 4m, 1h.")
 @OUT
 @option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
+@option(
+    "--min",
+    "least",
+    multiple=True,
+    metavar="NAME=RATE",
+    default_text="none",
+    help="The least that you accept: bf16=600TFLOPS, memory=3TB/s, link=50GB/s; repeatable.",
+)
+@option(
+    "--baseline",
+    type=PATH,
+    metavar="RUN",
+    default_text="none",
+    help="Judge by this run on the same model of card, a folder or a bundle.",
+)
 @option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
 @STRICT
 @json_option("Print the verdict as one JSON object, last.")
 def command(
-    budget: str, out: Path, resume: Path | None, detach: bool, strict: bool, as_json: bool
+    budget: str,
+    out: Path,
+    resume: Path | None,
+    least: tuple[str, ...],
+    baseline: Path | None,
+    detach: bool,
+    strict: bool,
+    as_json: bool,
 ) -> int:
     """Inspect this machine, measure it, compare each number with what is claimed and expected.
 
     \b
     trainrig qualify
     trainrig qualify --budget 15m
+    trainrig qualify --min bf16=600TFLOPS --min memory=3TB/s
+    trainrig qualify --baseline runs/20270101T000000Z-accepted-qualify-1a2b3c
     trainrig qualify --resume runs/20270101T000000Z-host-qualify-1a2b3c
 
     Ends in PASS (exit code 0), MEASURED (0: nothing is known to judge it by),
@@ -30,13 +54,16 @@ def command(
     """
     from trainrig.cli import progress
     from trainrig.runner import session
+    from trainrig.runner.expectations import demands_of
     from trainrig.units import parse_duration
 
     seconds = parse_duration(budget)
     session.check_budget(seconds)
+    demands = demands_of(least, baseline) if least or baseline else None
     if detach:
         return progress.detach(out, resume, as_json=as_json)
-    result = session.qualify(budget=seconds, out=out, resume=resume, watch=progress.on_stderr())
+    watch = progress.on_stderr()
+    result = session.qualify(budget=seconds, out=out, resume=resume, watch=watch, demands=demands)
     if as_json:
         progress.print_json(session.summary(result))
     else:

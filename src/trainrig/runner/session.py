@@ -21,6 +21,7 @@ from typing import Any
 from trainrig.benchmarks.spec import SMALL_BUDGET, Role
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
+from trainrig.predict.expected import Demands
 from trainrig.process.worker import Worker
 from trainrig.record import Kind, Record
 from trainrig.runner.executor import Executor
@@ -66,14 +67,17 @@ def qualify(
     out: Path = Path("runs"),
     resume: Path | None = None,
     watch: Watcher = null_progress,
+    demands: Demands | None = None,
 ) -> RunOutcome:
     """Inspect this machine, measure it within ``budget`` seconds, and judge it.
 
-    A new run is made in ``out``; ``resume`` goes on with an existing one.
-    Raises UsageError for a budget out of range, StoreError when the run cannot
-    be written.
+    A new run is made in ``out``; ``resume`` goes on with an existing one, by what that expected.
+    Raises UsageError for a budget out of range and for ``demands`` that nothing here is judged by,
+    StoreError when the run cannot be written.
     """
     check_budget(budget)
+    if resume and demands:
+        raise UsageError("a run that is resumed is judged by what it was started with")
 
     with ExitStack() as stack:
 
@@ -85,7 +89,9 @@ def qualify(
             text = text_to_train_on(budget, watch, stack)
             return with_training(blocks, scene.targets, budget, native, text)
 
-        return carry_out("qualify", plan, budget=budget, out=out, resume=resume, watch=watch)
+        return carry_out(
+            "qualify", plan, budget=budget, out=out, resume=resume, watch=watch, demands=demands
+        )
 
 
 def carry_out(
@@ -98,6 +104,7 @@ def carry_out(
     watch: Watcher = null_progress,
     config: Mapping[str, Any] | None = None,
     early: bool = True,
+    demands: Demands | None = None,
 ) -> RunOutcome:
     """Run a plan into a run folder: the common part of qualify and bench.
 
@@ -117,7 +124,8 @@ def carry_out(
             with ExitStack() as stack:
                 numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
                 workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
-                _measure(run, plan, deadline, watch, [stack.enter_context(w) for w in workers])
+                ready = [stack.enter_context(worker) for worker in workers]
+                _measure(run, plan, deadline, watch, ready, demands)
         except KeyboardInterrupt:
             interrupted = "interrupted before all required steps had run"
         except UsageError:
@@ -140,7 +148,12 @@ def check_budget(budget: float) -> None:
 
 
 def _measure(
-    run: RunWriter, plan: Plan, deadline: float, watch: Watcher, early: Sequence[Worker]
+    run: RunWriter,
+    plan: Plan,
+    deadline: float,
+    watch: Watcher,
+    early: Sequence[Worker],
+    demands: Demands | None,
 ) -> None:
     """Look, write down what is claimed and expected, then measure.
 
@@ -175,7 +188,7 @@ def _measure(
     tasks = [task for block in blocks for task in block.tasks]
     machine = to_dict(snapshot)
     history = history_of(run.path.parent, run.name, machine, environment)
-    wanted = expectations(tasks, claims, history, published_records(), environment)
+    wanted = expectations(tasks, claims, history, published_records(), environment, demands)
     known = [record for record in earlier if record.kind is Kind.PREDICTED]
     expected = {
         (record.key, record.device_index): record

@@ -10,9 +10,14 @@ import time
 import pytest
 
 import machine_fakes
+from trainrig.errors import UsageError
+from trainrig.record import Kind
 from trainrig.runner import session
+from trainrig.runner.expectations import demands_of
+from trainrig.runner.plan import Block, qualify_plan
 from trainrig.runner.progress import alone
-from trainrig.store import find_runs
+from trainrig.runner.targets import Target
+from trainrig.store import find_runs, read_run
 
 
 @pytest.fixture
@@ -54,6 +59,31 @@ def test_a_second_run_waits_for_the_first_and_says_so(machine):
         with pytest.raises(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert len(heard) == 1
+
+
+def test_a_demand_reaches_the_judge_and_one_that_nothing_answers_leaves_no_run(machine):
+    """A target of the host's memory that no host reaches; then one of links that it has not."""
+    target = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 30, chip=None)
+
+    def plan(scene):
+        (task,) = (t for b in qualify_plan((target,), 240.0, native_bf16=True) for t in b.tasks
+                   if t.step == "scale vector" and t.spec.is_large(t.case))  # fmt: skip
+        return [Block(name="one", tasks=(task,), share=1.0)]
+
+    def run(demand):
+        demands, out = demands_of([demand]), machine / "runs"
+        return session.carry_out(
+            "qualify", plan, budget=20.0, out=out, early=False, demands=demands
+        )
+
+    with pytest.raises(UsageError, match="--min link"):
+        run("link=50GB/s")
+    assert find_runs(machine / "runs") == ()
+    done = run("memory=900TB/s")
+    (expected,) = (r for r in read_run(done.run).records if r.kind is Kind.PREDICTED)
+    assert (expected.source, expected.interval[0]) == ("--min memory", 9e14)
+    with pytest.raises(UsageError, match="resumed"):
+        session.qualify(resume=done.run, demands=demands_of(["memory=1GB/s"]))
 
 
 def test_gpus_are_looked_at_again_whatever_ended_the_load(machine, monkeypatch):
