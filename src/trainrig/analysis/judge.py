@@ -145,9 +145,12 @@ def _outcome(
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         return Outcome.INCOMPLETE, f"required and not decided: {', '.join(missing[:3])}{more}"
     able = [row for row in rows if _ability(row) is Ability.ABLE]
-    without = sum(row.is_usable and row.band is None for row in rows)
-    more = f"; no target known for {without}" if without else ""
-    what = f"all required steps ran, {counted(len(able), 'point')} within the expected band{more}"
+    required = _required_rows(rows).values()
+    reached = sum(any(_ability(row) is Ability.ABLE for row in own) for own in required)
+    what = (
+        f"all required steps ran, {reached} of {len(required)} had a target and reached it; "
+        f"{counted(len(able), 'point')} within the expected band"
+    )
     if not able:
         return Outcome.MEASURED, "all required steps ran; no target known for any point"
     if unjudged := _unjudged(rows):
@@ -474,13 +477,17 @@ def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:
     that dies under load is not saved by its smallest product.  What several GPUs do at once
     is no device's step.
     """
+    return [(name, _why_not_decided(own)) for name, own in _required_rows(rows).items()]
+
+
+def _required_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
     steps: dict[str, list[Row]] = {}
     for row in rows:
         planned = row.predicted.conditions if row.predicted is not None else {}
         if "step" in planned and planned.get("required") and row.count == 1:
             number = "" if row.index is None else f" #{row.index}"
             steps.setdefault(f"{planned['step']} on {row.device}{number}", []).append(row)
-    return [(name, _why_not_decided(own)) for name, own in steps.items()]
+    return steps
 
 
 def _why_not_decided(rows: Sequence[Row]) -> str | None:

@@ -47,7 +47,10 @@ def test_a_point_within_its_band_passes():
     verdict = judge([planned(good, LOW, HIGH), good])
     assert verdict.outcome is Outcome.PASS
     assert verdict.findings == ()
-    assert "1 point within the expected band" in verdict.reason
+    assert verdict.reason == (
+        "all required steps ran, 1 of 1 had a target and reached it; "
+        "1 point within the expected band"
+    )
 
 
 def test_clearly_below_the_band_fails_and_names_the_number():
@@ -317,6 +320,23 @@ def test_unlike_cards_are_not_compared():
     cards = [point(165e12, index=0), point(80e12, index=1, device="RTX 3090 Ti")]
     plan = [planned(cards[0], LOW, HIGH), planned(cards[1], 70e12, 90e12)]
     assert judge([*plan, *cards]).outcome is Outcome.PASS
+
+
+def test_a_gpu_passes_by_its_sustained_matmul_and_its_memory_and_by_nothing_less():
+    long = {"dtype": "fp16", "m": 8192, "k": 8192, "n": 8192, "cache": "hot", "sustained": True}
+    cold = {"op": "scale", "dtype": "fp32", "num_elements": 1 << 28, "cache": "cold"}
+    stream = [
+        one
+        for one in workers(3e-3, 3e-3, name="vector", case=cold)
+        if one.attempt or one.metric == "byte_rate"
+    ]
+    moves = run_of(stream, low=500e9)
+    sustained = run_of(workers(*ABLE, case=long))
+    assert judge([*moves, *sustained]).outcome is Outcome.PASS
+    verdict = judge([*moves, *run_of(workers(*ABLE))])
+    assert verdict.outcome is Outcome.MEASURED
+    assert verdict.reason.endswith("not judged: sustained matmul of RTX 4090 #0")
+    assert judge(sustained).outcome is Outcome.PASS  # a bench of one benchmark
 
 
 def test_no_target_known_is_said_and_no_fault():
