@@ -47,6 +47,7 @@ DRIVERS = SRC / "trainrig" / "train" / "drivers"
 FOREIGN = [path for path in DRIVERS.glob("*.py") if path.stem != "huggingface_init"]
 """What runs in a framework's own Python: its first weights are written by ours."""
 LIGHT = ("trainrig.process.child", "trainrig.process.events")
+STOPWATCH = "trainrig.train.native.step_timer"
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
 FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
 
@@ -270,8 +271,16 @@ def test_drivers_import_their_project_and_our_data_alone() -> None:
         allowed = {"torch", "transformers"} if path.stem != "start" else set()
         for module in imports_of(path):
             top = module.split(".")[0]
-            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", *LIGHT))
+            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", STOPWATCH, *LIGHT))
             assert ours or top in allowed | sys.stdlib_module_names, (path.name, module)
+
+
+def test_the_stopwatch_loads_torch_alone_and_only_where_a_gpu_is() -> None:
+    path = path_of(STOPWATCH)
+    assert path is not None
+    for module in imports_of(path):
+        ours = module.startswith(LIGHT)
+        assert ours or module.split(".")[0] in sys.stdlib_module_names | {"torch"}, module
 
 
 def test_what_a_child_loads_of_process_is_the_standard_library() -> None:
