@@ -175,6 +175,7 @@ def test_storage_stands_there_with_its_numbers() -> None:
     )
     assert storage_spec.BENCHMARK.agreement == 0.25 and storage_spec.BENCHMARK.two_sided
     assert {"latency_p50_s", "latency_p99_s", "indicative", "mount", "filesystem"} <= named(text)
+    assert "write_cache" in named(text)
     assert (storage_spec.BATCH, storage_spec.SEQ) == (8, 1024)
     assert fio.MIN_VERSION <= (3, 16)
 
