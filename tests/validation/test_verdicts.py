@@ -13,6 +13,7 @@ from validation import true_rates, verdicts
 SCENARIOS = {scenario.name: scenario for scenario in verdicts.scenarios()}
 QUICK = (
     "healthy pair of RTX 4090, 1",
+    "one of 8 x H100 SXM5 80GB at 92 %",
     "RTX 4090 at 60 %",
     "RTX 4090 at 85 %",
     "RTX 4090: one wrong answer",

@@ -12,7 +12,6 @@ be found below it says `benchmarks.spec.ability`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -376,11 +375,12 @@ def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Findin
             if min(len(others), len(own)) > 1:
                 pairs.append((row, others, own, row.value / usual))
     scatter = shared_scatter([(others, own) for _, others, own, _ in pairs])
-    margin = -math.log1p(-SIBLING_MARGIN)
-    chances = [compare(others, own, scatter, margin).p_value for _, others, own, _ in pairs]
+    chances = [compare(others, own, scatter).p_value for _, others, own, _ in pairs]
     behind: dict[int | None, list[tuple[float, Row]]] = {}
     for (row, _, _, share), chance in zip(pairs, adjust_for_many(chances), strict=True):
-        if share < 1.0 - SIBLING_MARGIN and chance <= 1.0 - CONFIDENCE:
+        least = row.value / share * (1.0 - SIBLING_MARGIN)
+        is_far = row.measured is not None and row.measured.is_below((least, least))
+        if is_far and chance <= 1.0 - CONFIDENCE:
             behind.setdefault(row.index, []).append((share, row))
     for number, found in behind.items():
         points = [row.measured for _, row in found if row.measured is not None]
@@ -457,6 +457,8 @@ _ADVICE = (
     ("other processes", "stop what else runs on the machine"),
     ("others moved", "stop what else uses the disk"),
     ("memory", "free memory"),
+    ("skipped: ", "give it a larger --budget"),
+    (_NOT_RUN, "give it a larger --budget"),
     ("did not start", "read the worker's log in the run's logs/ folder"),
     ("failed:", "read the worker's log in the run's logs/ folder"),
 )
