@@ -229,6 +229,33 @@ def _product(drop: Drop) -> Gap | None:
     return drop.because(f"still rising at {curve[-1][0]}, the largest size that was measured", peak)
 
 
+def _layer_parts(drop: Drop) -> Gap | None:
+    """A layer that was also measured in parts: the slowest part of the same code is named."""
+    if drop.role is not Role.BLOCK:
+        return None
+    same = {name: drop.record.case.get(name) for name in ("dtype", "code")}
+    parts = sorted(
+        (
+            row
+            for row in drop.rows
+            if row.role is Role.BLOCK
+            and "m" in row.case
+            and {name: row.case.get(name) for name in same} == same
+            and row.is_usable
+        ),
+        key=lambda row: row.value,
+    )
+    if len(parts) < 2:
+        return None
+    slow, fast = parts[0], parts[-1]
+    return drop.because(
+        f"memory-bound work between the matmuls: {slow.case['layer']} runs at "
+        f"{format_quantity(slow.value, slow.unit)}, {fast.case['layer']} at "
+        f"{format_quantity(fast.value, fast.unit)}",
+        "fused kernels: FlashAttention, fused GELU and norms",
+    )
+
+
 def _no_p2p(drop: Drop) -> Gap | None:
     chip = chip_of(drop.record.device)
     has_peers = drop.role is Role.STEP and drop.record.device_count > 1
@@ -253,5 +280,6 @@ _RULES = (
     _fewer_cpus,
     _low_clock,
     _product,
+    _layer_parts,
     _no_p2p,
 )
