@@ -53,7 +53,8 @@ def typed(found: click.Command) -> str:
 def test_the_surface_is_as_promised() -> None:
     assert {verb: surface(verb) for verb in VERBS} == snapshot(
         {
-            "qualify": "--budget --out --resume --detach --strict --json",
+            "qualify": "--budget --devices --only --baseline --min --out --resume --detach "
+            "--strict --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --models --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "

@@ -6,9 +6,14 @@ from pathlib import Path
 
 from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 
+_DEVICES = "GPUs to measure, by the driver's numbers; cpu: none."
+_ONLY = "Benchmarks to run, and links: matmul,links."
+
 
 @verb()
 @option("--budget", default="4m", help="Time for everything: 5s, 4m, 1h.")
+@option("--devices", metavar="0,2", default="", default_text="all", help=_DEVICES)
+@option("--only", metavar="NAMES", default="", default_text="all", help=_ONLY)
 @OUT
 @option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
 @option(
@@ -31,6 +36,8 @@ from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 @json_option("Print the verdict as one JSON object, last.")
 def command(
     budget: str,
+    devices: str,
+    only: str,
     out: Path,
     resume: Path | None,
     least: tuple[str, ...],
@@ -44,6 +51,7 @@ def command(
     \b
     trainrig qualify
     trainrig qualify --budget 15m
+    trainrig qualify --devices 0,2 --only matmul,links
     trainrig qualify --min bf16=600TFLOPS --min memory=3TB/s
     trainrig qualify --baseline runs/20270101T000000Z-accepted-qualify-1a2b3c
     trainrig qualify --resume runs/20270101T000000Z-host-qualify-1a2b3c
@@ -62,8 +70,15 @@ def command(
     demands = demands_of(least, baseline) if least or baseline else None
     if detach:
         return progress.detach(out, resume, as_json=as_json)
-    watch = progress.on_stderr()
-    result = session.qualify(budget=seconds, out=out, resume=resume, watch=watch, demands=demands)
+    result = session.qualify(
+        budget=seconds,
+        out=out,
+        resume=resume,
+        watch=progress.on_stderr(),
+        devices=devices.replace(",", " ").split(),
+        only=only.replace(",", " ").split(),
+        demands=demands,
+    )
     if as_json:
         progress.print_json(session.summary(result))
     else:

@@ -22,6 +22,8 @@ from trainrig.benchmarks.spec import (
 from trainrig.record import Case
 from trainrig.runner.targets import Target
 
+LINKS = "links"
+"""What a person calls the cases that cross what devices share."""
 MEMORY_SHARE = 0.5
 """Of a device's memory for one case: the check of the answer and the allocator need the rest."""
 
@@ -112,7 +114,7 @@ def qualify_plan(
     """The blocks of a qualification of ``targets`` within ``budget`` seconds.
 
     On a machine with GPUs the host's arithmetic is not measured, its memory is.  ``only``: names of
-    benchmarks; all without it.
+    benchmarks, and ``links``: what crosses what devices share; all without it.
     """
     gpus = tuple(target for target in targets if target.is_gpu)
     groups = [gpus, *((target,) for target in targets if not target.is_gpu)]
@@ -133,11 +135,12 @@ def qualify_plan(
                 unusable=target.unusable,
             )
             for spec in benchmarks():
-                if spec.is_disk == target.is_disk and (not only or spec.name in only):
-                    tasks = tasks_of(spec, target, spec.qualify(scope))
+                tasks = tasks_of(spec, target, spec.qualify(scope))
+                tasks = tuple(t for t in tasks if not only or _is_among(t, only))
+                if spec.is_disk == target.is_disk and tasks:
                     planned.setdefault(spec.name, []).extend(tasks)
         for spec in benchmarks() if len(group) > 1 else ():
-            if spec.name in planned:
+            if spec.name in planned and (not only or spec.name in only):
                 planned[spec.name] += at_once(spec, group, spec.together())
         for name in [name for name in planned if benchmark(name).max_share is not None]:
             fixed += _fixed(benchmark(name), where, planned.pop(name), budget)
@@ -146,6 +149,10 @@ def qualify_plan(
     whole = sum(weight for weight, _ in weighted)
     blocks = [*(replace(block, share=left * w / whole) for w, block in weighted), *fixed]
     return tuple(sorted(blocks, key=is_optional))
+
+
+def _is_among(task: Task, only: Collection[str]) -> bool:
+    return task.benchmark in only or (task.shared and LINKS in only)
 
 
 def is_optional(block: Block) -> bool:

@@ -18,7 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.benchmarks.spec import SMALL_BUDGET, Role
+from trainrig.benchmarks.spec import SMALL_BUDGET, Role, benchmarks, one_of
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
 from trainrig.predict.expected import Demands
@@ -27,9 +28,9 @@ from trainrig.record import Kind, Record
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import Grounds, claims_for, expectations, history_of
 from trainrig.runner.history import corrections_of, machine_key
-from trainrig.runner.plan import Block, qualify_plan
+from trainrig.runner.plan import LINKS, Block, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
-from trainrig.runner.targets import HOST, Target, described, disk_target, find_targets
+from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import measure_trainings, text_to_train_on, with_training
 from trainrig.runner.view import RunOutcome, close_broken, close_run, judged
@@ -67,30 +68,52 @@ def qualify(
     out: Path = Path("runs"),
     resume: Path | None = None,
     watch: Watcher = null_progress,
+    devices: Sequence[str] = (),
+    only: Sequence[str] = (),
     demands: Demands | None = None,
 ) -> RunOutcome:
     """Inspect this machine, measure it within ``budget`` seconds, and judge it.
 
-    A new run is made in ``out``; ``resume`` goes on with an existing one, by what that expected.
-    Raises UsageError for a budget out of range and for ``demands`` that nothing here is judged by,
-    StoreError when the run cannot be written.
+    A new run is made in ``out``; ``resume`` goes on with an existing one, as it was requested and
+    by what it expected.  ``devices``: numbers of GPUs; ``only``: names of benchmarks, or
+    ``links``; all without them.  Raises UsageError for a budget out of range and for what is not
+    there or judges nothing here, StoreError when the run cannot be written.
     """
     check_budget(budget)
-    if resume and demands:
-        raise UsageError("a run that is resumed is judged by what it was started with")
+    known = [spec.name for spec in benchmarks()] + [LINKS]
+    for name in only:
+        if name not in known:
+            raise UsageError(f"--only: unknown benchmark {name!r}", one_of(known))
+    if resume:
+        if demands or devices or only:
+            raise UsageError("a run that is resumed is judged by what it was started with")
+        config = read_run(resume).config
+        devices, only = config.get("devices", ()), config.get("only", ())
 
     with ExitStack() as stack:
 
         def plan(scene: Scene) -> Sequence[Block]:
             flags = value_or(scene.snapshot.cpu.flags, ())
             native = bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
+            targets = choose_gpus(scene.targets, devices)
             disk = disk_target(scene.snapshot, scene.run.path)
-            blocks = qualify_plan((*scene.targets, disk), budget, native)
-            text = text_to_train_on(budget, watch, stack)
-            return with_training(blocks, scene.targets, budget, native, text)
+            blocks = qualify_plan((*targets, disk), budget, native, only)
+            if not only or TRAINING.name in only:
+                text = text_to_train_on(budget, watch, stack)
+                blocks = with_training(blocks, targets, budget, native, text)
+            if not blocks:
+                raise UsageError(f"--only: no case of {', '.join(only)} for this machine")
+            return blocks
 
         return carry_out(
-            "qualify", plan, budget=budget, out=out, resume=resume, watch=watch, demands=demands
+            "qualify",
+            plan,
+            budget=budget,
+            out=out,
+            resume=resume,
+            watch=watch,
+            config={k: list(v) for k, v in (("devices", devices), ("only", only)) if v},
+            demands=demands,
         )
 
 

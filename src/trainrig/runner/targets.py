@@ -100,7 +100,7 @@ def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
     if not any(gpu.vendor == vendor for gpu in gpus):
         first = ask("cuda:0") if _has_gpu_node() else {}
         count = first.get("num_gpus", 0)
-        told = [first, *(ask(f"cuda:{number}") for number in range(1, count))][:count]
+        listed = [first, *(ask(f"cuda:{number}") for number in range(1, count))][:count]
         blank: dict[str, Any] = {each.name: ONLY_TORCH for each in dataclasses.fields(Gpu)}
         blank |= {"vendor": vendor, "link": unknown_link(ONLY_TORCH.reason)}
         gpus += [
@@ -109,7 +109,7 @@ def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
                 | {"index": len(gpus) + number, "name": about.get("name", ONLY_TORCH)}
                 | {"uuid": about.get("uuid") or ONLY_TORCH}
             )
-            for number, about in enumerate(told)
+            for number, about in enumerate(listed)
         ]
     for number, gpu in enumerate(_visible(gpus, vendor, os.environ)):
         if isinstance(gpu.memory_total_bytes, Missing) or gpu.mig is True:
@@ -184,6 +184,19 @@ def choose(targets: Sequence[Target], device: str | None) -> tuple[Target, ...]:
         there = ", ".join(target.torch_device for target in targets)
         raise UsageError(f"no such device: {device!r}", f"this machine has: {there}")
     return tuple(wanted)
+
+
+def choose_gpus(targets: Sequence[Target], numbers: Sequence[str]) -> tuple[Target, ...]:
+    """The host and, of the GPUs, those with these numbers of the driver's; ``cpu``: none.
+
+    Raises UsageError for a number that no GPU has.
+    """
+    there = {str(target.index): target for target in targets if target.is_gpu}
+    for number in numbers:
+        if number not in there and number != HOST:
+            hint = f"this machine has: {', '.join((*there, HOST))}"
+            raise UsageError(f"--devices: no GPU {number!r}", hint)
+    return tuple(t for t in targets if not numbers or not t.is_gpu or str(t.index) in numbers)
 
 
 # Each of them is a list of those that the one before left: the first that is set.

@@ -417,3 +417,16 @@ def test_a_card_that_torch_counts_otherwise_is_refused(tmp_path):
     assert "is GPU-1" in (bench.points()[0].reason or "")
     bench.executor.run_block(block(task(target=replace(gpu(1), uuid="GPU-1"))), 30.0)
     assert bench.points()[1].status is Status.OK
+
+
+def test_only_what_was_chosen_is_planned():
+    def planned(*only):
+        blocks = qualify_plan([gpu(0), gpu(1), HOST], 240.0, only=only)
+        assert sum(block.share for block in blocks) == pytest.approx(1.0)
+        return [task for block in blocks for task in block.tasks]
+
+    chosen = planned("matmul", "links")
+    assert {t.benchmark for t in chosen} == {"matmul", "copy"}
+    assert {t.case["direction"] for t in chosen if t.benchmark == "copy"} == {"h2d", "d2h"}
+    assert any(t.count > 1 for t in chosen)
+    assert {t.benchmark for t in planned("vector")} == {"vector"}

@@ -101,3 +101,20 @@ def test_gpus_are_looked_at_again_whatever_ended_the_load(machine, monkeypatch):
     verdict = json.loads((run / "verdict.json").read_text())
     assert verdict["outcome"] == "FAIL"
     assert "3 uncorrectable memory errors" in verdict["reason"]
+
+
+def test_an_unknown_benchmark_or_device_leaves_nothing(machine):
+    for asked in ({"only": ["matmull"]}, {"devices": ["7"]}, {"only": ["links"]}):
+        with pytest.raises(UsageError):
+            session.qualify(budget=60.0, out=machine / "runs", **asked)
+    assert find_runs(machine / "runs") == ()
+
+
+def test_what_was_asked_for_is_asked_for_when_it_is_resumed(machine, monkeypatch):
+    asked = []
+    monkeypatch.setattr(session, "Worker", None)
+    monkeypatch.setattr(session, "_run_blocks", lambda blocks, *_: asked.append(blocks))
+    first = session.qualify(budget=60.0, out=machine / "runs", only=["vector"])
+    session.qualify(budget=60.0, resume=first.run)
+    names = [{task.benchmark for block in blocks for task in block.tasks} for blocks in asked]
+    assert names == [{"vector"}] * 2

@@ -12,7 +12,7 @@ from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine.snapshot import Missing, from_dict, to_dict
 from trainrig.process.worker import Worker
 from trainrig.runner import targets
-from trainrig.runner.targets import described, find_targets
+from trainrig.runner.targets import choose_gpus, described, find_targets
 
 NO_NVML = Missing("NVML: nvml shared library not found")
 
@@ -119,3 +119,12 @@ def test_workers_count_as_the_drivers_tools_do(tmp_path, monkeypatch):
     with Worker("cpu", tmp_path / "log", command=shown) as worker, pytest.raises(UnavailableError):
         worker.wait_ready(10.0)
     assert (tmp_path / "log").read_text().strip() == "PCI_BUS_ID"
+
+
+def test_devices_are_chosen_by_the_drivers_numbers_and_the_host_stays():
+    there = find_targets(healthy(3), {"CUDA_VISIBLE_DEVICES": "2,0"})
+    assert [t.torch_device for t in choose_gpus(there, ["2"])] == ["cuda:0", "cpu"]
+    assert [t.torch_device for t in choose_gpus(there, ["cpu"])] == ["cpu"]
+    assert choose_gpus(there, ()) == there
+    with pytest.raises(UsageError, match="no GPU '1'"):
+        choose_gpus(there, ["1"])
