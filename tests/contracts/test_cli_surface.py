@@ -53,7 +53,7 @@ def typed(found: click.Command) -> str:
 def test_the_surface_is_as_promised() -> None:
     assert {verb: surface(verb) for verb in VERBS} == snapshot(
         {
-            "qualify": "--budget --devices --only --baseline --min --out --resume --detach "
+            "qualify": "--budget --devices --only --out --resume --min --baseline --detach "
             "--strict --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --models --json",

@@ -6,14 +6,17 @@ from pathlib import Path
 
 from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 
-_DEVICES = "GPUs to measure, by the driver's numbers; cpu: none."
-_ONLY = "Benchmarks to run, and links: matmul,links."
-
 
 @verb()
 @option("--budget", default="4m", help="Time for everything: 5s, 4m, 1h.")
-@option("--devices", metavar="0,2", default="", default_text="all", help=_DEVICES)
-@option("--only", metavar="NAMES", default="", default_text="all", help=_ONLY)
+@option(
+    "--devices",
+    metavar="0,2",
+    default="",
+    default_text="all",
+    help="GPUs: by the driver's numbers; cpu: none.",
+)
+@option("--only", metavar="NAMES", default="", default_text="all", help="Benchmarks, and links.")
 @OUT
 @option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
 @option(

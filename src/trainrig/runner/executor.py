@@ -271,13 +271,9 @@ class Executor:
         together = [task for task in tasks if task.count > 1]
         later = sum(self._cost(task) + WORKERS * _MAX_TIME for task in (*turns, *together))
         now = time.monotonic()
-        lanes = [lane for lane in own.values() if lane]
         lanes_end = max(end - later, (now + end) / 2)
-        if len(lanes) == 1:
-            self._run_tasks(lanes[0], teams, lanes_end, stop)
         futures = [
-            threads.submit(self._run_tasks, lane, teams, lanes_end, stop)
-            for lane in (lanes if len(lanes) > 1 else ())
+            threads.submit(self._run_tasks, lane, teams, lanes_end, stop) for lane in own.values()
         ]
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
@@ -332,7 +328,8 @@ class Executor:
     def _again(self, what: str, tasks: Sequence[Task]) -> None:
         """Fresh workers for some tasks, if even one of them fits the time."""
         left = self._deadline - time.monotonic() - self._load_time
-        able = [t for t in tasks if t.skip is None and t.fits_memory and not self._is_dead(t)]
+        alive = [task for task in tasks if task.target.torch_device not in self._dead]
+        able = [task for task in alive if task.skip is None and task.fits_memory]
         fitting = [task for task in able if self._cost(task) < left]
         if fitting:
             block = Block(name=f"{what}, again", tasks=tuple(fitting))
@@ -486,22 +483,19 @@ class Executor:
 
     def _alive(self, tasks: Sequence[Task]) -> list[Task]:
         """The tasks whose devices came up; of others what an earlier session measured stands."""
-        reasons = dict.fromkeys(
-            self._dead[t.target.torch_device] for t in tasks if self._is_dead(t)
-        )
-        for task in tasks:
-            if self._is_dead(task):
+        found = [self._dead.get(task.target.torch_device) for task in tasks]
+        alive, why = [], next(filter(None, found), "")
+        for task, reason in zip(tasks, found, strict=True):
+            if reason is not None:
                 measured = _has_value(self._attempts_at(task))
-                reason = self._dead[task.target.torch_device]
                 self.skip(task, MEASURED if measured else reason, Status.FAILED)
-            elif reasons and task.count > 1:
-                self.skip(task, next(iter(reasons)))
-        for reason in reasons:
-            self._emit(reason, level="point")
-        return [t for t in tasks if not self._is_dead(t) and not (reasons and t.count > 1)]
-
-    def _is_dead(self, task: Task) -> bool:
-        return task.target.torch_device in self._dead
+            elif why and task.count > 1:
+                self.skip(task, why)
+            else:
+                alive.append(task)
+        if why:
+            self._emit(why, level="point")
+        return alive
 
     def _subject(self, task: Task) -> Subject:
         return Subject(

@@ -13,6 +13,7 @@ from trainrig.benchmarks.copy import copy_case
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import PlannedCase, benchmark
+from trainrig.errors import UnavailableError
 from trainrig.process.worker import Reply
 from trainrig.record import Status
 from trainrig.runner.executor import Executor
@@ -430,3 +431,23 @@ def test_only_what_was_chosen_is_planned():
     assert {t.case["direction"] for t in chosen if t.benchmark == "copy"} == {"h2d", "d2h"}
     assert any(t.count > 1 for t in chosen)
     assert {t.benchmark for t in planned("vector")} == {"vector"}
+
+
+def test_what_a_missing_card_was_needed_for_is_skipped_on_the_others(tmp_path):
+    class SecondDead(FakeWorker):
+        def wait_ready(self, timeout=1.0):
+            if self.device == "cuda:1":
+                raise UnavailableError("no CUDA")
+            return {}
+
+    bench = Bench(tmp_path, by_flops, worker=SecondDead)
+    cards = (gpu(0), gpu(1))
+    alone = [task(target=card) for card in cards]
+    bench.executor.run_block(block(*alone, *at_once(MATMUL, cards, [PRODUCT])), 60.0)
+    came = {(p.device_index, p.device_count): p.status for p in bench.points()}
+    assert came == {
+        (0, 1): Status.OK,
+        (1, 1): Status.FAILED,
+        (0, 2): Status.SKIPPED,
+        (1, 2): Status.FAILED,
+    }
