@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.benchmarks.spec import SMALL_BUDGET, Role, benchmarks, one_of
+from trainrig.benchmarks.spec import SMALL_BUDGET, Role, benchmarks, check_options
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
@@ -81,9 +81,7 @@ def qualify(
     """
     check_budget(budget)
     known = [spec.name for spec in benchmarks()] + [LINKS]
-    for name in only:
-        if name not in known:
-            raise UsageError(f"--only: unknown benchmark {name!r}", one_of(known))
+    check_options("qualify", "--only", only, known)
     if resume:
         if demands or devices or only:
             raise UsageError("a run that is resumed is judged by what it was started with")
