@@ -9,8 +9,8 @@ rate model says.  Every machine has the default budget.  On one healthy chip of 
 in twenty is slowed by something that the worker's counters saw, as on real machines; the other
 machines are quiet unless their names say otherwise, so that one fault does not hide another.
 
-What is right does not follow what the program does: it is written here, with the item of issue 11
-that asks for it.  A chip of a vendor whose devices torch reaches by other names than CUDA's is
+What is right does not follow what the program does: it is written here by hand.
+A chip of a vendor whose devices torch reaches by other names than CUDA's is
 given PASS or MEASURED: what matters is that nothing breaks and that it is not called faulty.
 
 The last lines are of 4,000 machines each, with one required case (`simulated.judged_alone`: the
@@ -49,8 +49,6 @@ class Scenario:
     """One line of the table."""
 
     name: str
-    item: str
-    """Of issue 11: what would make it right."""
     machine: Machine
     outcomes: tuple[str, ...]
     """Any of these is right."""
@@ -65,7 +63,6 @@ class Line:
     """A scenario and what came out."""
 
     name: str
-    item: str
     expected: str
     came: str
     right: bool
@@ -216,27 +213,23 @@ def healthy() -> Iterator[Scenario]:
         usual = chip.vendor in CUDA_VENDORS
         yield Scenario(
             name=f"healthy {chip.name}",
-            item="C1, C4",
             machine=_machine(chip, fault=seldom_noisy),
             outcomes=(PASS,) if usual else (PASS, MEASURED),
         )
     for seed in range(4):
         yield Scenario(
             name=f"healthy pair of RTX 4090, {seed}",
-            item="C3",
             machine=_machine("RTX 4090", 2, launch_scatter=0.06, seed=seed),
             outcomes=(PASS,),
         )
     yield Scenario(
         name="healthy 8 x H100 SXM5 80GB",
-        item="H1, C3",
         machine=_machine("H100 SXM5 80GB", 8, launch_scatter=0.03),
         outcomes=(PASS,),
     )
     for name, fault in (("quiet", ()), ("busy", (busy_host,))):
         yield Scenario(
             name=f"host without GPUs, {name}",
-            item="C6, outcomes",
             machine=Machine(chip=None, faults=fault),
             outcomes=(MEASURED,),
         )
@@ -258,7 +251,6 @@ def faulty() -> Iterator[Scenario]:
         yield from _others(name)
     yield Scenario(
         name="one of 8 x H100 SXM5 80GB at 92 %",
-        item="C3, H1",
         machine=_machine("H100 SXM5 80GB", 8, speed=slow(0.92, "cuda:3")),
         outcomes=(FAIL,),
         findings=("odd-device #3",),
@@ -266,7 +258,6 @@ def faulty() -> Iterator[Scenario]:
     )
     yield Scenario(
         name="one of 2 x RTX 4090 at 85 %",
-        item="C3, C4",
         machine=_machine("RTX 4090", 2, speed=slow(0.85, "cuda:1")),
         outcomes=(FAIL,),
         findings=("odd-device #1", "below-band #1"),
@@ -278,7 +269,6 @@ def _slow(name: str) -> Iterator[Scenario]:
     if known:  # else the truth is itself a guess, and the band has to be as wide
         yield Scenario(
             name=f"{name} at 60 %",
-            item="C4",
             machine=_machine(name, speed=slow(0.60)),
             outcomes=(FAIL,),
             findings=BELOW,
@@ -286,14 +276,12 @@ def _slow(name: str) -> Iterator[Scenario]:
     if known > 1:  # else no band can be so narrow
         yield Scenario(
             name=f"{name} at 85 %",
-            item="C4",
             machine=_machine(name, speed=slow(0.85)),
             outcomes=(FAIL,),
             findings=BELOW,
         )
     yield Scenario(
         name=f"{name} throttled to 50 %",
-        item="C7",
         machine=_machine(name, fault=throttled, speed=slow(0.5)),
         outcomes=(FAIL,) if known else (FAIL, PASS),
         findings=("throttled",),
@@ -302,7 +290,6 @@ def _slow(name: str) -> Iterator[Scenario]:
     limit = 0.6 * (chip.tdp or 0.0)
     yield Scenario(
         name=f"{name} limited to 60 % of its power",
-        item="C4",
         machine=_machine(
             name,
             before=each_gpu(power_limit_w=limit),
@@ -325,14 +312,12 @@ def _links(name: str) -> Iterator[Scenario]:
     slow_generation = true_rates.link_rate(1, width) / true_rates.link_rate(generation, width)
     yield Scenario(
         name=f"{name} with 4 of 16 lanes",
-        item="H3",
         machine=_machine(name, before=with_link(generation, 4), speed=slow_link(4 / width)),
         outcomes=(FAIL,),
         findings=LINK,
     )
     yield Scenario(
         name=f"{name} at PCIe generation 1 under load",
-        item="H3",
         machine=_machine(name, before=with_link(1, width), speed=slow_link(slow_generation)),
         outcomes=(FAIL,),
         findings=LINK,
@@ -345,35 +330,30 @@ def _broken(name: str) -> Iterator[Scenario]:
     ecc = "AcceleratorError: CUDA error: uncorrectable ECC error encountered"
     yield Scenario(
         name=f"{name}: ECC errors are counted during load",
-        item="C5c",
         machine=_machine(name, after=each_gpu(ecc=True, ecc_uncorrected_volatile=3)),
         outcomes=(FAIL,),
         findings=("ecc-uncorrected-errors",),
     )
     yield Scenario(
         name=f"{name}: ECC error in every optional bf16 case",
-        item="C5b",
         machine=_machine(name, fault=dies(lambda a: a.request.case.get("dtype") == "bf16", ecc)),
         outcomes=(FAIL,),
         findings=(*DEVICE, "ecc-uncorrected-errors"),
     )
     yield Scenario(
         name=f"{name} is lost at 16384",
-        item="C7, C5b",
         machine=_machine(name, fault=dies(lambda a: a.request.case.get("m") == 16384, lost)),
         outcomes=(FAIL,),
         findings=DEVICE,
     )
     yield Scenario(
         name=f"{name}: all calls of CUDA fail",
-        item="C7, C5b",
         machine=_machine(name, fault=dies(lambda _: True, died)),
         outcomes=(FAIL,),
         findings=DEVICE,
     )
     yield Scenario(
         name=f"{name}: one wrong answer",
-        item="-",
         machine=_machine(name, fault=wrong_once()),
         outcomes=(FAIL,),
         findings=("wrong-answer",),
@@ -383,13 +363,11 @@ def _broken(name: str) -> Iterator[Scenario]:
 def _others(name: str) -> Iterator[Scenario]:
     yield Scenario(
         name=f"{name} with a desktop on it",
-        item="H9, C6",
         machine=_machine(name, fault=desktop),
         outcomes=(PASS,),
     )
     yield Scenario(
         name=f"{name} on a busy host",
-        item="C6",
         machine=_machine(name, fault=busy_host),
         outcomes=(PASS,),
     )
@@ -402,7 +380,6 @@ def line_of(scenario: Scenario) -> Line:
     wanted += f" {' or '.join(scenario.findings)}".rstrip()
     return Line(
         name=scenario.name,
-        item=scenario.item,
         expected=wanted,
         came=_came(result),
         right=is_right(scenario, result),
@@ -495,7 +472,7 @@ def crowd_line(crowd: Crowd, count: int = MACHINES) -> Line:
     )
     came = ", ".join(f"{name} {found[name] / count:.1%}" for name in (PASS, FAIL, INCOMPLETE))
     name = f"{count} machines: {crowd.name}"
-    return Line(name=name, item="C6", expected=expected, came=came, right=right)
+    return Line(name=name, expected=expected, came=came, right=right)
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -520,12 +497,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="lines whose names hold these words")
     only = parser.parse_args(words).only
     wrong = Counter[bool]()
-    print(f"{'':5s} {'machine':50s} {'item':8s} {'right would be':44s} came out")
+    print(f"{'':5s} {'machine':50s} {'right would be':44s} came out")
     for line in lines(only):
         wrong[line.right] += 1
         mark = "" if line.right else "WRONG"
         print(
-            f"{mark:5s} {line.name:50.50s} {line.item:8.8s} {line.expected:44.44s} {line.came}",
+            f"{mark:5s} {line.name:50.50s} {line.expected:44.44s} {line.came}",
             flush=True,
         )
     print(f"{wrong[True]} right, {wrong[False]} wrong")
