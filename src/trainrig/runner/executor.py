@@ -313,21 +313,29 @@ class Executor:
             for task in group:
                 self._append_points(task)
 
+    def decide(self, tasks: Sequence[Task], end: float) -> None:
+        """Measure what is required until it is decided, in new workers, or ``end`` comes."""
+        required = [task for task in tasks if task.required and task.count == 1]
+        for _ in range(_MAX_ROUNDS - 1):
+            again = [task for task in required if not self._attempts_at(task)]
+            again += [task for task in required if self._is_undecided(task)]
+            self._again("required and not decided", again, end)
+
     def use_time_left(self, tasks: Sequence[Task]) -> None:
         """Decide what is required, then measure what was skipped, then the other noisy points."""
+        self.decide(tasks, self._deadline)
         tasks = [task for task in tasks if task.count == 1]
         tasks.sort(key=lambda task: not task.required)
-        for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in tasks if task.required and self._is_undecided(task)]
-            self._again("required and not decided", again)
-        self._again("what there was no time for", [t for t in tasks if not self._attempts_at(t)])
+        skipped = [task for task in tasks if not self._attempts_at(task)]
+        self._again("what there was no time for", skipped, self._deadline)
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in tasks if _has_value(self._attempts_at(task))]
-            self._again("noisy points", [task for task in again if not self.is_over(task)])
+            noisy = [task for task in again if not self.is_over(task)]
+            self._again("noisy points", noisy, self._deadline)
 
-    def _again(self, what: str, tasks: Sequence[Task]) -> None:
-        """Fresh workers for some tasks, if even one of them fits the time."""
-        left = self._deadline - time.monotonic() - self._load_time
+    def _again(self, what: str, tasks: Sequence[Task], end: float) -> None:
+        """Fresh workers for some tasks, if even one of them fits the time until ``end``."""
+        left = min(end, self._deadline) - time.monotonic() - self._load_time
         alive = [task for task in tasks if task.target.torch_device not in self._dead]
         able = [task for task in alive if task.skip is None and task.fits_memory]
         fitting = [task for task in able if self._cost(task) < left]

@@ -172,18 +172,19 @@ def _blocks(
 ) -> list[tuple[float, Block]]:
     """What a group of devices must do and what it may, with weights; one block of all if small.
 
-    The essentials are sustained load first, then case by case; then a bit of every benchmark.  In a
-    small budget the first case of every step comes before the others.
+    The essentials are sustained load first, then the first case of every step, which tells most,
+    before the others; then a bit of every benchmark.
     """
     tasks = [task for own in planned.values() for task in own]
     if not tasks:
         return []
+    first = {(task.benchmark, task.step): task.case for task in reversed(tasks)}
+    tasks.sort(key=lambda t: (t.seconds == 0.0, first[t.benchmark, t.step] != t.case))
     if is_small:
-        first = {(task.benchmark, task.step): task.case for task in reversed(tasks)}
-        tasks.sort(key=lambda t: (not t.required, first[t.benchmark, t.step] != t.case))
+        tasks.sort(key=lambda task: not task.required)
         return [(1.0, Block(name=where, tasks=tuple(tasks)))]
     place = {id(t): n / len(own) for own in planned.values() for n, t in enumerate(own)}
-    required = sorted((t for t in tasks if t.required), key=lambda t: t.seconds == 0.0)
+    required = [task for task in tasks if task.required]
     others = sorted((t for t in tasks if not t.required), key=lambda t: place[id(t)])
     return [
         (

@@ -28,7 +28,7 @@ from trainrig.record import Kind, Record
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import Grounds, claims_for, expectations, history_of
 from trainrig.runner.history import corrections_of, machine_key
-from trainrig.runner.plan import LINKS, Block, qualify_plan
+from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
@@ -247,23 +247,35 @@ def _measure(
 def _run_blocks(
     blocks: Sequence[Block], executor: Executor, trainings: TrainRun, history: Sequence[Record]
 ) -> None:
-    """Each block for its share of the time; what is left of it where it decides most."""
+    """What the verdict needs for as long as it takes, then each other block for its share.
+
+    What the verdict needs may take the time of what it does not, but for the shares of other blocks
+    that it needs: a training comes last, with all rates that were measured before it.
+    """
     folder = trainings.run.path
     machine = machine_key(to_dict(trainings.snapshot))
-    left_shares = sum(block.share for block in blocks)
-    for block in blocks:
+    tasks = [t for block in blocks for t in block.tasks if t.spec.role is not Role.STEP]
+    is_decided = False
+    for number, block in enumerate(blocks):
+        later = blocks[number + 1 :]
         left = max(trainings.deadline - time.monotonic(), 0.0)
-        seconds = left * block.share / max(left_shares, block.share, 1e-9)
-        if block.tasks[0].spec.role is Role.STEP:  # with all rates that were measured so far
+        whole = max(block.share + sum(one.share for one in later), 1e-9)
+        needed = sum(one.share for one in later if not is_optional(one))
+        most = left * (1.0 - needed / whole)
+        seconds = left * block.share / whole if is_optional(block) else most
+        if block.tasks[0].spec.role is Role.STEP:
             points = [r for r in read_run(folder).records if r.is_point]
             corrections = corrections_of(folder.parent, machine)
             trainings.grounds = Grounds(points=(*history, *points), corrections=corrections)
             measure_trainings(block, trainings, executor, seconds)
-        else:
-            executor.run_block(block, seconds)
-        left_shares -= block.share
-    tasks = [task for block in blocks for task in block.tasks]
-    executor.use_time_left([task for task in tasks if task.spec.role is not Role.STEP])
+            continue
+        if is_optional(block) and not is_decided:
+            is_decided = True
+            start = time.monotonic()
+            executor.decide(tasks, start + most)
+            seconds -= time.monotonic() - start
+        executor.run_block(block, seconds)
+    executor.use_time_left(tasks)
 
 
 def _append_missing(

@@ -316,6 +316,13 @@ def test_sustained_load_comes_first_in_one_worker_that_is_warm(tmp_path):
     assert bench.points()[0].is_usable
 
 
+def test_the_first_case_of_every_required_step_comes_before_its_others():
+    needed = qualify_plan([HOST], 240.0)[0].tasks
+    steps = [task.step for task in needed]
+    assert len(set(steps)) < len(steps)
+    assert steps[: len(set(steps))] == list(dict.fromkeys(steps))
+
+
 def test_what_is_required_of_any_device_comes_before_all_that_is_not():
     needed = [not is_optional(b) for b in qualify_plan([gpu(0), gpu(1), HOST], 240.0)]
     assert needed == [True, True, False, False]

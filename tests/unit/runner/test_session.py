@@ -6,10 +6,12 @@ import fcntl
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import machine_fakes
+from runner_fakes import HOST
 from trainrig.errors import UsageError
 from trainrig.record import Kind
 from trainrig.runner import session
@@ -118,3 +120,39 @@ def test_what_was_asked_for_is_asked_for_when_it_is_resumed(machine, monkeypatch
     session.qualify(budget=60.0, resume=first.run)
     names = [{task.benchmark for block in blocks for task in block.tasks} for blocks in asked]
     assert names == [{"vector"}] * 2
+
+
+def test_what_the_verdict_needs_may_take_the_time_of_what_it_does_not(machine, monkeypatch):
+    needed, other = (
+        tuple(t for b in qualify_plan((HOST,), 240.0) for t in b.tasks if t.required == is_needed)
+        for is_needed in (True, False)
+    )
+    blocks = (
+        Block(name="needed", tasks=needed, share=0.2),
+        Block(name="other", tasks=other, share=0.5),
+        Block(name="needed, last", tasks=needed, share=0.3),
+    )
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    done = []
+
+    class Recorder:
+        def run_block(self, block, seconds):
+            done.append((block.name, pytest.approx(seconds)))
+
+        def decide(self, tasks, end):
+            done.append(("decide", end))
+
+        def use_time_left(self, tasks):
+            done.append(("left", len(tasks)))
+
+    trainings = SimpleNamespace(
+        run=SimpleNamespace(path=machine), deadline=1100.0, snapshot=machine_fakes.healthy(0)
+    )
+    session._run_blocks(blocks, Recorder(), trainings, ())
+    assert done == [
+        ("needed", 70.0),  # all but the share of what is needed as well and comes last
+        ("decide", pytest.approx(1000.0 + 100.0 * 0.5 / 0.8)),
+        ("other", 100.0 * 0.5 / 0.8),
+        ("needed, last", 100.0),
+        ("left", 2 * len(needed) + len(other)),
+    ]
