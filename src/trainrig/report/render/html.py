@@ -25,8 +25,11 @@ _WIDE = (1080.0, 440.0)
 _COMMAND = re.compile(
     r"((?:sudo|trainrig|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
 )
-# Marks that turn the direction of the text behind them: they can make a name read as another.
-_TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters, and marks that turn the direction of the text behind them: a name that holds
+# them can read as another.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def to_html(document: doc.Document) -> str:
@@ -40,7 +43,7 @@ def to_html(document: doc.Document) -> str:
         capital=capital,
         commands=commands,
     )
-    return _TURNS.sub("?", page)
+    return _UNSEEN.sub("?", page)
 
 
 def commands(text: str) -> list[tuple[bool, str]]:

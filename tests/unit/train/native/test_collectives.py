@@ -168,7 +168,8 @@ class Event:
         self.at: float | None = None
         self.waited = False
 
-    def record(self) -> None:
+    def record(self, stream: object) -> None:
+        assert stream == "the stream of cuda:1"
         self.at = Event.device
 
     def synchronize(self) -> None:
@@ -183,6 +184,7 @@ def test_a_gpus_marks_are_events_read_when_they_have_passed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     watch = stopwatch_for("cuda:1")
     marked = watch.begin()
     with watch.part("forward"):
