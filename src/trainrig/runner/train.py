@@ -31,6 +31,7 @@ from trainrig.analysis.judge_training import findings_of, not_falling, verdict_o
 from trainrig.analysis.trained import Trained
 from trainrig.analysis.training_facts import STEPS, counted
 from trainrig.analysis.training_results import TrainingResult
+from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.catalog.published.training import baselines, baselines_of_case
@@ -75,6 +76,9 @@ CHECKED_STEPS = WARM_UP + 10
 """Steps that a second process trains: those of warm-up, and ten samples."""
 LEARNING_STEPS = 200
 """A training of fewer steps need not have learned anything yet."""
+LAUNCH_TIME = 5.0
+"""Seconds in which a process loads torch, builds the model and trains the steps of warm-up."""
+_LEAST_TRAINED = 1.0
 
 
 def train(
@@ -301,17 +305,21 @@ class TrainRun:
         """The training step of a qualification: fresh processes train for ``seconds`` each.
 
         Two that are alike make the number; a third decides where they are not and time is left.
+        Where less is left than planned, each trains for less: a few steps say what a step takes.
         That the loss falls is the check of the answer.
         """
         outcome = Trained(experiment=experiment, must_agree=True, compared=True)
-        self._train(outcome, self._slug(outcome), Job(probe=False, seconds=seconds))
+        half = (self.deadline - time.monotonic()) / WORKERS
+        first = min(seconds, max(half - LAUNCH_TIME, _LEAST_TRAINED))
+        self._train(outcome, self._slug(outcome), Job(probe=False, seconds=first))
+        launch = max(outcome.duration - first, 0.0)
         number = 2
         while outcome.status is Status.OK and (number == 2 or outcome.disturbed) and number < 4:
-            took = outcome.duration / (number - 1)
-            if number > 2 and self.deadline - time.monotonic() < took:
+            left = self.deadline - time.monotonic() - 1.2 * launch
+            if number > 2 and left < first:
                 break
             slug = f"{self._slug(outcome)}-round-{number}"
-            self._again(outcome, slug, number, seconds=seconds)
+            self._again(outcome, slug, number, seconds=min(first, max(left, _LEAST_TRAINED)))
             number += 1
         wrong = not_falling([row["loss"] for row in outcome.result.rows])
         if outcome.status is Status.OK and wrong is not None:

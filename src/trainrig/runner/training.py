@@ -26,15 +26,13 @@ from trainrig.runner.executor import MEASURED, Executor
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
-from trainrig.runner.train import TrainRun
+from trainrig.runner.train import LAUNCH_TIME, TrainRun
 from trainrig.train.config import Experiment, case_of, to_dict
 
 SHARE = 0.25
 """Of a qualification's time, at most."""
 
 _SECONDS = (2.0, 8.0)
-# Each process loads torch, builds the model and trains the steps that do not count.
-_AROUND = 5.0
 # More than a worker comes to within its seconds: the learning rate is the schedule's high part.
 _STEPS = 1000
 _UNPREPARED = "none"
@@ -68,7 +66,7 @@ def with_training(
     first = {target.name: target for target in reversed(targets)}
     devices = [target for target in targets if target.is_gpu] or list(targets)
     devices.sort(key=lambda target: first[target.name] is not target)
-    count = max(1, int(SHARE * budget / (WORKERS * (_SECONDS[0] + _AROUND))))
+    count = max(1, int(SHARE * budget / (WORKERS * (_SECONDS[0] + LAUNCH_TIME))))
     count = min(count, len(devices))
     few = f"the budget is enough for training on {count} of {len(devices)} GPUs"
     left_out = replace(text, reason=text.reason or few)
@@ -105,14 +103,14 @@ def _block(
         )
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
     )
-    share = 0.0 if text.reason else WORKERS * len(tasks) * (seconds + _AROUND) / budget
+    share = 0.0 if text.reason else WORKERS * len(tasks) * (seconds + LAUNCH_TIME) / budget
     return Block(name=f"training on {target.label}", tasks=tasks, share=share)
 
 
 def _seconds(budget: float, count: int) -> float:
     """How long each worker may train each of ``count`` experiments."""
     least, most = _SECONDS
-    return min(max(SHARE * budget / count / WORKERS - _AROUND, least), most)
+    return min(max(SHARE * budget / count / WORKERS - LAUNCH_TIME, least), most)
 
 
 def _experiments(target: Target, native_bf16: bool, budget: float) -> list[Experiment]:
@@ -161,7 +159,7 @@ def measure_trainings(block: Block, session: TrainRun, executor: Executor, secon
     session.watch(Progress(text=block.name, level="stage"))
     for task in block.tasks:
         left = min(end, session.deadline) - time.monotonic()
-        needed = WORKERS * (task.seconds + _AROUND)
+        needed = WORKERS * (task.seconds + LAUNCH_TIME)
         if executor.is_over(task):
             executor.skip(task, MEASURED)
         elif task.skip is not None:
