@@ -130,7 +130,7 @@ def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
     run = read_run(outcomes.run)
     assert run.config["experiments"][0]["python"] == str(elsewhere)
     record = measured(run)
-    assert record.conditions["torch"] == software["torch"]
+    assert record.conditions["software_found.torch"] == software["torch"]
     alone = runner.train((experiment(data, name="ours"),), out=tmp_path)
     other = measured(read_run(alone.run))
     assert other.environment != record.environment  # it has other packages beside torch
