@@ -39,11 +39,14 @@ def summarise(view: RunView) -> RunSummary:
     """Look at one run from every side."""
     waterfalls = build_waterfalls(view)
     word, reason = verdict_of(view)
+    only_trainings = bool(readable(view)) and all(
+        row.role is Role.STEP for row in rows(view) if row.measured is not None
+    )
     return RunSummary(
         run=view.name,
         verdict=word,
         reason=reason,
-        largest_gap=_gap_sentence(waterfalls, has_trainings=bool(readable(view))),
+        largest_gap=_gap_sentence(waterfalls, only_trainings=only_trainings),
         findings=view.verdict.findings if view.verdict else (),
         patterns=find_patterns(view),
         missing=missing(view),
@@ -73,7 +76,7 @@ def verdict_of(view: RunView) -> tuple[str, str]:
     return "NO VERDICT", "the run was cut off before it was judged; what it measured is below"
 
 
-def _gap_sentence(waterfalls: Sequence[Waterfall], *, has_trainings: bool) -> str:
+def _gap_sentence(waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> str:
     """The largest gap in one sentence, or why there is none."""
     if (found := largest_gap(waterfalls)) is not None:
         level = found.level
@@ -84,15 +87,16 @@ def _gap_sentence(waterfalls: Sequence[Waterfall], *, has_trainings: bool) -> st
             f"{reached} ({signed_share(found.gap.share)}){band}. {capital(found.gap.cause)}."
         )
     levels = [level for each in waterfalls for level in each.levels[1:] if level.value is not None]
-    if not levels and not has_trainings:
+    if not levels and not only_trainings:
         return "No point has a value, so there is no level to compare."
     if levels and all(level.note for level in levels):
         return "No level can be judged: every point was noisy."
     if any(level.gap is not None and level.note is None for level in levels):
         return "No level that can be judged is clearly more than 3 % below its ceiling."
-    if has_trainings:
+    if only_trainings:
         return "Trainings are compared with each other, not with a ceiling."
-    return "No claim is known for this device, so no level has a ceiling to compare with."
+    why = "every other point was noisy" if any(x.note for x in levels) else "no claim is known"
+    return f"No level has a ceiling to compare with: {why}."
 
 
 def missing(view: RunView) -> tuple[str, ...]:
