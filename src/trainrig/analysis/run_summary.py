@@ -95,8 +95,9 @@ def _gap_sentence(waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> s
         return "No level that can be judged is clearly more than 3 % below its ceiling."
     if only_trainings:
         return "Trainings are compared with each other, not with a ceiling."
-    why = "every other point was noisy" if any(x.note for x in levels) else "no claim is known"
-    return f"No level has a ceiling to compare with: {why}."
+    is_noisy = any(level.note for level in levels)
+    why = "Every other point was noisy" if is_noisy else "No claim is known for this device"
+    return f"{why}, so no level has a ceiling to compare with."
 
 
 def missing(view: RunView) -> tuple[str, ...]:
