@@ -93,3 +93,13 @@ def test_qualify_measures_the_gpu(tmp_path: Path):
     (folder,) = find_runs(tmp_path)
     points = [record for record in read_run(folder).records if record.is_point]
     assert any(p.device_index == 0 and p.value and p.benchmark == "matmul" for p in points)
+
+
+def test_first_weights_are_those_of_a_cpu():
+    import torch
+
+    from trainrig import models, workload
+
+    shape = workload.custom("llama", num_layers=2, hidden=64, num_heads=4, vocab=96)
+    on_cpu, on_gpu = (models.build(shape, device=d, seed=3).state_dict() for d in ("cpu", DEVICE))
+    assert all(torch.equal(on_gpu[name].cpu(), on_cpu[name]) for name in on_cpu)

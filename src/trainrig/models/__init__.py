@@ -1,7 +1,8 @@
 """What is really run: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
 
     gpt2, bert, t5, llama   one file a family: Attention, Block, Model
-    layers                  what they share: attention, feed-forward, fresh weights, recomputation
+    layers                  what they share: attention, feed-forward, recomputation
+    first_weights           fresh weights by (seed, name)
     loss                    cross-entropy in chunks, so that the logits never exist whole
     hf_weights              weights to and from Hugging Face's names and layouts
 
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 
 from trainrig.errors import UsageError, unknown
 from trainrig.models import bert, gpt2, llama, t5
+from trainrig.models.first_weights import fill_weights
 from trainrig.models.layers import RECOMPUTE
 from trainrig.workload.model import ATTENTIONS, ModelShape
 
-__all__ = ["block_inputs", "build", "build_block", "compile_blocks"]
+__all__ = ["block_inputs", "build", "build_block", "compile_blocks", "fill_weights"]
 
 _FILES: dict[str, ModuleType] = {
     "gpt2": gpt2,
@@ -57,7 +59,7 @@ def build(
     if device == "meta":
         return model
     model.to_empty(device=device)
-    model.init_weights(torch.Generator(device=device).manual_seed(seed))
+    fill_weights(model, seed)
     return model
 
 

@@ -20,7 +20,6 @@ from trainrig.models.layers import (
     ACTIVATIONS,
     FeedForward,
     HeadProjections,
-    fill_default,
     norm_of,
     run_block,
 )
@@ -107,8 +106,3 @@ class Model(nn.Module):
         """Mean cross-entropy; targets (B, T) are the true tokens where masked, else -100."""
         x = self.hidden(tokens, mask, segments)
         return cross_entropy(x, self.head_weight, targets, self.head_bias, rows=rows)
-
-    def init_weights(self, generator: torch.Generator) -> None:
-        """Normal, biases 0."""
-        fill_default(self, self.shape.init_std, generator)
-        nn.init.zeros_(self.head_bias)

@@ -11,8 +11,6 @@ V vocabulary.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +19,6 @@ from trainrig.models.layers import (
     PreNormBlock,
     attend,
     causal_mask,
-    fill_default,
-    fill_normal,
     head_of,
     merge_heads,
     norm_of,
@@ -84,12 +80,3 @@ class Model(NextTokenModel):
         for block, window in zip(self.blocks, windows, strict=True):
             x = run_block(block, x, masks.get(window), recompute=self.recompute)
         return self.norm(x)
-
-    def init_weights(self, generator: torch.Generator) -> None:
-        """Normal; in GPT-2 what writes into the residual stream is smaller by √(2·layers)."""
-        fill_default(self, self.shape.init_std, generator)
-        if self.shape.family == "gpt2":
-            std = self.shape.init_std / math.sqrt(2 * len(self.blocks))
-            for block in self.blocks:
-                fill_normal(block.attention.out, std, generator)
-                fill_normal(block.ffn.down, std, generator)

@@ -1,4 +1,4 @@
-"""What families share: attention, the feed-forward net, a block, a head, weights, recomputation.
+"""What families share: attention, the feed-forward net, a block, a head, recomputation.
 
 Letters: B batch, T tokens that ask (queries), S tokens that are looked at (keys), H heads,
 K heads of keys and values (K = H unless grouped), D width of a head, C width of the model,
@@ -194,10 +194,6 @@ class NextTokenModel(nn.Module):
         """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
         return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
 
-    def init_weights(self, generator: torch.Generator) -> None:
-        """Normal, biases 0."""
-        fill_default(self, self.shape.init_std, generator)
-
 
 def head_of(shape: ModelShape) -> nn.Linear | None:
     """The logits' matrix; None where it is the token embedding."""
@@ -233,19 +229,3 @@ _PRODUCTS = [
     _ATEN._scaled_dot_product_cudnn_attention.default,
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
 ]
-
-
-def fill_normal(module: nn.Linear | nn.Embedding, std: float, generator: torch.Generator) -> None:
-    """Fresh weights: normal with ``std``, bias 0."""
-    nn.init.normal_(module.weight, std=std, generator=generator)
-    if getattr(module, "bias", None) is not None:
-        nn.init.zeros_(module.bias)
-
-
-def fill_default(model: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Every matrix and embedding normal with ``std``, biases 0, norms 1."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            fill_normal(module, std, generator)
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            module.reset_parameters()

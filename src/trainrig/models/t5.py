@@ -24,7 +24,6 @@ from trainrig.models.layers import (
     HeadProjections,
     PreNormBlock,
     causal_mask,
-    fill_normal,
     head_of,
     norm_of,
     run_block,
@@ -172,29 +171,6 @@ class Model(nn.Module):
         """Mean cross-entropy of writing ``targets`` (B, T), -100 where nothing is to be."""
         hidden = self.decode(shift_right(targets), self.encode(tokens, mask), mask)
         return cross_entropy(hidden, self.head_weight, targets, rows=rows)
-
-    def init_weights(self, generator: torch.Generator) -> None:
-        """T5's scheme: each matrix by its width in, queries once more by √D."""
-        factor, width = self.shape.init_std, self.shape.hidden**-0.5
-        for module in self.modules():
-            if isinstance(module, nn.RMSNorm):
-                nn.init.constant_(module.weight, factor)
-            elif isinstance(module, RelativeBias):
-                fill_normal(module.buckets, factor * width, generator)
-            elif isinstance(module, Attention):
-                fan = self.shape.hidden * self.shape.head_dim
-                fill_normal(module.q, factor * fan**-0.5, generator)
-                fill_normal(module.k, factor * width, generator)
-                fill_normal(module.v, factor * width, generator)
-                inner = self.shape.num_heads * self.shape.head_dim
-                fill_normal(module.out, factor * inner**-0.5, generator)
-            elif isinstance(module, FeedForward):
-                for matrix in filter(None, (module.gate, module.up)):
-                    fill_normal(matrix, factor * width, generator)
-                fill_normal(module.down, factor * self.shape.ffn**-0.5, generator)
-        fill_normal(self.tokens, factor, generator)
-        if self.head is not None:
-            fill_normal(self.head, factor, generator)
 
 
 def shift_right(targets: Tensor) -> Tensor:
