@@ -63,7 +63,8 @@ def test_the_surface_is_as_promised() -> None:
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
             "--precision --optimizer --lr --seed --recompute --attention --compile "
             "--framework --parallel "
-            "--python --device --devices --nproc --zero --shard-size --offload --p2p --only "
+            "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
+            "--interleave --schedule --cp --ep --offload --p2p --only "
             "--rounds --scale --timeout --dry-run --out --resume --strict --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "

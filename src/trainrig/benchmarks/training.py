@@ -13,6 +13,8 @@ Here is what is counted and shown; `runner.train` trains.
 
 from __future__ import annotations
 
+import math
+
 from trainrig.benchmarks import spec
 from trainrig.record import Case, dtype_of
 from trainrig.workload import Work, find, model_flops, step_ops
@@ -59,6 +61,8 @@ _EXAMPLE: Case = {
     "seed": 0,
     "experiment": Layout().framework,
 }
+SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
+"""Of a case that is split so; older ones have none of these."""
 FIELDS: spec.Fields = {
     **dict.fromkeys(_EXAMPLE, ()),
     **dict.fromkeys(_COUNTS, 2**62),
@@ -96,8 +100,8 @@ def _work(case: Case) -> Work:
 
 def data_parallel(case: Case) -> int:
     """Groups of ranks that each train on samples of their own."""
-    gpus, tp, pp = (int(str(case.get(name, 1))) for name in ("nproc", "tp", "pp"))
-    return max(1, Layout(gpus=gpus, tp=tp, pp=pp).mesh.dp)
+    gpus, *split = (int(str(case.get(name, 1))) for name in ("nproc", "tp", "pp", "cp"))
+    return max(1, gpus // math.prod(split))
 
 
 def _metrics(case: Case) -> tuple[spec.Metric, ...]:
@@ -166,6 +170,7 @@ BENCHMARK = spec.Benchmark(
     role=spec.Role.STEP,
     example=_EXAMPLE,
     fields=FIELDS,
+    optional=dict.fromkeys(SPLITS, ()),
     check_more=lambda case: find(str(case["model"])),
     work=_work,
     metrics=_metrics,

@@ -74,6 +74,13 @@ _LAYOUT = rows(
     ("--nproc", int, "1", "Processes started here, a device each."),
     ("--zero", int, "0", "Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights."),
     ("--shard-size", int, "all ranks", "Ranks that share a copy of what is sharded."),
+    ("--tp", int, "1", "Tensor parallel: ranks that share each matrix."),
+    ("--sequence-parallel", None, "", "With --tp: split norms along the sequence, too."),
+    ("--pp", int, "1", "Pipeline parallel: stages of layers."),
+    ("--interleave", int, "1", "Groups of layers on each stage."),
+    ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: {words}."),
+    ("--cp", int, "1", "Context parallel: ranks that share each sequence."),
+    ("--ep", int, "1", "Expert parallel: data-parallel ranks that share the experts."),
     (
         *("--offload", Names(lambda: ("none", "host")), "none"),
         "Where sharded weights and optimizer states live: none (on the GPU) or host.",

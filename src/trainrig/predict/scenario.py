@@ -22,13 +22,14 @@ from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.search.space import Space
 from trainrig.record import Record
-from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED, framework_for
+from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
     MOST_COUNT,
     RECOMPUTE,
+    SCHEDULES,
     Layout,
     check_layout,
-    refuse_later,
+    refuse_unpredicted,
 )
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
@@ -108,7 +109,7 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     layout = _layout(options, cluster, shape, (*_WORDS_AND_LENGTHS, *_SIZES))
     zero = options.get("zero", 3 if layout.parallel == "fsdp" else 0)
     layout = layout.replace(zero=zero)
-    layout = layout.replace(framework=options.get("framework") or framework_for(layout))
+    layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
     check_layout(shape, layout)
     return Question(shape=shape, layout=layout, cluster=cluster)
 
@@ -145,11 +146,13 @@ _WORDS_AND_LENGTHS = (
 )
 
 
+_DEGREES = (("ep", "expert_parallel"), ("cp", "context_parallel"))
+
+
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
-    refuse_later(
-        expert=options.pop("expert_parallel", 1), context=options.pop("context_parallel", 1)
-    )
+    degrees = {name: options.pop(long, 1) for name, long in _DEGREES}
+    refuse_unpredicted(Layout(**degrees, schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
         raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
     return find(options["model"]), options

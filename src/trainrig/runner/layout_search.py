@@ -16,6 +16,7 @@ from typing import Any
 
 import tomli_w
 
+from trainrig.benchmarks.training import SPLITS
 from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import DAY, Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
@@ -27,7 +28,7 @@ from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
 from trainrig.report.prediction_report import layout_text
 from trainrig.runner.view import measured
 from trainrig.store import write_atomic
-from trainrig.train.config import KEYS_OF_LAYOUT
+from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
 from trainrig.train.engines import ENGINES, engine_of
 from trainrig.units import format_memory, format_time
 from trainrig.workload.layout import Layout
@@ -280,9 +281,12 @@ def experiment_text(one: Candidate, model: str) -> str:
 
 def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
     """The keys of an experiment file; what is usual is left out."""
-    layout = one.layout
-    keys = {name: getattr(layout, name) for name in KEYS_OF_LAYOUT}
-    usual = {"parallel": "auto", "zero": 0, "shard_size": 0, "offload": "none"}
+    layout, own, other = one.layout, Experiment(layout=one.layout), Experiment.of()
+    keys = {name: getattr(own, name) for name in KEYS_OF_LAYOUT}
+    usual = {
+        name: getattr(other, name)
+        for name in ("parallel", "zero", "shard_size", "offload", *SPLITS)
+    }
     return {
         "name": _slug(one),
         "model": model,

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from trainrig.benchmarks.training import SPLITS
 from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
@@ -57,6 +58,7 @@ def _range(least: int, most: int) -> Any:
 
 Count = Annotated[int, _range(1, 2**31)]
 Whole = Annotated[int, _range(0, 2**63)]
+_Ranks = Annotated[int, _range(1, 4097)]
 
 
 class _OfLayout(Generic[T]):
@@ -117,7 +119,7 @@ class Experiment:
 
     framework = _OfLayout(str, "framework", Text)
     parallel = _OfLayout(str, "parallel", Text)
-    nproc = _OfLayout(int, "gpus", Annotated[int, _range(1, 4097)])
+    nproc = _OfLayout(int, "gpus", _Ranks)
     """Devices of the training: the key of its file; what is computed asks the mesh."""
     batch_size = _OfLayout(int, "batch_size", Count)
     seq_len = _OfLayout(int, "seq_len", Count)
@@ -130,6 +132,13 @@ class Experiment:
     optimizer = _OfLayout(str, "optimizer", Text)
     zero = _OfLayout(int, "zero", Annotated[int, _range(0, 4)])
     shard_size = _OfLayout(int, "shard_size", Annotated[int, _range(0, 4097)])
+    tp = _OfLayout(int, "tp", _Ranks)
+    sequence_parallel = _OfLayout(bool, "sequence_parallel", Switch)
+    pp = _OfLayout(int, "pp", _Ranks)
+    interleave = _OfLayout(int, "interleave", _Ranks)
+    schedule = _OfLayout(str, "schedule", Text)
+    cp = _OfLayout(int, "cp", _Ranks)
+    ep = _OfLayout(int, "ep", _Ranks)
     offload = _OfLayout(str, "offload", Text)
 
     @classmethod
@@ -146,6 +155,8 @@ class Experiment:
             changes |= {"gpus": keys["nproc"], "gpus_per_node": keys["nproc"]}
         if "compile" in keys:
             changes["kernels"] = "compiled" if keys["compile"] else "flash"
+        if "sequence_parallel" in changes:  # a size among the others
+            changes["sequence_parallel"] = int(changes["sequence_parallel"])
         layout = self.layout.replace(**changes) if changes else self.layout
         return dataclasses.replace(self, layout=layout, **own)
 
@@ -168,7 +179,7 @@ class Experiment:
         """Steps of the warm-up, the usual ones if none are given."""
         return min(100, self.steps // 10) if self.warmup is None else self.warmup
 
-    def schedule(self, step: int) -> float:
+    def learning_rate(self, step: int) -> float:
         """The learning rate of ``step``, counted from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
@@ -212,7 +223,8 @@ KEYS: dict[str, Any] = {
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
         *("optimizer", "lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "seed"),
         *("heldout_batches", "checkpoint_every", "device", "devices", "nproc", "zero"),
-        *("shard_size", "offload", "p2p", "threads", "rounds"),
+        *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
+        *("offload", "p2p", "threads", "rounds"),
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
@@ -295,6 +307,9 @@ def field_text(name: str, value: Any) -> str:
 def case_of(experiment: Experiment, data_hash: str) -> Case:
     """What decides the numbers: the case of benchmark ``training``."""
     found = {name: getattr(experiment, name) for name in _OF_CASE}
+    for name in SPLITS:  # older cases have none of these: what is whole says nothing
+        if (value := getattr(experiment, name)) != getattr(_USUAL, name):
+            found[name] = value
     return {**found, "data": data_hash[:8], "experiment": experiment.name}
 
 

@@ -96,14 +96,6 @@ _NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
 """What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
 FIELDS = tuple(name for name in EXPERIMENT_KEYS if name not in _NO_KEYS)
 KEYS = (*FIELDS, "tokens", "scale")
-LATER = {
-    "tp": "tensor parallelism",
-    "pp": "pipeline parallelism",
-    "interleave": "pipeline parallelism",
-    "schedule": "pipeline parallelism",
-    "sequence_parallel": "sequence parallelism",
-}
-"""Keys of layouts that are not trained yet."""
 AUTO = "auto"
 SCALES = ("full", "tiny")
 MOST = 10_000
@@ -188,11 +180,6 @@ def _together(*tables: Keys) -> dict[str, Any]:
 def _check_values(keys: Keys) -> None:
     """Every key is one that there is, what it says can be printed, and a length is said once."""
     for key, value in keys.items():
-        if key in LATER:
-            raise UsageError(
-                f"{field_text(key, value)}: {LATER[key]} comes in a later version",
-                f"leave {key} out; nproc and zero spread a training over ranks",
-            )
         if key not in KEYS:
             raise no_key(key, KEYS)
         if isinstance(value, str) and not value.isprintable():
@@ -261,7 +248,7 @@ def _check_keys(content: Keys, lines: Lines) -> None:
         keys += [(key, number) for key in (*table, *table.get("tiny", {})) if key != "tiny"]
     keys += [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in keys:
-        if key not in KEYS and key not in LATER:
+        if key not in KEYS:
             error = no_key(key, KEYS)
             raise lines.error(key, place, error.message, error.hint)
 

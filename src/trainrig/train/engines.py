@@ -266,17 +266,11 @@ _TRAINED = {
 
 def _refused_by_all(layout: Layout) -> Refusal:
     """What no framework trains so far."""
-    split = layout.tp * layout.pp > 1 or layout.interleave > 1 or layout.sequence_parallel > 0
     rules = (
         (
             layout.gpus > layout.gpus_per_node,
             "training over several machines comes in a later version",
             "one node: as many GPUs as --gpus-per-node",
-        ),
-        (
-            split,
-            "tensor and pipeline parallelism come in a later version",
-            "nproc and zero spread a training over ranks",
         ),
         (layout.lora_rank > 0, "adapters (LoRA) are not trained yet", "lora_rank 0"),
         *(
@@ -306,6 +300,24 @@ def _refused_by_all(layout: Layout) -> Refusal:
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
+_SPLITS = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
+_LATER = ("tp", "pp", "cp", "ep")
+"""What the native framework does not train yet."""
+
+
+def _layout_refused_by_native(layout: Layout) -> Refusal:
+    for name in _LATER:
+        if getattr(layout, name) > 1:
+            words = f"{name} = {getattr(layout, name)}: {_SPLITS[name]} comes in a later version"
+            return words, f"leave {name} out; nproc and zero spread a training over ranks"
+    return None
+
+
 def _refused_by_native(own: Experiment) -> Refusal:
     if not own.python:
         return None
@@ -315,6 +327,9 @@ def _refused_by_native(own: Experiment) -> Refusal:
 
 
 def _layout_refused_by_trainer(layout: Layout) -> Refusal:
+    for name, what in _SPLITS.items():
+        if getattr(layout, name) > 1:
+            return f"{what} ({name}) is the native framework's", "--framework native"
     if layout.zero == 1:
         words = f"huggingface with zero {layout.zero}: Trainer shards through FSDP, which has no"
         return f"{words} such stage", "zero 2 or 3, or --framework native"
@@ -357,6 +372,7 @@ _KNOWN = (
     Framework(
         name="native",
         program=("-m", "trainrig.train.native.rank_main"),
+        refuses_layout=_layout_refused_by_native,
         refuses=_refused_by_native,
     ),
     Framework(

@@ -40,10 +40,10 @@ def main() -> None:
         "config": config_of(shape),
         "objective": objective_of(shape),
         "vocab": shape.vocab,
-        "rates": [experiment.schedule(step) for step in range(experiment.steps)],
+        "rates": [experiment.learning_rate(step) for step in range(experiment.steps)],
         "probe": {
             **{name: getattr(probe, name) for name in of_probe},
-            "rates": [probe.schedule(step) for step in range(probe.steps)],
+            "rates": [probe.learning_rate(step) for step in range(probe.steps)],
         },
     }
     (folder / "theirs.json").write_text(json.dumps(hf))

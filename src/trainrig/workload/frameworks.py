@@ -9,10 +9,6 @@ wrappers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trainrig.workload.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +35,14 @@ class Traits:
     parts of the sequence are gathered into a buffer, messages between stages are cut."""
     selective: str = "half"
     """The policy (`blocks`) of what selective recomputation keeps."""
+    composes: bool = False
+    """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
     recomputes_core: bool = False
     """Selective recomputation runs the core of attention again, a fused one, too."""
 
 
 FRAMEWORKS = {
-    "native": Traits(own_models=True, selective="products"),
+    "native": Traits(own_models=True, composes=True, selective="products"),
     "huggingface": Traits(autocasts=True),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(own_scheme=True, lasting_grads=True, bucket=2e8, selective="core"),
@@ -67,11 +65,10 @@ OFFLOADS_ALONE = (("deepspeed", 2), ("huggingface", 3))
 """Frameworks that offload gradients or weights of a single GPU, too, and the stage of ZeRO."""
 
 
-def framework_for(layout: Layout) -> str:
-    """The framework that usually runs such a layout, where none is asked for."""
-    split = layout.tp * layout.pp > 1
-    if layout.zero >= 2 or layout.parallel == "fsdp":
+def usual_framework(*, split: bool, sharded: bool, several: bool) -> str:
+    """Of a layout with tensor or pipeline parallelism, with sharded weights, of several GPUs."""
+    if sharded:
         return "torchtitan" if split else "huggingface"
     if split:
         return "megatron"
-    return "huggingface" if layout.gpus > 1 or layout.parallel == "ddp" else NATIVE
+    return "huggingface" if several else NATIVE

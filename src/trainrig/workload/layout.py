@@ -17,8 +17,8 @@ Two words say who spreads a training and how, and they are two axes:
 `Layout.scheme` is what `parallel` comes to.  DataParallel differs from DDP in nothing that sizes
 say, so it is had by its name alone.
 
-Devices are a mesh of data × pipeline × tensor parallel; neighbours in a tensor-parallel group are
-nearest (ranks of one node), then data, then pipeline (the order of ranks in Megatron-LM, too).
+Devices are a mesh of pipeline × data × context × tensor parallel; neighbours in a tensor-parallel
+group are nearest (ranks of one node), then context, data, pipeline (the order of Megatron-LM).
 
 Which layouts can be run: each rule stands once, as a sentence for one layout and a mask for many.
 A rule says which layouts break it and, for a single one, what to do instead; `check_layout` raises
@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trainrig.errors import UsageError, unknown
-from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits
+from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits, usual_framework
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -51,7 +51,9 @@ Whole: TypeAlias = "int | NDArray[np.int64]"
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
-SCHEDULES = ("1f1b", "gpipe")
+SCHEDULES = ("1f1b", "gpipe", "zb", "zbv")
+"""Of pipelines: 1F1B (interleaved where stages are), GPipe, and Qi et al.'s zero-bubble ones."""
+PREDICTED_SCHEDULES = ("1f1b", "gpipe")
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
@@ -63,17 +65,20 @@ SOFTWARE = ("current", "torch1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """How the ranks of one layout are arranged: as a block of tp · pp · dp."""
+    """How the ranks of one layout are arranged: as a block of tp · cp · dp · pp."""
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
     """Groups of ranks that each train on samples of their own."""
+    cp: int = 1
+    ep: int = 1
+    """Of the data-parallel ranks, those that share one set of experts."""
 
     @property
     def ranks(self) -> int:
         """Ranks in all, each with a device of its own."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.pp * self.cp * self.dp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,10 @@ class Layout:
     """Ranks that share one copy when zero > 0 (hybrid sharding); 0 = all of data parallel."""
     sequence_parallel: Whole = 0
     """1: what tensor parallel does not split is split along the sequence (Korthikanti 2022)."""
+    cp: Whole = 1
+    """Devices that share each sequence (context parallel, Ulysses: attention by heads)."""
+    ep: Whole = 1
+    """Data-parallel ranks that share the experts of a mixture (expert parallel)."""
 
     seq_len: int = 1024
     target_seq_len: int = 0
@@ -137,12 +146,13 @@ class Layout:
     @property
     def dp(self) -> Whole:
         """Data-parallel ranks."""
-        return self.gpus // (self.tp * self.pp)
+        return self.gpus // (self.tp * self.pp * self.cp)
 
     @property
     def mesh(self) -> Mesh:
         """The arrangement of one layout's ranks."""
-        return Mesh(tp=int(self.tp), pp=int(self.pp), dp=int(self.dp))
+        sizes = {name: int(getattr(self, name)) for name in ("tp", "pp", "cp", "ep", "dp")}
+        return Mesh(**sizes)
 
     @property
     def scheme(self) -> str:
@@ -167,6 +177,15 @@ class Layout:
     def traits(self) -> Traits:
         """What its framework does by itself."""
         return FRAMEWORKS[self.framework]
+
+    @property
+    def usual_framework(self) -> str:
+        """The framework that usually runs such a layout, where none is asked for."""
+        return usual_framework(
+            split=_any(self.tp * self.pp, 2),
+            sharded=_any(self.zero, 2) or self.parallel == "fsdp",
+            several=_any(self.gpus, 2) or self.parallel == "ddp",
+        )
 
     @property
     def is_flash(self) -> bool:
@@ -228,6 +247,8 @@ SIZES = (
     "zero",
     "shard_size",
     "sequence_parallel",
+    "cp",
+    "ep",
 )
 """The fields that may be arrays."""
 
@@ -254,11 +275,6 @@ MOST_GPUS = 1 << 20
 MOST_COUNT = 1 << 31
 MOST_TOKENS = 1 << 24
 """Longer sequences than any that was trained on: a slip of the keyboard."""
-
-LATER = {
-    "expert": "mixture of experts comes later: dense models only so far",
-    "context": "context parallelism comes later: the sequence is whole so far",
-}
 
 
 class Pairing(NamedTuple):
@@ -317,11 +333,18 @@ def legal_mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
     return legal
 
 
-def refuse_later(**degrees: int) -> None:
-    """Raise UsageError for kinds of parallelism that are not predicted yet."""
-    for name, degree in degrees.items():
-        if degree != 1:
-            raise UsageError(LATER[name], f"leave --{name}-parallel out, or give 1")
+def refuse_unpredicted(layout: Layout) -> None:
+    """Raise UsageError for what trains, maybe, and whose time and memory are not predicted."""
+    later = {
+        "ep": (layout.ep, "mixture of experts comes later: dense models only so far"),
+        "cp": (layout.cp, "context parallelism comes later: the sequence is whole so far"),
+    }
+    for name, (size, words) in later.items():
+        if _any(size, 2):
+            raise UsageError(words, f"leave --{name} out, or give 1")
+    if layout.schedule not in PREDICTED_SCHEDULES:
+        words = f"schedule {layout.schedule} is not predicted yet"
+        raise UsageError(words, "one of: " + ", ".join(PREDICTED_SCHEDULES))
 
 
 def layout_warnings(layout: Layout) -> tuple[str, ...]:
@@ -354,7 +377,7 @@ def _range(name: str, least: int, most: int) -> Rule:
 _RANGES = (
     _range("gpus", 1, MOST_GPUS),
     _range("gpus_per_node", 1, 1 << 12),
-    *(_range(name, 1, MOST_GPUS) for name in ("tp", "pp", "interleave")),
+    *(_range(name, 1, MOST_GPUS) for name in ("tp", "pp", "interleave", "cp", "ep")),
     *(_range(name, 1, MOST_COUNT) for name in ("batch_size", "grad_accum")),
     _range("zero", 0, 3),
     _range("shard_size", 0, MOST_GPUS),
@@ -376,11 +399,12 @@ def _divisors(number: int) -> str:
 
 RULES = (
     Rule(
-        lambda c: c.x.gpus % (c.x.tp * c.x.pp) != 0,
+        lambda c: c.x.gpus % (c.x.tp * c.x.pp * c.x.cp) != 0,
         lambda c: (
             f"{c.x.gpus} GPUs cannot be divided into {c.x.tp} tensor-parallel × {c.x.pp} pipeline"
+            + (f" × {c.x.cp} context-parallel" if c.x.cp > 1 else "")
         ),
-        lambda c: f"a multiple of {c.x.tp * c.x.pp} GPUs, or fewer parts",
+        lambda c: f"a multiple of {c.x.tp * c.x.pp * c.x.cp} GPUs, or fewer parts",
     ),
     Rule(
         lambda c: (c.x.gpus > c.x.gpus_per_node) & (c.x.gpus % c.x.gpus_per_node != 0),
@@ -403,6 +427,34 @@ RULES = (
         lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
     ),
     Rule(
+        lambda c: c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0,
+        lambda c: (
+            f"{c.m.num_kv_heads} heads of keys and values cannot be split over "
+            f"{c.x.tp * c.x.cp} devices that share a sequence"
+        ),
+        lambda c: "tensor × context parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: (c.x.cp > 1) & (c.x.seq_len % c.x.cp != 0),
+        lambda c: f"sequences of {c.x.seq_len} cannot be shared by {c.x.cp}",
+        "another --seq-len, or --cp 1",
+    ),
+    Rule(
+        lambda c: (c.x.cp > 1) & (c.m.family not in ("gpt2", "llama")),
+        lambda c: f"context parallelism of {c.m.name} ({c.m.family}) comes later",
+        "gpt2 and llama have it; --cp 1",
+    ),
+    Rule(
+        lambda c: (c.x.ep > 1) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: f"{c.m.name} is dense: it has no experts to share",
+        "--ep 1, or a mixture of experts",
+    ),
+    Rule(
+        lambda c: c.x.gpus % (c.x.tp * c.x.pp * c.x.cp * c.x.ep) != 0,
+        lambda c: f"{c.x.dp} data-parallel ranks cannot be cut into groups of {c.x.ep} for experts",
+        lambda c: "--ep " + _divisors(int(c.x.dp)),
+    ),
+    Rule(
         lambda c: (c.x.pp > 1) & (c.m.num_decoder_layers > 0),
         lambda c: f"pipeline stages of an encoder-decoder ({c.m.name}) come later",
         "tensor and data parallel are there: --pp 1",
@@ -416,6 +468,16 @@ RULES = (
         lambda c: (c.x.interleave > 1) & (c.x.schedule == "gpipe"),
         lambda _: "GPipe does not interleave its stages",
         "--schedule 1f1b, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.pp == 1) & (c.x.schedule not in PREDICTED_SCHEDULES),
+        lambda c: f"schedule {c.x.schedule} needs a pipeline",
+        "--pp 2 or more, or leave --schedule out",
+    ),
+    Rule(
+        lambda c: (c.x.pp > 1) & (c.x.interleave != 2) & (c.x.schedule == "zbv"),
+        lambda _: "ZBV has two stages on each rank",
+        "--interleave 2, or --schedule zb",
     ),
     Rule(
         lambda c: (c.x.pp > 1) & (_blocks(c.m) % (c.x.pp * c.x.interleave) != 0),
@@ -467,7 +529,11 @@ RULES = (
         "--framework native --zero 0, or leave --parallel out",
     ),
     Rule(
-        lambda c: (c.x.scheme == "ddp") & (c.x.tp * c.x.pp > 1),
+        lambda c: (
+            (c.x.scheme == "ddp")
+            & (c.x.tp * c.x.pp > 1)
+            & ((not c.x.traits.composes) | (c.x.parallel == "ddp"))
+        ),
         lambda _: "DDP splits neither matrices nor layers",
         "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
     ),

@@ -14,7 +14,6 @@ from trainrig.errors import DataError, UsageError
 from trainrig.predict.search.space import Space, divisors, layouts
 from trainrig.workload import custom, named
 from trainrig.workload import layout as layout_rules
-from trainrig.workload.frameworks import framework_for
 from trainrig.workload.hf_config import shape_of_config
 from trainrig.workload.layout import SIZES, Layout
 
@@ -58,6 +57,13 @@ REFUSED = [
     (GPT, {"pp": 4, "interleave": 2, "grad_accum": 6}, "6 micro-batches cannot be dealt", "of 4"),
     (GPT, {"sequence_parallel": 1}, "what tensor parallelism leaves whole", "--tp 2"),
     (GPT, {"tp": 2, "sequence_parallel": 1, "seq_len": 1023}, "sequences of 1023", "--seq-len"),
+    (GPT, {"tp": 2, "cp": 32, "gpus": 64}, "16 heads .* split over 64 devices", "one of"),
+    (GPT, {"cp": 2, "seq_len": 1023}, "sequences of 1023 cannot be shared by 2", "--cp 1"),
+    (T5, {"cp": 2}, "context parallelism of .* comes later", "--cp 1"),
+    (GPT, {"ep": 2}, "is dense", "--ep 1"),
+    (GPT, {"ep": 3}, "is dense", "--ep 1"),
+    (GPT, {"schedule": "zb"}, "zb needs a pipeline", "--pp 2"),
+    (GPT, {"pp": 2, "schedule": "zbv"}, "two stages on each rank", "--interleave 2"),
     (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
     (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),
     (GPT, {"shard_size": 8}, "nothing is sharded", "--zero"),
@@ -115,12 +121,18 @@ def test_every_rule_is_seen_to_refuse() -> None:
     assert seen == set(range(len(layout_rules.RULES)))
 
 
-def test_what_comes_later_is_said() -> None:
-    with pytest.raises(UsageError, match="mixture of experts comes later"):
-        layout_rules.refuse_later(expert=8)
-    with pytest.raises(UsageError, match="context parallelism comes later"):
-        layout_rules.refuse_later(expert=1, context=2)
-    layout_rules.refuse_later(expert=1, context=1)
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({"ep": 8}, "mixture of experts comes later"),
+        ({"cp": 2}, "context parallelism comes later"),
+        ({"schedule": "zbv"}, "schedule zbv is not predicted yet"),
+    ],
+)
+def test_what_is_not_predicted_yet_is_said(numbers, says) -> None:
+    with pytest.raises(UsageError, match=says):
+        layout_rules.refuse_unpredicted(Layout(**numbers))
+    layout_rules.refuse_unpredicted(Layout(gpus=8, tp=2, pp=2))
 
 
 def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:
@@ -177,7 +189,7 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
             grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
             seq_len=64,
         )  # fmt: skip
-        layout = layout.replace(framework=framework_for(layout))
+        layout = layout.replace(framework=layout.usual_framework)
         try:
             layout_rules.check_layout(shape, layout)
         except UsageError:

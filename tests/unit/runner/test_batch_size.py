@@ -151,26 +151,6 @@ def test_where_memory_is_unknown_sizes_are_doubled_from_one(
     assert outcomes.verdict.outcome is Outcome.MEASURED
 
 
-@pytest.mark.parametrize(
-    ("key", "what"),
-    [
-        ("tp", "tensor"),
-        ("pp", "pipeline"),
-        ("interleave", "pipeline"),
-        ("sequence_parallel", "sequence"),
-    ],
-)
-def test_layouts_that_come_later_are_refused_with_their_line(
-    tmp_path: Path, key: str, what: str
-) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text(f'model = "gpt2"\n{key} = 2\n')
-    with pytest.raises(UsageError, match=f"line 2: {key} = 2: {what} parallelism comes in a later"):
-        read_file(path, {})
-    with pytest.raises(UsageError, match="later version"):
-        experiment_of({key: 2})
-
-
 # ---- rounds
 
 

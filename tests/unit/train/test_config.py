@@ -77,7 +77,7 @@ def test_the_usual_experiment_is_fine() -> None:
 
 
 def test_the_schedule_has_its_values() -> None:
-    rate = Experiment.of(lr=1.0, steps=110, warmup=10).schedule
+    rate = Experiment.of(lr=1.0, steps=110, warmup=10).learning_rate
     assert rate(0) == pytest.approx(0.1)
     assert rate(4) == pytest.approx(0.5)
     assert rate(9) == rate(10) == 1.0
@@ -89,7 +89,7 @@ def test_the_schedule_has_its_values() -> None:
 
 
 def test_a_schedule_of_one_step_is_one() -> None:
-    assert Experiment.of(lr=2.0, steps=1).schedule(0) == 2.0
+    assert Experiment.of(lr=2.0, steps=1).learning_rate(0) == 2.0
 
 
 def test_the_warm_up_is_a_tenth_at_most_100() -> None:

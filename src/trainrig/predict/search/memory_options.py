@@ -26,7 +26,7 @@ import numpy as np
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
-from trainrig.workload.frameworks import OFFLOADS_ALONE, framework_for
+from trainrig.workload.frameworks import OFFLOADS_ALONE
 from trainrig.workload.layout import RECOMPUTE, Layout, is_legal
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
@@ -61,7 +61,7 @@ def memory_options(
         after = layout.replace(**change)
         if next(iter(change)) in ("zero", "tp", "pp") and not is_legal(shape, after):
             after = after.replace(parallel="auto")
-            change["framework"] = framework_for(after)
+            change["framework"] = after.usual_framework
             after = after.replace(framework=change["framework"])
         if is_legal(shape, after):
             yield change, after

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainrig.errors import UsageError
-from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED, framework_for
+from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
+    PREDICTED_SCHEDULES,
     RECOMPUTE,
-    SCHEDULES,
     Layout,
     legal_mask,
 )
@@ -45,9 +45,9 @@ class Space:
     """GPUs, nodes, sequence and the words that stay; its sizes of the mesh do not count."""
     global_batch: int
     framework: str | None = None
-    """None: what usually runs such a layout (`framework_for`)."""
+    """None: what usually runs such a layout (`Layout.usual_framework`)."""
     recompute: Sequence[str] = RECOMPUTE
-    schedules: Sequence[str] = SCHEDULES
+    schedules: Sequence[str] = PREDICTED_SCHEDULES
 
     def replace(self, **changes: Any) -> Space:
         """A copy with some fields changed."""
@@ -154,7 +154,7 @@ def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
     if space.framework is not None:
         return np.full(len(columns["tp"]), names.index(space.framework))
     base = space.base.replace(pp=1)
-    usual = [framework_for(base.replace(tp=1 + s, zero=zero)) for s in (0, 1) for zero in range(4)]
+    usual = [base.replace(tp=1 + s, zero=zero).usual_framework for s in (0, 1) for zero in range(4)]
     places = np.array([names.index(name) for name in usual])
     split = columns["tp"] * columns["pp"] > 1
     found: NDArray[np.int64] = places[4 * split + columns["zero"]]

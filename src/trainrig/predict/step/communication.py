@@ -44,7 +44,7 @@ class MeshSizes:
         self.shape, self.layout = shape, layout
         sizes = (np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64)) for name in SIZES)
         self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
-        self.batch_size, self.micro_batches, self.zero, shard_size, split = others
+        self.batch_size, self.micro_batches, self.zero, shard_size, split, *_ = others
         self.per_node, self.split = np.minimum(per_node, self.gpus), split > 0
         self.dp = self.gpus // (self.tp * self.pp)
         shards = np.where(shard_size > 0, shard_size, self.dp)

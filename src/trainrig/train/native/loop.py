@@ -260,7 +260,7 @@ class Engine:
         return split(batch, self.experiment.grad_accum, pinned=pinned)
 
     def _set_learning_rate(self, step: int) -> float:
-        rate = self.experiment.schedule(step)
+        rate = self.experiment.learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate

@@ -22,7 +22,6 @@ from trainrig.predict.search.memory_options import (
 )
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
-from trainrig.workload.frameworks import framework_for
 from trainrig.workload.layout import (
     OFFLOAD,
     OPTIMIZERS,
@@ -109,7 +108,7 @@ def neighbours(base: Layout) -> list[Layout]:
 
 def framework(base: Layout, new: Layout) -> str:
     """The same one where it runs the layout, else the usual one."""
-    for name in (base.framework, framework_for(new)):
+    for name in (base.framework, new.usual_framework):
         try:
             check_layout(BROAD, new.replace(framework=name))
         except UsageError:

@@ -11,7 +11,6 @@ from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.workload import named
-from trainrig.workload.frameworks import framework_for
 from trainrig.workload.layout import Layout, check_layout
 
 EXAMPLES = settings(max_examples=25, deadline=None)
@@ -36,13 +35,13 @@ def legal_layouts(draw) -> tuple[object, Layout]:
         kernels=draw(st.sampled_from(["eager", "fused", "flash", "flash+fused"])),
         seq_len=512,
     )  # fmt: skip
-    layout = layout.replace(framework=framework_for(layout))
+    layout = layout.replace(framework=layout.usual_framework)
     try:
         check_layout(shape, layout)
     except UsageError:  # fewer heads than parts
         layout = layout.replace(tp=1, gpus=pp * dp, gpus_per_node=min(pp * dp, 8))
         layout = layout.replace(sequence_parallel=0)
-        layout = layout.replace(framework=framework_for(layout))
+        layout = layout.replace(framework=layout.usual_framework)
         check_layout(shape, layout)
     return shape, layout
 
