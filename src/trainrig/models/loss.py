@@ -12,6 +12,15 @@ autograd would hold too.  Work: the same three products, 6·N·C·V FLOPs, all o
 pass when gradients are wanted; whoever times the passes is told which part of it is backward's
 (`ahead_of_backward`).
 
+Rows of the buffer begin at multiples of 64 numbers: 50,257 in a row would leave all but one
+unaligned, and a GPU's products slow.
+
+Vocabulary parallel: where the matrix is a DTensor, a rank has the rows of some tokens, and a chunk
+has its share of the columns.  Two all-reduces a chunk of R rows say the rest: the largest logit (R
+numbers), then the sum of exponentials and the target's logit (2·R).  The gradient of the hidden
+states is a partial sum, which autograd reduces once, or scatters where the sequence is spread
+(sequence parallel).
+
 The idea is that of Liger-Kernel's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989).
 """
 
@@ -20,9 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -37,8 +48,11 @@ IGNORED = -100
 _CHUNK = {"cpu": 2**23}
 _CHUNK_ELSEWHERE = 2**26
 _FEWEST_ROWS = 256
-_TILE = 2**19
-"""Of a chunk on the CPU, the numbers that are in fp32 at a time: 2 MiB."""
+_TILE = {"cpu": 2**19}
+_TILE_ELSEWHERE = 2**24
+"""Of a chunk, the numbers that are in fp32 at a time: 2 MiB on a CPU, 64 MiB elsewhere."""
+_ALIGNED = 64
+"""Numbers of which a row of logits in memory is a multiple."""
 
 Around = Callable[[], AbstractContextManager[None]]
 _around: ContextVar[Around] = ContextVar("around", default=nullcontext)
@@ -68,22 +82,43 @@ def cross_entropy(
     targets: Tensor,
     bias: Tensor | None = None,
     rows: int | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """`plain_cross_entropy`, ``rows`` tokens at a time (chosen by the vocabulary if None).
 
     hidden (…, C), weight (V, C), targets (…) with IGNORED where there is none, bias (V).  Under
-    autocast the products run in its dtype; softmax and sums are in fp32 always.
+    autocast the products run in its dtype; softmax and sums are in fp32 always.  ``reduction``:
+    mean or sum, over the tokens with a target.  A ``weight`` that is a DTensor, sharded by rows
+    over its mesh, has a bias sharded likewise, and a plain ``hidden`` is the same on all ranks.
     """
     kind = hidden.device.type
     mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if mixed else hidden.dtype
-    rows = rows or chunk_rows(weight.shape[0], kind)
     grads = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    group, first, num_rows = None, 0, weight.shape[0]
+    if hasattr(weight, "to_local"):
+        group, first, num_rows, hidden, weight, bias = _own_rows(hidden, weight, bias)
+    rows = rows or chunk_rows(num_rows, kind)
+    how = _How(
+        rows=rows, dtype=dtype, grads=grads, mean=reduction == "mean", group=group, first=first
+    )
     with torch.autocast(kind, enabled=False) if mixed else nullcontext():
-        loss: Tensor = _HeadLoss.apply(
-            hidden.flatten(0, -2), weight, bias, targets.flatten(), rows, dtype, grads
-        )
+        loss: Tensor = _HeadLoss.apply(hidden.flatten(0, -2), weight, bias, targets.flatten(), how)
     return loss
+
+
+def _own_rows(hidden: Tensor, weight: Any, bias: Any) -> Any:
+    """The group, its first row here, rows of the largest share; this rank's own three tensors."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    mesh, whole = weight.device_mesh, [Replicate()]
+    if not isinstance(hidden, DTensor):
+        hidden = DTensor.from_local(hidden, mesh, whole, run_check=False)
+    here = hidden.redistribute(placements=whole).to_local(grad_placements=[Partial()])
+    share = -(-weight.shape[0] // mesh.size())
+    own = None if bias is None else bias.to_local()
+    first = share * mesh.get_local_rank()
+    return mesh.get_group(), first, share, here, weight.to_local(), own
 
 
 def chunk_rows(vocab: int, device_type: str) -> int:
@@ -91,8 +126,22 @@ def chunk_rows(vocab: int, device_type: str) -> int:
     return max(_FEWEST_ROWS, _CHUNK.get(device_type, _CHUNK_ELSEWHERE) // vocab)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """What `cross_entropy` was asked for."""
+
+    rows: int
+    dtype: torch.dtype
+    grads: bool
+    mean: bool
+    group: Any
+    """Ranks that have other columns of the logits; None: all columns are here."""
+    first: int
+    """The column in the whole of the first that is here."""
+
+
 class _HeadLoss(torch.autograd.Function):
-    """Mean loss of (N, C) hidden states; gradients are ready before backward is called."""
+    """Loss of (N, C) hidden states; gradients are ready before backward is called."""
 
     @staticmethod
     def forward(
@@ -101,39 +150,34 @@ class _HeadLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        rows: int,
-        dtype: torch.dtype,
-        grads: bool,
+        how: _How,
     ) -> Tensor:
         seen = targets != IGNORED
         count = seen.sum()
-        narrow = weight.to(dtype)
-        sums = _Sums(hidden, weight, bias) if grads else None
+        narrow = weight.to(how.dtype)
+        sums = _Sums(hidden, weight, bias) if how.grads else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        buffer = narrow.new_empty(min(rows, len(hidden)), len(weight))
+        width = -(-len(weight) // _ALIGNED) * _ALIGNED
+        buffer = narrow.new_empty(min(how.rows, len(hidden)), width)
         around = _around.get()
-        for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
-            x = hidden[part].to(dtype)
-            chosen = targets[part].clamp(min=0)[:, None]
-            out = buffer[: len(x)]  # memory that has been touched before
+        for part in (slice(at, at + how.rows) for at in range(0, len(hidden), how.rows)):
+            x = hidden[part].to(how.dtype)
+            out = buffer[: len(x), : len(weight)]  # memory that has been touched before
             if bias is None:
                 logits = torch.mm(x, narrow.t(), out=out)
             else:
-                logits = torch.addmm(bias.to(dtype), x, narrow.t(), out=out)
-            # d loss / d logits = softmax - one-hot; 1/count and autograd's factor come last
-            if sums is not None and logits.device.type == "cpu":
-                losses, slope = _in_place(logits, chosen), logits
+                logits = torch.addmm(bias.to(how.dtype), x, narrow.t(), out=out)
+            if how.group is None:
+                losses = _in_place(logits, targets[part].clamp(min=0)[:, None])
             else:
-                log_p = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-                losses, slope = -log_p.gather(1, chosen)[:, 0], log_p
-                if sums is not None:
-                    slope = log_p.exp_().scatter_add_(1, chosen, _ones(chosen, log_p).neg_())
+                losses = _in_place_of_share(logits, targets[part] - how.first, how.group)
             total += (losses * seen[part]).sum()
             if sums is not None:
+                # d loss / d logits = softmax - one-hot; 1/count and autograd's factor come last
                 with around():
-                    sums.add(part, slope.to(dtype), x, narrow, seen[part, None])
-        ctx.sums, ctx.count = sums, count
-        return total / count
+                    sums.add(part, logits, x, narrow, seen[part, None])
+        ctx.sums, ctx.count = sums, count if how.mean else 1
+        return total / ctx.count
 
     @staticmethod
     @once_differentiable
@@ -143,11 +187,16 @@ class _HeadLoss(torch.autograd.Function):
         of_bias = None if sums.bias is None else sums.bias * scale
         of_weight = torch.empty_like(sums.weight, dtype=sums.weight_dtype)
         torch.mul(sums.weight, scale, out=of_weight)
-        return sums.hidden * scale, of_weight, of_bias, None, None, None, None
+        return sums.hidden * scale, of_weight, of_bias, None, None
 
 
 def _ones(chosen: Tensor, like: Tensor) -> Tensor:
     return torch.ones(chosen.shape, dtype=like.dtype, device=like.device)
+
+
+def _tile_rows(logits: Tensor) -> int:
+    tile = _TILE.get(logits.device.type, _TILE_ELSEWHERE)
+    return min(len(logits), max(1, tile // max(1, logits.shape[1])))
 
 
 def _in_place(logits: Tensor, chosen: Tensor) -> Tensor:
@@ -157,7 +206,7 @@ def _in_place(logits: Tensor, chosen: Tensor) -> Tensor:
     memory, touched for the first time in every step, would cost more than the arithmetic.  The
     largest probability is 1 / Σ exp(l − top): it gives the logarithm of the sum and cannot vanish.
     """
-    rows = min(len(logits), max(1, _TILE // logits.shape[1]))
+    rows = _tile_rows(logits)
     wide = logits.new_empty(rows, logits.shape[1], dtype=torch.float32)
     p = torch.empty_like(wide)
     losses = []
@@ -168,6 +217,30 @@ def _in_place(logits: Tensor, chosen: Tensor) -> Tensor:
         losses.append(log_sum - row.gather(1, target)[:, 0])
         part.copy_(soft.scatter_add_(1, target, _ones(target, soft).neg_()))
     return torch.cat(losses)
+
+
+def _in_place_of_share(logits: Tensor, columns: Tensor, group: Any) -> Tensor:
+    """The loss of each row; ``logits``, a share of the columns, become softmax − one-hot.
+
+    ``columns``: the target's column here; of another share's if there is none such.
+    """
+    here = (columns >= 0) & (columns < logits.shape[1])
+    chosen = columns.clamp(0, logits.shape[1] - 1)[:, None]
+    top = logits.amax(-1).float()
+    dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+    rows = _tile_rows(logits)
+    tiles = zip(logits.split(rows), top.split(rows), strict=True)
+    total = torch.cat([(part.float() - most[:, None]).exp_().sum(-1) for part, most in tiles])
+    target = torch.where(here, logits.gather(1, chosen)[:, 0].float(), 0.0)
+    both = torch.stack([total, target])
+    both[1] -= torch.where(here, top, 0.0)
+    dist.all_reduce(both, group=group)
+    log_sum = both[0].log() + top
+    split = zip(*(t.split(rows) for t in (logits, log_sum, chosen, here)), strict=True)
+    for part, less, column, is_here in split:
+        soft = (part.float() - less[:, None]).exp_()
+        part.copy_(soft.scatter_add_(1, column, -is_here[:, None].float()))
+    return both[0].log() - both[1]
 
 
 class _Sums:
