@@ -1,7 +1,8 @@
 """What is really run: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
 
     gpt2, bert, t5, llama   one file a family: Attention, Block, Model
-    layers                  what they share: attention, feed-forward, recomputation
+    layers                  what they share: attention, feed-forward
+    recompute               what blocks keep for backward, and what they compute again
     first_weights           fresh weights by (seed, name)
     loss                    cross-entropy in chunks, so that the logits never exist whole
     hf_weights              weights to and from Hugging Face's names and layouts
@@ -21,8 +22,9 @@ from torch import Tensor, nn
 
 from trainrig.errors import UsageError, unknown
 from trainrig.models import bert, gpt2, llama, t5
+from trainrig.models import recompute as recomputation
 from trainrig.models.first_weights import fill_weights
-from trainrig.models.layers import RECOMPUTE
+from trainrig.workload.layout import RECOMPUTE
 from trainrig.workload.model import ATTENTIONS, ModelShape
 
 __all__ = ["block_inputs", "build", "build_block", "compile_blocks", "fill_weights"]
@@ -47,14 +49,15 @@ def build(
 ) -> nn.Module:
     """A model with fresh weights.
 
-    ``recompute``: none, selective or full (`run_block`); ``attention``: one of ATTENTIONS.
+    ``recompute``: none, selective or full (`models.recompute`); ``attention``: one of ATTENTIONS.
     ``device="meta"``: shapes without memory, no weights.
     """
     if recompute not in RECOMPUTE:
         raise unknown("recompute", recompute, RECOMPUTE)
     _check_attention(attention)
     with torch.device("meta"):
-        model = _FILES[shape.family].Model(shape, recompute=recompute, attention=attention)
+        model = _FILES[shape.family].Model(shape, attention=attention)
+        recomputation.apply(model, recompute)
     model.to(dtype)
     if device == "meta":
         return model

@@ -21,7 +21,6 @@ from trainrig.models.layers import (
     FeedForward,
     HeadProjections,
     norm_of,
-    run_block,
 )
 from trainrig.models.loss import cross_entropy
 from trainrig.workload.model import ModelShape
@@ -53,11 +52,9 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Tokens to logits, or to the loss of the masked ones."""
 
-    def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
-    ) -> None:
+    def __init__(self, shape: ModelShape, *, attention: str = "auto") -> None:
         super().__init__()
-        self.shape, self.recompute = shape, recompute
+        self.shape = shape
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.max_positions, shape.hidden)
         self.segments = nn.Embedding(shape.token_types, shape.hidden)
@@ -85,7 +82,7 @@ class Model(nn.Module):
         x = self.norm(self.tokens(tokens) + self.segments(segments) + self.positions(where))
         looked_at = None if mask is None else mask[:, None, None, :]
         for block in self.blocks:
-            x = run_block(block, x, looked_at, recompute=self.recompute)
+            x = block(x, looked_at)
         return self.head_norm(self.act(self.transform(x)))
 
     def forward(

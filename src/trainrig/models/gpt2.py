@@ -22,7 +22,6 @@ from trainrig.models.layers import (
     head_of,
     merge_heads,
     norm_of,
-    run_block,
 )
 from trainrig.workload.model import ModelShape
 
@@ -59,11 +58,9 @@ class Block(PreNormBlock):
 class Model(NextTokenModel):
     """Tokens to logits, or to the loss of the next token."""
 
-    def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
-    ) -> None:
+    def __init__(self, shape: ModelShape, *, attention: str = "auto") -> None:
         super().__init__()
-        self.shape, self.recompute = shape, recompute
+        self.shape = shape
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.max_positions, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
@@ -78,5 +75,5 @@ class Model(NextTokenModel):
         windows = self.shape.windows or (0,) * len(self.blocks)
         masks = {w: causal_mask(num_tokens, tokens.device, w) for w in set(windows) - {0}}
         for block, window in zip(self.blocks, windows, strict=True):
-            x = run_block(block, x, masks.get(window), recompute=self.recompute)
+            x = block(x, masks.get(window))
         return self.norm(x)

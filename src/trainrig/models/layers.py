@@ -1,4 +1,4 @@
-"""What families share: attention, the feed-forward net, a block, a head, recomputation.
+"""What families share: attention, the feed-forward net, a block, a head.
 
 Letters: B batch, T tokens that ask (queries), S tokens that are looked at (keys), H heads,
 K heads of keys and values (K = H unless grouped), D width of a head, C width of the model,
@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from trainrig.errors import UsageError
 from trainrig.models.cpu_attention import attend_in_tiles, fits, is_faster
@@ -198,34 +196,3 @@ class NextTokenModel(nn.Module):
 def head_of(shape: ModelShape) -> nn.Linear | None:
     """The logits' matrix; None where it is the token embedding."""
     return None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
-
-
-RECOMPUTE = ("none", "selective", "full")
-
-
-def run_block(block: nn.Module, *args: Any, recompute: str) -> Any:
-    """``block(*args)``; what its backward needs is kept, or computed a second time.
-
-    none: everything is kept.  full: only the arguments are.  selective: the results of matrix
-    products and of attention are kept, norms and activations computed again.
-    """
-    if recompute == "none" or not torch.is_grad_enabled():
-        return block(*args)
-    # No dropout here: nothing random has to be repeated.
-    again = partial(checkpoint, block, *args, use_reentrant=False, preserve_rng_state=False)
-    if recompute == "full":
-        return again()
-    return again(context_fn=partial(create_selective_checkpoint_contexts, _PRODUCTS))
-
-
-_ATEN = torch.ops.aten
-_PRODUCTS = [
-    _ATEN.mm.default,
-    _ATEN.addmm.default,
-    _ATEN.bmm.default,
-    _ATEN.baddbmm.default,
-    _ATEN._scaled_dot_product_flash_attention.default,
-    _ATEN._scaled_dot_product_efficient_attention.default,
-    _ATEN._scaled_dot_product_cudnn_attention.default,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
-]

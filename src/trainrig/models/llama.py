@@ -22,7 +22,6 @@ from trainrig.models.layers import (
     PreNormBlock,
     head_of,
     norm_of,
-    run_block,
 )
 from trainrig.workload.model import ModelShape, RopeScaling
 
@@ -74,11 +73,9 @@ class Block(PreNormBlock):
 class Model(NextTokenModel):
     """Tokens to logits, or to the loss of the next token."""
 
-    def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
-    ) -> None:
+    def __init__(self, shape: ModelShape, *, attention: str = "auto") -> None:
         super().__init__()
-        self.shape, self.recompute = shape, recompute
+        self.shape = shape
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
         self.norm = norm_of(shape)
@@ -89,7 +86,7 @@ class Model(NextTokenModel):
         cos, sin = rotary_angles(self.shape, tokens.shape[1], tokens.device)
         x = self.tokens(tokens)
         for block in self.blocks:
-            x = run_block(block, x, cos, sin, recompute=self.recompute)
+            x = block(x, cos, sin)
         return self.norm(x)
 
 

@@ -26,7 +26,6 @@ from trainrig.models.layers import (
     causal_mask,
     head_of,
     norm_of,
-    run_block,
 )
 from trainrig.models.loss import IGNORED, cross_entropy
 from trainrig.workload.model import ModelShape
@@ -115,11 +114,9 @@ class DecoderBlock(nn.Module):
 class Model(nn.Module):
     """Tokens read and tokens written so far to logits, or to the loss of what should be written."""
 
-    def __init__(
-        self, shape: ModelShape, *, recompute: str = "none", attention: str = "auto"
-    ) -> None:
+    def __init__(self, shape: ModelShape, *, attention: str = "auto") -> None:
         super().__init__()
-        self.shape, self.recompute = shape, recompute
+        self.shape = shape
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.bias = RelativeBias(shape, causal=False)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
@@ -142,7 +139,7 @@ class Model(nn.Module):
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None, :], -math.inf)
         for block in self.blocks:
-            x = run_block(block, x, bias, recompute=self.recompute)
+            x = block(x, bias)
         return self.encoder_norm(x)
 
     def decode(self, written: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -151,7 +148,7 @@ class Model(nn.Module):
         bias = bias.masked_fill(~causal_mask(written.shape[1], written.device), -math.inf)
         looked_at = None if mask is None else mask[:, None, None, :]
         for block in self.decoder_blocks:
-            x = run_block(block, x, bias, memory, looked_at, recompute=self.recompute)
+            x = block(x, bias, memory, looked_at)
         x = self.norm(x)
         return x * self.shape.hidden**-0.5 if self.shape.scale_logits else x
 

@@ -8,9 +8,9 @@ import pytest
 
 from trainrig import models, workload
 from trainrig.errors import UsageError
+from trainrig.workload.layout import RECOMPUTE
 
 torch = pytest.importorskip("torch", reason="needs torch")
-from trainrig.models import layers  # noqa: E402
 from trainrig.models.t5 import RelativeBias, shift_right  # noqa: E402
 
 SHAPES = {
@@ -51,7 +51,7 @@ def test_recomputing_changes_no_gradient(family: str, recompute: str) -> None:
 
 @families
 def test_recomputing_keeps_less(family: str) -> None:
-    none, selective, full = (kept_bytes(family, how) for how in layers.RECOMPUTE)
+    none, selective, full = (kept_bytes(family, how) for how in RECOMPUTE)
     assert full < selective < none
 
 
