@@ -20,9 +20,9 @@ from typing import Any
 
 from _shared import in_turns, middle, options, say_load, verdict
 
-from trainrig.analysis.trained import Trained
 from trainrig.data.prepare import prepare
 from trainrig.process.supervisor import launch
+from trainrig.runner.train_records import Launch, Trained
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job
@@ -74,7 +74,7 @@ def train(own: Experiment, folder: Path) -> Trained:
     ended = launch(engine.command(own, place, Job()), place)
     if ended.reason is not None:
         raise SystemExit(f"{own.framework}: {ended.reason}")
-    return Trained(experiment=own, result=engine.collect(place))
+    return Trained(experiment=own, rounds=[Launch(result=engine.collect(place))])
 
 
 def race(keys: dict[str, Any], folder: Path, rounds: int) -> None:
@@ -83,9 +83,9 @@ def race(keys: dict[str, Any], folder: Path, rounds: int) -> None:
     found = in_turns(
         rounds, {"ours": lambda: train(ours, folder), "theirs": lambda: train(theirs, folder)}
     )
-    reference = train(reference_of(ours).replace(steps=1), folder).result.probe
+    reference = train(reference_of(ours).replace(steps=1), folder).first.result.probe
     for name, runs in found.items():
-        probe = runs[0].result.probe
+        probe = runs[0].first.result.probe
         assert probe is not None and reference is not None
         apart = disagreement(probe, reference, ours.precision)
         if apart is not None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from trainrig.analysis.judge_training import verdict_of
-from trainrig.analysis.trained import Trained
+from training_summaries import stored_view
+from trainrig.analysis.judge_training import judge_trainings
 from trainrig.errors import NeedsGpuError, UsageError
-from trainrig.record import Outcome, Status
+from trainrig.record import Outcome, Status, Verdict
 from trainrig.runner.train_prepare import at_full_scale, lacks, requested_experiments
+from trainrig.runner.train_records import Trained
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import read_file
 from trainrig.train.engines import Site
@@ -66,15 +67,19 @@ def trained(name: str, **more: Any) -> Trained:
     return Trained(experiment=Experiment.of(name=name), compared=True, **more)
 
 
+def verdict_on(*trained: Trained) -> Verdict:
+    return judge_trainings(stored_view(*trained))
+
+
 def test_a_run_is_complete_without_what_only_gpus_have() -> None:
     skipped = {"status": Status.SKIPPED, "reason": "a matter of GPUs"}
-    found = verdict_of([trained("a"), trained("b", needs_gpu=True, **skipped)], (), None)
+    found = verdict_on(trained("a"), trained("b", needs_gpu=True, **skipped))
     assert found.outcome is Outcome.MEASURED  # one process of ours: compared with nothing
     assert found.reason.startswith("1 experiment:") and "1 of GPUs alone" in found.reason
     assert found.reason.endswith("b")
     again = Trained(experiment=Experiment.of(name="c", recompute="full"), compared=True)
-    assert verdict_of([trained("a"), again], (), None).outcome is Outcome.PASS
-    lacking = verdict_of([trained("a"), trained("b", **skipped)], (), None)
+    assert verdict_on(trained("a"), again).outcome is Outcome.PASS
+    lacking = verdict_on(trained("a"), trained("b", **skipped))
     assert lacking.outcome is Outcome.INCOMPLETE and "b: a matter of GPUs" in lacking.reason
 
 

@@ -12,16 +12,21 @@ from typing import Any
 import pytest
 
 from layout_facts import WHOLE
-from training_summaries import printed, stored_view, summary_of, training_view
-from trainrig.analysis.judge_training import findings_of
-from trainrig.analysis.trained import Trained, rates_of
+from training_summaries import (
+    findings_of,
+    printed,
+    stored_view,
+    summary_of,
+    trained_once,
+    training_view,
+)
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.process.supervisor import STALL_TIMEOUT
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.training_report import training_document
 from trainrig.runner.batch_size import state_bytes
 from trainrig.runner.train_prepare import requested_experiments, stall_timeout_of
-from trainrig.runner.train_records import slug_of
+from trainrig.runner.train_records import Trained, rates_of, slug_of
 from trainrig.train.config import Experiment, check
 from trainrig.train.config_file import KEYS, experiment_of, read_file, tiny
 from trainrig.train.engines import ENGINES, Result, Site, check_site, engine_of
@@ -413,10 +418,7 @@ def trained(**changes: Any) -> Trained:
     )
     rows = tuple(row(step, 9.0 if step < 3 else 0.5) for step in range(8))
     result = Result(rows=rows, facts=WHOLE, memory=1e6, probe=REFERENCE)
-    found = Trained(experiment=own, result=result, compared=True)
-    for name, value in changes.items():
-        setattr(found, name, value)
-    return found
+    return trained_once(own, **{"result": result, "compared": True} | changes)
 
 
 def test_rates_are_those_of_the_steps_behind_the_first() -> None:
@@ -440,16 +442,16 @@ def test_the_summary_adds_up() -> None:
 
 
 def test_every_fault_is_a_finding() -> None:
-    assert list(findings_of(trained(), [])) == []
-    wrong = trained(result=Result(rows=trained().result.rows, facts=WHOLE | {"ranks": 1}))
-    assert [f.id for f in findings_of(wrong, [])] == ["layout-not-as-asked"]
+    assert findings_of(trained()) == ()
+    wrong = trained(result=Result(rows=trained().first.result.rows, facts=WHOLE | {"ranks": 1}))
+    assert [f.id for f in findings_of(wrong)] == ["layout-not-as-asked"]
     assert wrong.word == "FAIL"
     apart = trained(apart="loss of step 0: 13.856")
-    assert [f.id for f in findings_of(apart, [])] == ["not-comparable"]
+    assert [f.id for f in findings_of(apart)] == ["not-comparable"]
     assert apart.word == "NOT COMPARABLE"
     other = tuple(row(step, other=0.2, forward=0.01) for step in range(8))
     slow = trained(result=Result(rows=other, facts=WHOLE))
-    assert [f.id for f in findings_of(slow, [])] == ["time-in-no-part"]
+    assert [f.id for f in findings_of(slow)] == ["time-in-no-part"]
 
 
 def test_the_tables_show_every_experiment_and_why_one_failed() -> None:

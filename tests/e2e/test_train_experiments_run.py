@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from trainrig.analysis.trained import Trained
+from training_summaries import trained_once
 from trainrig.machine import inspect, to_dict
 from trainrig.process.supervisor import Ended, launch
 from trainrig.record import Kind, Outcome, Record, Status
@@ -291,14 +291,14 @@ def test_a_slow_link_is_communication_and_nothing_else(
     data: str, tmp_path: Path, slow_link: tuple[str, ...]
 ) -> None:
     own = experiment(data, steps=7)
-    quick = Trained(experiment=own, result=train(own, tmp_path / "quick")[1])
+    quick = trained_once(own, train(own, tmp_path / "quick")[1])
     command = ENGINES["native"].command(own, tmp_path / "slow", Job())
     slowed = dataclasses.replace(
         command, argv=(*slow_link, *command.argv), env={**command.env, "GLOO_SOCKET_IFNAME": "lo"}
     )
     ended = launch(slowed, tmp_path / "slow")
     assert ended.status is Status.OK, ended.reason
-    slow = Trained(experiment=own, result=ENGINES["native"].collect(tmp_path / "slow"))
+    slow = trained_once(own, ENGINES["native"].collect(tmp_path / "slow"))
     rise = {part: (slow.mean(part) or 0.0) - (quick.mean(part) or 0.0) for part in BREAKDOWN}
     whole = (slow.mean("time") or 0.0) - (quick.mean("time") or 0.0)
     assert whole > 0.0

@@ -202,7 +202,7 @@ def test_text_that_does_not_fit_is_refused_before_there_is_a_run(
         damage(folder)
     own = experiment(folder, **keys)
     if words is None:  # what fits is trained
-        assert runner.train((own,), out=tmp_path / "runs").trained
+        assert runner.train((own,), out=tmp_path / "runs").num_records
         return
     with pytest.raises((DataError, UsageError), match=words):
         runner.train((own,), out=tmp_path / "runs")

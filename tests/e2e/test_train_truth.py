@@ -14,11 +14,11 @@ import torch
 
 import gloo_ranks
 from layout_facts import WHOLE
-from training_summaries import summary_of
-from trainrig.analysis.judge_training import findings_of, waited_for
-from trainrig.analysis.trained import Trained, rates_of, wrong_on_ranks
+from training_summaries import findings_of, summary_of, trained_once
+from trainrig.analysis.judge_training import waited_for
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.open_batches import OBJECTIVES
+from trainrig.runner.train_records import rates_of, wrong_on_ranks
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
 from trainrig.train.engines import ENGINES, OtherRank, Result
@@ -74,7 +74,7 @@ def test_model_flops_are_those_of_one_devices_samples(
             nproc=ranks,
             recompute=recompute,
         )
-        rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
+        rates = rates_of(trained_once(own, Result(rows=rows(forward=0.5))))
         assert rates["flop_rate"] == accum * flops / 0.5
         assert rates["sample_rate"] == batch * accum * ranks / 0.5
         assert rates["token_rate"] == batch * accum * ranks * seq / 0.5
@@ -94,7 +94,7 @@ def test_hardware_flops_add_what_is_computed_again(recompute: str, again: int) -
     own = Experiment.of(
         model=f"gpt2:{_SMALL}", batch_size=4, seq_len=16, grad_accum=3, recompute=recompute
     )
-    rates = rates_of(Trained(experiment=own, result=Result(rows=rows(forward=0.5))))
+    rates = rates_of(trained_once(own, Result(rows=rows(forward=0.5))))
     assert rates["hardware_flop_rate"] == 3 * (3 * 3_932_160 + again) / 0.5
 
 
@@ -137,26 +137,28 @@ def test_a_step_is_the_mean_of_the_middle_half_of_what_counts() -> None:
         row | {"time": time, "forward": time}
         for row, time in zip(rows(len(times)), times, strict=True)
     )
-    found = Trained(experiment=Experiment.of(), result=Result(rows=steps))
+    found = trained_once(Experiment.of(), Result(rows=steps))
     assert found.mean("time") == found.mean("forward") == 4.5
 
 
 def test_what_is_unknown_in_one_step_is_unknown() -> None:
     steps = tuple(row | {"overlapped": None} for row in rows(forward=1.0))
-    assert Trained(experiment=Experiment.of(), result=Result(rows=steps)).mean("overlapped") is None
+    assert trained_once(Experiment.of(), Result(rows=steps)).mean("overlapped") is None
     mixed = tuple(row | {"overlapped": 1.0 if row["step"] % 2 else None} for row in steps)
-    assert Trained(experiment=Experiment.of(), result=Result(rows=mixed)).mean("overlapped") is None
+    assert trained_once(Experiment.of(), Result(rows=mixed)).mean("overlapped") is None
 
 
 @pytest.mark.parametrize(("other", "ids"), [(0.04, []), (0.06, ["time-in-no-part"])])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_time_in_no_part_or_in_two_is_a_finding(other: float, ids: list[str], sign: int) -> None:
     steps = rows(forward=1.0 - sign * other, other=sign * other)
-    found = Trained(experiment=Experiment.of(), result=Result(rows=steps))
-    said = list(findings_of(found, []))
+    found = trained_once(Experiment.of(), Result(rows=steps))
+    said = findings_of(found)
     assert [finding.id for finding in said] == ids
     where = "none of its parts" if sign > 0 else "two of its parts at once"
-    assert all(finding.evidence.endswith(f" of a step belongs to {where}") for finding in said)
+    assert all(
+        finding.evidence.endswith(f"of a step (60.0 ms) belongs to {where}") for finding in said
+    )
 
 
 # ---- the other ranks
@@ -191,8 +193,8 @@ def test_a_rank_that_is_waited_for_is_a_warning() -> None:
     quick = rows(forward=0.1, communication=0.1)
     peer = OtherRank(rank=1, rows=rows(forward=0.19, communication=0.01))
     own = Experiment.of(name="two", nproc=2)
-    found = Trained(experiment=own, result=Result(rows=quick, peers=(peer,)))
-    (finding,) = findings_of(found, [])
+    found = trained_once(own, Result(rows=quick, peers=(peer,)))
+    (finding,) = findings_of(found)
     assert (finding.id, finding.severity) == ("rank-waited-for", "warning")
     assert finding.evidence.startswith("two: of a step of 200 ms, 90.0 ms")
 
@@ -211,7 +213,7 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
     assert wrong_on_ranks(own, everywhere) == [
         "micro_tokens: asked 2048, found 1024 (DistributedDataParallel)"
     ]
-    wrong = Trained(experiment=Experiment.of(nproc=2), result=Result(facts=FACTS, peers=(other,)))
+    wrong = trained_once(Experiment.of(nproc=2), Result(facts=FACTS, peers=(other,)))
     assert wrong.word == "FAIL" == summary_of(wrong)["row_verdict"]
 
 

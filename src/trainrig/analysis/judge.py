@@ -23,7 +23,7 @@ from trainrig.analysis.match import (
     note_of,
     siblings_of,
 )
-from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, find
+from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.machine.snapshot import FAULTY_REASONS
 from trainrig.process.child import device_fault
@@ -76,7 +76,7 @@ def judge(
         *_outliers(rows, records),
         *_outside_band(rows),
         *_above_claim(rows),
-        *_in_no_part(rows),
+        *in_no_part(rows),
         *_held_by_cache(rows),
         *_noisy(records, again),
         *(
@@ -340,19 +340,21 @@ def _above_claim(rows: Iterable[Row]) -> Iterator[Finding]:
         )
 
 
-def _in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
-    """A training step's time that belongs to none of its parts: nobody looks for it there."""
+def in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Time of a training step that belongs to none of its parts, or to two: nobody looks there."""
     for row, point, value in _usable_points(rows):
         if row.role is not Role.STEP or row.metric != "time":
             continue
         part = (f"time.{OTHER}", row.case, row.index)
         other = next((r.value for r in rows if (r.metric, r.case, r.index) == part), 0.0)
-        if other > MAX_OTHER * value:
+        if abs(other) > MAX_OTHER * value:
+            where = "none of its parts" if other > 0.0 else "two of its parts at once"
             yield Finding(
                 id="time-in-no-part",
                 severity="warning",
-                evidence=f"{_name(point)}: {format_share(other / value)} of a step "
-                f"({format_quantity(other, 's')}) belong to none of its parts",
+                evidence=f"{case_text(point.benchmark, point.case)} on {_device(point)}: "
+                f"{format_share(abs(other) / value)} of a step "
+                f"({format_quantity(abs(other), 's')}) belongs to {where}",
                 fix="profile one step: torch.profiler shows what runs between the parts",
                 records=(point.id,),
             )
@@ -535,5 +537,9 @@ def _at_least(row: Row) -> str:
 
 
 def _name(record: Record) -> str:
+    return f"{record.benchmark} {case_label(record.case)} on {_device(record)}"
+
+
+def _device(record: Record) -> str:
     number = "" if record.device_index is None else f" #{record.device_index}"
-    return f"{record.benchmark} {case_label(record.case)} on {record.device}{number}"
+    return f"{record.device}{number}"

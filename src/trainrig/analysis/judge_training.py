@@ -15,16 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from trainrig.analysis.judge import first_fault
-from trainrig.analysis.trained import Trained
-from trainrig.analysis.training_facts import counted
-from trainrig.benchmarks.training import MAX_OTHER
-from trainrig.process.events import COMMUNICATION, OTHER, PARTS
-from trainrig.record import Finding, Outcome, Record, Severity, Status, Verdict
-from trainrig.train.engines import engine_of
-from trainrig.train.parity import is_reference
+from trainrig.analysis.judge import first_fault, in_no_part
+from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.training_facts import GONE_ON, given_up
+from trainrig.analysis.training_results import TrainingResult, results
+from trainrig.errors import DataError
+from trainrig.process.events import COMMUNICATION, PARTS
+from trainrig.record import Finding, Outcome, Severity, Status, Verdict
 from trainrig.units import counted as plural
-from trainrig.units import format_share, format_time
+from trainrig.units import format_time
 
 MARGIN_NATS = 1.0
 """A model that learned lies this far below the unigram entropy of the held-out text."""
@@ -40,49 +39,90 @@ _LATE = 3
 Rows = Sequence[Mapping[str, Any]]
 
 
-def findings_of(
-    trained: Trained, records: Sequence[Record], went_on: int | None = None
-) -> Iterator[Finding]:
-    """What is wrong with a training, and what to do; ``went_on``: the batch that was tried next."""
-    ids, name = (records[0].id,) if records else (), trained.experiment.name
+def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
+    """The verdict on a run of trainings, from its records; ``interrupted``: why it is not all.
+
+    FAIL with the first fault; INCOMPLETE where something was not trained; else PASS.  MEASURED
+    where none had anything to be compared with: each is one process of ours.
+    """
+    try:
+        found = results(view)
+    except DataError as error:
+        return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted or error.message)
+    findings = (*_too_large(view), *(finding for one in found for finding in findings_of(one)))
+    findings = (*findings, *in_no_part(rows(view)))
+    needs_gpu = [result.name for result in found if result.needs_gpu]
+    judged = [result for result in found if not result.needs_gpu]
+    skipped = [result for result in judged if result.status == Status.SKIPPED]
+    left = skipped or [result for result in judged if not result.parity.compared]
+    if fault := first_fault(findings):
+        outcome, reason = Outcome.FAIL, fault
+    elif interrupted:
+        outcome, reason = Outcome.INCOMPLETE, interrupted
+    elif left:
+        outcome = Outcome.INCOMPLETE
+        reason = f"{left[0].name}: {left[0].reason or 'compared with nothing'}"
+    else:
+        alone = all(result.parity.is_reference for result in judged)
+        outcome = Outcome.MEASURED if alone else Outcome.PASS
+        like_one = "layouts as asked, losses as in one process"
+        by_one = "trained by one process, which there is nothing to compare with"
+        reason = f"{plural(len(judged), 'experiment')}: {by_one if alone else like_one}"
+        if needs_gpu:
+            names = "; ".join(needs_gpu)
+            reason += f"; {len(needs_gpu)} of GPUs alone not trained here: {names}"
+    return Verdict(outcome=outcome, reason=reason, findings=findings)
+
+
+def _too_large(view: RunView) -> Iterator[Finding]:
+    """The batch sizes that did not fit."""
+    for record in given_up(view):
+        batch, smaller = record.case.get("batch_size"), record.conditions[GONE_ON]
+        yield Finding(
+            id="batch-too-large",
+            severity="warning",
+            evidence=f"{record.case.get('experiment')}: a batch of {batch} does not fit: "
+            f"{record.reason}; went on with {smaller}",
+            fix=_fix(record.status, ""),
+            records=(record.id,),
+        )
+
+
+def findings_of(result: TrainingResult) -> Iterator[Finding]:
+    """What is wrong with a training, and what to do."""
+    ids, parity = (result.record,) if result.record else (), result.parity
 
     def finding(id: str, severity: Severity, words: str, fix: str) -> Finding:
-        return Finding(id=id, severity=severity, evidence=f"{name}: {words}", fix=fix, records=ids)
+        evidence = f"{result.name}: {words}"
+        return Finding(id=id, severity=severity, evidence=evidence, fix=fix, records=ids)
 
-    if went_on is not None:
-        words = (
-            f"a batch of {trained.experiment.batch_size} does not fit: {trained.reason}; "
-            f"went on with {went_on}"
-        )
-        yield finding("batch-too-large", "warning", words, _fix(trained))
-    elif trained.status not in (Status.OK, Status.SKIPPED):
-        yield finding("training-failed", "error", str(trained.reason), _fix(trained))
-    for words in trained.wrong_layout:
+    if parity.no_reference is not None:
+        words = f"compared with nothing: {parity.no_reference}"
+        fix = "an experiment of one process on the same samples shows what is wrong"
+        yield finding("no-reference", "warning", words, fix)
+    if result.status not in (Status.OK, Status.SKIPPED):
+        fix = _fix(result.status, result.reason or "")
+        yield finding("training-failed", "error", str(result.reason), fix)
+    for words in result.wrong_layout:
         fix = "nothing of this row is what its name says; another framework or another layout"
         yield finding("layout-not-as-asked", "error", words, fix)
-    if trained.apart is not None:
+    if parity.not_comparable is not None:
         fix = (
-            engine_of(trained.experiment.framework).rounding(trained.experiment)
+            parity.rounding
             or "it computes something else than one process does on the same samples"
         )
-        yield finding("not-comparable", "error", f"NOT COMPARABLE: {trained.apart}", fix)
-    heldout, entropy = trained.result.heldout_loss, trained.entropy
+        yield finding("not-comparable", "error", f"NOT COMPARABLE: {parity.not_comparable}", fix)
+    heldout, entropy = result.heldout_loss, result.unigram_entropy
     if heldout is not None and entropy is not None and not has_learned(heldout, entropy):
         words = (
-            f"after {trained.experiment.steps} steps the held-out loss is {heldout:.2f} nats, and "
-            f"the unigram entropy {entropy:.2f}"
+            f"after {result.settings.get('steps')} steps the held-out loss is {heldout:.2f} nats, "
+            f"and the unigram entropy {entropy:.2f}"
         )
         fix = "another --lr, more steps, or look for labels that do not belong to the inputs"
         yield finding("does-not-learn", "warning", words, fix)
-    if straggler := waited_for([counted(rows) for rows in trained.result.rows_of_ranks]):
+    if result.straggler is not None:
         fix = "look what else runs on that rank's device or core, and how fast it is alone"
-        yield finding("rank-waited-for", "warning", straggler, fix)
-    seconds, other = trained.mean("time"), trained.mean(OTHER)
-    if seconds and other and abs(other) > MAX_OTHER * seconds:
-        where = "none of its parts" if other > 0.0 else "two of its parts at once"
-        words = f"{format_share(abs(other) / seconds)} of a step belongs to {where}"
-        fix = "profile one step: torch.profiler shows what runs between the parts"
-        yield finding("time-in-no-part", "warning", words, fix)
+        yield finding("rank-waited-for", "warning", result.straggler, fix)
 
 
 def has_learned(heldout_loss: float, entropy: float) -> bool:
@@ -105,12 +145,12 @@ def not_falling(losses: Sequence[float]) -> str | None:
     )
 
 
-def _fix(trained: Trained) -> str:
-    if trained.status is Status.OOM:
+def _fix(status: str, reason: str) -> str:
+    if status == Status.OOM:
         return "a smaller batch_size with grad_accum, recompute full, or zero 3"
-    if " at step " in (trained.reason or ""):
+    if " at step " in reason:
         return "a lower lr, or fp32; the run's series has the steps before"
-    more = "a longer --timeout; " if trained.status is Status.TIMEOUT else ""
+    more = "a longer --timeout; " if status == Status.TIMEOUT else ""
     return f"{more}its ranks' logs are in the run's logs folder"
 
 
@@ -145,33 +185,3 @@ def waited_for(ranks: Sequence[Rows]) -> str | None:
 
 def _usual(rows: Rows, name: str) -> float:
     return median(float(row.get(name) or 0.0) for row in rows)
-
-
-def verdict_of(
-    trained: Sequence[Trained], found: Sequence[Finding], interrupted: str | None
-) -> Verdict:
-    """FAIL with the first fault; INCOMPLETE where something was not trained; else PASS.
-
-    MEASURED where none had anything to be compared with: each is one process of ours.
-    """
-    needs_gpu = [each.experiment.name for each in trained if each.needs_gpu]
-    trained = [each for each in trained if not each.needs_gpu]
-    skipped = [each for each in trained if each.status is Status.SKIPPED]
-    left = skipped or [each for each in trained if not each.compared]
-    if fault := first_fault(found):
-        outcome, reason = Outcome.FAIL, fault
-    elif interrupted:
-        outcome, reason = Outcome.INCOMPLETE, interrupted
-    elif left:
-        outcome = Outcome.INCOMPLETE
-        reason = f"{left[0].experiment.name}: {left[0].reason or 'compared with nothing'}"
-    else:
-        judged = [each for each in trained if not is_reference(each.experiment, each.experiment)]
-        outcome = Outcome.PASS if judged else Outcome.MEASURED
-        like_one = "layouts as asked, losses as in one process"
-        alone = "trained by one process, which there is nothing to compare with"
-        reason = f"{plural(len(trained), 'experiment')}: {like_one if judged else alone}"
-        if needs_gpu:
-            names = "; ".join(needs_gpu)
-            reason += f"; {len(needs_gpu)} of GPUs alone not trained here: {names}"
-    return Verdict(outcome=outcome, reason=reason, findings=tuple(found))

@@ -27,8 +27,11 @@ _VERDICT = "row_verdict"
 GONE_ON = "went_on"
 """The condition of one that did not fit: the batch size that was tried next."""
 SOFTWARE = "software_found"
-FACTS = ("layout_asked", "layout_found", "parity", "rounds", "devices", "memory_by_rank")
-"""Groups of conditions that the tables of trainings show."""
+FACTS = (
+    *("layout_asked", "layout_found", "wrong_layout", "parity", "straggler", "unigram_entropy"),
+    *("rounds", "devices", "memory_by_rank", "needs_gpu"),
+)
+"""Groups of conditions that the tables and the findings of trainings show."""
 
 
 def trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
@@ -43,6 +46,11 @@ def trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
         elif _VERDICT in record.conditions and GONE_ON not in record.conditions:
             found[key] = {"time": record}
     return tuple(found.values())
+
+
+def given_up(view: RunView) -> list[Record]:
+    """Trainings whose batch did not fit, and which went on with a smaller one."""
+    return [r for r in view.records if r.benchmark == BENCHMARK and GONE_ON in r.conditions]
 
 
 _OF_METRIC = {
@@ -71,12 +79,13 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
     requested = _requested(view, time.case)
     rounds = _listed(facts, "rounds")
     steps = [_steps(view, str(each.get("training_id"))) for each in rounds]
-    trained = list(itertools.takewhile(lambda row: row.get("loss") is not None, (*steps, [])[0]))
+    first = steps[0] if steps else ()
+    trained = list(itertools.takewhile(lambda row: plausible(row.get("loss")) is not None, first))
     values = {metric: record.value for metric, record in records.items()}
     limit = records["flop_rate"].limit if "flop_rate" in records else None
     parity = {**facts.get("parity", {})}
     for name in ("losses", "grad_norms"):
-        parity[name] = _listed(parity, name)
+        parity[name] = [plausible(value) for value in _listed(parity, name)]
     return {
         **facts,
         **{field: values.get(metric) for field, metric in _OF_METRIC.items()},
@@ -91,7 +100,7 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
             "steps": facts.get("steps"),
         },
         "losses": [row["loss"] for row in trained],
-        "grad_norms": [row.get("grad_norm") for row in trained],
+        "grad_norms": [plausible(row.get("grad_norm")) for row in trained],
         "step_times_s": time.samples or (),
         "rounds": [
             {
@@ -102,6 +111,8 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
         ],
         "breakdown": {part: values.get(f"time.{part}") for part in BREAKDOWN} if trained else {},
         "parity": parity,
+        "wrong_layout": _listed(facts, "wrong_layout"),
+        "record": time.id,
         "devices": _listed(facts, "devices"),
         "memory_by_rank": _listed(facts, "memory_by_rank"),
         "peak_flops_per_s_claimed": limit.value if limit else None,
@@ -121,6 +132,15 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
 _NO_SETTING = {"name", "auto_batch", "python", "rounds"}
 """Keys that tell one training from another and change nothing in it."""
 NOTHING_TRAINED = "nothing was trained"
+
+
+LARGEST = 1e25
+"""Numbers of a training beyond it are none: quotients have ends."""
+
+
+def plausible(value: float | None) -> float | None:
+    """A number that a diverging training's quotients can be made of; None for others."""
+    return value if value is not None and abs(value) <= LARGEST else None
 
 
 def _why_no_share(time: Record) -> str | None:

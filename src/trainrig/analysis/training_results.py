@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from trainrig.analysis.run_view import RunView, rows
-from trainrig.analysis.training_facts import summary_of_records, trainings
+from trainrig.analysis.training_facts import LARGEST, summary_of_records, trainings
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, first_problem
 from trainrig.record import Kind, Record
@@ -39,7 +39,6 @@ PASS = "PASS"
 _OLDER = "experiments"
 """The series of an older run."""
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
-_LARGEST = 1e25
 _SMALLEST = 1e-15
 
 
@@ -55,8 +54,8 @@ def _core_text(value: object) -> object:
     return ranges(map(int, value)) if isinstance(value, list) else value
 
 
-_Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-_Amount = Annotated[float, Field(ge=0.0, le=_LARGEST), AfterValidator(_plausible)]
+_Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+_Amount = Annotated[float, Field(ge=0.0, le=LARGEST), AfterValidator(_plausible)]
 _Value = str | int | float | bool | None
 
 
@@ -72,6 +71,12 @@ class Parity:
     losses: tuple[_Number | None, ...] = ()
     """Of the steps that are compared; None: no number."""
     grad_norms: tuple[_Number | None, ...] = ()
+    is_reference: bool = False
+    """It is itself one process of ours, with nothing that changes what is computed."""
+    no_reference: str | None = None
+    """Why there was nothing to compare with: what the reference failed of."""
+    rounding: str | None = None
+    """What in its framework's arithmetic may set it apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +232,16 @@ class TrainingResult:
     """The machine's when it began."""
     disturbed: str | None = None
     """Why its speed must not be judged."""
+    wrong_layout: tuple[str, ...] = ()
+    """What was asked for and not observed, in words."""
+    straggler: str | None = None
+    """Which rank the others wait for, and where."""
+    unigram_entropy: _Number | None = None
+    """Nats of the text's token frequencies, where the held-out loss can be compared with them."""
+    needs_gpu: bool = False
+    """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
+    record: str = ""
+    """Id of the record of its time."""
 
     def __post_init__(self) -> None:
         if len(self.losses) != len(self.grad_norms):

@@ -33,7 +33,7 @@ from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once,
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import measure_trainings, text_to_train_on, with_training
-from trainrig.runner.view import RunOutcome, close_broken, close_run, judged
+from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 
 
@@ -154,9 +154,9 @@ def carry_out(
                 run.discard()
             raise
         except BaseException as error:
-            close_broken(run, error, lambda why: judged(read_run(run.path), why))
+            close_broken(run, error)
             raise
-        return close_run(run, judged(read_run(run.path), interrupted), interrupted)
+        return close_run(run, interrupted)
 
 
 def check_budget(budget: float) -> None:

@@ -27,8 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.judge_training import findings_of, not_falling, verdict_of
-from trainrig.analysis.trained import Trained
+from trainrig.analysis.judge_training import not_falling
 from trainrig.analysis.training_facts import STEPS, counted
 from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import WORKERS
@@ -42,7 +41,7 @@ from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict.expected import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
-from trainrig.record import WRONG_ANSWER, Finding, Record, Status, new_id
+from trainrig.record import WRONG_ANSWER, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
 from trainrig.runner.executor import TelemetryWriter
@@ -60,14 +59,14 @@ from trainrig.runner.train_prepare import (
     site_of,
     with_data,
 )
-from trainrig.runner.train_records import records_of, slug_of, step_row
-from trainrig.runner.train_resume import CHECKPOINT, done_in, recalled
+from trainrig.runner.train_records import Launch, Trained, records_of, slug_of, step_row
+from trainrig.runner.train_resume import CHECKPOINT, done_in
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
-from trainrig.train.engines import ENGINES, Job, Result
+from trainrig.train.engines import ENGINES, Job
 from trainrig.train.parity import REFERENCE, Probe, disagreement, is_reference, reference_of
 from trainrig.units import format_quantity
 from trainrig.workload import find
@@ -140,10 +139,9 @@ def train(
         except KeyboardInterrupt:
             interrupted = "interrupted; trainrig train --resume trains those that are not done"
         except BaseException as error:
-            close_broken(run, error, lambda why: verdict_of(session.trained, session.findings, why))
+            close_broken(run, error)
             raise
-        verdict = verdict_of(session.trained, session.findings, interrupted)
-        return close_run(run, verdict, interrupted, session.trained)
+        return close_run(run, interrupted)
 
 
 def _train_all(
@@ -219,38 +217,31 @@ class TrainRun:
     resuming: bool = False
     deadline: float = math.inf
     """When trainings are given up, on time.monotonic."""
-    trained: list[Trained] = field(default_factory=list)
-    _staying: list[Finding] = field(default_factory=list)
-    """Findings that a later round does not change."""
-    _latest: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
-    """Outcome of each experiment so far."""
+    _trained: list[Trained] = field(default_factory=list)
+    """What was trained by this process."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
     _telemetry: TelemetryWriter = field(init=False)
 
     def __post_init__(self) -> None:
         self._telemetry = TelemetryWriter(self.run)
 
-    @property
-    def findings(self) -> list[Finding]:
-        """What is wrong, so far."""
-        return [*self._staying, *itertools.chain(*self._latest.values())]
-
     def restore(self, experiment: Experiment, result: TrainingResult) -> None:
-        """Take what an earlier process trained in this run as it is."""
-        slug = self._slug(Trained(experiment=experiment))
-        logs = self.run.path / "logs"
-        folders = (logs / slug, logs / _sized(slug, result.batch_size or 0))
-        outcome = recalled(experiment, result, folders)
-        if is_reference(outcome.experiment, outcome.experiment):
-            self._references.append((outcome.experiment, outcome.result.probe))
-        self.trained.append(outcome)
+        """Count what an earlier process trained in this run, and compare others with it."""
+        own = experiment.replace(auto_batch=False, batch_size=result.batch_size)
+        if is_reference(own, own):
+            losses, norms = result.parity.losses, result.parity.grad_norms
+            probe = Probe(losses=losses, grad_norms=norms) if losses else None
+            self._references.append((own, probe))
         self.done += 1
-        self._latest[experiment.name] = tuple(findings_of(outcome, ()))
         self.watch(Progress(text=f"{experiment.name}: done before", done=self.done))
+
+    def _new(self, experiment: Experiment) -> Trained:
+        slug = f"{self.done + 1:02d}-{slug_of(experiment.name)}"
+        return Trained(experiment=experiment, slug=slug, auto_batch=experiment.auto_batch)
 
     def train(self, experiment: Experiment, lacking: UnavailableError | None) -> None:
         """Train one experiment, compare it, write it down."""
-        outcome = Trained(experiment=experiment, auto_batch=experiment.auto_batch)
+        outcome = self._new(experiment)
         if lacking is not None:
             outcome.status, outcome.reason = Status.SKIPPED, lacking.message
             outcome.needs_gpu = isinstance(lacking, NeedsGpuError)
@@ -265,11 +256,11 @@ class TrainRun:
                 text = "the first steps again, in a second process"
                 self.watch(Progress(text=text, level="running"))
                 stop = min(CHECKED_STEPS, experiment.steps)
-                self._again(outcome, f"{self._slug(outcome)}-check", 2, stop=stop)
+                self._again(outcome, f"{outcome.slug}-check", 2, stop=stop)
             self._compare(outcome)
         except KeyboardInterrupt:
             outcome.reason = "interrupted"
-            if outcome.status is not Status.OK or not outcome.result.rows:
+            if outcome.status is not Status.OK or not outcome.first.result.rows:
                 outcome.status = Status.SKIPPED
             self._finish(outcome)
             raise
@@ -277,10 +268,9 @@ class TrainRun:
 
     def repeat(self, number: int) -> None:
         """Round ``number`` of what trained well: only its speed is of interest now."""
-        for place, outcome in enumerate(self.trained, 1):
-            rounds = outcome.experiment.rounds
-            if outcome.status is Status.OK and rounds >= number and not outcome.recalled:
-                self._again(outcome, f"{_numbered(place, outcome)}-round-{number}", number)
+        for outcome in self._trained:
+            if outcome.status is Status.OK and outcome.experiment.rounds >= number:
+                self._again(outcome, f"{outcome.slug}-round-{number}", number)
                 self._write(outcome)
 
     def _again(
@@ -293,13 +283,12 @@ class TrainRun:
         seconds: float | None = None,
     ) -> None:
         """Train by fresh processes for the speed alone."""
-        once = Trained(experiment=outcome.experiment)
-        self._train(once, slug, Job(probe=False, stop=stop, seconds=seconds), number)
-        outcome.duration += once.duration
-        if once.status is Status.OK:
-            outcome.again.append(once.rounds[0])
+        launch = Launch()
+        self._train(outcome, launch, slug, Job(probe=False, stop=stop, seconds=seconds), number)
+        if launch.status is Status.OK:
+            outcome.rounds.append(launch)
         else:
-            outcome.status, outcome.reason = once.status, f"round {number}: {once.reason}"
+            outcome.status, outcome.reason = launch.status, f"round {number}: {launch.reason}"
 
     def measure_step(self, experiment: Experiment, seconds: float) -> Trained:
         """The training step of a qualification: fresh processes train for ``seconds`` each.
@@ -308,20 +297,21 @@ class TrainRun:
         Where less is left than planned, each trains for less: a few steps say what a step takes.
         That the loss falls is the check of the answer.
         """
-        outcome = Trained(experiment=experiment, must_agree=True, compared=True)
+        outcome = self._new(experiment)
+        outcome.must_agree = outcome.compared = True
         half = (self.deadline - time.monotonic()) / WORKERS
         first = min(seconds, max(half - LAUNCH_TIME, _LEAST_TRAINED))
-        self._train(outcome, self._slug(outcome), Job(probe=False, seconds=first))
-        launch = max(outcome.duration - first, 0.0)
+        self._train_first(outcome, outcome.slug, Job(probe=False, seconds=first))
+        launch = max(outcome.first.duration - first, 0.0)
         number = 2
         while outcome.status is Status.OK and (number == 2 or outcome.disturbed) and number < 4:
             left = self.deadline - time.monotonic() - 1.2 * launch
             if number > 2 and left < first:
                 break
-            slug = f"{self._slug(outcome)}-round-{number}"
+            slug = f"{outcome.slug}-round-{number}"
             self._again(outcome, slug, number, seconds=min(first, max(left, _LEAST_TRAINED)))
             number += 1
-        wrong = not_falling([row["loss"] for row in outcome.result.rows])
+        wrong = not_falling([row["loss"] for row in outcome.first.result.rows])
         if outcome.status is Status.OK and wrong is not None:
             outcome.status, outcome.reason = Status.FAILED, f"{WRONG_ANSWER}: {wrong}"
         if outcome.status is Status.FAILED and "training stopped" in (outcome.reason or ""):
@@ -368,16 +358,16 @@ class TrainRun:
 
     def _fits(self, experiment: Experiment) -> bool:
         """Whether a few steps of it train; a size that does not is a record."""
-        trial = Trained(experiment=experiment)
+        trial = self._new(experiment)
         text = f"{experiment.name}: does a batch of {experiment.batch_size} fit?"
         self.watch(Progress(text=text, level="running"))
-        folder = self.run.path / "logs" / f"{self._slug(trial)}-fits-{experiment.batch_size}"
-        self._launch(trial, folder, Job(probe=False))
-        if (
-            trial.status is Status.OOM and experiment.batch_size > 1
-        ):  # 1 is trained, and says it itself
-            self._staying += self._record(trial, went_on=experiment.batch_size // 2)
-        return trial.status is Status.OK
+        folder = self.run.path / "logs" / f"{trial.slug}-fits-{experiment.batch_size}"
+        launch = Launch()
+        self._launch(experiment, launch, folder, Job(probe=False))
+        if launch.status is Status.OOM and experiment.batch_size > 1:  # 1 is trained: it says so
+            trial.status, trial.reason, trial.rounds = launch.status, launch.reason, [launch]
+            self._record(trial, went_on=experiment.batch_size // 2)
+        return launch.status is Status.OK
 
     def _halve(self, outcome: Trained) -> bool:
         """Record that a size did not fit, and prepare half of it; False where none is left."""
@@ -387,31 +377,31 @@ class TrainRun:
             return False
         if batch is None or states_do_not_fit(outcome.experiment, free) is not None:
             return False
-        self._staying += self._record(outcome, went_on=batch)
+        self._record(outcome, went_on=batch)
         self.watch(Progress(text=f"{outcome.reason}: trying a batch of {batch}"))
         outcome.experiment = outcome.experiment.replace(batch_size=batch)
-        outcome.status, outcome.reason, outcome.result = Status.OK, None, Result()
+        outcome.status, outcome.reason, outcome.rounds = Status.OK, None, []
         return True
 
-    def _record(self, outcome: Trained, went_on: int | None = None) -> tuple[Finding, ...]:
-        """Write the records of a training; what is wrong with it."""
+    def _record(self, outcome: Trained, went_on: int | None = None) -> dict[str, Record]:
+        """Write the records of a training; by metric."""
         data_hash = self.texts[outcome.experiment.data]
         target = self._target(outcome.experiment)
         claims = of_device(self.claims, target.name, target.index)
         outcome.peak = ceiling(claims, TRAINING.name, {"dtype": outcome.experiment.precision})
         environment = environment_of(outcome.experiment, self.snapshot)
         records = records_of(outcome, target, data_hash, environment, went_on)
-        written = [self.run.append(record) for record in records]
-        return tuple(findings_of(outcome, written, went_on))
+        return {record.metric: self.run.append(record) for record in records}
 
     def _finish(self, outcome: Trained) -> None:
-        self.trained.append(outcome)
+        self._trained.append(outcome)
         self.done += 1
         self._write(outcome)
 
     def _write(self, outcome: Trained) -> None:
-        self._latest[outcome.experiment.name] = self._record(outcome)
-        self.watch(Progress(text=_line(outcome), done=self.done, total=self.total))
+        line = _line(self._record(outcome), is_compared=not outcome.must_agree)
+        text = f"{outcome.experiment.name}: {line}"
+        self.watch(Progress(text=text, done=self.done, total=self.total))
 
     def _fit_or_train(self, outcome: Trained) -> None:
         """Train what may fit; what surely does not would take the machine down with it."""
@@ -422,9 +412,9 @@ class TrainRun:
             outcome.status, outcome.reason = Status.OOM, reason
             return
         self._predict(experiment)
-        slug = self._slug(outcome)
+        slug = outcome.slug
         if outcome.auto_batch:
-            slug = _sized(slug, experiment.batch_size)
+            slug += f"-batch-{experiment.batch_size}"
         job = Job()
         if self._is_level(experiment):  # it saves, goes on, and says its held-out loss
             path = str(self.run.path / CHECKPOINT)
@@ -434,7 +424,7 @@ class TrainRun:
                 resume=path if self.resuming and os.path.exists(path) else "",
                 heldout=True,
             )
-        self._train(outcome, slug, job)
+        self._train_first(outcome, slug, job)
 
     def _predict(self, experiment: Experiment) -> None:
         """Write down what it should take, before it is trained."""
@@ -454,56 +444,61 @@ class TrainRun:
         first = experiment.device_numbers[:1]
         return next((target for target in fitting if target.index in first), fitting[0])
 
-    def _train(self, outcome: Trained, slug: str, job: Job, number: int = 1) -> None:
+    def _train_first(self, outcome: Trained, slug: str, job: Job) -> None:
+        launch = Launch()
+        outcome.rounds = [launch]  # before: what is broken off has steps, too
+        self._train(outcome, launch, slug, job)
+        outcome.status, outcome.reason = launch.status, launch.reason
+
+    def _train(
+        self, outcome: Trained, launch: Launch, slug: str, job: Job, number: int = 1
+    ) -> None:
         experiment = outcome.experiment
         series = STEPS + slug_of(experiment.name)
         if outcome.must_agree and experiment.devices:  # one name on several GPUs
             series += f"-gpu-{experiment.devices}"
-        outcome.training_id = new_id()
 
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
             if rank == 0 and event["event"] == "row":
-                self.run.append_series(series, step_row(event, number, outcome.training_id))
+                self.run.append_series(series, step_row(event, number, launch.training_id))
                 loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"
                 step = event["step"] + 1
                 text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"
                 self.watch(Progress(text=text, level="running"))
 
-        self._launch(outcome, self.run.path / "logs" / slug, job, on_event)
-
-    def _slug(self, outcome: Trained) -> str:
-        return _numbered(len(self.trained) + 1, outcome)
+        self._launch(experiment, launch, self.run.path / "logs" / slug, job, on_event)
 
     def _launch(
         self,
-        outcome: Trained,
+        experiment: Experiment,
+        launch: Launch,
         folder: Path,
         job: Job,
         on_event: OnEvent = lambda _rank, _event: None,
     ) -> None:
-        engine = ENGINES[outcome.experiment.framework]
+        """Start an experiment's processes once, and keep what came of it in ``launch``."""
+        engine = ENGINES[experiment.framework]
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
         with store_errors(folder):
-            command = engine.command(outcome.experiment, folder, job)
-        outcome.load = os.getloadavg()[0]
-        meters = meters_of(outcome.experiment, self.snapshot)
+            command = engine.command(experiment, folder, job)
+        launch.load = os.getloadavg()[0]
+        meters = meters_of(experiment, self.snapshot)
         with noise.watch_neighbours() as watched, energy.watch(meters):
             ended = self._launched(command, folder, on_event)
-        outcome.busy = watched.disturbed
-        outcome.status, outcome.reason = ended.status, ended.reason
-        outcome.duration += ended.duration
-        outcome.result = result = engine.collect(folder)
-        outcome.devices = devices_of(result, self.snapshot)
-        uuids = [str(device["uuid"]) for device in outcome.devices if device.get("uuid")]
+        launch.disturbed = watched.disturbed
+        launch.status, launch.reason, launch.duration = ended.status, ended.reason, ended.duration
+        launch.result = result = engine.collect(folder)
+        launch.devices = devices_of(result, self.snapshot)
+        uuids = [str(device["uuid"]) for device in launch.devices if device.get("uuid")]
         counters = energy.of_devices(meters, uuids)
-        outcome.used = energy.used(counters, counted(result.stretch), result.ended)
+        launch.used = energy.used(counters, counted(result.stretch), result.ended)
         fine = tuple(itertools.takewhile(lambda row: row["loss"] is not None, result.rows))
         if fine != result.rows:
-            outcome.status = Status.FAILED
-            outcome.reason = f"the loss is no number at step {len(fine)}"
-            outcome.result = dataclasses.replace(result, rows=fine)
+            launch.status = Status.FAILED
+            launch.reason = f"the loss is no number at step {len(fine)}"
+            launch.result = dataclasses.replace(result, rows=fine)
         elif ended.status is Status.OK and not result.rows:
-            outcome.status, outcome.reason = Status.FAILED, "its ranks ended without a step"
+            launch.status, launch.reason = Status.FAILED, "its ranks ended without a step"
 
     def _launched(self, command: Command, folder: Path, on_event: OnEvent) -> Ended:
         """How it ended; what it cannot be started for is a fault of this training alone."""
@@ -526,60 +521,46 @@ class TrainRun:
         """With one process on the same samples; a reference that failed compares with nothing."""
         if outcome.status is Status.OK and self._is_level(outcome.experiment):
             outcome.compared = True  # it is what others are compared with
-        if outcome.status is not Status.OK or outcome.result.probe is None:
+        probe = outcome.first.result.probe
+        if outcome.status is not Status.OK or probe is None:
             return
-        reference = self._reference(outcome)
+        reference = self._reference(outcome, probe)
         if reference is not None:
             outcome.compared = True
-            precision = outcome.experiment.precision
-            outcome.apart = disagreement(outcome.result.probe, reference, precision)
+            outcome.apart = disagreement(probe, reference, outcome.experiment.precision)
 
-    def _reference(self, outcome: Trained) -> Probe | None:
+    def _reference(self, outcome: Trained, probe: Probe) -> Probe | None:
         experiment = outcome.experiment
         if is_reference(experiment, experiment):
-            self._references.append((experiment, outcome.result.probe))
-        for known, probe in self._references:
+            self._references.append((experiment, probe))
+        for known, reference in self._references:
             if is_reference(known, experiment):
-                return probe
-        reference = Trained(experiment=reference_of(experiment).replace(steps=1))
+                return reference
+        one = reference_of(experiment).replace(steps=1)
         text = f"the one-process reference of {experiment.name}"
         self.watch(Progress(text=text, level="running"))
         folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
-        reference.reason = states_do_not_fit(
-            reference.experiment, self._target(experiment).memory_bytes
-        )
-        if reference.reason is None:
-            self._launch(reference, folder, Job())
-        self._references.append((reference.experiment, reference.result.probe))
-        if reference.result.probe is None:
-            self._staying.append(
-                Finding(
-                    id="no-reference",
-                    severity="warning",
-                    evidence=f"{experiment.name} is compared with nothing: {reference.reason}",
-                    fix="an experiment of one process on the same samples shows what is wrong",
-                )
-            )
-        return reference.result.probe
+        reason = states_do_not_fit(one, self._target(experiment).memory_bytes)
+        launch = Launch(reason=reason)
+        if reason is None:
+            self._launch(one, launch, folder, Job())
+        self._references.append((one, launch.result.probe))
+        if launch.result.probe is None:
+            outcome.no_reference = launch.reason or "its reference ended without its losses"
+        return launch.result.probe
 
 
-def _numbered(place: int, outcome: Trained) -> str:
-    return f"{place:02d}-{slug_of(outcome.experiment.name)}"
-
-
-def _sized(slug: str, batch: int) -> str:
-    return f"{slug}-batch-{batch}"
-
-
-def _line(outcome: Trained) -> str:
-    if outcome.status is not Status.OK:
-        return f"{outcome.experiment.name}: {outcome.status.value}: {outcome.reason}"
-    seconds, rows = outcome.mean("time") or 0.0, outcome.result.rows
-    rate = outcome.experiment.global_samples / seconds if seconds else 0.0
-    line = (
-        f"{outcome.experiment.name}: {format_quantity(rate, 'sample/s')}, loss "
-        f"{rows[0]['loss']:.4f} to {rows[-1]['loss']:.4f}"
+def _line(records: Mapping[str, Record], *, is_compared: bool) -> str:
+    """What came of a training, from its records."""
+    time = records["time"]
+    if time.status is not Status.OK:
+        return f"{time.status.value}: {time.reason}"
+    rate, first, last = (
+        records[name].value or 0.0 if name in records else 0.0
+        for name in ("sample_rate", "first_loss", "train_loss")
     )
-    if outcome.word != "PASS":
-        return f"{line}: {outcome.word}"
-    return line if outcome.must_agree else f"{line}: as the reference"
+    line = f"{format_quantity(rate, 'sample/s')}, loss {first:.4f} to {last:.4f}"
+    verdict = time.conditions["row_verdict"]
+    if verdict != "PASS":
+        return f"{line}: {verdict}"
+    return f"{line}: as the reference" if is_compared else line

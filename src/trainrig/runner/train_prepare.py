@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.trained import Device
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.data.batches import Shard
@@ -35,6 +34,7 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, find_targets
+from trainrig.runner.train_records import Device
 from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, check, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file

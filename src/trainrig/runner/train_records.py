@@ -1,28 +1,218 @@
-"""From the outcome of an experiment to its records, and to a row for each of its steps.
+"""A training while its run is open, its records, and a row for each of its steps.
 
-The benchmark is ``training``: whole steps of a model by some framework on some layout.
-`analysis.training_results` reads both.
+The benchmark is ``training``: whole steps of a model by some framework on some layout.  Once it is
+written, all that is known of it is read from there (`analysis.training_results`).
+
+The numbers of a step are means over the middle half of the steps behind the first ones, so that the
+parts add up to the step exactly; rates are global samples over that time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import speedups
-from trainrig.analysis.trained import Trained, rates_of, shares_of
-from trainrig.analysis.training_facts import BREAKDOWN, GONE_ON, flat
+from trainrig.analysis.judge_training import waited_for
+from trainrig.analysis.training_facts import BREAKDOWN, GONE_ON, NOTHING_TRAINED, counted, flat
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.record import Kind, Record, Status
+from trainrig.machine.energy import Energy, together
+from trainrig.machine.snapshot import Missing
+from trainrig.record import Kind, Limit, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.targets import Target
 from trainrig.runner.view import RunOutcome, view_of
+from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.store import read_run
-from trainrig.train.config import case_of
+from trainrig.train.config import Experiment, case_of
+from trainrig.train.engines import Result, engine_of
+from trainrig.train.layout_check import Layout, differences, observed_layout, requested_layout
+from trainrig.train.parity import is_reference
 from trainrig.units import ranges
+from trainrig.workload import find, hardware_flops, model_flops
+from trainrig.workload.span_corruption import written_tokens
+
+Device = Mapping[str, Any]
+"""A device that a rank observed to be its own: rank, device, name, uuid, index, cores."""
+NOT_READ = Missing(NOTHING_TRAINED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Launch:
+    """One start of an experiment's processes, and what came of it."""
+
+    training_id: str = field(default_factory=new_id)
+    """What the rows of its series are marked with."""
+    status: Status = Status.OK
+    reason: str | None = None
+    result: Result = field(default_factory=Result)
+    disturbed: str | None = None
+    """Why its speed must not be judged."""
+    devices: tuple[Device, ...] = ()
+    """That its ranks found to be theirs."""
+    used: Energy | Missing = NOT_READ
+    """The energy of the longest stretch of its steps that count without a checkpoint."""
+    load: float | None = None
+    """The machine's load average when it began: what others did beside it."""
+    duration: float = 0.0
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Its steps that count."""
+        return counted(self.result.rows)
+
+    @property
+    def used_steps(self) -> int:
+        """How many steps `used` is of."""
+        return len(counted(self.result.stretch or self.result.rows))
+
+
+@dataclass(slots=True, kw_only=True)
+class Trained:
+    """An experiment of an open run: its rounds so far, and what it was compared with."""
+
+    experiment: Experiment
+    slug: str = ""
+    """What its logs are called."""
+    auto_batch: bool = False
+    """Its batch size was looked for: one that does not fit is not the end."""
+    status: Status = Status.OK
+    reason: str | None = None
+    needs_gpu: bool = False
+    """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
+    rounds: list[Launch] = field(default_factory=list)
+    """The first one, and those for its speed alone."""
+    must_agree: bool = False
+    """Its rounds are fresh processes that must be alike fast, else its speed is not judged."""
+    apart: str | None = None
+    """Why it is not comparable with the one-process reference; None if it is."""
+    compared: bool = False
+    """Whether there was a reference to compare with."""
+    no_reference: str | None = None
+    """Why there was none: what its reference failed of."""
+    peak: Limit | None = None
+    """FLOP/s that are claimed for one of its devices in its precision, where they are."""
+    ceiling: Record | None = None
+    """The fastest matrix product of its precision, where it was measured beside it."""
+    entropy: float | None = None
+    """Nats of the text's token frequencies, where its held-out loss can be compared with them."""
+
+    @property
+    def first(self) -> Launch:
+        """The round that says what it computes; the others are for its speed."""
+        return self.rounds[0] if self.rounds else Launch()
+
+    @property
+    def found(self) -> Layout | None:
+        """The layout that was found; None if it did not come so far."""
+        facts = self.first.result.facts
+        return observed_layout(facts) if facts is not None else None
+
+    @property
+    def wrong_layout(self) -> list[str]:
+        """What was asked for and not found."""
+        if self.found is None:
+            return []
+        return [
+            *wrong_on_ranks(requested_layout(self.experiment), self.first.result),
+            *device_differences(self.experiment, self.first.devices),
+        ]
+
+    @property
+    def disturbed(self) -> str | None:
+        """Why its speed must not be judged: no round was quiet, or processes disagree."""
+        if self.must_agree and len(self.rounds) > 1:
+            combined = self.combined
+            return combined.disturbed if combined else None
+        return self.first.disturbed if all(each.disturbed for each in self.rounds) else None
+
+    @property
+    def combined(self) -> Combined | None:
+        """The median time of a step with its interval, over the rounds."""
+        attempts = []
+        for each in self.rounds:
+            times = [float(row["time"]) for row in each.rows if row["time"] is not None]
+            if times:
+                interval = median_interval(times)
+                attempts.append(
+                    Attempt(value=median(times), interval=interval, disturbed=each.disturbed)
+                )
+        required = 2 if self.must_agree and len(self.rounds) > 1 else 1
+        return combine_attempts(attempts, required) if attempts else None
+
+    @property
+    def clean(self) -> list[Launch]:
+        """The rounds that were not noisy; all where none was quiet."""
+        return [each for each in self.rounds if not each.disturbed] or self.rounds
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The steps that count, of the quiet rounds."""
+        return [row for each in self.clean for row in each.rows]
+
+    @property
+    def energy(self) -> tuple[Energy | Missing, int]:
+        """Of the steps that count of the quiet rounds, and how many steps these are."""
+        known = [
+            (each.used, each.used_steps)
+            for each in self.clean
+            if not isinstance(each.used, Missing)
+        ]
+        if not known:
+            used = self.first.used
+            return used if isinstance(used, Missing) else NOT_READ, 0
+        return together([used for used, _ in known]), sum(steps for _, steps in known)
+
+    def mean(self, name: str) -> float | None:
+        """Of a column over the middle half of the steps that count: those of a middling time."""
+        ordered = sorted(self.rows, key=lambda row: float(row["time"]))
+        quarter = len(ordered) // 4
+        values = [row.get(name, 0.0) for row in ordered[quarter : len(ordered) - quarter]]
+        known = [float(value) for value in values if value is not None]
+        return sum(known) / len(known) if known and len(known) == len(values) else None
+
+    @property
+    def word(self) -> str:
+        """PASS, FAIL, NOT COMPARABLE, not compared (its reference failed), or skipped."""
+        if self.status is not Status.OK:
+            return "FAIL" if self.status is not Status.SKIPPED else "skipped"
+        if self.wrong_layout:
+            return "FAIL"
+        if self.apart is not None:
+            return "NOT COMPARABLE"
+        return "PASS" if self.compared else "not compared"
+
+
+def rates_of(trained: Trained) -> dict[str, float]:
+    """Samples, tokens and FLOPs a second, the FLOPs for each device; and their shares.
+
+    ``mfu`` is the model's FLOPs and ``hfu`` what the hardware did, of the claimed peak;
+    ``mfu_of_matmul`` is of the fastest matrix product that was measured.
+    """
+    own, seconds = trained.experiment, trained.mean("time")
+    if not seconds:
+        return {}
+    shape = find(own.model)
+    each = (shape, own.batch_size, own.seq_len)
+    written = written_tokens(shape, own.seq_len)
+    flops = own.grad_accum * model_flops(*each, target_seq_len=written)
+    done = own.grad_accum * hardware_flops(*each, target_seq_len=written, recompute=own.recompute)
+    rates = {
+        "sample_rate": own.global_samples / seconds,
+        "token_rate": own.global_samples * own.seq_len / seconds,
+        "flop_rate": flops / seconds,
+        "hardware_flop_rate": done / seconds,
+    }
+    if trained.peak is not None and trained.peak.value:
+        rates["mfu"] = rates["flop_rate"] / trained.peak.value
+        rates["hfu"] = rates["hardware_flop_rate"] / trained.peak.value
+    if trained.ceiling is not None and trained.ceiling.value:
+        rates["mfu_of_matmul"] = rates["flop_rate"] / trained.ceiling.value
+    return rates
 
 
 def slug_of(name: str) -> str:
@@ -49,6 +239,33 @@ def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[st
     }
 
 
+def wrong_on_ranks(requested: Layout, result: Result) -> list[str]:
+    """What was asked for and not found, by each rank; what all of them lack is said once."""
+    everywhere: dict[str, list[int]] = {}
+    facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
+    known = [(rank, observed_layout(each)) for rank, each in facts if each is not None]
+    for rank, found in known:
+        for words in differences(requested, found):
+            everywhere.setdefault(words, []).append(rank)
+    return [
+        words if len(ranks) == len(known) else f"{words} on rank {', '.join(map(str, ranks))}"
+        for words, ranks in everywhere.items()
+    ]
+
+
+def device_differences(experiment: Experiment, devices: Sequence[Device]) -> list[str]:
+    """Devices that ranks were given and did not get, and GPUs that two of them share."""
+    wrong: list[str] = []
+    numbers = [device.get("index") for device in devices]
+    if experiment.device_numbers and None not in numbers and len(devices) == experiment.mesh.ranks:
+        requested = list(experiment.device_numbers)
+        wrong += [f"devices: asked {requested}, found {numbers}"] if requested != numbers else []
+    uuids = [str(device["uuid"]) for device in devices if device.get("uuid")]
+    shared = next((uuid for uuid in uuids if uuids.count(uuid) > 1), None)
+    wrong += [f"devices: asked one for each rank, found {shared} more than once"] if shared else []
+    return wrong
+
+
 def records_of(
     trained: Trained,
     target: Target,
@@ -60,7 +277,7 @@ def records_of(
 
     The first, of the time, has what else is known.  ``went_on``: the batch that was tried next.
     """
-    times = tuple(float(row["time"]) for row in trained.rows)
+    seconds, combined = trained.mean("time"), trained.combined
     base = Record(
         kind=Kind.MEASURED,
         benchmark=TRAINING.name,
@@ -68,22 +285,24 @@ def records_of(
         case=case_of(trained.experiment, data_hash),
         metric="time",
         unit="s",
-        value=trained.mean("time") if trained.status is Status.OK else None,
-        samples=times or None,
+        samples=tuple(float(row["time"]) for row in trained.rows) or None,
         status=trained.status,
         reason=trained.reason,
         device=target.name,
         device_index=target.index,
         device_count=trained.experiment.mesh.ranks,
         environment=environment,
-        duration=trained.duration,
-        disturbed=trained.disturbed if trained.status is Status.OK else None,
-        interval=_interval(trained),
+        duration=sum(each.duration for each in trained.rounds),
         conditions=flat(_facts(trained) | ({GONE_ON: went_on} if went_on else {})),
     )
     if trained.status is not Status.OK:
         return [base]
-    bare = base.replace(samples=None, conditions={})
+    base = base.replace(value=seconds, disturbed=trained.disturbed)
+    if combined is not None:
+        middle = seconds or combined.value
+        low, high = min(combined.interval.low, middle), max(combined.interval.high, middle)
+        base = base.replace(interval=(low, high))
+    bare = base.replace(samples=None, interval=None, conditions={})
     values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
     more = [
         bare.replace(
@@ -91,7 +310,7 @@ def records_of(
             metric=name,
             unit=unit,
             value=value,
-            interval=_ends(trained, value) if name in _RATES or name in _SHARES else None,
+            interval=_ends(base, value) if name in _RATES else None,
             disturbed=None if unit == "nat" else base.disturbed,
             limit=trained.peak if name == "flop_rate" else None,
         )
@@ -102,35 +321,33 @@ def records_of(
     return [base, *more, *energy.records_of(bare, used, steps, steps * tokens)]
 
 
-def _interval(trained: Trained) -> tuple[float, float] | None:
-    combined = trained.combined
-    if trained.status is not Status.OK or combined is None:
-        return None
-    value = trained.mean("time") or combined.value
-    low, high = combined.interval.low, combined.interval.high
-    return min(low, value), max(high, value)
-
-
-def _ends(trained: Trained, value: float | None) -> tuple[float, float] | None:
+def _ends(time: Record, value: float) -> tuple[float, float] | None:
     """The interval of a rate: the longest time is the lowest."""
-    seconds, interval = trained.mean("time"), _interval(trained)
-    if not seconds or interval is None or value is None:
+    if not time.value or time.interval is None:
         return None
-    return value * seconds / interval[1], value * seconds / interval[0]
+    return value * time.value / time.interval[1], value * time.value / time.interval[0]
 
 
 def _facts(trained: Trained) -> dict[str, Any]:
     """What its ranks told, how it was judged, and the machine's load when it began."""
-    probe = trained.result.probe
+    own, first = trained.experiment, trained.first
+    probe = first.result.probe
     return {
         "row_verdict": trained.word,
-        "steps": trained.experiment.steps,
-        "layout_asked": trained.requested,
+        "steps": own.steps,
+        "layout_asked": requested_layout(own),
         "layout_found": trained.found,
-        "software_found": trained.software,
+        "wrong_layout": trained.wrong_layout,
+        "software_found": dict((first.result.facts or {}).get("software", {})),
+        "straggler": waited_for([counted(rows) for rows in first.result.rows_of_ranks]),
+        "unigram_entropy": trained.entropy,
+        "needs_gpu": trained.needs_gpu,
         "parity": {
             "compared": trained.compared,
             "not_comparable": trained.apart,
+            "is_reference": is_reference(own, own),
+            "no_reference": trained.no_reference,
+            "rounding": engine_of(own.framework).rounding(own) if trained.apart else None,
             "losses": probe.losses if probe else (),
             "grad_norms": probe.grad_norms if probe else (),
         },
@@ -140,7 +357,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
         ],
         "devices": [
             {**each, "cores": ranges(each["cores"])} if each.get("cores") else each
-            for each in trained.devices
+            for each in first.devices
         ],
         "memory_by_rank": [
             {
@@ -149,10 +366,10 @@ def _facts(trained: Trained) -> dict[str, Any]:
                 "allocated_bytes": each["allocated"],
                 "reserved_bytes": each["reserved"],
             }
-            for each in trained.result.memories
+            for each in first.result.memories
         ],
-        "cuda_visible_devices": trained.result.visible,
-        "load_average": trained.load,
+        "cuda_visible_devices": first.result.visible,
+        "load_average": first.load,
     }
 
 
@@ -161,23 +378,22 @@ _RATES = {
     "token_rate": "token/s",
     "flop_rate": "FLOP/s",
     "hardware_flop_rate": "FLOP/s",
+    **dict.fromkeys(("mfu", "hfu", "mfu_of_matmul"), "1"),
 }
-_SHARES = ("mfu", "hfu", "mfu_of_matmul")
 
 
 def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
+    result = trained.first.result
     for name, value in rates_of(trained).items():
         yield name, _RATES[name], value
-    for name, value in shares_of(trained).items():
-        yield name, "1", value
     for part in BREAKDOWN:
         yield f"time.{part}", "s", trained.mean(part)
     yield "time.overlapped", "s", trained.mean("overlapped")
-    yield "peak_memory", "B", trained.result.memory
-    yield "reserved_memory", "B", trained.result.reserved
-    yield "heldout_loss", "nat", trained.result.heldout_loss
+    yield "peak_memory", "B", result.memory
+    yield "reserved_memory", "B", result.reserved
+    yield "heldout_loss", "nat", result.heldout_loss
     for name, row in (("first_loss", 0), ("train_loss", -1)):
-        yield name, "nat", trained.result.rows[row]["loss"] if trained.result.rows else None
+        yield name, "nat", result.rows[row]["loss"] if result.rows else None
 
 
 def summary(outcome: RunOutcome) -> dict[str, Any]:

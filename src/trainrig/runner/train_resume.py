@@ -1,9 +1,8 @@
 """Going on with a run of experiments that was broken off.
 
 A run holds its experiments as they were resolved, and what came of each that ended.  One that ended
-well and has all its rounds is taken as it is, from its records and what its ranks told; any other
-is trained from its first step: half a training is no measurement.  The data and the machine must be
-those of the run.
+well and has all its rounds stays as its records say; any other is trained from its first step: half
+a training is no measurement.  The data and the machine must be those of the run.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.trained import Trained
 from trainrig.analysis.training_results import BENCHMARK, TrainingResult, results
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
@@ -20,7 +18,6 @@ from trainrig.record import Kind, Status
 from trainrig.runner.view import view_of
 from trainrig.store import RunData, read_run
 from trainrig.train.config import Experiment, from_run
-from trainrig.train.engines import ENGINES
 
 CHECKPOINT = ".checkpoint.pt"
 """In the folder of a run of one process; hidden files are left out of bundles."""
@@ -84,23 +81,6 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Traini
         and len(each.rounds) >= rounds.get(each.name, 0)
         and int(each.settings.get("steps") or 0) >= steps.get(each.name, 0)
     }
-
-
-def recalled(experiment: Experiment, result: TrainingResult, logs: Sequence[Path]) -> Trained:
-    """An experiment that is done, as it was; ``logs`` are the folders of its first training."""
-    own = experiment.replace(auto_batch=False, batch_size=result.batch_size)
-    folder = next((each for each in reversed(logs) if each.is_dir()), None)
-    found = Trained(
-        experiment=own,
-        auto_batch=experiment.auto_batch,
-        compared=result.parity.compared,
-        apart=result.parity.not_comparable,
-        busy=result.rounds[0].disturbed,
-        recalled=True,
-    )
-    if folder is not None:
-        found.result = ENGINES[own.framework].collect(folder)
-    return found
 
 
 def _check_data(run: RunData, experiments: Sequence[Experiment]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainrig.analysis.judge import confirm, judge, resume_command
+from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.run_view import RunView
 from trainrig.doctor import diagnose
 from trainrig.errors import (
@@ -26,7 +27,6 @@ from trainrig.store import RunData, RunWriter, read_run
 from trainrig.store.run_folder import REPORT
 
 if TYPE_CHECKING:  # to read a run loads no numpy
-    from trainrig.analysis.trained import Trained
     from trainrig.predict.scenario import Measured
 
 
@@ -65,6 +65,8 @@ def judged_view(run: RunData) -> RunView:
 
 def judged(run: RunData, interrupted: str | None) -> Verdict:
     """The verdict on what was measured; ``interrupted``: why it is not all."""
+    if run.config.get("verb") == "train":
+        return judge_trainings(view_of(run), interrupted)
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
     again = resume_command(run.config, str(run.path))
     return judge(run.records, findings, interrupted, again)
@@ -78,8 +80,6 @@ class RunOutcome:
     verdict: Verdict
     interrupted: bool
     num_records: int
-    trained: tuple[Trained, ...] = ()
-    """The experiments of `trainrig train`."""
 
     def exit_code(self, *, strict: bool = False) -> int:
         """What the process ends with; ``strict``: what was not judged is not fine."""
@@ -111,15 +111,11 @@ _EXIT_CODES = {
 }
 
 
-def close_run(
-    run: RunWriter,
-    verdict: Verdict,
-    interrupted: str | None,
-    trained: Sequence[Trained] = (),
-) -> RunOutcome:
-    """Store the verdict and write the report."""
+def close_run(run: RunWriter, interrupted: str | None) -> RunOutcome:
+    """Judge what was measured, store the verdict and write the report."""
     from trainrig.report.run_report import render_html
 
+    verdict = judged(read_run(run.path), interrupted)
     run.write_verdict(verdict)
     stored = read_run(run.path)
     run.write_report(render_html([view_of(stored)]))
@@ -128,15 +124,13 @@ def close_run(
         verdict=verdict,
         interrupted=interrupted is not None,
         num_records=len(stored.records),
-        trained=tuple(trained),
     )
 
 
-def close_broken(run: RunWriter, error: BaseException, judge: Callable[[str], Verdict]) -> None:
+def close_broken(run: RunWriter, error: BaseException) -> None:
     """Close a run that ``error`` ended: with a verdict and a report, as far as they can be made."""
-    reason = f"stopped by {type(error).__name__}: {first_line(error)}"
     with suppress(Exception):  # the error itself is what is told
-        close_run(run, judge(reason), reason)
+        close_run(run, f"stopped by {type(error).__name__}: {first_line(error)}")
 
 
 def rates_of_run(path: Path) -> Measured:

@@ -20,9 +20,8 @@ import pytest
 
 from layout_facts import WHOLE
 from machine_fakes import healthy
-from training_summaries import results_of, summary, summary_of
+from training_summaries import results_of, summary, summary_of, trained_once
 from trainrig.analysis.compare_training import setting_differences
-from trainrig.analysis.trained import Trained
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import environment_digest
 from trainrig.process import python_env
@@ -394,7 +393,7 @@ def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:
     command = dataclasses.replace(engine.command(own, tmp_path / "run", Job()), prepare=())
     ended = launch(command, tmp_path / "run")
     assert ended.status is Status.OK, ended.reason
-    found = Trained(experiment=own, result=engine.collect(tmp_path / "run"))
+    found = trained_once(own, engine.collect(tmp_path / "run"))
     assert summary_of(found)["software_found"] == SOFTWARE
     target = Target(torch_device="cpu", name="a CPU", index=None, memory_bytes=0, chip=None)
     conditions = records_of(found, target, "0" * 8, "digest")[0].conditions

@@ -218,8 +218,8 @@ def test_a_round_that_fails_fails_its_experiment_and_no_other(
     assert quick[-1] == "01-whole-round-3" and "02-broken-round-3" not in quick
     assert outcomes.verdict.outcome is Outcome.FAIL
     assert "broken: round 2: rank 0 was ended by SIGKILL" in outcomes.verdict.reason
-    whole, broken = outcomes.trained
-    assert (len(whole.rounds), len(broken.rounds)) == (3, 1)
+    whole, broken = train_records.summary(outcomes)["experiments"]
+    assert (len(whole["rounds"]), len(broken["rounds"])) == (3, 1)
 
 
 # ---- going on with a run
@@ -248,7 +248,7 @@ def test_a_run_is_resumed_with_what_is_not_done(
     assert second.run == first.run and quick == ["02-b", "03-c", "02-b-round-2", "03-c-round-2"]
     found = train_records.summary(second)["experiments"]
     assert [(each["name"], len(each["rounds"])) for each in found] == [("a", 2), ("b", 2), ("c", 2)]
-    assert [len(each.result.rows) for each in second.trained] == [6, 6, 6]
+    assert [len(each["losses"]) for each in found] == [6, 6, 6]
     with pytest.raises(UsageError, match=r"all 3 experiments of .* are done"):
         experiments_of(first.run, {})
     with pytest.raises(UsageError, match="its own experiments"):

@@ -16,9 +16,7 @@ import pytest
 import torch
 
 from machine_fakes import healthy
-from training_summaries import summary_of
-from trainrig.analysis import trained as trained_module
-from trainrig.analysis.trained import Round, Trained
+from training_summaries import summary_of, trained_once
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot
 from trainrig.machine.energy import DeviceEnergy, Energy, Meter
@@ -29,7 +27,7 @@ from trainrig.runner import train as runner
 from trainrig.runner import train_prepare, train_records
 from trainrig.runner import train_prepare as devices
 from trainrig.runner.targets import find_targets
-from trainrig.runner.train_records import records_of
+from trainrig.runner.train_records import Launch, device_differences, records_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
@@ -152,9 +150,9 @@ def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:
         (0, 3, UUIDS[3]),
         (1, 2, UUIDS[2]),
     ]
-    trained = Trained(experiment=experiment(devices="3,2"), result=result, devices=found)
-    assert trained_module.device_differences(trained.experiment, found) == []
-    bare = dataclasses.replace(trained, result=dataclasses.replace(result, facts=None))
+    asked = experiment(devices="3,2")
+    assert device_differences(asked, found) == []
+    bare = trained_once(asked, dataclasses.replace(result, facts=None), devices=found)
     summary = summary_of(bare)
     assert summary["peak_memory_bytes"] == 5e9 and summary["reserved_memory_bytes"] == 1e10
     assert [each["allocated_bytes"] for each in summary["memory_by_rank"]] == [3e9, 5e9]
@@ -168,13 +166,13 @@ def test_each_rank_tells_its_device_and_its_memory(tmp_path: Path) -> None:
 
 def test_other_gpus_than_those_asked_for_fail_the_row(tmp_path: Path) -> None:
     found = devices.devices_of(told(tmp_path, (UUIDS[0], UUIDS[1])), machine())
-    words = trained_module.device_differences(experiment(devices="1,0"), found)
+    words = device_differences(experiment(devices="1,0"), found)
     assert words == ["devices: asked [1, 0], found [0, 1]"]
 
 
 def test_two_ranks_on_one_gpu_fail_the_row(tmp_path: Path) -> None:
     found = devices.devices_of(told(tmp_path, (UUIDS[0], UUIDS[0])), machine())
-    (words,) = trained_module.device_differences(experiment(nproc=2), found)
+    (words,) = device_differences(experiment(nproc=2), found)
     assert UUIDS[0] in words and "more than once" in words
 
 
@@ -199,7 +197,7 @@ def test_memory_is_told_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cores_are_written_as_ranges() -> None:
     host = {"rank": 0, "device": "cpu", "cores": [0, 1, 2, 5, 7, 8]}
-    found = summary_of(Trained(experiment=experiment(), devices=(host,)))
+    found = summary_of(trained_once(experiment(), devices=(host,)))
     assert found["devices"][0]["cores"] == "0-2,5,7-8"
 
 
@@ -270,23 +268,25 @@ def test_amd_gpus_say_that_they_are_not_read() -> None:
 
 
 def test_quiet_rounds_are_one_energy() -> None:
-    rounds = [Round(rows=ROWS, disturbed=None, used=used(30.0, 2.5))]
-    rounds.append(Round(rows=ROWS, disturbed="busy", used=used(900.0, 2.5)))
-    rounds.append(Round(rows=ROWS, disturbed=None, used=Missing("gone")))
     result = Result(rows=tuple(ROWS))  # two of its five steps count
-    trained = Trained(experiment=experiment(), result=result, used=used(10.0), again=rounds)
+    trained = trained_once(experiment(), result, used=used(10.0))
+    trained.rounds += [
+        Launch(result=result, used=used(30.0, 2.5)),
+        Launch(result=result, used=used(900.0, 2.5), disturbed="busy"),
+        Launch(result=result, used=Missing("gone")),
+    ]
     found, steps = trained.energy
     assert isinstance(found, Energy)
-    assert (found.joules, found.seconds, steps) == (40.0, 3.5, 7)
+    assert (found.joules, found.seconds, steps) == (40.0, 3.5, 4)
     summary = summary_of(trained)
     assert summary["energy_j"] == 40.0 and summary["no_energy_reason"] is None
-    assert summary["energy_per_token_j"] == pytest.approx(40.0 / (7 * 2 * 16))
+    assert summary["energy_per_token_j"] == pytest.approx(40.0 / (4 * 2 * 16))
     assert summary["mean_power_w"] == pytest.approx(40.0 / 3.5)
 
 
 def test_without_energy_there_is_a_reason_and_no_number() -> None:
     result = Result(rows=tuple(ROWS))
-    trained = Trained(experiment=experiment(), result=result, used=Missing("needs root"))
+    trained = trained_once(experiment(), result, used=Missing("needs root"))
     summary = summary_of(trained)
     assert (summary["energy_j"], summary["no_energy_reason"]) == (None, "needs root")
     records = records_of(trained, find_targets(machine(), {})[0], "0" * 64, "")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from training_summaries import summary_of
-from trainrig.analysis.trained import Trained, rates_of
+from training_summaries import summary_of, trained_once
 from trainrig.record import Limit
 from trainrig.runner.targets import Target
-from trainrig.runner.train_records import records_of
+from trainrig.runner.train_records import rates_of, records_of
 from trainrig.train.config import Experiment
 from trainrig.train.engines import Result
 
@@ -21,7 +20,7 @@ def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
     own = Experiment.of(
         model="gpt2-small-cpu", batch_size=4, recompute="full", device="cpu", name="one"
     )
-    found = Trained(experiment=own, result=Result(rows=rows), peak=Limit(value=1e12, source="s"))
+    found = trained_once(own, Result(rows=rows), peak=Limit(value=1e12, source="s"))
     said, rates = summary_of(found), rates_of(found)
     assert said["mfu"] == pytest.approx(rates["flop_rate"] / 1e12)
     assert said["hfu"] == pytest.approx(rates["hardware_flop_rate"] / 1e12)

@@ -353,7 +353,7 @@ def test_time_in_no_part_is_a_finding(
     monkeypatch.setattr(rank_main, "stopwatch_for", stopwatch)
     finding = findings("slow")["time-in-no-part"]
     assert finding.severity == "warning"
-    assert "belong to none of its parts" in finding.evidence
+    assert "belongs to none of its parts" in finding.evidence
     assert finding.records
 
 
