@@ -33,7 +33,7 @@ from trainrig.catalog.chip import Chip
 from trainrig.machine.snapshot import PcieLink, Snapshot
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Finding, Record, Status
-from trainrig.runner import executor, session, training
+from trainrig.runner import crew, executor, session
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.targets import Target
@@ -279,7 +279,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
         mock.patch.object(executor, "Worker", make),
         mock.patch.object(session, "time", clock.as_module()),
         mock.patch.object(executor, "time", clock.as_module()),
-        mock.patch.object(training, "time", clock.as_module()),
+        mock.patch.object(crew, "time", clock.as_module()),
         mock.patch.object(session, "disk_target", return_value=no_disk),
         mock.patch.object(session, "text_to_train_on", return_value=no_text),
         mock.patch("trainrig.report.run_report.render_html", return_value=""),
@@ -346,7 +346,8 @@ def judged_alone(speed: Callable[[int], tuple[float, str | None]], floor: float)
     rate = benchmark("matmul").metrics(_ONE_CASE.case)[0].of(_NOMINAL)
     band = (floor * rate, 1.2 * rate)
     planned = run.append(planned.replace(status=Status.OK, value=rate, interval=band))
-    with mock.patch.object(executor, "time", clock.as_module()):
+    module = clock.as_module()
+    with mock.patch.object(executor, "time", module), mock.patch.object(crew, "time", module):
         one = executor.Executor(
             cast(Any, run),
             environment="e",
@@ -357,7 +358,7 @@ def judged_alone(speed: Callable[[int], tuple[float, str | None]], floor: float)
         )
         block = Block(name="one", tasks=(_ONE_CASE,))
         one.run_block(block, 100.0)
-        one.use_time_left([_ONE_CASE])
+        one.use_time_left()
     return judge(run.records).outcome.value
 
 

@@ -24,6 +24,8 @@ from trainrig.workload.span_corruption import written_tokens
 
 WARM_UP = 3
 """Steps at the beginning that are trained and not counted: memory and kernels settle."""
+LAUNCH_TIME = 5.0
+"""Seconds in which a process loads torch, builds the model and trains the steps of warm-up."""
 MAX_OTHER = 0.05
 """Beyond this share of a step, time that belongs to no part is a finding."""
 
@@ -177,6 +179,7 @@ BENCHMARK = spec.Benchmark(
     memory=memory,
     # A training's model is built and its text opened; its first steps settle memory and kernels.
     cost=spec.CaseCost(fixed=1.0),
+    around=LAUNCH_TIME,
     verb="trainrig train",
     label=_label,
     sizes=frozenset(["batch_size", "seq_len"]),

@@ -27,21 +27,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, role_of
-from trainrig.errors import UnavailableError
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Case, Record, Status, case_label, dtype_of
+from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
-from trainrig.runner.targets import HOST, Target
 from trainrig.stats import median
 from trainrig.store import RunWriter
 from trainrig.units import format_time
@@ -92,6 +91,8 @@ class Pace:
     def overhead(self, task: Task) -> float:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
         spec, cost = task.spec, task.spec.cost
+        if spec.role is Role.STEP:
+            return spec.around
         fill = spec.memory(task.case) / cost.fill[task.target.is_gpu]
         calls = cost.calls * self.call_time(task) if cost.calls else 0.0
         return cost.fixed + cost.once(task.case) + fill + calls
@@ -130,14 +131,14 @@ _GLANCE_CALLS = 3.0
 # A case that would eat more than this of its block is skipped unless it is required.
 _GREEDY = 0.15
 _MAX_ROUNDS = 3
+# Workers are started again where they have time even if they load by this slower than before.
+_SLOWER_LOAD = 1.3
 
 MEASURED = "already measured in this run"
+_NO_TURN = "the time for it was spent before its turn came"
 
-_Team = tuple[Target, tuple[Worker, ...]]
-Teams = dict[str, tuple[Worker, ...]]
-"""Device → the workers of a block there."""
-MakeWorker = Callable[[str, Path], Worker]
-"""(device, log) → a worker that has been started."""
+Train = Callable[[Task, float, int], Record]
+"""(task, its end on time.monotonic, cases that are over) → the point of a training."""
 
 
 class Executor:
@@ -153,12 +154,14 @@ class Executor:
         claims: Sequence[Record] = (),
         expected: Mapping[Any, Record] = MappingProxyType({}),
         make_worker: MakeWorker | None = None,
+        train: Train | None = None,
         early: Sequence[Worker] = (),
     ) -> None:
         """``deadline`` is on time.monotonic; ``expected`` is by key and device of a point.
 
         ``early`` are workers for the host that were started while the machine was still
-        looked at; the first pair that is needed there is taken from them.
+        looked at; the first pair that is needed there is taken from them.  ``train`` measures
+        what workers do not.
         """
         self._run = run
         self._environment = environment
@@ -166,15 +169,14 @@ class Executor:
         self._watch = watch
         self._claims = claims
         self._expected = expected
-        self._make_worker = make_worker or self._start_worker
-        self._early = tuple(early)
+        self._crew = Crew(make_worker or self._start_worker, run.log_path, early)
+        self._train = train
         self._pace = Pace()
         self._attempts: dict[object, list[Record]] = defaultdict(list)
         self._telemetry = TelemetryWriter(run)
         self._lock = threading.Lock()
-        self._load_time = 4.0  # two workers loading torch side by side
         self._counted: set[object] = set()
-        self._dead: dict[str, str] = {}  # device → why it did not come up
+        self._begun: dict[object, Task] = {}  # the tasks of the blocks so far
         self.done = 0
         self.total = 0
 
@@ -194,27 +196,11 @@ class Executor:
         """In their order; what is appended to the list stays."""
         return self._attempts[self._key(task)]
 
-    def _start_workers(self, name: str, targets: Sequence[Target], number: int) -> list[_Team]:
-        """Fresh workers for each device, loading torch side by side."""
-        self._emit(f"starting workers for {name}", level="running")
-        teams: list[_Team] = []
-        for target in targets:
-            if target.torch_device == HOST and len(self._early) >= number:
-                teams.append((target, self._early))
-                self._early = ()
-                continue
-            label = name if len(targets) == 1 else f"{name} {target.torch_device}"
-            stem = "".join(c if c.isalnum() else "-" for c in label.lower())
-            logs = [self._run.log_path(f"{stem}-{place}") for place in range(1, number + 1)]
-            team = tuple(self._make_worker(target.torch_device, log) for log in logs)
-            teams.append((target, team))
-        return teams
-
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
-        start = time.monotonic()
-        end = min(start + seconds, self._deadline)
+        end = min(time.monotonic() + seconds, self._deadline)
         tasks = []
+        self._begun |= {self._key(task): task for task in block.tasks}
         for task in block.tasks:  # no worker is started where all of it is known
             if self.is_over(task) or task.skip is not None:
                 self.skip(task, MEASURED if self.is_over(task) else task.skip or "")
@@ -223,35 +209,40 @@ class Executor:
         tasks = self._alive(tasks)
         if not tasks:
             return
+        is_training = all(task.spec.role is Role.STEP for task in tasks)
+        if not is_training and end - time.monotonic() < self._crew.load_time:
+            for task in tasks:
+                self.skip(task, _NO_TURN)
+            return
         self._emit(block.name, level="stage")
+        if is_training:
+            self._run_trainings(tasks, end)
+            return
         block = replace(block, tasks=tuple(tasks))
         stop = threading.Event()
         with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
             number = max(task.num_workers for task in tasks)
-            started = self._start_workers(block.name, block.targets, number)
-            for worker in chain(*(team for _, team in started)):
-                stack.enter_context(worker)
+            self._emit(f"starting workers for {block.name}", level="running")
+            teams = self._crew.assemble(block.name, block.targets, number, end, stack)
             stack.callback(stop.set)  # before they are stopped: what they say then is no answer
-            teams: Teams = {}
-            for target, team in started:
-                try:
-                    self._come_up(target, team, end)
-                    teams[target.torch_device] = team
-                except UnavailableError as error:
-                    self._dead[target.torch_device] = error.message
-            tasks = self._alive(tasks)
-            self._load_time = time.monotonic() - start
+            for task in (tasks := self._alive(tasks)):
+                if task.target.torch_device not in teams:
+                    self.skip(task, "the time for it was over before its worker was ready")
+            tasks = [task for task in tasks if task.target.torch_device in teams]
             self._run_in_parts(tasks, teams, end, threads, stop)
 
-    def _come_up(self, target: Target, team: Sequence[Worker], end: float) -> None:
-        """Wait for a device's workers.  UnavailableError where torch has another one there."""
-        for worker in team:
-            most = max((end - time.monotonic()) / 2, 1.0)
-            uuid = worker.wait_ready(most).get("uuid")
-            if target.uuid is not None and uuid not in (None, target.uuid):
-                raise UnavailableError(
-                    f"torch's {target.torch_device} is {uuid}, and {target.label} is {target.uuid}"
-                )
+    def _run_trainings(self, tasks: Sequence[Task], end: float) -> None:
+        """Tasks that start processes of their own; one that is required begins in any time."""
+        for task in tasks:
+            left = end - time.monotonic()
+            reason = self._why_not(task, left, left)
+            if reason and not (task.required and task.fits_memory and left > 0.0):
+                self.skip(task, reason)
+                continue
+            self._emit(task.step, level="running")
+            assert self._train is not None
+            self._attempts_at(task).append(self._train(task, end, self.done))
+            self._count(task)
 
     def _run_in_parts(
         self,
@@ -313,35 +304,37 @@ class Executor:
             for task in group:
                 self._append_points(task)
 
-    def decide(self, tasks: Sequence[Task], end: float) -> None:
-        """Measure what is required until it is decided, in new workers, or ``end`` comes."""
-        required = [task for task in tasks if task.required and task.count == 1]
+    def decide(self) -> None:
+        """Measure what is required until it is decided, in new workers, or the time is over."""
+        required = [task for task in self._begun.values() if task.required and task.count == 1]
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in required if not self._attempts_at(task)]
             again += [task for task in required if self._is_undecided(task)]
-            self._again("required and not decided", again, end)
+            self._again("required and not decided", again)
 
-    def use_time_left(self, tasks: Sequence[Task]) -> None:
+    def use_time_left(self) -> None:
         """Decide what is required, then measure what was skipped, then the other noisy points."""
-        self.decide(tasks, self._deadline)
-        tasks = [task for task in tasks if task.count == 1]
+        self.decide()
+        tasks = [task for task in self._begun.values() if task.count == 1]
         tasks.sort(key=lambda task: not task.required)
         skipped = [task for task in tasks if not self._attempts_at(task)]
-        self._again("what there was no time for", skipped, self._deadline)
+        self._again("what there was no time for", skipped)
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in tasks if _has_value(self._attempts_at(task))]
             noisy = [task for task in again if not self.is_over(task)]
-            self._again("noisy points", noisy, self._deadline)
+            self._again("noisy points", noisy)
 
-    def _again(self, what: str, tasks: Sequence[Task], end: float) -> None:
-        """Fresh workers for some tasks, if even one of them fits the time until ``end``."""
-        left = min(end, self._deadline) - time.monotonic() - self._load_time
-        alive = [task for task in tasks if task.target.torch_device not in self._dead]
+    def _again(self, what: str, tasks: Sequence[Task]) -> None:
+        """Fresh workers for some tasks, if even one of them fits the time that is left."""
+        tasks = [task for task in tasks if task.spec.role is not Role.STEP]
+        load_time = _SLOWER_LOAD * self._crew.load_time
+        left = self._deadline - time.monotonic() - load_time
+        alive = [task for task in tasks if task.target.torch_device not in self._crew.dead]
         able = [task for task in alive if task.skip is None and task.fits_memory]
         fitting = [task for task in able if self._cost(task) < left]
         if fitting:
             block = Block(name=f"{what}, again", tasks=tuple(fitting))
-            self.run_block(block, left + self._load_time)
+            self.run_block(block, left + load_time)
 
     def _run_tasks(
         self, tasks: Sequence[Task], teams: Teams, end: float, stop: threading.Event
@@ -491,7 +484,7 @@ class Executor:
 
     def _alive(self, tasks: Sequence[Task]) -> list[Task]:
         """The tasks whose devices came up; of others what an earlier session measured stands."""
-        found = [self._dead.get(task.target.torch_device) for task in tasks]
+        found = [self._crew.dead.get(task.target.torch_device) for task in tasks]
         alive, why = [], next(filter(None, found), "")
         for task, reason in zip(tasks, found, strict=True):
             if reason is not None:
@@ -546,5 +539,5 @@ def _meet(barrier: threading.Barrier, timeout: float) -> None:
 
 def _no_time(cost: float, left: float) -> str:
     if left <= 0.0:
-        return "the time for it was spent before its turn came"
+        return _NO_TURN
     return f"projected to take {format_time(cost)}, and {format_time(left)} are left for its kind"

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trainrig.benchmarks.spec import SMALL_BUDGET, Role, benchmarks, check_options
+from trainrig.benchmarks.spec import SMALL_BUDGET, benchmarks, check_options
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
@@ -26,13 +26,12 @@ from trainrig.predict.expected import Demands
 from trainrig.process.worker import Worker
 from trainrig.record import Kind, Record
 from trainrig.runner.executor import Executor
-from trainrig.runner.expectations import Grounds, claims_for, expectations, history_of
-from trainrig.runner.history import corrections_of, machine_key
+from trainrig.runner.expectations import claims_for, expectations, history_of
 from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
-from trainrig.runner.training import measure_trainings, text_to_train_on, with_training
+from trainrig.runner.training import Trainer, text_to_train_on, with_training
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 
@@ -215,17 +214,6 @@ def _measure(
         (record.key, record.device_index): record
         for record in (*known, *_append_missing(run, wanted, earlier))
     }
-    executor = Executor(
-        run,
-        environment=environment,
-        deadline=deadline,
-        watch=watch,
-        claims=claims,
-        expected=expected,
-        early=early,
-    )
-    executor.total = len(tasks)
-    executor.resume_from(earlier)
     trainings = TrainRun(
         run=run,
         targets=targets,
@@ -235,47 +223,46 @@ def _measure(
         total=len(tasks),
         expected=expected,
         alone=True,
-        deadline=deadline,
     )
+    executor = Executor(
+        run,
+        environment=environment,
+        deadline=deadline,
+        watch=watch,
+        claims=claims,
+        expected=expected,
+        early=early,
+        train=Trainer(trainings, history),
+    )
+    executor.total = len(tasks)
+    executor.resume_from(earlier)
     try:
-        _run_blocks(blocks, executor, trainings, history)
+        _run_blocks(blocks, executor, deadline)
     finally:  # whatever ended it, load may have shown what GPUs hide at rest
         if any(target.is_gpu for target in targets):
             run.write_machine(to_dict(replace(snapshot, gpus_after=inspect().gpus)))
 
 
-def _run_blocks(
-    blocks: Sequence[Block], executor: Executor, trainings: TrainRun, history: Sequence[Record]
-) -> None:
+def _run_blocks(blocks: Sequence[Block], executor: Executor, deadline: float) -> None:
     """What the verdict needs for as long as it takes, then each other block for its share.
 
-    What the verdict needs may take the time of what it does not, but for the shares of other blocks
-    that it needs: a training comes last, with all rates that were measured before it.
+    What the verdict needs may take the time of what it does not, but for the shares of later blocks
+    that it needs.
     """
-    folder = trainings.run.path
-    machine = machine_key(to_dict(trainings.snapshot))
-    tasks = [t for block in blocks for t in block.tasks if t.spec.role is not Role.STEP]
+    whole = max(deadline - time.monotonic(), 0.0)
     is_decided = False
     for number, block in enumerate(blocks):
-        later = blocks[number + 1 :]
-        left = max(trainings.deadline - time.monotonic(), 0.0)
-        whole = max(block.share + sum(one.share for one in later), 1e-9)
-        needed = sum(one.share for one in later if not is_optional(one))
-        most = left * (1.0 - needed / whole)
-        seconds = left * block.share / whole if is_optional(block) else most
-        if block.tasks[0].spec.role is Role.STEP:
-            points = [r for r in read_run(folder).records if r.is_point]
-            corrections = corrections_of(folder.parent, machine)
-            trainings.grounds = Grounds(points=(*history, *points), corrections=corrections)
-            measure_trainings(block, trainings, executor, seconds)
-            continue
         if is_optional(block) and not is_decided:
             is_decided = True
-            start = time.monotonic()
-            executor.decide(tasks, start + most)
-            seconds -= time.monotonic() - start
+            executor.decide()
+        left = max(deadline - time.monotonic(), 0.0)
+        later = sum(one.share for one in blocks[number + 1 :] if is_optional(one) is is_decided)
+        part = block.share / (block.share + later) if block.share else 0.0
+        seconds = left * part
+        if not is_decided:
+            seconds = max(seconds, left - later * whole)
         executor.run_block(block, seconds)
-    executor.use_time_left(tasks)
+    executor.use_time_left()
 
 
 def _append_missing(

@@ -32,7 +32,7 @@ from trainrig.analysis.training_facts import STEPS, counted
 from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.benchmarks.training import WARM_UP
+from trainrig.benchmarks.training import LAUNCH_TIME, WARM_UP
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
@@ -75,8 +75,6 @@ CHECKED_STEPS = WARM_UP + 10
 """Steps that a second process trains: those of warm-up, and ten samples."""
 LEARNING_STEPS = 200
 """A training of fewer steps need not have learned anything yet."""
-LAUNCH_TIME = 5.0
-"""Seconds in which a process loads torch, builds the model and trains the steps of warm-up."""
 _LEAST_TRAINED = 1.0
 
 
@@ -285,28 +283,36 @@ class TrainRun:
         """Train by fresh processes for the speed alone."""
         launch = Launch()
         self._train(outcome, launch, slug, Job(probe=False, stop=stop, seconds=seconds), number)
-        if launch.status is Status.OK:
+        is_late = self._is_late(launch.status)
+        if launch.status is Status.OK or (is_late and launch.rows):
             outcome.rounds.append(launch)
-        else:
+        elif not is_late:
             outcome.status, outcome.reason = launch.status, f"round {number}: {launch.reason}"
 
-    def measure_step(self, experiment: Experiment, seconds: float) -> Trained:
+    def _is_late(self, status: Status) -> bool:
+        """Whether the end of the budget broke it off."""
+        return status is Status.TIMEOUT and time.monotonic() >= self.deadline
+
+    def measure_step(self, experiment: Experiment, seconds: float) -> Record:
         """The training step of a qualification: fresh processes train for ``seconds`` each.
 
-        Two that are alike make the number; a third decides where they are not and time is left.
-        Where less is left than planned, each trains for less: a few steps say what a step takes.
-        That the loss falls is the check of the answer.
+        Two that are alike make the number; a third decides where they are not and much time is
+        left.  Where little is, each trains for less, and what was trained when the time was over
+        counts: a few steps say what a step takes.  That the loss falls is the check of the answer.
         """
+        self._predict(experiment)
         outcome = self._new(experiment)
         outcome.must_agree = outcome.compared = True
         half = (self.deadline - time.monotonic()) / WORKERS
         first = min(seconds, max(half - LAUNCH_TIME, _LEAST_TRAINED))
         self._train_first(outcome, outcome.slug, Job(probe=False, seconds=first))
+        if self._is_late(outcome.status) and outcome.first.rows:
+            outcome.status, outcome.reason = Status.OK, None
         launch = max(outcome.first.duration - first, 0.0)
         number = 2
         while outcome.status is Status.OK and (number == 2 or outcome.disturbed) and number < 4:
             left = self.deadline - time.monotonic() - 1.2 * launch
-            if number > 2 and left < first:
+            if left < (0.0 if number == 2 else WORKERS * (launch + first)):
                 break
             slug = f"{outcome.slug}-round-{number}"
             self._again(outcome, slug, number, seconds=min(first, max(left, _LEAST_TRAINED)))
@@ -316,10 +322,9 @@ class TrainRun:
             outcome.status, outcome.reason = Status.FAILED, f"{WRONG_ANSWER}: {wrong}"
         if outcome.status is Status.FAILED and "training stopped" in (outcome.reason or ""):
             outcome.reason = f"{WRONG_ANSWER}: {outcome.reason}"
-        if outcome.status is Status.TIMEOUT and time.monotonic() >= self.deadline:
+        if self._is_late(outcome.status):
             outcome.status, outcome.reason = Status.SKIPPED, "the budget ended while it ran"
-        self._finish(outcome)
-        return outcome
+        return self._finish(outcome)
 
     def _is_level(self, experiment: Experiment) -> bool:
         """Whether it is measured for itself: one process of ours, alone in its run."""
@@ -393,15 +398,17 @@ class TrainRun:
         records = records_of(outcome, target, data_hash, environment, went_on)
         return {record.metric: self.run.append(record) for record in records}
 
-    def _finish(self, outcome: Trained) -> None:
+    def _finish(self, outcome: Trained) -> Record:
         self._trained.append(outcome)
         self.done += 1
-        self._write(outcome)
+        return self._write(outcome)
 
-    def _write(self, outcome: Trained) -> None:
-        line = _line(self._record(outcome), is_compared=not outcome.must_agree)
-        text = f"{outcome.experiment.name}: {line}"
+    def _write(self, outcome: Trained) -> Record:
+        """Write its records; the first one, of its time."""
+        records = self._record(outcome)
+        text = f"{outcome.experiment.name}: {_line(records, is_compared=not outcome.must_agree)}"
         self.watch(Progress(text=text, done=self.done, total=self.total))
+        return records["time"]
 
     def _fit_or_train(self, outcome: Trained) -> None:
         """Train what may fit; what surely does not would take the machine down with it."""

@@ -19,6 +19,7 @@ from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.judge_training import waited_for
 from trainrig.analysis.training_facts import BREAKDOWN, GONE_ON, NOTHING_TRAINED, counted, flat
+from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.machine.energy import Energy, together
 from trainrig.machine.snapshot import Missing
@@ -125,7 +126,7 @@ class Trained:
     @property
     def disturbed(self) -> str | None:
         """Why its speed must not be judged: no round was quiet, or processes disagree."""
-        if self.must_agree and len(self.rounds) > 1:
+        if self.must_agree and self.rows:
             combined = self.combined
             return combined.disturbed if combined else None
         return self.first.disturbed if all(each.disturbed for each in self.rounds) else None
@@ -141,7 +142,7 @@ class Trained:
                 attempts.append(
                     Attempt(value=median(times), interval=interval, disturbed=each.disturbed)
                 )
-        required = 2 if self.must_agree and len(self.rounds) > 1 else 1
+        required = WORKERS if self.must_agree else 1
         return combine_attempts(attempts, required) if attempts else None
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,15 +17,19 @@ from pathlib import Path
 
 from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES
+from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES, LAUNCH_TIME
 from trainrig.catalog.chip import peak
 from trainrig.data.manifest import Manifest
 from trainrig.errors import TrainrigError
-from trainrig.runner.executor import MEASURED, Executor
-from trainrig.runner.plan import MEMORY_SHARE, Block, Task
+from trainrig.machine import to_dict as machine_dict
+from trainrig.record import Record
+from trainrig.runner.expectations import Grounds
+from trainrig.runner.history import corrections_of, machine_key
+from trainrig.runner.plan import MEMORY_SHARE, Block, Task, is_optional
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target
-from trainrig.runner.train import LAUNCH_TIME, TrainRun
+from trainrig.runner.train import TrainRun
+from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of, to_dict
 
 SHARE = 0.25
@@ -56,9 +59,10 @@ def with_training(
     native_bf16: bool,
     text: Text,
 ) -> tuple[Block, ...]:
-    """A qualification's blocks and, behind them, training steps sized to device and budget.
+    """A qualification's blocks and training steps sized to device and budget.
 
-    What they should take is predicted from the rates that were measured before.
+    They come behind all else that the verdict needs: what they should take is predicted from the
+    rates that were measured before.
 
     On a machine with GPUs the host does not train.  Where the budget is enough for some of
     many GPUs only, the others are recorded as left out: one of each model comes first.
@@ -75,10 +79,11 @@ def with_training(
     own += [_block(t, native_bf16, each, left_out, required=False) for t in devices[count:]]
     whole = sum(block.share for block in own)
     share = min(SHARE, whole / count)
-    return (
+    all_blocks = (
         *(replace(block, share=block.share * (1.0 - share)) for block in blocks),
         *(replace(b, share=share * b.share / whole if whole else 0.0) for b in own),
     )
+    return tuple(sorted(all_blocks, key=is_optional))
 
 
 def _block(
@@ -150,29 +155,25 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
     return next(fitting, found[-1])
 
 
-def measure_trainings(block: Block, session: TrainRun, executor: Executor, seconds: float) -> None:
-    """Measure a block's training steps within ``seconds``; what does not fit is recorded."""
-    end = time.monotonic() + seconds
-    session.texts = {
-        task.extra["experiment"]["data"]: str(task.case["data"]) for task in block.tasks
-    }
-    session.watch(Progress(text=block.name, level="stage"))
-    for task in block.tasks:
-        left = min(end, session.deadline) - time.monotonic()
-        needed = WORKERS * (task.seconds + LAUNCH_TIME)
-        if executor.is_over(task):
-            executor.skip(task, MEASURED)
-        elif task.skip is not None:
-            executor.skip(task, task.skip)
-        elif not task.fits_memory:
-            executor.skip(task, f"it needs more than half of the memory of {task.target.name}")
-        elif needed > left and not (task.required and session.deadline > time.monotonic()):
-            executor.skip(task, f"it takes {needed:.0f} s, and {max(left, 0.0):.0f} s are left")
-        else:
-            session.watch(Progress(text=task.step, level="running"))
-            session.done = executor.done
-            session.measure_step(Experiment.of(**task.extra["experiment"]), task.seconds)
-            executor.done = session.done
+class Trainer:
+    """Trains the steps of a qualification in an open run."""
+
+    def __init__(self, session: TrainRun, history: Sequence[Record]) -> None:
+        """``history``: points of earlier runs, which predictions may rest on."""
+        self._session = session
+        self._history = history
+        self._machine = machine_key(machine_dict(session.snapshot))
+
+    def __call__(self, task: Task, end: float, done: int) -> Record:
+        """The record of a task that has until ``end``; ``done`` cases are over before it."""
+        session, experiment = self._session, Experiment.of(**task.extra["experiment"])
+        folder = session.run.path
+        session.texts = {experiment.data: str(task.case["data"])}
+        session.deadline, session.done = end, done
+        points = [record for record in read_run(folder).records if record.is_point]
+        corrections = corrections_of(folder.parent, self._machine)
+        session.grounds = Grounds(points=(*self._history, *points), corrections=corrections)
+        return session.measure_step(experiment, task.seconds)
 
 
 def text_to_train_on(

@@ -103,7 +103,7 @@ def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
     tasks = [task()]
     bench.executor.run_block(block(*tasks), 30.0)
     assert "disagree" in (bench.points()[0].disturbed or "")
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert len(bench.made) == 4
     final = bench.points()[-1]
     assert final.disturbed is None
@@ -117,21 +117,21 @@ def test_a_noisy_point_on_a_catalogued_gpu_is_repeated(tmp_path):
     tasks = [task(target=gpu(0))]
     assert tasks[0].target.chip is not None
     bench.executor.run_block(block(*tasks), 30.0)
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert len(bench.made) == 4
 
 
 def test_quiet_points_are_not_repeated(tmp_path):
     bench = Bench(tmp_path, by_flops)
     bench.executor.run_block(block(task()), 30.0)
-    bench.executor.use_time_left([task()])
+    bench.executor.use_time_left()
     assert len(bench.made) == 2
 
 
 def test_repeating_ends_when_the_machine_stays_busy(tmp_path):
     bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     bench.executor.run_block(block(task()), 30.0)
-    bench.executor.use_time_left([task()])
+    bench.executor.use_time_left()
     assert bench.points()[-1].disturbed == "busy"
     assert len(bench.made) == 6
 
@@ -210,9 +210,14 @@ class WoundClock:
         return self.now
 
 
+def wind(monkeypatch, clock):
+    for module in ("executor", "crew"):
+        monkeypatch.setattr(f"trainrig.runner.{module}.time", clock)
+
+
 def test_a_case_that_the_budgets_end_cut_short_is_no_fault(tmp_path, monkeypatch):
     clock = WoundClock()
-    monkeypatch.setattr("trainrig.runner.executor.time", clock)
+    wind(monkeypatch, clock)
 
     def hang(device, request):
         clock.now += request.timeout
@@ -228,7 +233,7 @@ def test_a_case_that_the_budgets_end_cut_short_is_no_fault(tmp_path, monkeypatch
 @pytest.mark.parametrize("speed", [1e9, 1e11, 1e13])
 def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, speed):
     clock = WoundClock()
-    monkeypatch.setattr("trainrig.runner.executor.time", clock)
+    wind(monkeypatch, clock)
 
     def run(device, request):
         work = benchmark(request.benchmark).work(request.case)
@@ -243,7 +248,7 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
     blocks = qualify_plan([HOST], budget)
     for one in blocks:
         bench.executor.run_block(one, (start + budget - clock.now) * one.share)
-    bench.executor.use_time_left([t for one in blocks for t in one.tasks])
+    bench.executor.use_time_left()
     assert clock.now - start <= 1.1 * budget
 
 
@@ -361,7 +366,7 @@ def test_a_noisy_point_of_all_at_once_is_not_measured_alone(tmp_path):
     bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     tasks = at_once(MATMUL, (gpu(0), gpu(1)), [PRODUCT])
     bench.executor.run_block(block(*tasks), 30.0)
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert all(request.hold for _, request in bench.asked)
     assert len(bench.asked) == 4
 
@@ -378,7 +383,7 @@ def test_time_that_is_left_goes_to_what_was_skipped_for_lack_of_it(tmp_path):
     tasks = (task(128), task(2048))
     bench.executor.run_block(block(*tasks), 2.5)
     assert [p.status for p in bench.points()] == [Status.OK, Status.SKIPPED]
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert [p.status for p in bench.points()] == [Status.OK, Status.SKIPPED, Status.OK]
     assert bench.executor.done == 2
 
@@ -388,7 +393,7 @@ def test_of_noisy_points_the_required_are_repeated_first(tmp_path):
     tasks = [task(128), task(256, required=True)]
     bench.executor.run_block(block(*tasks), 30.0)
     del bench.asked[:]
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128] * 2
 
 
@@ -397,11 +402,13 @@ def test_a_required_point_that_decides_nothing_is_repeated_before_what_was_skipp
     bench = Bench(tmp_path, by_flops)
     tasks = [task(128), task(256, required=True)]
     bench.executor.run_block(block(tasks[1]), 30.0)
-    (point,) = bench.points()
+    bench.executor.run_block(block(tasks[0]), 0.0)
+    point, skipped = bench.points()
+    assert skipped.status is Status.SKIPPED
     band = (1.1 * point.value, 1.2 * point.value)
     bench.executor._expected = {(point.key, None): point.replace(interval=band)}
     del bench.asked[:]
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128]
 
 
@@ -410,9 +417,43 @@ def test_a_card_that_did_not_come_up_is_not_waited_for_again(tmp_path):
     tasks = [task(target=gpu(0))]
     bench.executor.run_block(block(*tasks), 30.0)
     bench.executor.run_block(block(task(512, target=gpu(0))), 30.0)
-    bench.executor.use_time_left(tasks)
+    bench.executor.use_time_left()
     assert [p.status for p in bench.points()] == [Status.FAILED] * 2
-    assert len(bench.made) == 2
+    assert len(bench.made) == 4  # two tries
+
+
+def test_a_card_that_comes_up_at_the_second_try_is_measured(tmp_path):
+    class Shy(FakeWorker):
+        tries = 0
+
+        def wait_ready(self, timeout=1.0):
+            Shy.tries += 1
+            if Shy.tries == 1:
+                raise UnavailableError("the worker for cuda:0 did not start: CUDA busy")
+            return {}
+
+    bench = Bench(tmp_path, by_flops, worker=Shy)
+    bench.executor.run_block(block(task(target=gpu(0))), 30.0)
+    assert [p.status for p in bench.points()] == [Status.OK]
+
+
+def test_a_worker_that_is_not_ready_in_its_time_is_no_fault_of_the_device(tmp_path, monkeypatch):
+    clock = WoundClock()
+    wind(monkeypatch, clock)
+
+    class Slow(FakeWorker):
+        def wait_ready(self, timeout=1.0):
+            if clock.now < 1010.0:
+                clock.now += timeout
+                raise UnavailableError("the worker for cpu did not start: not within 2 s")
+            return {}
+
+    bench = Bench(tmp_path, by_flops, worker=Slow, clock=clock)
+    bench.executor.run_block(block(task()), 10.0)
+    assert bench.points()[0].status is Status.SKIPPED
+    assert "before its worker was ready" in bench.points()[0].reason
+    bench.executor.use_time_left()
+    assert bench.points()[-1].status is Status.OK
 
 
 def test_a_card_that_torch_counts_otherwise_is_refused(tmp_path):

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -129,8 +128,8 @@ def test_what_the_verdict_needs_may_take_the_time_of_what_it_does_not(machine, m
     )
     blocks = (
         Block(name="needed", tasks=needed, share=0.2),
-        Block(name="other", tasks=other, share=0.5),
         Block(name="needed, last", tasks=needed, share=0.3),
+        Block(name="other", tasks=other, share=0.5),
     )
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     done = []
@@ -139,20 +138,37 @@ def test_what_the_verdict_needs_may_take_the_time_of_what_it_does_not(machine, m
         def run_block(self, block, seconds):
             done.append((block.name, pytest.approx(seconds)))
 
-        def decide(self, tasks, end):
-            done.append(("decide", end))
+        def decide(self):
+            done.append("decide")
 
-        def use_time_left(self, tasks):
-            done.append(("left", len(tasks)))
+        def use_time_left(self):
+            done.append("left")
 
-    trainings = SimpleNamespace(
-        run=SimpleNamespace(path=machine), deadline=1100.0, snapshot=machine_fakes.healthy(0)
-    )
-    session._run_blocks(blocks, Recorder(), trainings, ())
+    session._run_blocks(blocks, Recorder(), 1100.0)
     assert done == [
         ("needed", 70.0),  # all but the share of what is needed as well and comes last
-        ("decide", pytest.approx(1000.0 + 100.0 * 0.5 / 0.8)),
-        ("other", 100.0 * 0.5 / 0.8),
         ("needed, last", 100.0),
-        ("left", 2 * len(needed) + len(other)),
+        "decide",
+        ("other", 100.0),
+        "left",
     ]
+
+
+def test_what_the_verdict_needs_last_keeps_its_share_whatever_came_before(machine, monkeypatch):
+    """Shares are of the whole time: what is optional takes none of what is kept back."""
+    tasks = qualify_plan((HOST,), 240.0)[0].tasks
+    shares = {"first": 0.3, "second": 0.1, "third": 0.2}
+    blocks = tuple(Block(name=name, tasks=tasks, share=share) for name, share in shares.items())
+    now, got = 1000.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    class Greedy:
+        def run_block(self, block, seconds):
+            nonlocal now
+            got.append(pytest.approx(seconds))
+            now += seconds
+
+        decide = use_time_left = lambda self: None
+
+    session._run_blocks(blocks, Greedy(), 1100.0)
+    assert got == [70.0, 10.0, 20.0]

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,15 @@ from trainrig.benchmarks.spec import benchmark
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
 from trainrig.process.events import OTHER, PARTS
+from trainrig.process.supervisor import Ended
 from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
 from trainrig.runner import train, training
 from trainrig.runner.executor import Executor, Pace
 from trainrig.runner.expectations import expectations
-from trainrig.runner.plan import MEMORY_SHARE, Block, Task, qualify_plan
+from trainrig.runner.plan import MEMORY_SHARE, Block, Task, is_optional, qualify_plan
 from trainrig.runner.progress import null_progress
 from trainrig.runner.train import TrainRun
-from trainrig.runner.training import SHARE, Text, text_to_train_on, with_training
+from trainrig.runner.training import SHARE, Text, Trainer, text_to_train_on, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, case_of, check
 from trainrig.train.native import rank_main
@@ -59,17 +61,19 @@ def planned(budget: float, *targets: Any, native: bool = True, text: Text = READ
 
 
 @pytest.mark.parametrize("budget", [60.0, 120.0, 240.0, 3600.0])
-def test_training_comes_last_and_takes_its_share(budget: float) -> None:
+def test_training_is_the_last_that_is_needed_and_takes_its_share(budget: float) -> None:
     blocks = planned(budget)
-    assert [task.benchmark for task in blocks[-1].tasks] == ["training"] * len(blocks[-1].tasks)
-    assert steps_of(blocks[:-1]) == []
     assert sum(block.share for block in blocks) == pytest.approx(1.0)
-    assert 0.0 < blocks[-1].share <= SHARE + 1e-9
-    first, *others = blocks[-1].tasks
+    needed = [block for block in blocks if not is_optional(block)]
+    assert blocks[: len(needed)] == tuple(needed)
+    (last,) = [block for block in blocks if steps_of([block])]
+    assert needed[-1] is last
+    assert 0.0 < last.share <= SHARE + 1e-9
+    first, *others = last.tasks
     assert first.required and not any(task.required for task in others)
     assert first.case["precision"] == "bf16"
     assert 2.0 <= first.seconds <= 8.0
-    for task in blocks[-1].tasks:
+    for task in last.tasks:
         benchmark("training").check(task.case)
         shape = check(Experiment.of(**task.extra["experiment"]))
         assert shape.vocab >= 8192  # of the tokenizer that the text is prepared with
@@ -244,19 +248,13 @@ def test_without_text_the_required_step_could_not_run(
 # ---- running it
 
 
-def carried_out(tasks: list[Task], folder: Path, earlier: Any = ()) -> list[Record]:
+def carried_out(
+    tasks: list[Task], folder: Path, earlier: Any = (), seconds: float = 90.0
+) -> list[Record]:
     """The records of a run of some tasks: predictions, then what came out."""
     with create_run(folder, "test", {}) as run:
         for expected in expectations(tasks, [], [], [], "e"):
             run.append(expected)
-        executor = Executor(
-            run,
-            environment="e",
-            deadline=time.monotonic() + 100.0,
-            watch=null_progress,
-        )
-        executor.resume_from(earlier)
-        block = Block(name="training", tasks=tuple(tasks))
         session = TrainRun(
             run=run,
             targets=(tasks[0].target,),
@@ -264,9 +262,16 @@ def carried_out(tasks: list[Task], folder: Path, earlier: Any = ()) -> list[Reco
             snapshot=healthy(),
             watch=null_progress,
             alone=True,
-            deadline=time.monotonic() + 100.0,
         )
-        training.measure_trainings(block, session, executor, 90.0)
+        executor = Executor(
+            run,
+            environment="e",
+            deadline=time.monotonic() + 100.0,
+            watch=null_progress,
+            train=Trainer(session, ()),
+        )
+        executor.resume_from(earlier)
+        executor.run_block(Block(name="training", tasks=tuple(tasks)), seconds)
         return list(read_run(run.path).records)
 
 
@@ -430,6 +435,32 @@ def test_a_training_stops_when_its_time_is_over_and_writes_its_steps(
     assert 4 <= len(first) < 1000
     assert {row["round"] for row in rows} >= {1, 2}
     assert first[0].keys() >= {"step", "loss", "grad_norm", "time", "tokens_per_s"}
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_training_is_predicted_before_it_is_measured(data: Path, tmp_path: Path) -> None:
+    kinds = [r.kind for r in carried_out([tiny(data)], tmp_path) if r.metric == "time"]
+    assert kinds.index(Kind.PREDICTED) < kinds.index(Kind.MEASURED)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_was_trained_when_the_time_was_over_counts(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process trained a few steps, and the end of the budget broke it off."""
+    now = time.monotonic()
+
+    def cut_off(command: Any, folder: Path, **how: Any) -> Ended:
+        ended = launch_here(command, folder, **how)
+        monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: now + 1000.0))
+        return replace(ended, status=Status.TIMEOUT, reason="no time")
+
+    monkeypatch.setattr(train, "launch", cut_off)
+    records = carried_out([tiny(data)], tmp_path)
+    (settled,) = [r for r in records if r.kind is Kind.MEASURED and r.metric == "time"]
+    assert settled.status is Status.OK and settled.value
+    assert settled.disturbed == "only 1 of 2 workers measured it"
+    assert judge(records).outcome is Outcome.MEASURED
 
 
 @pytest.mark.usefixtures("in_process")
