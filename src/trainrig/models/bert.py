@@ -20,6 +20,7 @@ from trainrig.models.layers import (
     ACTIVATIONS,
     FeedForward,
     HeadProjections,
+    Stretch,
     norm_of,
 )
 from trainrig.models.loss import cross_entropy
@@ -70,26 +71,40 @@ class Model(nn.Module):
         """(V, C)"""
         return self.tokens.weight
 
+    first = last = True  # a pipeline stage may be neither, see layers.NextTokenModel
+    stretch = Stretch()
+
     def hidden(
-        self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None
+        self, x: Tensor, mask: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor:
-        """(B, T) → (B, T, C), what the logits are computed from.
+        """(B, T) → (B, T, C), what the logits are computed from; or from stage to stage.
 
         ``mask`` (B, T) bool: False for padding; ``segments`` (B, T): 0 and 1, 0 if None.
         """
-        where = torch.arange(tokens.shape[1], device=tokens.device)
-        segments = torch.zeros_like(tokens) if segments is None else segments
-        x = self.norm(self.tokens(tokens) + self.segments(segments) + self.positions(where))
+        if self.first:
+            where = torch.arange(x.shape[1], device=x.device)
+            segments = torch.zeros_like(x) if segments is None else segments
+            x = self.norm(self.tokens(x) + self.segments(segments) + self.positions(where))
         looked_at = None if mask is None else mask[:, None, None, :]
-        for block in self.blocks:
+        for block in self.blocks.children():
             x = block(x, looked_at)
-        return self.head_norm(self.act(self.transform(x)))
+        return self.head_norm(self.act(self.transform(x))) if self.last else x
 
     def forward(
-        self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
     ) -> Tensor:
-        """(B, T) → logits (B, T, V)"""
-        return F.linear(self.hidden(tokens, mask, segments), self.head_weight, self.head_bias)
+        """(B, T) → logits (B, T, V); with ``labels`` (B, T) the sum of the loss over them."""
+        hidden = self.hidden(x, mask, segments)
+        if not self.last:
+            return hidden
+        if labels is None:
+            return F.linear(hidden, self.head_weight, self.head_bias)
+        return cross_entropy(hidden, self.head_weight, labels, self.head_bias, reduction="sum")
 
     def loss(
         self,

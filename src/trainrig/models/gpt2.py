@@ -11,6 +11,9 @@ V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +36,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
         self.attention = attention
+        self.kernel: Callable[..., Tensor] = attend  # context parallel puts its own around it
         # Rows lie head by head: q, k, v of head 0, then of head 1, so that a share of the rows is
         # a share of the heads.
         self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.qkv_bias)
@@ -43,9 +47,8 @@ class Attention(nn.Module):
         batch, num_tokens, _ = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, -1, 3, self.head_dim)
         q, k, v = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D)
-        causal = mask is None
-        y = attend(q, k, v, scale=self.scale, causal=causal, mask=mask, attention=self.attention)
-        return self.out(merge_heads(y))
+        how = {"causal": mask is None, "mask": mask, "attention": self.attention}
+        return self.out(merge_heads(self.kernel(q, k, v, scale=self.scale, **how)))
 
 
 class Block(PreNormBlock):
@@ -67,13 +70,15 @@ class Model(NextTokenModel):
         self.norm = norm_of(shape)
         self.head = head_of(shape)
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """(B, T) → (B, T, C), what the logits are computed from."""
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, C): the tokens' vectors and those of their places."""
         num_tokens = tokens.shape[1]
-        where = torch.arange(num_tokens, device=tokens.device)
-        x = self.tokens(tokens) + self.positions(where)
-        windows = self.shape.windows or (0,) * len(self.blocks)
-        masks = {w: causal_mask(num_tokens, tokens.device, w) for w in set(windows) - {0}}
-        for block, window in zip(self.blocks, windows, strict=True):
-            x = block(x, masks.get(window))
-        return self.norm(x)
+        where = torch.arange(num_tokens, device=tokens.device) + self.stretch.part * num_tokens
+        return self.tokens(tokens) + self.positions(where)
+
+    def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
+        """A mask of all tokens where a layer looks back on a window only."""
+        windows = self.shape.windows or (0,) * self.shape.num_layers
+        every = num_tokens * self.stretch.parts
+        masks = {w: causal_mask(every, device, w) for w in set(windows) - {0}}
+        return lambda number: (masks.get(windows[number]),)

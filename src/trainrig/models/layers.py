@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -110,6 +112,7 @@ class HeadProjections(nn.Module):
         super().__init__()
         self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
         self.attention = attention
+        self.kernel: Callable[..., Tensor] = attend  # context parallel puts its own around it
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         self.q = nn.Linear(shape.hidden, queries, bias=shape.qkv_bias)
         self.k = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
@@ -125,8 +128,8 @@ class HeadProjections(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tensor | None = None
     ) -> Tensor:
         """(B, H, T, D), (B, K, S, D) twice → (B, T, C); ``mask`` as for `attend`."""
-        y = attend(q, k, v, scale=self.scale, causal=causal, mask=mask, attention=self.attention)
-        return self.out(merge_heads(y))
+        how = {"causal": causal, "mask": mask, "attention": self.attention}
+        return self.out(merge_heads(self.kernel(q, k, v, scale=self.scale, **how)))
 
 
 class FeedForward(nn.Module):
@@ -171,22 +174,63 @@ class PreNormBlock(nn.Module):
         return x + self.ffn(self.norm_2(x))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Which of a sequence's tokens a rank computes with."""
+
+    part: int = 0
+    parts: int = 1
+    """Tokens come to this rank as one of so many equal parts (context parallel)."""
+    spread: int = 1
+    """Hidden states between blocks hold one in so many of those (sequence parallel)."""
+
+
 class NextTokenModel(nn.Module):
-    """Tokens to logits, or to the loss of the next token; ``hidden`` is the family's."""
+    """Tokens to logits, or to the loss of the next token.
+
+    A pipeline stage is one of these with a part of the modules, under the names of the whole: one
+    that is not ``first`` takes hidden states for tokens, one that is not ``last`` returns them.
+    """
 
     shape: ModelShape
     tokens: nn.Embedding
+    blocks: nn.ModuleList | nn.ModuleDict
+    norm: nn.Module
     head: nn.Linear | None
-    hidden: Callable[[Tensor], Tensor]
+    first = last = True
+    stretch = Stretch()
 
     @property
     def head_weight(self) -> Tensor:
         """(V, C)"""
         return self.tokens.weight if self.head is None else self.head.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) → logits (B, T, V)"""
-        return F.linear(self.hidden(tokens), self.head_weight)
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, C)"""
+        return self.tokens(tokens)
+
+    def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
+        """What the block of a number takes besides hidden states; ``num_tokens``: of this part."""
+        raise NotImplementedError
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """(B, T) → (B, T, C), what the logits are computed from; or from stage to stage."""
+        num_tokens = x.shape[1] * (1 if self.first else self.stretch.spread)
+        arguments = self.block_arguments(num_tokens, x.device)
+        if self.first:
+            x = self.embed(x)
+        for number, block in self.blocks.named_children():
+            x = block(x, *arguments(int(number)))
+        return self.norm(x) if self.last else x
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """(B, T) → logits (B, T, V); with ``labels`` (B, T) the sum of the loss over them."""
+        hidden = self.hidden(x)
+        if not self.last:
+            return hidden
+        if labels is None:
+            return F.linear(hidden, self.head_weight)
+        return cross_entropy(hidden, self.head_weight, labels, reduction="sum")
 
     def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
         """Mean cross-entropy; targets (B, T) are the tokens one place further on."""

@@ -12,6 +12,8 @@ F width of the feed-forward net, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +29,14 @@ from trainrig.workload.model import ModelShape, RopeScaling
 
 
 def rotary_angles(
-    shape: ModelShape, num_tokens: int, device: torch.device
+    shape: ModelShape, num_tokens: int, device: torch.device, first: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin, each (T, D/2), of position · θ^(-2i/D) for the pair i."""
+    """cos and sin, each (T, D/2), of position · θ^(-2i/D) for the pair i, from ``first`` on."""
     pair = torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float32)
     turns = 1.0 / shape.rope_theta ** (pair / shape.head_dim)  # radians a token
     if shape.rope_scaling is not None:
         turns = _stretch(turns, shape.rope_scaling)
-    where = torch.arange(num_tokens, device=device, dtype=torch.float32)
+    where = torch.arange(num_tokens, device=device, dtype=torch.float32) + first
     angles = where[:, None] * turns
     return angles.cos(), angles.sin()
 
@@ -81,13 +83,10 @@ class Model(NextTokenModel):
         self.norm = norm_of(shape)
         self.head = head_of(shape)
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """(B, T) → (B, T, C), what the logits are computed from."""
-        cos, sin = rotary_angles(self.shape, tokens.shape[1], tokens.device)
-        x = self.tokens(tokens)
-        for block in self.blocks:
-            x = block(x, cos, sin)
-        return self.norm(x)
+    def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
+        """The angles of this part's tokens."""
+        angles = rotary_angles(self.shape, num_tokens, device, first=self.stretch.part * num_tokens)
+        return lambda _: angles
 
 
 def block_inputs(shape: ModelShape, x: Tensor) -> tuple[Tensor, ...]:

@@ -152,10 +152,23 @@ class Model(nn.Module):
         x = self.norm(x)
         return x * self.shape.hidden**-0.5 if self.shape.scale_logits else x
 
-    def forward(self, tokens: Tensor, written: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, S), (B, T) → logits (B, T, V)"""
+    def forward(
+        self,
+        tokens: Tensor,
+        written: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        """(B, S), (B, T) → logits (B, T, V).
+
+        With ``labels`` (B, T) for what is written the sum of the loss over them.
+        """
+        written = shift_right(labels) if written is None else written
         hidden = self.decode(written, self.encode(tokens, mask), mask)
-        return F.linear(hidden, self.head_weight)
+        if labels is None:
+            return F.linear(hidden, self.head_weight)
+        return cross_entropy(hidden, self.head_weight, labels, reduction="sum")
 
     def loss(
         self,

@@ -1,0 +1,110 @@
+"""Tensor and sequence parallel: which of a model's matrices are split by rows, which by columns.
+
+A plan is what `torch.distributed.tensor.parallel.parallelize_module` takes.  In a block the
+matrices that read hidden states are split by their outputs (heads of attention, columns of the
+feed-forward net), those that write them by their inputs, so that only sums cross the ranks: two
+all-reduces forward and two backward a block, where attention and the net begin and end.  Under
+sequence parallel hidden states between them hold a rank's share of the tokens, norms work on that
+share, and each all-reduce is a reduce-scatter and an all-gather.  The token embedding, and so the
+head, is split by the vocabulary (`loss.cross_entropy` has the other half).
+
+What enters attention and the net stays a DTensor (``use_local_output=False``): its gradient then is
+a partial sum until all matrices that read it have added theirs.  As a local tensor it would be
+reduced too early: under sequence parallel by an all-reduce for a reduce-scatter, twice the bytes;
+for queries, keys and values apart by three all-reduces for one.
+
+Sources: Shoeybi et al. 2019 (tensor parallel), Korthikanti et al. 2022 (sequence parallel).
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+
+Plan = dict[str, ParallelStyle]
+
+_READ = ("qkv", "q", "k", "v", "up", "gate")
+_WRITE = ("out", "down")
+_ATTENTION_ARGUMENTS = {"gpt2": 1, "gpt-neo": 1, "bert": 1, "llama": 2, "t5": 1}
+"""What attention takes besides hidden states: masks, biases, angles; whole on each rank."""
+
+
+def plan_of(model: nn.Module, *, sequence_parallel: bool) -> Plan:
+    """Of a whole model or a pipeline stage; its modules are named as in the whole.
+
+    BERT's last dense layer and norm are computed by each rank for all tokens, as Megatron does.
+    """
+    family: str = model.shape.family
+    between: Placement = Shard(1) if sequence_parallel else Replicate()
+    shared = SequenceParallel(use_local_output=True)
+    plan: Plan = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        "head": ColwiseParallel(),
+        "bias.buckets": ColwiseParallel(),  # a number for each head: of the heads that are here
+        "decoder_bias.buckets": ColwiseParallel(),
+    }
+    if sequence_parallel:
+        plan |= {name: SequenceParallel() for name in ("norm", "encoder_norm")}
+        plan |= {name: _share(dim) for name, dim in (("positions", 0), ("segments", 1))}
+        if family == "bert":
+            plan["norm"] = shared
+            plan["transform"] = _whole(between)
+    for stack in ("blocks", "decoder_blocks"):
+        plan |= {f"{stack}.*.{n}": s for n, s in _block(family, between, shared).items()}
+    return {name: style for name, style in plan.items() if _has(model, name)}
+
+
+def _block(family: str, between: Placement, norm: ParallelStyle) -> Plan:
+    arguments = _ATTENTION_ARGUMENTS[family]
+    plan: Plan = {"attention": _entry(between, arguments), "ffn": _entry(between, 0)}
+    # What the decoder looks at is whole on each rank, and was made a DTensor once for all blocks.
+    plan["cross"] = PrepareModuleInput(
+        input_layouts=(between, None, Replicate()),
+        desired_input_layouts=(Replicate(), None, Replicate()),
+        use_local_output=False,
+    )
+    for part in ("attention", "cross", "ffn"):
+        plan |= {f"{part}.{name}": ColwiseParallel() for name in _READ}
+        plan |= {f"{part}.{name}": RowwiseParallel(output_layouts=between) for name in _WRITE}
+    if between.is_shard():
+        plan |= dict.fromkeys(("norm_1", "norm_cross", "norm_2"), norm)
+    return plan
+
+
+def _entry(between: Placement, others: int) -> ParallelStyle:
+    """Hidden states, whole on each rank, into a module that takes so many ``others``."""
+    rest = (None,) * others
+    return PrepareModuleInput(
+        input_layouts=(between, *rest),
+        desired_input_layouts=(Replicate(), *rest),
+        use_local_output=False,
+    )
+
+
+def _whole(between: Placement) -> ParallelStyle:
+    """All tokens for a module whose gradients are equal on all ranks."""
+    return PrepareModuleInput(
+        input_layouts=between, desired_input_layouts=Replicate(), use_local_output=True
+    )
+
+
+def _share(dim: int) -> ParallelStyle:
+    """This rank's share of what a module returns for all tokens, which lie along ``dim``."""
+    return PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(dim))
+
+
+def _has(model: nn.Module, name: str) -> bool:
+    """Whether the module ``name`` is there; in the first block for that of any block."""
+    at: nn.Module | None = model
+    for step in name.split("."):
+        children = {} if at is None else dict(at.named_children())
+        at = next(iter(children.values()), None) if step == "*" else children.get(step)
+    return at is not None

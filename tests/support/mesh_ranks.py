@@ -1,0 +1,172 @@
+"""Real ranks that train tiny models under layouts of several axes; rank 0 writes what came out.
+
+Each case is five steps of plain gradient descent in fp32 on the samples that one process has:
+`alone` is that process.  Started by `trainrig.process.supervisor`, as ranks are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainrig import models
+from trainrig.models.loss import IGNORED
+from trainrig.process.child import die_with_parent, leave
+from trainrig.process.events import Events
+from trainrig.train.native import tensor_parallel
+from trainrig.workload import ModelShape, custom
+
+STEPS, SAMPLES, TOKENS, VOCAB, RATE = 5, 8, 32, 160, 0.05
+Rows = list[tuple[float, float]]
+
+
+def shape_of(case: dict[str, Any]) -> ModelShape:
+    changes = {"num_layers": 4, "hidden": 32, "num_heads": 4, "vocab": VOCAB, "max_positions": 32}
+    return custom(case["family"], **(changes | case.get("shape", {})))
+
+
+def batch(family: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and labels; BERT's and T5's only in some places, GPT's are the next token."""
+    random = torch.Generator().manual_seed(100 + step)
+    tokens = torch.randint(0, VOCAB, (SAMPLES, TOKENS + 1), generator=random)
+    inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    if family in ("bert", "t5"):
+        hidden = (
+            torch.rand(labels.shape, generator=random) < torch.linspace(0.2, 0.7, SAMPLES)[:, None]
+        )
+        labels = labels.masked_fill(hidden, IGNORED)
+    return inputs, labels
+
+
+def alone(case: dict[str, Any]) -> Rows:
+    """Loss and gradient norm of each step in one process."""
+    model = models.build(shape_of(case), seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    rows = []
+    for step in range(STEPS):
+        loss = model.loss(*batch(case["family"], step))
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        optimizer.step()
+        optimizer.zero_grad()
+        rows.append((float(loss.detach()), float(norm)))
+    return rows
+
+
+class Sent(TorchDispatchMode):
+    """Collectives by operation: how many, and the bytes of what they are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.__name__:
+            name = func.__name__.split(".")[0].strip("_")
+            given = args[0][0] if isinstance(args[0], list) else args[0]
+            if given.numel() > 1:
+                self.count[name] += 1
+                self.bytes[name] += given.numel() * given.element_size()
+        return func(*args, **(kwargs or {}))
+
+
+def norm_of(parameters: list[Any]) -> torch.Tensor:
+    """Of all gradients, those of one placement at a time."""
+    groups: dict[Any, list[Any]] = {}
+    for p in parameters:
+        key = (p.device_mesh, p.placements) if isinstance(p, DTensor) else None
+        groups.setdefault(key, []).append(p.grad)
+    total = torch.zeros(())
+    for gradients in groups.values():
+        norm = torch.nn.utils.get_total_norm(gradients)
+        total += (norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2
+    return total
+
+
+def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
+    """`alone`'s rows by all ranks of ``mesh`` (pp, dp, cp, tp); digests of the first weights."""
+    shape, sequence_parallel = shape_of(case), case.get("sequence_parallel", False)
+    model = models.build(shape, device="meta", recompute=case.get("recompute", "none"))
+    if mesh["tp"].size() > 1:
+        tensor_parallel.apply(model, shape, mesh["tp"], sequence_parallel=sequence_parallel)
+    if mesh["dp"].size() > 1:
+        shard([*model.blocks, *getattr(model, "decoder_blocks", []), model], mesh["dp"])
+    model.to_empty(device="cpu")
+    models.fill_weights(model, 1)
+    first = digests(model)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=RATE, foreach=False)
+    rows, sent = [], Sent()
+    for step in range(STEPS):
+        inputs, labels = batch(case["family"], step)
+        targets = int((labels != IGNORED).sum())
+        inputs, labels = (
+            t.chunk(mesh["dp"].size())[mesh["dp"].get_local_rank()] for t in (inputs, labels)
+        )
+        with sent if step == 1 else torch.enable_grad():
+            loss = model(inputs, labels=labels) / targets
+            loss.backward()
+            tensor_parallel.place_gradients(parameters)
+        total = loss.detach().clone()
+        dist.all_reduce(total, group=mesh.get_group("dp"))
+        norm = norm_of(parameters).sqrt()
+        optimizer.step()
+        optimizer.zero_grad()
+        rows.append((float(total), float(norm)))
+    return {"rows": rows, "digests": first, "count": sent.count, "bytes": sent.bytes}
+
+
+def shard(units: list[Any], mesh: DeviceMesh) -> None:
+    for unit in units:
+        fully_shard(unit, mesh=mesh)
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+
+
+def digests(model: Any) -> dict[str, str]:
+    """Of each weight as a whole."""
+    found = {}
+    for name, weight in model.state_dict().items():
+        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        found[name] = hashlib.sha256(whole.detach().numpy().tobytes()).hexdigest()
+    return found
+
+
+def main() -> None:
+    die_with_parent()
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    events = Events(folder, rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    axes = ("pp", "dp", "cp", "tp")
+    meshes: dict[tuple[int, ...], DeviceMesh] = {}
+    found = {}
+    for name, case in json.loads((folder / "cases.json").read_text()).items():
+        events.set_position(part=name)
+        sizes = tuple(case.get(axis, 1) for axis in axes)
+        if sizes not in meshes:
+            meshes[sizes] = init_device_mesh("cpu", sizes, mesh_dim_names=axes)
+        found[name] = train(case, meshes[sizes])
+        events.emit("alive")
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    dist.barrier()
+    events.emit("done")
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()
