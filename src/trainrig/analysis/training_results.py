@@ -32,6 +32,7 @@ from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, first_problem
 from trainrig.record import Kind, Record
 from trainrig.units import ranges
+from trainrig.workload.observed_layout import ObservedLayout
 
 BENCHMARK = TRAINING.name
 """That their records are of."""
@@ -52,6 +53,19 @@ def _plausible(value: float) -> float:
 def _core_text(value: object) -> object:
     """An older run stored the numbers."""
     return ranges(map(int, value)) if isinstance(value, list) else value
+
+
+def _layout_today(found: object) -> object:
+    """Records have a list as a mapping of its places; older ones said whether, not what."""
+    if not isinstance(found, dict):
+        return found
+    older: dict[object, str] = {True: "yes", False: "none"}
+    exchanges = found.get("exchanges")
+    return {
+        **found,
+        "recompute": older.get(found.get("recompute"), found.get("recompute")),
+        "exchanges": list(exchanges.values()) if isinstance(exchanges, dict) else exchanges,
+    }
 
 
 _Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -87,41 +101,6 @@ class TrainingRound:
 
     step_times_s: tuple[_Amount, ...]
     disturbed: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedLayout:
-    """The layout that its ranks observed."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    ranks: int
-    zero: int
-    precision: str
-    grad_accum: int
-    recompute: str | bool | None
-    """none, selective or full; earlier versions told apart no more than whether."""
-    compile: bool
-    offload: bool
-    wrapped: str
-    attention: str | None = None
-    threads: _Value = None
-    transport: _Value = None
-    state_precision: _Value = None
-    num_parameters: _Value = None
-    shard_ranks: _Value = None
-    micro_tokens: _Value = None
-    gradient_precision: _Value = None
-    master_precision: _Value = None
-    optimizer: _Value = None
-    fused_optimizer: _Value = None
-    device: _Value = None
-    placements: _Value = None
-    held_weights: _Value = None
-    held_weights_in_backward: _Value = None
-    held_gradients: _Value = None
-    held_states: _Value = None
-    gradient_collectives: _Value = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +162,7 @@ class TrainingResult:
             serialization_alias="layout_asked",
         ),
     ]
-    layout_found: ObservedLayout | None
+    layout_found: Annotated[ObservedLayout | None, BeforeValidator(_layout_today)]
     losses: tuple[_Number, ...]
     """Of each step, in nats."""
     grad_norms: tuple[_Number | None, ...]

@@ -31,10 +31,16 @@ from trainrig.stats import Attempt, Combined, combine_attempts, median, median_i
 from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import Result, engine_of
-from trainrig.train.layout_check import Layout, differences, observed_layout, requested_layout
+from trainrig.train.layout_check import (
+    RequestedLayout,
+    differences,
+    observed_layout,
+    requested_layout,
+)
 from trainrig.train.parity import is_reference
 from trainrig.units import ranges
 from trainrig.workload import find, hardware_flops, model_flops
+from trainrig.workload.observed_layout import ObservedLayout
 from trainrig.workload.span_corruption import written_tokens
 
 Device = Mapping[str, Any]
@@ -108,7 +114,7 @@ class Trained:
         return self.rounds[0] if self.rounds else Launch()
 
     @property
-    def found(self) -> Layout | None:
+    def found(self) -> ObservedLayout | None:
         """The layout that was found; None if it did not come so far."""
         facts = self.first.result.facts
         return observed_layout(facts) if facts is not None else None
@@ -240,7 +246,7 @@ def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[st
     }
 
 
-def wrong_on_ranks(requested: Layout, result: Result) -> list[str]:
+def wrong_on_ranks(requested: RequestedLayout, result: Result) -> list[str]:
     """What was asked for and not found, by each rank; what all of them lack is said once."""
     everywhere: dict[str, list[int]] = {}
     facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
@@ -336,8 +342,12 @@ def _facts(trained: Trained) -> dict[str, Any]:
     return {
         "row_verdict": trained.word,
         "steps": own.steps,
-        "layout_asked": requested_layout(own),
-        "layout_found": trained.found,
+        "layout_asked": {
+            name: value
+            for name, value in dataclasses.asdict(requested_layout(own)).items()
+            if value is not None
+        },
+        "layout_found": None if trained.found is None else dataclasses.asdict(trained.found),
         "wrong_layout": trained.wrong_layout,
         "software_found": dict((first.result.facts or {}).get("software", {})),
         "straggler": waited_for([counted(rows) for rows in first.result.rows_of_ranks]),

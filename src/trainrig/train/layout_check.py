@@ -1,17 +1,20 @@
-"""The layout that was asked for, the one that was found, and what sets them apart.
+"""The layout that was requested, the one that was observed, and what sets them apart.
 
-A layout as found comes from the facts that a rank read from its live objects (`look`, and the
-drivers): the request is never repeated as a result.  A difference is a fault of the run.
+An observed layout comes from the facts that a rank read from its live objects (`native.layout_look`
+and the drivers): the request is never repeated as a result.  A difference is a fault of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainrig.train.config import Experiment
+from trainrig.workload.exchanges import Exchange
+from trainrig.workload.observed_layout import ObservedLayout
 
-Layout = dict[str, Any]
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SHARE = 0.75
 """A rank that holds less than this share of something does not hold it all."""
@@ -23,89 +26,216 @@ _OPTIMIZERS = {
 }
 
 
-def requested_layout(experiment: Experiment) -> Layout:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedLayout:
+    """What an experiment asks for; None: it asks for nothing."""
+
+    ranks: int
+    tp: int
+    sequence_parallel: bool | None
+    pp: int
+    interleave: int
+    cp: int
+    zero: int
+    shard_ranks: int
+    grad_accum: int
+    micro_tokens: int
+    precision: str
+    gradient_precision: str
+    master_precision: str
+    recompute: str
+    optimizer: str
+    fused_optimizer: bool
+    compile: bool
+    offload: bool | None
+    """A processor's shards lie in the host's memory anyhow."""
+    device: str
+    attention: str | None
+    """"auto" asks for nothing, and what is compiled is not seen."""
+
+
+def requested_layout(experiment: Experiment) -> RequestedLayout:
     """What an experiment asks for."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
-    auto = experiment.attention == "auto"
-    return {
-        "ranks": experiment.mesh.ranks,
-        "zero": experiment.zero,
-        "shard_ranks": (experiment.shard_size or experiment.mesh.dp) if experiment.zero else 1,
-        "grad_accum": experiment.grad_accum,
-        "micro_tokens": experiment.batch_size * experiment.seq_len,
-        "precision": experiment.precision,
-        "gradient_precision": "fp32",
-        "master_precision": "fp32",
-        "recompute": experiment.recompute != "none",
-        "optimizer": optimizer,
-        "fused_optimizer": fused,
-        "compile": experiment.compile,
-        "offload": experiment.offload == "host",
-        "device": experiment.device or "cpu",
-        # What is compiled is not seen; "auto" asks for nothing.
-        **({} if auto or experiment.compile else {"attention": experiment.attention}),
-    }
+    layout, mesh = experiment.layout, experiment.mesh
+    cp = int(getattr(layout, "cp", 1))
+    on_gpu = experiment.device.startswith("cuda")
+    seen = experiment.attention != "auto" and not experiment.compile
+    return RequestedLayout(
+        ranks=mesh.ranks,
+        tp=mesh.tp,
+        sequence_parallel=bool(layout.sequence_parallel) if mesh.tp > 1 else None,
+        pp=mesh.pp,
+        interleave=int(layout.interleave),
+        cp=cp,
+        zero=experiment.zero,
+        shard_ranks=(experiment.shard_size or mesh.dp) if experiment.zero else 1,
+        grad_accum=experiment.grad_accum,
+        micro_tokens=experiment.batch_size * experiment.seq_len // cp,
+        precision=experiment.precision,
+        gradient_precision="fp32",
+        master_precision="fp32",
+        recompute=experiment.recompute,
+        optimizer=optimizer,
+        fused_optimizer=fused,
+        compile=experiment.compile,
+        offload=experiment.offload == "host" if on_gpu else None,
+        device=experiment.device or "cpu",
+        attention=experiment.attention if seen else None,
+    )
 
 
-def observed_layout(facts: Mapping[str, Any]) -> Layout:
-    """What the facts say, in the same words, and what they rest on."""
-    summed = facts.get("reduce_dtype") or facts.get("gradient_dtype")
-    whole = facts["num_parameters"]
+def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
+    """The layout of a rank, of the facts that it read."""
+    exchanges = None
+    if facts.get("exchanges") is not None:
+        exchanges = tuple(Exchange(**each) for each in facts["exchanges"])
+    counted = exchanges or ()
+    split, copied = facts.get("split", {}), facts.get("copied", {})
     held = facts["states"] if facts["moments"] else facts["masters"]
-    return {
-        "ranks": _ranks(facts, held),
-        "zero": _zero(facts, held),
-        "shard_ranks": round(whole / held) if held else 1,
-        "grad_accum": facts["micro_batches"],
-        "micro_tokens": facts.get("micro_tokens"),
-        "precision": _DTYPES.get(facts["weight_dtype"], facts["weight_dtype"]),
-        "gradient_precision": _DTYPES.get(str(summed), summed),
-        "master_precision": _DTYPES.get(facts["master_dtype"], facts["master_dtype"]),
-        "recompute": facts["block_forwards"] >= 2 * facts["micro_batches"],
-        "optimizer": facts["optimizer"],
-        "fused_optimizer": facts["fused"],
-        "attention": facts.get("attention"),
-        "compile": facts["compiled"],
-        "offload": facts["offloaded"],
-        "device": facts["device"].split(":")[0],
-        "wrapped": facts["wrapped"],
-        "placements": facts["placements"],
-        "transport": facts["transport"],
-        "threads": facts["threads"],
-        "num_parameters": whole,
-        "held_weights": facts["weights"] / whole,
-        "held_weights_in_backward": facts["weights_between"] / whole,
-        "held_gradients": facts["gradients"] / whole,
-        "held_states": held / whole,
-        "state_precision": _DTYPES.get(facts["state_dtype"], facts["state_dtype"]),
-        "gradient_collectives": facts.get("gradient_collectives"),
-    }
+    whole = facts.get("num_parameters_here") or facts["num_parameters"]
+    summed = facts.get("reduce_dtype") or _dtypes(_reduced(counted)) or facts.get("gradient_dtype")
+    collectives = facts.get("gradient_collectives")
+    if collectives is None and exchanges is not None:
+        collectives = sum(each.count for each in _reduced(counted))
+    sizes = facts.get("axes", {})
+    tp, device = split.get("tp"), facts["device"].split(":")[0]
+    on_host = device == "cpu" or "master_device" not in facts
+    return ObservedLayout(
+        ranks=_ranks(facts, held >= _SHARE * whole, collectives, counted),
+        zero=_zero(facts, held, whole, counted),
+        shard_ranks=round(whole / held) if held else 1,
+        grad_accum=facts["micro_batches"],
+        micro_tokens=facts.get("micro_tokens"),
+        precision=_word(facts["weight_dtype"]) or "",
+        gradient_precision=_word(summed),
+        master_precision=_word(facts["master_dtype"]),
+        recompute=_recompute(facts),
+        optimizer=facts["optimizer"],
+        fused_optimizer=facts["fused"],
+        attention=facts.get("attention"),
+        attention_kernel=facts.get("attention_kernel"),
+        compile=facts["compiled"],
+        offload=facts.get("offloaded") if on_host else facts["master_device"] == "cpu",
+        device=device,
+        wrapped=facts["wrapped"],
+        placements=facts["placements"],
+        transport=facts["transport"],
+        threads=facts["threads"],
+        num_parameters=facts["num_parameters"],
+        held_weights=facts["weights"] / whole,
+        held_weights_in_backward=facts["weights_between"] / whole,
+        held_gradients=facts["gradients"] / whole,
+        held_states=held / whole,
+        state_precision=_word(facts["state_dtype"]),
+        gradient_collectives=collectives,
+        exchanges=exchanges,
+        tp=tp,
+        sequence_parallel=_sequence_parallel(counted) if (tp or 1) > 1 else None,
+        pp=sizes.get("pp", 1) if exchanges is not None else None,
+        interleave=facts.get("stages"),
+        cp=(sizes.get("cp", 1) if _on(counted, "cp") else 1) if exchanges is not None else None,
+        ep=split.get("ep"),
+        replicas=copied.get("dp_replicate"),
+        tf32=facts.get("tf32"),
+        p2p=facts.get("p2p"),
+        pinned=facts.get("pinned"),
+        allocator=facts.get("allocator"),
+    )
 
 
-def _ranks(facts: Mapping[str, Any], held: int) -> int:
-    """Ranks that train one model: those that neither sum gradients nor share states are alone."""
-    whole = held >= _SHARE * facts["num_parameters"]
-    silent = facts["transport"] is not None and facts.get("gradient_collectives") == 0
+def _word(dtype: Any) -> str | None:
+    return None if dtype is None else _DTYPES.get(str(dtype), str(dtype))
+
+
+def _on(exchanges: Sequence[Exchange], *axes: str) -> list[Exchange]:
+    return [each for each in exchanges if each.axis in axes]
+
+
+def _reduced(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """What data parallelism sums."""
+    return [
+        each
+        for each in exchanges
+        if each.axis.startswith("dp") and each.operation in ("all_reduce", "reduce_scatter")
+    ]
+
+
+def _dtypes(exchanges: Sequence[Exchange]) -> str | None:
+    return ", ".join(sorted({each.dtype for each in exchanges})) or None
+
+
+def _sequence_parallel(exchanges: Sequence[Exchange]) -> bool:
+    """Sums of activations are scattered along the sequence: reduce_scatter on the axis."""
+    return any(each.operation == "reduce_scatter" for each in _on(exchanges, "tp"))
+
+
+def _recompute(facts: Mapping[str, Any]) -> str | None:
+    again = facts.get("products_again")
+    forwards = facts["block_forwards"] >= 2 * facts["micro_batches"]
+    if again is None:  # a driver's: its frameworks know one kind
+        return "full" if forwards else "none"
+    if again >= 0.5:
+        return "full"
+    if forwards:
+        return "selective"
+    return None if facts["compiled"] else "none"
+
+
+def _ranks(
+    facts: Mapping[str, Any], whole: bool, collectives: int | None, exchanges: Sequence[Exchange]
+) -> int:
+    """Ranks that train one model: those that exchange nothing and share nothing are alone."""
+    silent = facts["transport"] is not None and collectives == 0 and not exchanges
     return 1 if silent and whole else int(facts["ranks"])
 
 
-def _zero(facts: Mapping[str, Any], held: int) -> int:
+def _zero(facts: Mapping[str, Any], held: int, whole: int, exchanges: Sequence[Exchange]) -> int:
     """Which stage of ZeRO it is, by what a rank holds of states, gradients and weights.
 
     Under stage 3 some weights are not there between forward and backward; embedding and head are.
+    FSDP2 shares gradients under stage 1 too, but reduces them once a step: with one micro-batch
+    stages 1 and 2 are the same program, called 2.
     """
-    whole = facts["num_parameters"]
     if facts["ranks"] == 1 or held >= _SHARE * whole:
         return 0
     if facts["gradients"] >= _SHARE * whole:
         return 1
-    return 2 if facts["weights_between"] >= whole else 3
+    if facts["weights_between"] < whole:
+        return 3
+    scattered = sum(e.count for e in exchanges if e.operation == "reduce_scatter")
+    once = scattered == facts.get("units") and facts["micro_batches"] > 1
+    return 1 if once else 2
 
 
-def differences(requested: Layout, found: Layout) -> list[str]:
-    """What was asked for and is not there, each with both values."""
-    return [
-        f"{name}: asked {requested[name]}, found {found.get(name)} ({found.get('wrapped')})"
-        for name in requested
-        if requested[name] != found.get(name)
-    ]
+def differences(requested: RequestedLayout, found: ObservedLayout) -> list[str]:
+    """What was requested and is not there, each with both values."""
+    apart = []
+    for name in (field.name for field in dataclasses.fields(requested)):
+        ask, have = getattr(requested, name), getattr(found, name)
+        if ask is None or have is None or ask == have:
+            continue
+        if name == "zero" and (ask, have, requested.grad_accum) == (1, 2, 1):
+            continue  # the same program
+        apart.append(f"{name}: asked {ask}, found {have} ({found.wrapped})")
+    return apart
+
+
+def exchange_differences(
+    expected: Sequence[Exchange], found: Sequence[Exchange] | None
+) -> list[str]:
+    """Collectives and messages that a step had to have, and those that it had."""
+    if found is None:
+        return []
+    want, have = ({(e.operation, e.axis, e.dtype): e for e in part} for part in (expected, found))
+    apart = []
+    for key in sorted({*want, *have}):
+        if want.get(key) != have.get(key):
+            sides = (
+                f"{part[key].count} of {part[key].num_bytes} B" if key in part else "none"
+                for part in (want, have)
+            )
+            operation, axis, dtype = key
+            ask, got = sides
+            apart.append(f"{operation} over {axis} in {dtype}: formula {ask}, found {got}")
+    return apart

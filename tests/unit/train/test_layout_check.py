@@ -78,11 +78,6 @@ def test_what_is_done_is_found(asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("asked", "built", "said"),
     [
-        (
-            {"zero": 3, "offload": "host"},
-            {"offload": "none"},
-            ["offload: asked True, found False"],
-        ),
         ({"zero": 3}, {"zero": 2}, ["zero: asked 3, found 2"]),
         ({"zero": 2}, {"zero": 3}, ["zero: asked 2, found 3"]),
         ({"nproc": 4}, {"nproc": 2}, ["ranks: asked 4, found 2"]),
@@ -92,7 +87,17 @@ def test_what_is_done_is_found(asked: dict[str, Any]) -> None:
             ["zero: asked 3, found 0", "shard_ranks: asked 2, found 1"],
         ),
         ({"zero": 2}, {"zero": 1}, ["zero: asked 2, found 1"]),
-        ({"recompute": "full"}, {"recompute": "none"}, ["recompute: asked True, found False"]),
+        ({"recompute": "full"}, {"recompute": "none"}, ["recompute: asked full, found none"]),
+        (
+            {"recompute": "selective"},
+            {"recompute": "full"},
+            ["recompute: asked selective, found full"],
+        ),
+        (
+            {"recompute": "none"},
+            {"recompute": "selective"},
+            ["recompute: asked none, found selective"],
+        ),
         ({"precision": "fp32"}, {"precision": "bf16"}, ["precision: asked fp32, found bf16"]),
         ({"zero": 3}, {"precision": "fp32"}, ["precision: asked bf16, found fp32"]),
         (

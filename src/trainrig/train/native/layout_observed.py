@@ -1,17 +1,32 @@
-"""The facts of a layout, read from the live objects of a rank in its first step.
+"""A look at one training step of a rank: what its live objects hold and do.
 
-Nothing here looks at what was asked for: which class wraps the model, how many elements of the
-weights, gradients and optimizer states this rank holds and when, who is in the process group, in
-which dtype the states are, how often a block ran forward and on how many tokens.  `layout_check`
-makes words of them.
+Nothing here knows what was requested, or whose loop it is: modules, their optimizer and the process
+groups are enough.  Between `__enter__` and `__exit__` one step is trained; hooks and a dispatch
+mode (`traffic`) see it.  What is read, and where from:
+
+    held            elements of weights, gradients (when the optimizer begins) and states on this
+                    rank; of weights also when forward has left the last block
+    placements      of the blocks' weights: which mesh axes split or replicate them
+    micro-batches   forwards of a block outside backward; those inside are recomputation
+    recompute       products that backward runs beyond the two of each matrix
+    attention       which way `models` took, and the kernel that torch chose
+    exchanges       `traffic`
+    device          where a block's result lies; offload: where the optimizer's weights lie
+    settings        TF32, P2P, the allocator's, as this process has them
+
+`layout_check` makes a layout of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from trainrig.models.layers import attentions_run
 from trainrig.train.drivers.common import (
@@ -22,87 +37,252 @@ from trainrig.train.drivers.common import (
     kind,
     names,
     of_result,
-    watch_matrix,
 )
-from trainrig.train.native.collectives import Collectives
-from trainrig.train.native.loop import Engine
+from trainrig.train.native.traffic import Traffic, in_backward
 
 
-def first_step(engine: Engine, wire: Collectives | None) -> Facts:
-    """Train one step of ``engine`` and look while it goes on."""
-    weights: Any = engine.weights
-    module = engine.model
-    facts: Facts = {
-        "num_parameters": sum(weight.numel() for weight in weights.model.values()),
-        "weights": elements(module.parameters()),
-        "micro_batches": 0,
-        "block_forwards": 0,
-    }
-    leave = _watch(module.blocks[0], facts)
-    original = weights.backward
+class Look:
+    """Sees one step: ``with look: engine.step()``, then `facts`."""
 
-    def backward(loss: Tensor, *, last: bool) -> None:
-        facts["weights_between"] = elements(module.parameters())
-        facts["micro_batches"] += 1
-        original(loss, last=last)
-        if last:
-            facts["gradients"] = elements(weights.gradients())
-            facts["gradient_dtype"] = kind(weights.gradients())
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer,
+        *,
+        axes: Mapping[str, str] | None = None,
+        wrapped: object = None,
+    ) -> None:
+        """``modules``: the stages of this rank, one without a pipeline; ``axes``: of its groups.
 
-    weights.backward = backward
-    if wire is not None:
-        wire.reduced.clear()
-    try:
-        engine.step()
-    finally:
-        del weights.backward
-        leave()
-    if wire is not None:
-        facts["gradient_collectives"] = wire.reduced.total()
-        facts["reduce_dtype"] = names(wire.reduced)
-    wrapped = getattr(weights, "wrapped", module)
-    return {
-        **facts,
-        **facts_of(wrapped, weights.master.values(), engine.optimizer, engine.device),
-        "placements": _placements(module),
-        "attention": " and ".join(sorted(attentions_run)) or None,
-        "compiled": module.blocks[0]._compiled_call_impl is not None and has_compiled(),
-        "offloaded": _offloaded(module),
-    }
+        ``wrapped``: what is around the model, where torch has a wrapper for it.
+        """
+        self._modules: list[Any] = list(modules)
+        self._optimizer, self._wrapped = optimizer, wrapped or modules[0]
+        self._traffic = Traffic(axes or {})
+        self._facts: Facts = {
+            "micro_batches": 0,
+            "block_forwards": 0,
+            "weights": elements(self._weights()),
+        }
+        self._leave: list[Callable[[], None]] = []
+        self._attentions: set[str] = set()
+
+    def __enter__(self) -> Look:
+        self._attentions = set(attentions_run)
+        attentions_run.clear()
+        first, last = _blocks(self._modules[0])[0], _blocks(self._modules[-1])[-1]
+        self._leave = [
+            _around(first, self._began, self._first_result),
+            _around(last, lambda: None, self._forward_over),
+            self._optimizer.register_step_pre_hook(self._before_update).remove,
+        ]
+        self._traffic.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        self._traffic.__exit__(*problem)
+        for leave in self._leave:
+            leave()
+        self._facts["attention"] = " and ".join(sorted(attentions_run)) or None
+        attentions_run.update(self._attentions)
+
+    def facts(self) -> Facts:
+        """What was seen, as JSON has it."""
+        blocks = [block for module in self._modules for block in _blocks(module)]
+        masters = [w for group in self._optimizer.param_groups for w in group["params"]]
+        device = self._facts.get("result_device") or str(masters[0].device)
+        linear = sum(isinstance(part, nn.Linear) for block in blocks for part in block.modules())
+        expected = 2 * linear * self._facts["micro_batches"]
+        traffic = self._traffic
+        kernels = sorted(traffic.attention_kernels)
+        return {
+            **facts_of(self._wrapped, masters, self._optimizer, device),
+            **self._facts,
+            "num_parameters": sum(weight.numel() for weight in self._weights()),
+            "num_parameters_here": sum(_before_sharding(weight) for weight in self._weights()),
+            "products_again": (traffic.products[True] - expected) / max(1, expected // 2),
+            "attention_kernel": " and ".join(kernels) or None,
+            "exchanges": [asdict(each) for each in traffic.exchanges],
+            "single_numbers": traffic.single_numbers,
+            "compiled": _compiled(blocks[0]) is not None and has_compiled(),
+            "stages": len(self._modules),
+            "units": len(blocks) + len(self._modules),
+            "axes": traffic.sizes,
+            "placements": _placements(blocks[0]),
+            "master_device": masters[0].device.type,
+            **_axes_of(blocks),
+            **settings(device),
+        }
+
+    def _weights(self) -> list[Tensor]:
+        """Of all stages; a tied one of two stages once."""
+        found = {id(w): w for module in self._modules for w in module.parameters()}
+        return list(found.values())
+
+    def _began(self) -> None:
+        self._facts["block_forwards"] += 1
+        self._facts["micro_batches"] += not in_backward()
+
+    def _first_result(self, out: Tensor) -> None:
+        self._facts.update(of_result(out), result_device=str(out.device))
+
+    def _forward_over(self, _: Tensor) -> None:
+        if not in_backward():
+            self._facts["weights_between"] = elements(self._weights())
+
+    def _before_update(self, *_: Any) -> None:
+        masters = [w for group in self._optimizer.param_groups for w in group["params"]]
+        every = {id(w): w for w in (*self._weights(), *masters)}.values()
+        gradients = [w.grad for w in every if w.grad is not None]
+        self._facts["gradients"] = elements(gradients)
+        self._facts["gradient_dtype"] = kind(gradients)
 
 
-def _watch(block: Any, facts: Facts) -> Callable[[], None]:
-    """Count a block's forwards and look at what comes out, until what is returned is called.
+def settings(device: str) -> Facts:
+    """What decides the speed of this process and is no part of the model.
 
-    A compiled block is watched from outside: a hook would be compiled with it, its counting moved
-    behind the end of the graph, which a second forward does not reach.
+    TF32 as torch would use it in products; whether the first GPU reaches another one directly
+    (unverified on hardware); the allocator's options, which are fixed when it is first used.
     """
-    compiled = block._compiled_call_impl
-    if compiled is None:
-        return watch_matrix(block, facts)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        facts["block_forwards"] += 1
-        out = compiled(*args, **kwargs)
-        facts.update(of_result(out))
-        return out
-
-    block._compiled_call_impl = call
-    return lambda: setattr(block, "_compiled_call_impl", compiled)
+    on_gpu = device.startswith("cuda")
+    others = range(1, torch.cuda.device_count()) if on_gpu else ()
+    reached = [torch.cuda.can_device_access_peer(0, other) for other in others]
+    allowed = os.environ.get("NCCL_P2P_DISABLE", "0") in ("", "0")
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    return {
+        "tf32": torch.get_float32_matmul_precision() != "highest" if on_gpu else None,
+        "p2p": (all(reached) and allowed) if reached else None,
+        "allocator": next((os.environ[name] for name in names if name in os.environ), None),
+    }
 
 
-def _placements(model: Any) -> str | None:
-    """How the blocks' weights are placed on a mesh of ranks, where they are."""
-    weight = next(model.blocks[0].parameters())
+def _blocks(module: Any) -> list[nn.Module]:
+    """A stage's blocks; a stage's are named by their numbers in the whole model."""
+    found: list[nn.Module] = []
+    for name in ("blocks", "decoder_blocks"):
+        part = getattr(module, name, ())
+        found += part.values() if isinstance(part, nn.ModuleDict) else part
+    return found
+
+
+def _compiled(block: Any) -> Any:
+    return block._compiled_call_impl  # nn.Module.compile keeps it there, and nowhere else
+
+
+def _around(
+    block: Any, before: Callable[[], None], after: Callable[[Tensor], None]
+) -> Callable[[], None]:
+    """Call both around each forward of a block, until what is returned is called.
+
+    Its first product is watched where it is compiled by nothing: the dtype of what it gives is
+    what the block computes in, and a second forward for backward's sake begins with it, too.  A
+    compiled block is watched from outside: a hook would be compiled with it.
+    """
+    compiled = _compiled(block)
+    if compiled is not None:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before()
+            out = compiled(*args, **kwargs)
+            after(out)
+            return out
+
+        block._compiled_call_impl = call
+        return lambda: setattr(block, "_compiled_call_impl", compiled)
+    matrix = next(part for part in block.modules() if isinstance(part, nn.Linear))
+    handles = [
+        matrix.register_forward_pre_hook(lambda *_: before()),
+        block.register_forward_hook(lambda _, __, out: after(out)),
+    ]
+
+    def leave() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return leave
+
+
+def _axes_of(blocks: Sequence[nn.Module]) -> Facts:
+    """By mesh axis, how many ways the blocks' weights are split or replicated over it.
+
+    Each matrix must be split over an axis that splits another one: the fewest count, so that a
+    layer that a plan left out shows.
+    """
+    split: dict[str, list[int]] = {}
+    copied: dict[str, int] = {}
+    matrices = [p for block in blocks for p in block.modules() if isinstance(p, nn.Linear)]
+    for weight in (matrix.weight for matrix in matrices):
+        ways = dict.fromkeys(_AXES, 1)
+        for name, number, placement in _placed(weight):
+            if placement.is_shard() and name in ways:
+                ways[name] = number
+            elif name.startswith("dp"):
+                copied[name] = number
+        for name, number in ways.items():
+            split.setdefault(name, []).append(number)
+    return {
+        "split": {name: min(each, default=1) for name, each in split.items()},
+        "split_most": {name: max(each, default=1) for name, each in split.items()},
+        "copied": copied,
+    }
+
+
+_AXES = ("tp", "dp_shard", "ep")
+
+
+def _before_sharding(weight: Any) -> int:
+    """Elements of a weight on this rank, did data parallelism not share it."""
+    if not isinstance(weight, DTensor):
+        return int(weight.numel())
+    dims = list(weight.shape)
+    for name, number, placement in _placed(weight):
+        if placement.is_shard() and not name.startswith("dp"):
+            dims[placement.dim] = -(-dims[placement.dim] // number)
+    return int(torch.Size(dims).numel())
+
+
+def _placed(weight: Any) -> list[tuple[str, int, Any]]:
+    """Of each mesh axis of a weight: its name, its ranks, and how the weight lies on it."""
+    if not isinstance(weight, DTensor):
+        return []
+    mesh = weight.device_mesh
+    names = mesh.mesh_dim_names or ("dp_shard",) * mesh.ndim
+    return [(names[axis], mesh.size(axis), each) for axis, each in enumerate(weight.placements)]
+
+
+def _placements(block: nn.Module) -> str | None:
+    """How a block's weights are placed on a mesh of ranks, where they are."""
+    weight: Any = next(block.parameters())
     if not hasattr(weight, "placements"):
         return None
     return f"{weight.placements} on {tuple(weight.device_mesh.shape)} ranks"
 
 
-def _offloaded(model: Any) -> bool:
-    """Whether sharded weights wait in the host's memory."""
-    block = model.blocks[0]
-    if not hasattr(block, "_get_fsdp_state"):
-        return False
-    groups = block._get_fsdp_state()._fsdp_param_groups
-    return any(group.offload_policy.__class__.__name__ == "CPUOffloadPolicy" for group in groups)
+def first_step(engine: Any, wire: Any) -> Facts:
+    """Train one step of ``engine`` and look while it goes on."""
+    weights: Any = engine.weights
+    held: Facts = {}
+    original = weights.backward
+
+    def backward(loss: Tensor, *, last: bool) -> None:
+        held["weights_between"] = elements(engine.model.parameters())
+        original(loss, last=last)
+        if last:
+            held["gradients"] = elements(weights.gradients())
+            held["gradient_dtype"] = kind(weights.gradients())
+
+    weights.backward = backward
+    wrapped = getattr(weights, "wrapped", engine.model)
+    look = Look([engine.model], engine.optimizer, wrapped=wrapped)
+    if wire is not None:
+        wire.reduced.clear()
+    try:
+        with look:
+            engine.step()
+    finally:
+        del weights.backward
+    if wire is not None:
+        held["gradient_collectives"] = wire.reduced.total()
+        held["reduce_dtype"] = names(wire.reduced)
+    whole = sum(weight.numel() for weight in weights.model.values())
+    return {**look.facts(), **held, "num_parameters": whole, "num_parameters_here": whole}

@@ -1,0 +1,145 @@
+"""What one rank exchanges and computes in a step, counted where torch dispatches it.
+
+Every collective and message passes torch's dispatcher, whoever starts it: our own calls, FSDP2, a
+pipeline's schedule, DTensor's redistributions, compiled blocks.  Counted are, by operation, mesh
+axis and dtype, how many there are and the bytes of the larger side: what is summed by all_reduce,
+gathered by all_gather, summed by reduce_scatter, sent by all_to_all, send and recv (the size of
+nccl-tests).  A group of one rank exchanges nothing.  Sums of single numbers (loss, norm, targets)
+and whole numbers (sizes, tokens' counts) are counted apart: no formula speaks of them.
+
+Products of matrices and kernels of attention are counted, too, and whether backward ran them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode  # its documented home
+from torch.utils._pytree import tree_leaves
+
+from trainrig.workload.exchanges import Exchange
+
+_OPERATIONS = {
+    "allreduce": "all_reduce",
+    "all_reduce": "all_reduce",
+    "allgather": "all_gather",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "send": "send",
+    "isend": "send",
+    "recv": "recv",
+    "irecv": "recv",
+}
+_PRODUCTS = ("mm", "addmm", "_linear_pointwise", "_mkl_linear")
+_SPACES = ("c10d", "_c10d_functional")
+
+
+class Traffic(TorchDispatchMode):
+    """Counts while it is entered."""
+
+    supports_higher_order_operators = True  # a compiled backward may run one
+
+    def __init__(self, axes: Mapping[str, str]) -> None:
+        """``axes``: the mesh axis of each process group, by the group's name."""
+        super().__init__()
+        self._axes = dict(axes)
+        self._exchanges: Counter[tuple[str, str, str]] = Counter()
+        self._bytes: Counter[tuple[str, str, str]] = Counter()
+        self.single_numbers = 0
+        self.sizes: dict[str, int] = {}
+        """Ranks of each axis that tensors were exchanged over."""
+        self.products: Counter[bool] = Counter()
+        """Products of two matrices; True: those that backward ran."""
+        self.attention_kernels: set[str] = set()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs compiled under this mode (asked by torch since 2.12)."""
+        return True
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What was counted, in a fixed order."""
+        return tuple(
+            Exchange(
+                operation=key[0],
+                axis=key[1],
+                dtype=key[2],
+                count=count,
+                num_bytes=self._bytes[key],
+            )
+            for key, count in sorted(self._exchanges.items())
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes back as what DTensor makes of it
+        out = func(*args, **(kwargs or {}))
+        schema = getattr(func, "_schema", None)  # a higher-order operator has none
+        if schema is None:
+            return out
+        space, _, name = schema.name.partition("::")
+        if space in _SPACES:
+            self._exchange(name, (*args, *(kwargs or {}).values()), out)
+        elif name in _PRODUCTS:
+            self.products[in_backward()] += 1
+        elif "scaled_dot_product" in name and "backward" not in name:
+            self.attention_kernels.add(name.removeprefix("_scaled_dot_product_"))
+        return out
+
+    def _exchange(self, name: str, args: Iterable[Any], out: Any) -> None:
+        stem = name.strip("_").removesuffix("_out").removesuffix("_coalesced")
+        for ending in ("_base", "_tensor", "_single", "_into"):
+            stem = stem.removesuffix(ending)
+        operation = _OPERATIONS.get(stem)
+        args = list(args)
+        group = _group_of(args)
+        if operation is None or group is None or group.size() == 1:
+            return
+        sides = [_tensors(side) for side in (*args, out)]
+        size = {id(side): sum(t.numel() * t.element_size() for t in side) for side in sides}
+        largest = max(sides, key=lambda side: size[id(side)], default=[])
+        if not largest or not largest[0].is_floating_point():
+            return
+        if sum(t.numel() for t in largest) == 1:
+            self.single_numbers += 1
+            return
+        name_of = self._axes.get(group.group_name) or f"{group.size()} ranks"
+        key = operation, name_of, str(largest[0].dtype).removeprefix("torch.")
+        self.sizes[name_of] = group.size()
+        self._exchanges[key] += 1
+        self._bytes[key] += size[id(largest)]
+
+
+def in_backward() -> bool:
+    """Whether autograd runs this: backward itself, or what is computed again for it.
+
+    Nothing public says it; checkpointing and FSDP ask the same question.
+    """
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _tensors(side: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(side) if isinstance(leaf, Tensor)]
+
+
+def _group_of(args: list[Any]) -> Any:
+    """The process group of a call: an object of c10d's, or the name that functional ones take."""
+    for arg in reversed(args):
+        if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
+            return dist.ProcessGroup.unbox(arg)
+        if isinstance(arg, str) and arg not in _SUMS:
+            return torch.distributed.distributed_c10d._resolve_process_group(arg)
+    return None
+
+
+_SUMS = frozenset(("sum", "avg", "max", "min", "product", "band", "bor", "bxor", ""))

@@ -1,0 +1,118 @@
+"""The weights of a model one by one: name, size, and what tensor parallelism splits of it.
+
+Sums of parameters are `model.parameters`; whoever cuts weights over ranks needs each by itself,
+since a share is rounded up for each: FSDP2 gives a rank ceil(rows / ranks) rows of a tensor (the
+first ones; later ranks have fewer, or none) and pads what is exchanged to that on all ranks.  Names
+are those of the whole model in `models`, which has no others (tests/unit/workload/test_tensors.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from trainrig.workload.model import ModelShape, matrices
+
+Cut = Literal[None, 0, 1]
+"""The dimension that tensor parallelism splits: rows (columns of the product), columns, none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """A tensor of a model."""
+
+    name: str
+    dims: tuple[int, ...]
+    cut: Cut = None
+
+    def on(self, tp: int) -> tuple[int, ...]:
+        """Its size on the first of ``tp`` tensor-parallel ranks."""
+        return tuple(-(-n // tp) if axis == self.cut else n for axis, n in enumerate(self.dims))
+
+    def share(self, ranks: int, *, tp: int = 1) -> int:
+        """Elements of the first of ``ranks`` that share it by rows: no rank has more."""
+        rows, *rest = self.on(tp)
+        return -(-rows // ranks) * math.prod(rest)
+
+    def padded(self, ranks: int, *, tp: int = 1) -> int:
+        """Elements that all-gather and reduce-scatter of these ranks carry for it."""
+        return ranks * self.share(ranks, tp=tp)
+
+
+def _linear(name: str, wide_in: int, wide_out: int, bias: bool, cut: Cut) -> list[Weight]:
+    found = [Weight(name=f"{name}.weight", dims=(wide_out, wide_in), cut=cut)]
+    if bias:  # of a product whose sum over ranks comes first, it is added once: whole on each
+        found.append(Weight(name=f"{name}.bias", dims=(wide_out,), cut=0 if cut == 0 else None))
+    return found
+
+
+def _norm(name: str, shape: ModelShape) -> list[Weight]:
+    parts = ("weight", "bias") if shape.norm_bias else ("weight",)
+    return [Weight(name=f"{name}.{part}", dims=(shape.hidden,)) for part in parts]
+
+
+def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
+    """One block's; ``decoder``: of one with cross-attention (t5)."""
+    found: list[Weight] = []
+    joined = shape.family in ("gpt2", "gpt-neo")
+    for each in matrices(shape, decoder=decoder):
+        name, cut = f"{each.branch}.{each.part}", 1 if each.part in ("out", "down") else 0
+        if joined and each.part in ("q", "k", "v"):
+            if each.part == "q":
+                wide = 3 * each.wide_out
+                found += _linear("attention.qkv", each.wide_in, wide, each.has_bias, 0)
+            continue
+        found += _linear(name, each.wide_in, each.wide_out, each.has_bias, 1 if cut else 0)
+    norms = ("norm_1", "norm_cross", "norm_2") if decoder else ("norm_1", "norm_2")
+    return [*found, *(part for name in norms for part in _norm(name, shape))]
+
+
+def embedding_tensors(shape: ModelShape) -> list[Weight]:
+    """What the first pipeline stage has besides blocks."""
+    rows = {"tokens": shape.vocab}
+    if shape.positions == "learned":
+        rows["positions"] = shape.max_positions
+    if shape.family == "bert":
+        rows["segments"] = shape.token_types
+    found = [
+        Weight(name=f"{name}.weight", dims=(n, shape.hidden), cut=0 if name == "tokens" else None)
+        for name, n in rows.items()
+    ]
+    if shape.family == "bert":
+        found += _norm("norm", shape)
+    if shape.family == "t5":
+        found += [
+            Weight(name=f"{stack}.buckets.weight", dims=(shape.num_buckets, shape.num_heads), cut=1)
+            for stack in ("bias", "decoder_bias")
+        ]
+    return found
+
+
+def head_tensors(shape: ModelShape) -> list[Weight]:
+    """What the last pipeline stage has besides blocks; a tied head's matrix is the embedding."""
+    if shape.family == "bert":
+        found = _linear("transform", shape.hidden, shape.hidden, True, None)
+        return [
+            *found,
+            *_norm("head_norm", shape),
+            Weight(name="head_bias", dims=(shape.vocab,), cut=0),
+        ]
+    found = _norm("norm", shape)
+    if shape.family == "t5":
+        found += _norm("encoder_norm", shape)
+    if not shape.tied:
+        found += _linear("head", shape.hidden, shape.vocab, False, 0)
+    return found
+
+
+def model_tensors(shape: ModelShape) -> list[Weight]:
+    """All of a model, each with its whole name."""
+    stacks = (("blocks", shape.num_layers), ("decoder_blocks", shape.num_decoder_layers))
+    blocks = [
+        Weight(name=f"{stack}.{number}.{each.name}", dims=each.dims, cut=each.cut)
+        for stack, num in stacks
+        for number in range(num)
+        for each in block_tensors(shape, decoder=stack == "decoder_blocks")
+    ]
+    return [*embedding_tensors(shape), *blocks, *head_tensors(shape)]
