@@ -43,7 +43,11 @@ _UNSUPPORTED = (
     "a multiple of 8",
     "divisible by 16",  # torch._scaled_mm
 )
-_NO_MEMORY = ("allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+# ... of a host or device without memory: allocators, the driver, cuBLAS, cuDNN, NCCL, HIP, ...
+_NO_MEMORY = (
+    *("allocate memory", "out of memory", "OUT_OF_MEMORY", "ErrorMemoryAllocation"),
+    *("STATUS_ALLOC_FAILED", "Cuda failure 2 ", "Failed to CUDA calloc", "Failed to CUDA malloc"),
+)
 # ... of a device that torch was not built for or that there is not, ...
 _OF_THE_BUILD = ("no kernel image", "invalid device ordinal", "forward compatibility")
 # ... and of a device or driver that failed.
