@@ -89,6 +89,8 @@ class Parity:
     """It is itself one process of ours, with nothing that changes what is computed."""
     no_reference: str | None = None
     """Why there was nothing to compare with: what the reference failed of."""
+    compared_with: str | None = None
+    """The shorter model that was compared in its place, and why; None: itself."""
     rounding: str | None = None
     """What in its framework's arithmetic may set it apart."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from trainrig.predict.search.memory_options import largest_batch_size
 from trainrig.train.config import Experiment
+from trainrig.train.parity import in_parts
 from trainrig.units import format_memory
 from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.memory import memory
@@ -41,6 +42,20 @@ def guess(own: Experiment, free: float) -> int:
     room = free / own.mesh.ranks if own.device == "cpu" else free  # ranks share the host's memory
     found = largest_batch_size(find(own.model), own.predicted_layout, room)
     return max(1, min(found, bound_of(own)))
+
+
+def split_to_fit(reference: Experiment, free: float) -> Experiment:
+    """A one-process reference in micro-batches that fit ``free`` bytes by the formula; 0: unknown.
+
+    The formula leaves out what other processes and the allocator's rounding take: a tenth.
+    """
+    if not free:
+        return reference
+    room = SAFE * free
+    return in_parts(reference, largest_batch_size(find(reference.model), reference.layout, room))
+
+
+SAFE = 0.9
 
 
 def by_doubling(own: Experiment, fits: Callable[[Experiment], bool]) -> int:

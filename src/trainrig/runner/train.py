@@ -43,7 +43,14 @@ from trainrig.predict.expected import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
 from trainrig.record import WRONG_ANSWER, Record, Status, new_id
 from trainrig.runner import energy
-from trainrig.runner.batch_size import by_doubling, guess, smaller, states_do_not_fit, swapping
+from trainrig.runner.batch_size import (
+    by_doubling,
+    guess,
+    smaller,
+    split_to_fit,
+    states_do_not_fit,
+    swapping,
+)
 from trainrig.runner.executor import TelemetryWriter
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
 from trainrig.runner.history import machine_key
@@ -67,7 +74,14 @@ from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
 from trainrig.train.engines import ENGINES, Job
-from trainrig.train.parity import REFERENCE, Probe, disagreement, is_reference, reference_of
+from trainrig.train.parity import (
+    REFERENCE,
+    Probe,
+    disagreement,
+    is_reference,
+    reference_of,
+    shortened,
+)
 from trainrig.units import format_quantity
 from trainrig.workload import find
 
@@ -218,6 +232,8 @@ class TrainRun:
     _trained: list[Trained] = field(default_factory=list)
     """What was trained by this process."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
+    _others: int = 0
+    """Trainings besides the experiments: to compare with."""
     _telemetry: TelemetryWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -531,27 +547,42 @@ class TrainRun:
         probe = outcome.first.result.probe
         if outcome.status is not Status.OK or probe is None:
             return
-        reference = self._reference(outcome, probe)
-        if reference is not None:
+        own = outcome.experiment
+        if is_reference(own, own):
+            self._references.append((own, probe))
+        if too_large := states_do_not_fit(reference_of(own), self._target(own).memory_bytes):
+            own = shortened(own)
+            if find(own.model).num_layers >= find(outcome.experiment.model).num_layers:
+                outcome.no_reference = too_large
+                return
+            name = f"the layout of {outcome.experiment.name} with fewer layers"
+            probe = self._untimed(outcome, own, name)
+        reference = probe and self._reference(outcome, own)
+        if probe and reference:
             outcome.compared = True
-            outcome.apart = disagreement(probe, reference, outcome.experiment.precision)
+            if too_large:
+                outcome.compared_with = f"{own.model}: of the whole model, {too_large}"
+            outcome.apart = disagreement(probe, reference, own.precision)
 
-    def _reference(self, outcome: Trained, probe: Probe) -> Probe | None:
-        experiment = outcome.experiment
-        if is_reference(experiment, experiment):
-            self._references.append((experiment, probe))
+    def _reference(self, outcome: Trained, experiment: Experiment) -> Probe | None:
         for known, reference in self._references:
             if is_reference(known, experiment):
                 return reference
-        one = reference_of(experiment).replace(steps=1)
-        text = f"the one-process reference of {experiment.name}"
-        self.watch(Progress(text=text, level="running"))
-        folder = self.run.path / "logs" / f"reference-{len(self._references) + 1}"
-        reason = states_do_not_fit(one, self._target(experiment).memory_bytes)
+        one = split_to_fit(reference_of(experiment), self._target(experiment).memory_bytes)
+        name = f"the one-process reference of {outcome.experiment.name}"
+        found = self._untimed(outcome, one.replace(steps=1), name)
+        self._references.append((one, found))
+        return found
+
+    def _untimed(self, outcome: Trained, experiment: Experiment, name: str) -> Probe | None:
+        """The comparison's five steps of an experiment; ``outcome`` says why not."""
+        self.watch(Progress(text=name, level="running"))
+        self._others += 1
+        folder = self.run.path / "logs" / f"reference-{self._others}"
+        reason = states_do_not_fit(experiment, self._target(experiment).memory_bytes)
         launch = Launch(reason=reason)
         if reason is None:
-            self._launch(one, launch, folder, Job())
-        self._references.append((one, launch.result.probe))
+            self._launch(experiment, launch, folder, Job())
         if launch.result.probe is None:
             outcome.no_reference = launch.reason or "its reference ended without its losses"
         return launch.result.probe

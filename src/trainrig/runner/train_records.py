@@ -101,6 +101,8 @@ class Trained:
     """Whether there was a reference to compare with."""
     no_reference: str | None = None
     """Why there was none: what its reference failed of."""
+    compared_with: str | None = None
+    """The shorter model that was compared in its place, and why; None: itself."""
     peak: Limit | None = None
     """FLOP/s that are claimed for one of its devices in its precision, where they are."""
     ceiling: Record | None = None
@@ -358,6 +360,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "not_comparable": trained.apart,
             "is_reference": is_reference(own, own),
             "no_reference": trained.no_reference,
+            "compared_with": trained.compared_with,
             "rounding": engine_of(own.framework).rounding(own) if trained.apart else None,
             "losses": probe.losses if probe else (),
             "grad_norms": probe.grad_norms if probe else (),

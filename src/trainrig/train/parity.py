@@ -3,7 +3,10 @@
 Adam divides by the gradient's own size and clipping shortens it, so both hide a gradient of a wrong
 scale.  Compared are the first step's loss and gradient norm, within 1e-3, and the losses of five
 steps of plain gradient descent without clipping, within 1e-4 in fp32 and 2e-2 in bf16 and fp16; all
-relative.  A reference trains in one process, on the same samples, in the same precision.
+relative.  A reference trains in one process, on the same samples, in the same
+precision; in smaller micro-batches where a device has not the memory for a step's activations at
+once, and with fewer layers (on both sides) where it has not the memory for the model.  In fp16
+the first step may overflow in both, which is equal: compared is the norm of the first that has one.
 
 Two recipes for bf16 (bf16 weights, or fp32 weights under autocast) round in other places.  Under
 autocast the gradient of the logits is narrowed to bf16, and with it the 1/N of a loss that is a
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 
 from trainrig.train.config import Experiment
 from trainrig.workload.layout import Layout
+from trainrig.workload.model_lookup import with_layers
 
 FIRST = 1e-3
 """Of the first step's loss and gradient norm."""
@@ -66,6 +70,25 @@ def reference_of(experiment: Experiment) -> Experiment:
     )
 
 
+def in_parts(reference: Experiment, largest: int) -> Experiment:
+    """A reference whose samples are computed in equal parts of at most ``largest`` at a time.
+
+    Its step has the same samples and, but for the order of sums, the same gradients.
+    """
+    size = reference.batch_size
+    part = next((n for n in range(min(size, largest), 0, -1) if size % n == 0), 1)
+    return reference.replace(batch_size=part, grad_accum=reference.grad_accum * (size // part))
+
+
+def shortened(experiment: Experiment) -> Experiment:
+    """The layout of ``experiment`` with a model as wide of two layers a pipeline stage.
+
+    For what one process cannot hold whole: each layer is computed as in the whole model.
+    """
+    layers = 2 * experiment.mesh.pp * int(experiment.layout.interleave)
+    return experiment.replace(model=with_layers(experiment.model, layers), steps=1)
+
+
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
     if own.framework != REFERENCE or own.mesh.ranks != 1 or own.recompute != "none" or own.compile:
@@ -82,7 +105,14 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
     """Why the two are not comparable; None if they are."""
     if len(own.losses) != STEPS or len(reference.losses) != STEPS:
         return f"{len(own.losses)} of {STEPS} steps were trained"
-    first = _apart("gradient norm", 0, own.grad_norms, reference.grad_norms, FIRST)
+    # Where fp16 overflows there is no norm and no update: the next step has the same gradients.
+    overflown = 0
+    norms = list(zip(own.grad_norms, reference.grad_norms, strict=True))
+    while dtype == "fp16" and overflown < STEPS and norms[overflown] == (None, None):
+        overflown += 1
+    if overflown == STEPS:
+        return "every step overflowed, in the one-process reference too: nothing was compared"
+    first = _apart("gradient norm", overflown, own.grad_norms, reference.grad_norms, FIRST)
     found = _apart("loss", 0, own.losses, reference.losses, FIRST) or first
     for step in range(1, STEPS):
         found = found or _apart("loss", step, own.losses, reference.losses, LATER[dtype])

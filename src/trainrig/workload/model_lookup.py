@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ from trainrig.workload.presets import NAMED, custom, named
 
 
 def find(text: str) -> ModelShape:
-    """The shape that a user means: a name, a path to a config.json, or `family:number=value,…`."""
+    """The shape that a user means: a name, a path to a config.json, or `family:number=value,…`.
+
+    Behind a name or a path, ``:num_layers=2`` leaves it all but its first layers.
+    """
     family, colon, numbers = text.partition(":")
     if colon and family in FAMILIES:
         return custom(family, name=text, **dict(map(_number, numbers.split(","))))
+    whole, _, layers = text.rpartition(_LAYERS)
+    if whole and layers.isdecimal():
+        return _first_layers(find(whole), int(layers), text)
     path, is_folder = Path(text), os.path.isdir(text)
     known = text == "" or text.lower() in map(str.lower, NAMED)
     if not known and (text.endswith(".json") or is_folder):
@@ -23,6 +30,24 @@ def find(text: str) -> ModelShape:
 
         return read_config(path / "config.json" if is_folder else path)
     return named(text)
+
+
+_LAYERS = ":num_layers="
+
+
+def with_layers(text: str, layers: int) -> str:
+    """How `find` is asked for a model of the same width with so many layers in each stack."""
+    family, colon, _ = text.partition(":")
+    if colon and family in FAMILIES:
+        decoder = f",num_decoder_layers={layers}" if family == "t5" else ""
+        return f"{text},num_layers={layers}{decoder}"
+    return f"{text}{_LAYERS}{layers}"
+
+
+def _first_layers(shape: ModelShape, layers: int, name: str) -> ModelShape:
+    decoder = min(layers, shape.num_decoder_layers)
+    windows = shape.windows[:layers]
+    return replace(shape, name=name, num_layers=layers, num_decoder_layers=decoder, windows=windows)
 
 
 def _number(item: str) -> tuple[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import batch_size, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.batch_size import by_doubling, guess, smaller
+from trainrig.runner.progress import null_progress
 from trainrig.runner.train_resume import done_in, experiments_of
 from trainrig.runner.view import view_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
+from trainrig.train.engines import Result
+from trainrig.train.parity import Probe, is_reference, reference_of
 from trainrig.workload import find
 from trainrig.workload.memory import memory
 
@@ -54,6 +58,58 @@ def test_the_guess_fits_and_the_next_does_not() -> None:
     shape = find("gpt2")
     assert memory(shape, own.replace(batch_size=batch).predicted_layout).total <= free
     assert memory(shape, own.replace(batch_size=batch + 1).predicted_layout).total > free
+
+
+def test_a_reference_is_computed_in_parts_that_fit_its_device() -> None:
+    """BERT-large, checkpointed, 66 x 4 samples: a reference keeps all, in three times a card's."""
+    card = 24 * 2**30
+    own = experiment(model="bert-large", seq_len=512, device="cuda", precision="bf16")
+    own = own.replace(batch_size=66, auto_batch=False, grad_accum=4, recompute="full", nproc=2)
+    whole = reference_of(own)
+    shape = find("bert-large")
+    assert memory(shape, own.predicted_layout).total < card
+    assert memory(shape, whole.predicted_layout).total > card
+    split = batch_size.split_to_fit(whole, card)
+    assert memory(shape, split.predicted_layout).total < card
+    assert (split.global_samples, split.nproc) == (own.global_samples, 1)
+    assert is_reference(split, own)
+    assert batch_size.split_to_fit(whole, 0.0) == whole
+
+
+def test_a_model_that_fits_no_device_is_compared_with_fewer_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layout that was trained and one process, both with two layers; the row says so."""
+    probe = Probe(losses=(3.0,) * 5, grad_norms=(1.0,) * 5)
+    asked: list[Experiment] = []
+
+    def untimed(_run: Any, _outcome: Any, own: Experiment, _name: str) -> Probe:
+        asked.append(own)
+        return probe
+
+    own = experiment(model="llama-7B", seq_len=512, device="cuda", nproc=8, zero=3)
+    own = own.replace(auto_batch=False, precision="bf16")
+    monkeypatch.setattr(runner.TrainRun, "_untimed", untimed)
+    target = SimpleNamespace(memory_bytes=24 * 2**30)
+    monkeypatch.setattr(runner.TrainRun, "_target", lambda *_: target)
+    session = runner.TrainRun(
+        run=SimpleNamespace(path=tmp_path),  # type: ignore[arg-type]
+        targets=(),
+        claims=(),
+        snapshot=None,  # type: ignore[arg-type]
+        watch=null_progress,
+    )
+    result = Result(probe=dataclasses.replace(probe, losses=(9.0,) * 5))
+    outcome = train_records.Trained(
+        experiment=own, rounds=[train_records.Launch(result=result, status=Status.OK)]
+    )
+    session._compare(outcome)
+    assert [(e.model, e.nproc, e.zero) for e in asked] == [
+        ("llama-7B:num_layers=2", 8, 3),
+        ("llama-7B:num_layers=2", 1, 0),
+    ]
+    assert outcome.compared and outcome.apart is None
+    assert str(outcome.compared_with).startswith("llama-7B:num_layers=2: of the whole model, ")
 
 
 def test_a_guess_is_bounded_and_never_nothing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,11 @@ from trainrig.train.parity import (
     is_reference,
     probe_of,
     reference_of,
+    shortened,
 )
+from trainrig.workload import find
+from trainrig.workload.hf_config import config_of
+from trainrig.workload.model_lookup import with_layers
 
 REFERENCE = Probe(losses=(9.0, 8.5, 8.0, 7.5, 7.0), grad_norms=(2.0, 1.9, 1.8, 1.7, 1.6))
 
@@ -63,6 +69,19 @@ def test_the_tolerance_is_relative_to_the_reference() -> None:
     assert disagreement(off, small, "fp32") is not None
 
 
+def test_an_overflow_of_fp16_in_both_is_equal() -> None:
+    """The loss's scale begins too high: the first steps have no norm and move no weight."""
+    norms = (None, *REFERENCE.grad_norms[1:])
+    both = dataclasses.replace(REFERENCE, grad_norms=norms)
+    assert disagreement(both, both, "fp16") is None
+    off = dataclasses.replace(both, grad_norms=(None, 1.01 * norms[1], *norms[2:]))
+    assert "gradient norm of step 1" in str(disagreement(off, both, "fp16"))
+    assert "gradient norm of step 0" in str(disagreement(both, REFERENCE, "fp16"))
+    assert disagreement(both, both, "bf16") is not None
+    never = dataclasses.replace(REFERENCE, grad_norms=(None,) * STEPS)
+    assert "every step overflowed" in str(disagreement(never, never, "fp16"))
+
+
 # ---- what is trained to find out
 
 
@@ -97,6 +116,28 @@ def test_a_reference_trains_the_same_in_one_plain_process(name: str) -> None:
     reference = reference_of(own)
     assert is_reference(reference, own)
     assert not is_reference(reference.replace(**{name: OTHER[name]}), own)
+
+
+def test_a_model_that_fits_no_device_is_compared_with_two_layers_a_stage() -> None:
+    own = Experiment.of(model="llama-7B", nproc=8, zero=3, seq_len=512, batch_size=1)
+    short = shortened(own)
+    shape, whole = find(short.model), find("llama-7B")
+    assert dataclasses.replace(shape, name=whole.name, num_layers=whole.num_layers) == whole
+    assert shape.num_layers == 2 and short.replace(model=own.model, steps=own.steps) == own
+    assert is_reference(reference_of(short), short)
+    pipelined = shortened(own.replace(zero=0, pp=4, interleave=2))
+    assert find(pipelined.model).num_layers == 16
+
+
+def test_fewer_layers_may_be_asked_of_any_model(tmp_path: Path) -> None:
+    assert find("gpt-neo-1.3B:num_layers=4").windows == (0, 256, 0, 256)
+    t5 = find("t5-base:num_layers=2")
+    assert (t5.num_layers, t5.num_decoder_layers) == (2, 2)
+    numbers = find(with_layers("t5:num_layers=6,hidden=64", 2))
+    assert (numbers.num_layers, numbers.num_decoder_layers, numbers.hidden) == (2, 2, 64)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama"} | config_of(find("llama-7B"))))
+    assert find(with_layers(str(path), 3)).num_layers == 3
 
 
 @pytest.mark.parametrize(
