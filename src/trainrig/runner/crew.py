@@ -42,21 +42,25 @@ class Crew:
     def assemble(
         self, name: str, targets: Sequence[Target], number: int, end: float, stack: ExitStack
     ) -> Teams:
-        """``number`` workers for each device that comes up before ``end``; ``stack`` ends them."""
+        """``number`` workers for each device that comes up before ``end``; ``stack`` ends them.
+
+        Where one is ready when the time is over, it is all of its team.
+        """
         start = time.monotonic()
         labels = {t: name if len(targets) == 1 else f"{name} {t.torch_device}" for t in targets}
         started = {target: self._start(labels[target], target, number, stack) for target in targets}
         teams: Teams = {}
-        for target, team in started.items():
+        for target, first in started.items():
+            team = first
             last = min(time.monotonic() + _PATIENCE, end)
-            error = _wait_for(target, team, end)
+            ready, error = _wait_for(target, team, end)
             if error is not None and time.monotonic() < last:
-                started[target] = self._start(labels[target], target, number, stack)
-                error = _wait_for(target, started[target], end)
-            if error is None:
-                teams[target.torch_device] = started[target]
-            elif time.monotonic() < end:
+                team = self._start(labels[target], target, number, stack)
+                ready, error = _wait_for(target, team, end)
+            if error is not None and time.monotonic() < end:
                 self.dead[target.torch_device] = error
+            elif ready:
+                teams[target.torch_device] = ready
         if len(teams) == len(targets):
             self.load_time = max(self.load_time, time.monotonic() - start)
         return teams
@@ -75,14 +79,20 @@ class Crew:
         return team
 
 
-def _wait_for(target: Target, team: Sequence[Worker], end: float) -> str | None:
-    """Why a device's workers are not ready, or None; also where torch has another one there."""
-    for worker in team:
-        left = end - time.monotonic()
+def _wait_for(
+    target: Target, team: Sequence[Worker], end: float
+) -> tuple[tuple[Worker, ...], str | None]:
+    """The workers of a team that are ready, and why the next one is not.
+
+    Also where torch has another device there.
+    """
+    for number, worker in enumerate(team):
+        left = max(end - time.monotonic(), 0.0)
         try:
-            uuid = worker.wait_ready(max(min(left, max(left / 2.0, _PATIENCE)), 0.0)).get("uuid")
+            uuid = worker.wait_ready(min(left, max(left / 2.0, _PATIENCE))).get("uuid")
         except UnavailableError as error:
-            return error.message
+            return tuple(team[:number]), error.message
         if target.uuid is not None and uuid not in (None, target.uuid):
-            return f"torch's {target.torch_device} is {uuid}, and {target.label} is {target.uuid}"
-    return None
+            where = target.torch_device
+            return (), f"torch's {where} is {uuid}, and {target.label} is {target.uuid}"
+    return tuple(team), None

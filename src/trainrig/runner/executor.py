@@ -131,6 +131,9 @@ _GLANCE_CALLS = 3.0
 # A case that would eat more than this of its block is skipped unless it is required.
 _GREEDY = 0.15
 _MAX_ROUNDS = 3
+# Seconds that a run may take beyond its time until it has one value: on a busy machine loading
+# torch may take all of a small budget, and a run without any number is worth nothing.
+_PATIENCE = 6.0
 # Workers are started again where they have time even if they load by this slower than before.
 _SLOWER_LOAD = 1.3
 
@@ -163,6 +166,7 @@ class Executor:
         looked at; the first pair that is needed there is taken from them.  ``train`` measures
         what workers do not.
         """
+        self._patience = _PATIENCE
         self._run = run
         self._environment = environment
         self._deadline = deadline
@@ -187,6 +191,8 @@ class Executor:
             if (record.attempt is not None or whole) and "search" not in record.conditions:
                 where = (record.device, record.device_index, record.device_count)
                 self._attempts[_identity(*where, record.benchmark, record.case)].append(record)
+                if record.status is Status.OK:
+                    self._patience = 0.0
 
     def _key(self, task: Task) -> object:
         where = (task.target.name, task.target.index, task.count)
@@ -223,7 +229,8 @@ class Executor:
         with ThreadPoolExecutor(len(block.targets)) as threads, ExitStack() as stack:
             number = max(task.num_workers for task in tasks)
             self._emit(f"starting workers for {block.name}", level="running")
-            teams = self._crew.assemble(block.name, block.targets, number, end, stack)
+            late = end + self._patience
+            teams = self._crew.assemble(block.name, block.targets, number, late, stack)
             stack.callback(stop.set)  # before they are stopped: what they say then is no answer
             for task in (tasks := self._alive(tasks)):
                 if task.target.torch_device not in teams:
@@ -342,6 +349,8 @@ class Executor:
         whole = end - time.monotonic()
         # In a resumed run what has no attempt at all comes before what was noisy.
         tasks = sorted(tasks, key=lambda task: bool(self._attempts_at(task)))
+        if whole < self._patience:  # there may be time for one: what is quick, of what is needed
+            tasks.sort(key=lambda task: (not task.required, self._cost(task)))
         for position, task in enumerate(tasks):
             left = end - time.monotonic()
             reason = self._why_not(task, left, whole)
@@ -358,6 +367,8 @@ class Executor:
         """Why a task is not run, or None."""
         if not task.fits_memory:
             return f"its operands need more than half of the memory of {task.target.name}"
+        if abs(left) < self._patience:
+            return None
         cost = self._cost(task)
         if cost > left or (cost > _GREEDY * whole and not task.required and not task.seconds):
             return _no_time(cost, left)
@@ -373,7 +384,9 @@ class Executor:
         """One case in each worker in turn, then its point."""
         label = f"{task.step} {case_label(task.case)}"
         self._emit(label, level="running")
-        for worker in team[: task.num_workers]:
+        for number, worker in enumerate(team[: task.num_workers]):
+            if number and time.monotonic() >= self._deadline:
+                break
             request = self._request(task, seconds)
             reply = self._within_budget(worker.run(request))
             if stop.is_set():
@@ -385,6 +398,8 @@ class Executor:
 
     def _append_attempt(self, task: Task, request: Request, reply: Reply) -> None:
         attempts = self._attempts_at(task)
+        if reply.status is Status.OK:
+            self._patience = 0.0
         self._pace.learn(task, reply)
         record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
         attempts.append(self._append(record))
@@ -396,7 +411,7 @@ class Executor:
     def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
         wanted = task.seconds or self._wanted(call, seconds)
-        left = self._deadline - time.monotonic()
+        left = self._deadline + self._patience - time.monotonic()
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
         warmup = 0.6 * task.seconds if task.case.get("sustained") else None

@@ -249,7 +249,33 @@ def test_a_budget_is_kept_whatever_the_speed(tmp_path, monkeypatch, budget, spee
     for one in blocks:
         bench.executor.run_block(one, (start + budget - clock.now) * one.share)
     bench.executor.use_time_left()
-    assert clock.now - start <= 1.1 * budget
+    is_empty = not any(point.status is Status.OK for point in bench.points())
+    assert clock.now - start <= 1.1 * budget + (6.0 if is_empty else 0.0)
+
+
+@pytest.mark.parametrize("ready", [5.5, 8.0, 13.0])
+def test_a_busy_machine_has_one_number_however_late_its_workers_come(tmp_path, monkeypatch, ready):
+    """In a bench of 8 s; for 6 s more at most, and only where there is no number yet."""
+    clock = WoundClock()
+    wind(monkeypatch, clock)
+
+    class Late(FakeWorker):
+        def wait_ready(self, timeout=1.0):
+            there = max(1000.0 + ready + 0.3 * self.log.stem.endswith("2") - clock.now, 0.0)
+            clock.now += min(timeout, there)
+            if there > timeout:
+                raise UnavailableError("the worker for cpu did not start: not within 1 s")
+            return {}
+
+    def run(device, request):
+        clock.now += 0.4
+        return quiet(1e-3)
+
+    bench = Bench(tmp_path, run, worker=Late, clock=clock, seconds=8.0)
+    bench.executor.run_block(block(task(512), task(256)), 8.0)
+    bench.executor.use_time_left()
+    assert [p.status for p in bench.points() if p.value] != []
+    assert clock.now <= 1014.0
 
 
 def test_several_devices_start_together_and_are_marked_so(tmp_path):
