@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from training_summaries import summary_of, trained_once
-from trainrig.record import Limit
+from training_summaries import findings_of, stored_view, summary_of, trained_once
+from trainrig.analysis.judge_training import judge_trainings
+from trainrig.record import Limit, Outcome, Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import rates_of, records_of
 from trainrig.train.config import Experiment
@@ -32,3 +33,22 @@ def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
     assert (said["mfu"], said["hfu"]) == (None, None)
     assert said["no_mfu_reason"] == "no bf16 peak is claimed for this CPU"
     assert not {"mfu", "hfu"} & {r.metric for r in records_of(found, TARGET, "0" * 64, "e")}
+
+
+def test_a_run_that_was_cut_off_is_judged_by_the_records_that_are_there() -> None:
+    rows = tuple(row | {"time": 0.5} for row in ROWS)
+    own = Experiment.of(model="gpt2-small-cpu", name="one")
+    good = stored_view(trained_once(own, Result(rows=rows), compared=True))
+    assert judge_trainings(good).outcome is Outcome.MEASURED
+    found = judge_trainings(good, "the run was cut off")
+    assert (found.outcome, found.reason) == (Outcome.INCOMPLETE, "the run was cut off")
+    failed = trained_once(own, status=Status.FAILED, reason="rank 0 was ended by SIGKILL")
+    found = judge_trainings(stored_view(failed), "the run was cut off")
+    assert found.outcome is Outcome.FAIL and found.reason == "one: rank 0 was ended by SIGKILL"
+
+
+def test_a_gradient_beyond_all_bounds_ends_neither_the_verdict_nor_the_summary() -> None:
+    rows = tuple(row | {"time": 0.5, "grad_norm": 1e30} for row in ROWS)
+    wild = trained_once(Experiment.of(model="gpt2-small-cpu"), Result(rows=rows), compared=True)
+    assert findings_of(wild) == ()
+    assert summary_of(wild)["grad_norms"] == [None] * len(ROWS)
