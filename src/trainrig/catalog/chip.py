@@ -15,9 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
 
 PeakUnit = Literal["tensor", "vector"]
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, StringConstraints(min_length=1)]
+PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +71,20 @@ class Peak:
         return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
 
 
+def known(label: str, unit: str = "", *, default: Any = None, **printed: float) -> Any:
+    """A field that a source may state: its label and its unit, ``count`` or SI.
+
+    ``printed``: its name in a data file, with the factor that makes base SI of it.
+    """
+    return field(default=default, metadata={"label": label, "unit": unit, "printed": printed})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One product of one vendor.  A field that is None is not known."""
+    """One product of one vendor.  A field that is None is not known.
+
+    The one list of these fields: files, tables and JSON are made of it (`catalog.fields`).
+    """
 
     name: str
     """Unique in the catalog: ``RTX 4090``, ``A100 SXM4 80GB``."""
@@ -76,64 +93,58 @@ class Chip:
     """By field name; peaks by `Peak.field`.  A mapping has no hash, and a chip must have one."""
     short_names: tuple[str, ...] = ()
     """What people call it where only one chip can be meant: ``4090``."""
-    aliases: tuple[str, ...] = ()
-    """Names that drivers and frameworks report, exactly."""
-    pci_ids: tuple[str, ...] = ()
-    """``vendor:device``, lower-case hexadecimal: ``10de:2684``."""
-    architecture: str | None = None
-    year: int | None = None
+    architecture: Text | None = known("architecture")
+    year: Annotated[int, Field(ge=1990, le=2100)] | None = known("year")
     """Of the announcement."""
-    form_factor: str | None = None
-    process: str | None = None
+    form_factor: Text | None = known("form factor")
+    process: Text | None = known("process")
     """Foundry and node: ``TSMC 5 nm``."""
-    transistors: float | None = None
+    transistors: Size | None = known("transistors", "count")
     """Per package."""
-    num_sms: int | None = None
+    num_sms: Count | None = known("SMs, CUs or GPU cores", "count")
     """Streaming multiprocessors (NVIDIA), compute units (AMD), GPU cores (Apple)."""
-    fp32_cores: int | None = None
-    fp64_cores: int | None = None
-    int32_cores: int | None = None
-    tensor_cores: int | None = None
-    tensor_generation: int | None = None
-    compute_capability: str | None = None
+    fp32_cores: Count | None = known("FP32 cores", "count")
+    fp64_cores: Count | None = known("FP64 cores", "count")
+    int32_cores: Count | None = known("INT32 cores", "count")
+    tensor_cores: Count | None = known("tensor cores", "count")
+    tensor_generation: Count | None = known("tensor generation")
+    compute_capability: Text | None = known("compute capability")
     """CUDA's, ``8.9``; AMD's LLVM target, ``gfx942``."""
-    base_clock: float | None = None
-    """Hz."""
-    boost_clock: float | None = None
-    """Hz."""
-    tensor_clock: float | None = None
-    """Hz: what the tensor peaks are printed for, where it is not the boost clock."""
-    memory: float | None = None
-    """B.  Data sheets print GB and mean GiB."""
-    memory_type: str | None = None
-    memory_rate: float | None = None
-    """bit/s per pin."""
-    memory_bus: int | None = None
-    """Bits."""
-    bandwidth: float | None = None
-    """B/s, as claimed."""
-    l2: float | None = None
-    """B."""
-    last_level_cache: float | None = None
-    """B, where there is a level between L2 and memory."""
-    link: str | None = None
+    base_clock: Size | None = known("base clock", "Hz", base_mhz=1e6)
+    boost_clock: Size | None = known("boost clock", "Hz", boost_mhz=1e6)
+    tensor_clock: Size | None = known("clock of the tensor peaks", "Hz", tensor_mhz=1e6)
+    """What the tensor peaks are printed for, where it is not the boost clock."""
+    memory: Size | None = known("memory", "B", memory_gib=1024.0**3)
+    """Data sheets print GB and mean GiB."""
+    memory_type: Text | None = known("memory type")
+    memory_rate: Size | None = known("data rate per pin", "bit/s", memory_gbps=1e9)
+    memory_bus: Count | None = known("bus width", "bit", memory_bits=1)
+    bandwidth: Size | None = known("bandwidth", "B/s", bandwidth_gb_s=1e9)
+    """As claimed."""
+    l2: Size | None = known("L2 cache", "B", l2_mib=1024.0**2)
+    last_level_cache: Size | None = known("last-level cache", "B", last_level_cache_mib=1024.0**2)
+    """Where there is a level between L2 and memory."""
+    link: Text | None = known("link")
     """The fabric between chips: ``NVLink``, ``Infinity Fabric``, ``none``."""
-    link_generation: int | None = None
-    link_count: int | None = None
-    link_bandwidth: float | None = None
-    """B/s, all links, both directions together, as vendors print it."""
-    p2p: bool | None = None
+    link_generation: Count | None = known("link generation")
+    link_count: Count | None = known("links", "count")
+    link_bandwidth: Size | None = known("link bandwidth, both ways", "B/s", link_gb_s=1e9)
+    """All links, both directions together, as vendors print it."""
+    p2p: bool | None = known("peer access")
     """Whether one chip can read another's memory directly (over link or PCIe)."""
-    pcie_generation: int | None = None
-    pcie_lanes: int | None = None
-    tdp: float | None = None
-    """W."""
-    slots: int | None = None
+    pcie_generation: Count | None = known("PCIe generation")
+    pcie_lanes: Count | None = known("PCIe lanes", "count")
+    tdp: Size | None = known("TDP", "W", tdp_w=1.0)
+    slots: Count | None = known("slots", "count")
     """Width of a PCIe card."""
-    cooling: str | None = None
+    cooling: Literal["active", "passive", "module"] | None = known("cooling")
     """``active``, ``passive`` (needs the chassis' fans), ``module`` (the server's)."""
-    mig_instances: int | None = None
+    mig_instances: Annotated[int, Field(ge=0)] | None = known("MIG instances", "count")
     """Most instances that one chip can be cut into; 0 where it cannot."""
+    pci_ids: Annotated[tuple[PciId, ...], Field(strict=False)] = known("PCI ids", default=())
+    """``vendor:device``, lower-case hexadecimal: ``10de:2684``."""
+    aliases: Annotated[tuple[Text, ...], Field(strict=False)] = known("reported as", default=())
+    """Names that drivers and frameworks report, exactly."""
     peaks: tuple[Peak, ...] = ()
     notes: str | None = None
 

@@ -1,13 +1,13 @@
 """A chip as labelled values: what the catalog's tables and JSON are made of.
 
-One list says which fields there are, in which order, under which label and in
-which unit; everything that shows a chip goes through it.
+`Chip` says which fields there are, in which order, under which label and in which unit;
+everything that reads or shows a chip goes through this list of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainrig.catalog.chip import Chip, Peak
@@ -25,14 +25,16 @@ _PRINTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """A field of `Chip` as people read it."""
 
     name: str
     label: str
-    unit: str = ""
+    unit: str
     """``Hz``, ``B``, ``B/s``, ``bit/s``, ``bit``, ``W``, ``count``, or none for words."""
+    printed: Mapping[str, float]
+    """Its name in a data file and the factor to base SI, where they are not its own and 1."""
 
     @property
     def json_name(self) -> str:
@@ -40,42 +42,8 @@ class Field:
         return self.name + _SUFFIX.get(self.unit, "")
 
 
-FIELDS = (
-    Field("architecture", "architecture"),
-    Field("year", "year"),
-    Field("form_factor", "form factor"),
-    Field("process", "process"),
-    Field("transistors", "transistors", "count"),
-    Field("num_sms", "SMs, CUs or GPU cores", "count"),
-    Field("fp32_cores", "FP32 cores", "count"),
-    Field("fp64_cores", "FP64 cores", "count"),
-    Field("int32_cores", "INT32 cores", "count"),
-    Field("tensor_cores", "tensor cores", "count"),
-    Field("tensor_generation", "tensor generation"),
-    Field("compute_capability", "compute capability"),
-    Field("base_clock", "base clock", "Hz"),
-    Field("boost_clock", "boost clock", "Hz"),
-    Field("tensor_clock", "clock of the tensor peaks", "Hz"),
-    Field("memory", "memory", "B"),
-    Field("memory_type", "memory type"),
-    Field("memory_rate", "data rate per pin", "bit/s"),
-    Field("memory_bus", "bus width", "bit"),
-    Field("bandwidth", "bandwidth", "B/s"),
-    Field("l2", "L2 cache", "B"),
-    Field("last_level_cache", "last-level cache", "B"),
-    Field("link", "link"),
-    Field("link_generation", "link generation"),
-    Field("link_count", "links", "count"),
-    Field("link_bandwidth", "link bandwidth, both ways", "B/s"),
-    Field("p2p", "peer access"),
-    Field("pcie_generation", "PCIe generation"),
-    Field("pcie_lanes", "PCIe lanes", "count"),
-    Field("tdp", "TDP", "W"),
-    Field("slots", "slots", "count"),
-    Field("cooling", "cooling"),
-    Field("mig_instances", "MIG instances", "count"),
-    Field("pci_ids", "PCI ids"),
-    Field("aliases", "reported as"),
+FIELDS = tuple(
+    Field(name=field.name, **field.metadata) for field in dataclasses.fields(Chip) if field.metadata
 )
 _DTYPE_ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 

@@ -26,11 +26,19 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    create_model,
+)
 
-from trainrig.catalog.chip import Chip, Peak, Provenance, Source
+from trainrig.catalog.chip import Chip, Peak, Provenance, Size, Source, Text
+from trainrig.catalog.fields import FIELDS
 from trainrig.errors import DataError, first_problem
 
 CHIPS_DIR = Path(__file__).parent / "chips"
@@ -38,25 +46,8 @@ SCHEMA_VERSION = 1
 
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
 Accumulate = Literal["fp64", "fp32", "fp16", "int32"]
-Count = Annotated[int, Field(ge=1)]
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Text = Annotated[str, StringConstraints(min_length=1)]
-PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
-
-# Field of the file: field of Chip, factor to base SI.
-_CONVERTED = {
-    "base_mhz": ("base_clock", 1e6),
-    "boost_mhz": ("boost_clock", 1e6),
-    "tensor_mhz": ("tensor_clock", 1e6),
-    "memory_gib": ("memory", 1024.0**3),
-    "memory_gbps": ("memory_rate", 1e9),
-    "memory_bits": ("memory_bus", 1),
-    "bandwidth_gb_s": ("bandwidth", 1e9),
-    "l2_mib": ("l2", 1024.0**2),
-    "last_level_cache_mib": ("last_level_cache", 1024.0**2),
-    "link_gb_s": ("link_bandwidth", 1e9),
-    "tdp_w": ("tdp", 1.0),
-}
+_FIELDS = {name: field for field in FIELDS for name in (*field.printed, field.name)[:1]}
+"""By the name in a data file."""
 _TERA = 1e12
 
 
@@ -70,48 +61,19 @@ class _SourceEntry(_Strict):
     date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}(-\d{2})?$")]
 
 
-class _Values(_Strict):
-    """What one source says of one chip, in the units that people print."""
-
-    aliases: tuple[Text, ...] | None = Field(None, strict=False)
-    pci_ids: tuple[PciId, ...] | None = Field(None, strict=False)
-    architecture: Text | None = None
-    year: Annotated[int, Field(ge=1990, le=2100)] | None = None
-    form_factor: Text | None = None
-    process: Text | None = None
-    transistors: Size | None = None
-    num_sms: Count | None = None
-    fp32_cores: Count | None = None
-    fp64_cores: Count | None = None
-    int32_cores: Count | None = None
-    tensor_cores: Count | None = None
-    tensor_generation: Count | None = None
-    compute_capability: Text | None = None
-    base_mhz: Size | None = None
-    boost_mhz: Size | None = None
-    tensor_mhz: Size | None = None
-    memory_gib: Size | None = None
-    memory_type: Text | None = None
-    memory_gbps: Size | None = None
-    memory_bits: Count | None = None
-    bandwidth_gb_s: Size | None = None
-    l2_mib: Size | None = None
-    last_level_cache_mib: Size | None = None
-    link: Text | None = None
-    link_generation: Count | None = None
-    link_count: Count | None = None
-    link_gb_s: Size | None = None
-    p2p: bool | None = None
-    pcie_generation: Count | None = None
-    pcie_lanes: Count | None = None
-    tdp_w: Size | None = None
-    slots: Count | None = None
-    cooling: Literal["active", "passive", "module"] | None = None
-    mig_instances: Annotated[int, Field(ge=0)] | None = None
+class _Peaks(_Strict):
     tensor: dict[Dtype, dict[Accumulate, Size]] | None = None
     """Tera-operations per second by data type and accumulate type, dense."""
     vector: dict[Dtype, Size] | None = None
     """Tera-operations per second of the ordinary lanes, which sum in their own type."""
+
+
+if TYPE_CHECKING:
+    _Values = _Peaks
+else:  # what one source says of one chip, in the units that people print: `Chip`'s own fields
+    _TYPES = get_type_hints(Chip, include_extras=True)
+    _KNOWN = {name: (_TYPES[field.name] | None, None) for name, field in _FIELDS.items()}
+    _Values = create_model("_Values", __base__=_Peaks, **_KNOWN)
 
 
 class _ChipEntry(_Strict):
@@ -188,8 +150,8 @@ def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:
 
 def _plain_fields(values: _Values) -> Iterator[tuple[str, object]]:
     for name, value in values.model_dump(exclude_none=True, exclude={"tensor", "vector"}).items():
-        target, factor = _CONVERTED.get(name, (name, None))
-        yield target, value if factor is None else value * factor
+        field = _FIELDS[name]
+        yield field.name, value * field.printed[name] if field.printed else value
 
 
 def _peaks(values: _Values) -> Iterator[Peak]:
