@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from trainrig.train.config import Experiment, objective_of
 from trainrig.train.native import layout_observed
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.loop import Engine
-from trainrig.train.native.rank_main import spread_of
+from trainrig.train.native.parallelize import parallelize
 from trainrig.train.native.step_timer import stopwatch_for
+from trainrig.train.native.world import World
 from trainrig.train.parity import STEPS, probe_of
 from trainrig.workload import ModelShape, custom
 
@@ -59,25 +61,25 @@ def batches_for(experiment: Experiment, shape: ModelShape, rank: int) -> Any:
     return batches
 
 
-def engine_for(experiment: Experiment, rank: int, wire: Any, watch: Any) -> Engine:
-    """The engine of one rank."""
+def engine_for(experiment: Experiment, wire: Any, watch: Any) -> Engine:
+    """The engine of one rank; without a wire that of one process."""
     shape = SHAPES[experiment.model]
+    if wire is None:
+        return Engine(experiment, shape, batches=batches_for(experiment, shape, 0), watch=watch)
+    world = World(experiment.layout, "cpu")
+    parallel = partial(parallelize, experiment=experiment, shape=shape, world=world, wire=wire)
+    batches = batches_for(experiment, shape, world.data_rank)
+    return Engine(experiment, shape, batches=batches, watch=watch, parallel=parallel)
 
-    def spread(model: Any, dtype: str) -> Any:
-        return spread_of(model, dtype, experiment=experiment, shape=shape, wire=wire)
 
-    batches = batches_for(experiment, shape, rank)
-    return Engine(experiment, shape, batches=batches, watch=watch, spread=spread, rank=rank)
-
-
-def probe(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, Any]:
+def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
     """Losses and gradient norms of plain gradient descent, and the facts of the layout."""
     rows: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     for how in (experiment, probe_of(experiment)):
         watch = stopwatch_for("cpu")
         wire = None if alone else Collectives(watch)
-        with engine_for(how, rank, wire, watch) as engine:
+        with engine_for(how, wire, watch) as engine:
             facts = facts or layout_observed.first_step(engine, wire)
             if how is not experiment:
                 engine.run(rows.append, lambda step: step >= STEPS)
@@ -89,11 +91,11 @@ def probe(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def clipped(experiment: Experiment, rank: int, *, alone: bool) -> dict[str, torch.Tensor]:
+def clipped(experiment: Experiment, *, alone: bool) -> dict[str, torch.Tensor]:
     """The whole weights after a few steps with clipping and decay."""
     watch = stopwatch_for("cpu")
     wire = None if alone else Collectives(watch)
-    with engine_for(experiment.replace(**CLIPPED), rank, wire, watch) as engine:
+    with engine_for(experiment.replace(**CLIPPED), wire, watch) as engine:
         engine.run(lambda _: None, lambda step: step >= CLIPPED["steps"])
     found = {}
     for name, weight in engine.weights.model.items():
@@ -119,8 +121,8 @@ def main() -> None:
     found = {}
     for name, content in json.loads((folder / "layouts.json").read_text()).items():
         events.set_position(part=name)
-        found[name] = probe(Experiment.of(**content), rank, alone=False)
-        weights = clipped(Experiment.of(**content), rank, alone=False)
+        found[name] = probe(Experiment.of(**content), alone=False)
+        weights = clipped(Experiment.of(**content), alone=False)
         found[name]["digests"] = digests(weights)
         if rank == 0:
             torch.save(weights, folder / f"{name}.pt")

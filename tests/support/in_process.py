@@ -21,7 +21,7 @@ def launch_here(command: Any, folder: Path, *, on_event: Any, **_: Any) -> Ended
     events = Events(folder, 0)
     status, reason = Status.OK, None
     try:
-        rank_main.train(Experiment.of(**request.pop("experiment")), events, 0, 1, Job(**request))
+        rank_main.train(Experiment.of(**request.pop("experiment")), events, 1, Job(**request))
     except Exception as error:  # noqa: BLE001 - as the real one
         failure = failure_of(error)
         status = Status.OOM if failure["kind"] == "oom" else Status.FAILED

@@ -14,7 +14,6 @@ import gloo_ranks
 from trainrig.train.config import Experiment
 from trainrig.train.engines import ENGINES
 from trainrig.train.native.loop import Engine
-from trainrig.train.native.rank_main import spread_of
 from trainrig.train.parity import (
     STEPS,
     Probe,
@@ -169,13 +168,10 @@ def probe(scale: float = 1.0, dtype: str = "fp32") -> Probe:
     own = probe_of(TINY.replace(precision=dtype))
     shape, rows = gloo_ranks.SHAPES["gpt2"], []
 
-    def spread(model: Any, kind: str) -> Any:
-        return spread_of(model, kind, experiment=own, shape=shape, wire=None)
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     batches = gloo_ranks.batches_for(own, shape, 0)
-    with Engine(own, shape, batches=batches, spread=spread) as engine:
+    with Engine(own, shape, batches=batches) as engine:
         engine.scaler.scale = lambda loss: loss * scale  # type: ignore[method-assign]
         engine.run(rows.append, lambda step: step >= STEPS)
     torch.set_num_threads(before)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ Span = tuple[float, float]
 
 
 class Collectives:
-    """What the ranks of a group say to each other."""
+    """What ranks say to each other."""
 
     def __init__(
         self, watch: Stopwatch[Any], events: Events | None = None, *, on_host: bool = True
@@ -44,16 +44,11 @@ class Collectives:
         """``on_host``: the host itself carries what is said, so its clock sees how long."""
         self.watch, self._events, self.on_host = watch, events, on_host
         self.group: Any = None
-        """The ranks with other samples; None: all."""
+        """Of the sums that go on beside computation; None: all ranks."""
         self.reduced: Counter[torch.dtype] = Counter()
         """Collectives over gradients since the last look at it, by what they were in."""
         self._beside: list[Span] = []
         self._waited: list[Span] = []
-
-    @property
-    def size(self) -> int:
-        """Ranks."""
-        return dist.get_world_size(self.group)
 
     @contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
@@ -70,35 +65,10 @@ class Collectives:
         self._waited.append((began, time.perf_counter()))
         self.watch.inner(COMMUNICATION, start)
 
-    @contextmanager
-    def of_shards(self, operation: str) -> Iterator[None]:
-        """FSDP says something: the host waits in it, or a GPU has a stream of its own for it.
-
-        Marks in that stream would count what is overlapped as exposed.
-        """
-        if self.on_host:
-            with self.waiting(operation):
-                yield
-            return
-        self.name(operation)
-        yield
-        self.name("")
-
     def name(self, operation: str) -> None:
         """What would be to blame, did the rank hang now."""
         if self._events is not None:
             self._events.set_position(operation=operation)
-
-    def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over the ranks, in place."""
-        with self.waiting("all_reduce"):
-            dist.all_reduce(tensor, group=self.group)
-        return tensor
-
-    def all_gather(self, whole: Tensor, own: Tensor) -> None:
-        """Every rank's ``own``, one behind the other, in ``whole``."""
-        with self.waiting("all_gather"):
-            _gather(whole, own, group=self.group)
 
     def start_all_reduce(self, tensor: Tensor) -> Any:
         """A sum over the ranks that goes on beside what follows; a future."""
@@ -130,42 +100,21 @@ def covered(spans: Iterable[Span]) -> float:
     return total
 
 
-def time_waits_for_shards(units: Iterable[Any], wire: Collectives) -> None:
-    """On a GPU: mark where the stream that computes waits for FSDP's, and copies what it brought.
-
-    That is in two methods of each unit's group of weights: before their use, and after backward.
-    """
-    for unit in units:
-        state = unit._get_fsdp_state()
-        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
-            for name in ("wait_for_unshard", "finalize_backward"):
-                setattr(group, name, _marked(getattr(group, name), wire.watch))
-
-
-def _marked(call: Callable[[], None], watch: Stopwatch[Any]) -> Callable[[], None]:
-    def waits() -> None:
-        with watch.within(COMMUNICATION):
-            call()
-
-    return waits
-
-
 def fsdp_hooks(wire: Collectives) -> tuple[Any, Any]:
-    """FSDP's all-gather and reduce-scatter, timed: for its ``set_custom_…`` methods."""
-    from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+    """FSDP's all-gather and reduce-scatter, timed on the host, for its ``set_custom_…`` methods."""
 
     class _Allocating:
         def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
             return torch.empty(*size, dtype=dtype, device=device)
 
-    class Gather(_Allocating, AllGather):
+    class Gather(_Allocating):
         def __call__(
             self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
         ) -> Any:
-            with wire.of_shards("all_gather"):
+            with wire.waiting("all_gather"):
                 return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
-    class Scatter(_Allocating, ReduceScatter):
+    class Scatter(_Allocating):
         def __call__(
             self,
             output_tensor: Tensor,
@@ -175,7 +124,7 @@ def fsdp_hooks(wire: Collectives) -> tuple[Any, Any]:
             async_op: bool = False,
         ) -> Any:
             wire.reduced[input_tensor.dtype] += 1
-            with wire.of_shards("reduce_scatter"):
+            with wire.waiting("reduce_scatter"):
                 return _scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
     return Gather(), Scatter()

@@ -1,27 +1,28 @@
 """How weights, gradients and optimizer states lie on data-parallel ranks, and when these talk.
 
-                     weights   gradients  states    what is said in a step
-    Replicated  DDP  all       all        all       gradients are summed, in the last backward
-    SplitStates 1    all       all        a share   the same; then the new weights are gathered
-    Sharded     2    a share   a share    a share   weights are gathered before forward, gradients
-                                                    reduced and scattered in each backward
-    Sharded     3    a share   a share    a share   and gathered again, block by block, in backward
+                weights   gradients  states    what is said in a step
+    ZeRO 0 DDP  all       all        all       gradients are summed, in the last backward
+    ZeRO 1      a share*  all        a share   weights are gathered before the first forward,
+                                               gradients reduced and scattered in the last backward
+    ZeRO 2      a share*  a share    a share   the same in each micro-batch
+    ZeRO 3      a share   a share    a share   and gathered again, block by block, in backward
 
-The numbers are those of ZeRO (Rajbhandari et al. 2020); 2 and 3 are torch's FSDP2 without and with
-resharding after forward.  Between forward and backward a rank holds all weights under 2, one
-block's under 3.  Gradients that are whole on a rank are summed over micro-batches and said once;
-those of which it has a share are said with each micro-batch: keeping them whole would break the
-promise that they are not.
+    * whole from the first forward to the last backward (1), from forward to backward (2)
+
+The numbers are those of ZeRO (Rajbhandari et al. 2020).  1, 2 and 3 are torch's FSDP2, by its
+public setters: on a mesh of two axes it shards over one and replicates over the other (hybrid
+sharding; with shards of one rank it is DDP, which goes with tensor and pipeline parallelism).
+Plain data parallelism is torch's DDP: it was faster than that (perf/data_parallel.py).
 
 In bf16 the model computes in bf16, and gradients are summed over micro-batches and ranks in fp32
-and applied to fp32 masters, whatever the sharding.  Each class has the methods of
-`precision.Weights`, by which the engine knows it.
+and applied to fp32 masters, whatever the sharding.  Losses are divided by the targets of all ranks
+before backward: gradients are sums, and no rank averages them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +30,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainrig.train.native.collectives import Collectives, fsdp_hooks, time_waits_for_shards
-from trainrig.train.native.precision import DTYPES, Weights
+from trainrig.train.native.collectives import Collectives, fsdp_hooks
+from trainrig.train.native.precision import DTYPES, Weights, as_placed, local
+from trainrig.train.native.world import DATA, World
 
 
 class LossOf(nn.Module):
@@ -45,40 +47,87 @@ class LossOf(nn.Module):
         return self.model.loss(inputs, labels)
 
 
-class _Group:
-    """What all shardings say to each other besides weights and gradients."""
+class Spread(Weights):
+    """Weights on one of several ranks: what these say to each other besides weights and gradients.
 
-    wire: Collectives
-    even: bool
+    By itself it is a rank of tensor or pipeline parallelism alone.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        dtype: str,
+        world: World,
+        wire: Collectives,
+        *,
+        even: bool,
+    ) -> None:
+        """``even``: all ranks have as many targets."""
+        super().__init__(modules, dtype)
+        self.world, self.wire, self.even = world, wire, even
 
     def weight_of(self, num_targets: int) -> float | Tensor:
-        """This rank's targets over the mean of all ranks': BERT hides a number that varies."""
+        """This rank's targets over all ranks': BERT hides a number that varies."""
         if self.even:
-            return 1.0
-        total = self.wire.all_reduce(torch.tensor(float(num_targets)))
-        return num_targets * self.wire.size / total
+            return 1.0 / self.world.dp
+        # Filled on the device: NCCL sums nothing that lies on the host.
+        total = torch.full((1,), float(num_targets), device=self.world.device)
+        with self.wire.waiting("all_reduce"):
+            self.world.sum(total, *DATA)
+        return num_targets * self.world.cp / total[0]
 
-    def mean(self, loss: Tensor) -> Tensor:
-        """Over all ranks; each has weighed its own by its targets."""
-        return self.wire.all_reduce(loss / self.wire.size)
+    def total(self, loss: Tensor) -> Tensor:
+        """Over all ranks: each has divided its own by all targets."""
+        with self.wire.waiting("all_reduce"):
+            return self.world.sum(loss.clone(), *DATA)
+
+    def norm(self) -> Tensor:
+        """Of all gradients, each counted once: squares are summed over the axes that shard them."""
+        squares: dict[tuple[str, ...], list[Tensor]] = {}
+        for master in self.master.values():
+            if master.grad is not None:
+                grad = master.grad = as_placed(master.grad, master)
+                squares.setdefault(_sharded_over(grad), []).append(local(grad))
+        total = torch.zeros((), device=self.world.device)
+        for axes, grads in squares.items():
+            square = torch.nn.utils.get_total_norm(grads).square().to(total.device)
+            with self.wire.waiting("all_reduce"):
+                total += self.world.sum(square, *axes)
+        return total.sqrt()
 
 
-class Replicated(_Group):
+def _sharded_over(grad: Any) -> tuple[str, ...]:
+    """The axes of the mesh of which each rank holds another part of a gradient."""
+    if not hasattr(grad, "placements"):
+        return ()
+    names = grad.device_mesh.mesh_dim_names
+    pairs = zip(names, grad.placements, strict=True)
+    return tuple(name for name, placement in pairs if placement.is_shard())
+
+
+class Replicated(Spread):
     """Every rank has everything: torch's DistributedDataParallel.
 
     Before the last micro-batch no rank says anything.  In its backward, gradients go out bucket by
     bucket as they become ready, in fp32, while the rest is still computed.
     """
 
-    def __init__(self, inner: Weights | SplitStates, wire: Collectives, *, even: bool) -> None:
-        self._inner, self.wire, self.even = inner, wire, even
-        self.model, self.master = inner.model, inner.master
-        self.norm, self.gradients = inner.norm, inner.gradients
-        self.publish, self.groups = inner.publish, inner.groups
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        dtype: str,
+        world: World,
+        wire: Collectives,
+        *,
+        even: bool,
+    ) -> None:
+        super().__init__(modules, dtype, world, wire, even=even)
         self._names = {weight: name for name, weight in self.model.items()}
-        self.wrapped = DistributedDataParallel(LossOf(inner.module), process_group=wire.group)
+        group = world.group("dp_replicate")
+        self.wrapped = DistributedDataParallel(LossOf(self.module), process_group=group)
         # A hook is checked for annotations by type, which here are strings: it gets none.
         self.wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+        wire.group = group
         self._on_the_way: list[tuple[Tensor, list[Tensor]]] = []
         self._since: tuple[Any, float] | None = None
 
@@ -88,10 +137,10 @@ class Replicated(_Group):
         return self.wrapped(inputs, labels)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradients; with the last micro-batch they become the mean over the ranks."""
+        """Add the gradients; with the last micro-batch they become the sum over the ranks."""
         loss.backward()
         if not last:
-            self._inner.collect()
+            self.collect()
             return
         if self._since is not None:  # all was computed when the last bucket went out
             self.wire.waited_since(*self._since)
@@ -102,249 +151,114 @@ class Replicated(_Group):
                 sums, [part.view_as(to) for part, to in zip(parts, sums, strict=True)]
             )
         self._on_the_way, self._since = [], None
-        if self._inner.narrow:
-            self._inner.end_of_sum()
+        if self.narrow:
+            self.end_of_sum()
+
+    def norm(self) -> Tensor:
+        """Of all gradients, which every rank has."""
+        return torch.nn.utils.get_total_norm(self.gradients())
 
     def _reduce(self, bucket: dist.GradBucket) -> Any:
         """One bucket goes out.  In bf16 its gradients first join those of earlier micro-batches."""
-        if self._inner.narrow:
+        flat = bucket.buffer()
+        if self.narrow:
             named = zip(bucket.parameters(), bucket.gradients(), strict=True)
-            sums = [self._inner.add(self._names[weight], grad) for weight, grad in named]
-            flat = torch.cat([part.view(-1) for part in sums]) / self.wire.size
+            sums = [self.add(self._names[weight], grad) for weight, grad in named]
+            flat = torch.cat([part.view(-1) for part in sums])
             self._on_the_way.append((flat, sums))
-        else:
-            flat = bucket.buffer().div_(self.wire.size)
         future = self.wire.start_all_reduce(flat)
         if bucket.is_last():
             self._since = self.wire.watch.mark(), time.perf_counter()
         return future.then(lambda _: bucket.buffer())
 
 
-class SplitStates(_Group):
-    """ZeRO-1: each rank updates a share of the weights and gathers the others' shares.
-
-    Weights lie one behind the other in one tensor for those that decay and one for the rest, so
-    that a share is a slice of it, and gathering writes where the model reads.  The fp32 masters
-    and the optimizer's states exist for the own slice alone.
-    """
-
-    def __init__(self, model: nn.Module, dtype: str, wire: Collectives) -> None:
-        self.wire, self.even = wire, True
-        self.module = model
-        self.narrow = dtype != "fp32"
-        first = dict(model.named_parameters())
-        device = next(iter(first.values())).device
-        self.master: dict[str, Tensor] = {}
-        self._flat: dict[str, tuple[Tensor, Tensor]] = {}
-        self._sums: dict[str, Tensor] = {}
-        for part, chosen in _by_decay(first).items():
-            count = sum(weight.numel() for weight in chosen.values())
-            padded = -(-count // wire.size) * wire.size
-            whole = torch.zeros(padded, device=device)
-            torch.cat([weight.detach().view(-1) for weight in chosen.values()], out=whole[:count])
-            self.master[part] = self._own(whole).clone() if self.narrow else self._own(whole)
-            whole = whole.to(DTYPES[dtype])
-            sums = torch.zeros(padded, device=device)
-            self._flat[part] = whole, sums
-            self._lay_out(chosen, whole, sums)
-        self.model = dict(model.named_parameters())
-
-    def _lay_out(self, chosen: dict[str, nn.Parameter], whole: Tensor, sums: Tensor) -> None:
-        start = 0
-        for name, weight in chosen.items():
-            piece = slice(start, start + weight.numel())
-            weight.data = whole[piece].view(weight.shape)
-            self._sums[name] = sums[piece].view(weight.shape)
-            if not self.narrow:
-                weight.grad = self._sums[name]  # autograd adds to it, and DDP writes into it
-            start = piece.stop
-
-    def _own(self, whole: Tensor) -> Tensor:
-        return whole.chunk(self.wire.size)[dist.get_rank(self.wire.group)]
-
-    def collect(self) -> None:
-        """After a backward pass that nobody else hears of."""
-        if self.narrow:
-            for name, weight in self.model.items():
-                assert weight.grad is not None
-                self.add(name, weight.grad)
-                weight.grad = None
-
-    def add(self, name: str, grad: Tensor) -> Tensor:
-        """Add a gradient to the fp32 sum of its weight; the sum."""
-        return self._sums[name].add_(grad)
-
-    def end_of_sum(self) -> None:
-        """The sums are those of all ranks; what autograd left in the weights is not needed."""
-        for weight in self.model.values():
-            weight.grad = None
-
-    def norm(self) -> Tensor:
-        """Of all gradients, which are whole here; the own slices go to the masters."""
-        for part, (_, sums) in self._flat.items():
-            self.master[part].grad = self._own(sums)
-        return torch.nn.utils.get_total_norm(self.gradients())
-
-    def gradients(self) -> list[Tensor]:
-        """Gradients that this rank holds before an update: all."""
-        return [sums for _, sums in self._flat.values()]
-
-    def publish(self) -> None:
-        """After an update: all slices become whole weights; gradients begin anew."""
-        for part, (whole, sums) in self._flat.items():
-            own = self._own(whole)
-            if self.narrow:
-                own.copy_(self.master[part])
-            self.wire.all_gather(whole, own.clone())
-            sums.zero_()
-
-    def groups(self, decay: float) -> list[dict[str, Any]]:
-        """Slices for the optimizer."""
-        return [
-            {"params": [master], "weight_decay": decay if part == "decay" else 0.0}
-            for part, master in self.master.items()
-        ]
-
-
-def _by_decay(weights: dict[str, nn.Parameter]) -> dict[str, dict[str, nn.Parameter]]:
-    """Matrices decay, vectors (biases, norms) do not."""
-    parts = {
-        "decay": {name: weight for name, weight in weights.items() if weight.ndim >= 2},
-        "rest": {name: weight for name, weight in weights.items() if weight.ndim < 2},
-    }
-    return {part: chosen for part, chosen in parts.items() if chosen}
-
-
-class Sharded(_Group):
-    """ZeRO-2 and -3: torch's FSDP2 on each block and on what is around them."""
+class Sharded(Spread):
+    """torch's FSDP2 on each block and on what is around them (`shard`)."""
 
     def __init__(
         self,
-        model: nn.Module,
-        dtype: str,
+        modules: Sequence[nn.Module],
+        zero: int,
+        world: World,
         wire: Collectives,
         *,
         even: bool,
-        reshard: bool,
-        shard_size: int,
-        offload: bool,
     ) -> None:
-        self.wire, self.even, self.module = wire, even, model
-        self._device = next(model.parameters()).device
-        device = self._device.type
-        mesh, replicas = _mesh(device, wire.size, shard_size)
-        self._group = mesh.get_group()
-        how = _policies(DTYPES[dtype], device, offload=offload)
-        units = [*_blocks(model), model]
-        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-        for unit in units:
-            fully_shard(unit, mesh=mesh, reshard_after_forward=reshard and unit is not model, **how)
-        register_fsdp_forward_method(model, "loss")
-        gather, scatter = fsdp_hooks(wire)
-        for unit in units:
-            unit.set_custom_all_gather(gather)
-            unit.set_custom_reduce_scatter(scatter)
-            if replicas is not None:
-                unit.set_all_reduce_hook(self._among(replicas))
-        if not wire.on_host:
-            time_waits_for_shards(units, wire)
-        self.model = dict(model.named_parameters())
-        self.master: dict[str, Tensor] = dict(self.model)
-
-    def _among(self, replicas: Any) -> Any:
-        """Hybrid sharding: what one group has reduced and scattered, the groups average."""
-
-        def reduce(share: Tensor) -> None:
-            with self.wire.of_shards("all_reduce"):
-                dist.all_reduce(share, group=replicas)
-            share /= dist.get_world_size(replicas)
-
-        return reduce
+        super().__init__(modules, "fp32", world, wire, even=even)  # FSDP2 rounds what it gathers
+        self._zero = zero
+        if wire.on_host:
+            gather, scatter = fsdp_hooks(wire)
+            for unit in _units(modules):
+                unit.set_custom_all_gather(gather)
+                unit.set_custom_reduce_scatter(scatter)
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
-        """The mean loss of a micro-batch."""
+        """The mean loss of a micro-batch; under ZeRO 0 and 1 the last one's backward talks."""
+        if self._zero < 2:
+            self.sync(last=last)
         return self.module.loss(inputs, labels)
 
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add this rank's share of the gradients' mean over the ranks."""
-        loss.backward()
-
-    def norm(self) -> Tensor:
-        """Of all gradients, of which this rank has a share."""
-        shares: list[Any] = self.gradients()  # a DTensor's norm would be summed where none waits
-        own = torch.nn.utils.get_total_norm([share.to_local() for share in shares])
-        squared = own.square().to(self._device)  # offloaded shares are on the host
-        with self.wire.waiting("all_reduce"):
-            dist.all_reduce(squared, group=self._group)
-        return squared.sqrt()
-
-    def gradients(self) -> list[Tensor]:
-        """Gradients that this rank holds before an update: its shares."""
-        return [master.grad for master in self.master.values() if master.grad is not None]
-
-    def publish(self) -> None:
-        """After an update: gradients begin anew."""
-        for weight in self.master.values():
-            weight.grad = None
-
-    def groups(self, decay: float) -> list[dict[str, Any]]:
-        """Shares for the optimizer."""
-        parts = _by_decay(dict(self.module.named_parameters()))
-        return [
-            {
-                "params": list(chosen.values()),
-                "weight_decay": decay if part == "decay" else 0.0,
-            }
-            for part, chosen in parts.items()
-        ]
+    def sync(self, *, last: bool) -> None:
+        """Whether the backward that comes is the one that reduces, and frees whole weights."""
+        for module in self.modules:
+            root: Any = module
+            root.set_requires_gradient_sync(last)
+            root.set_reshard_after_backward(last)
+            root.set_is_last_backward(last)
 
 
-def _blocks(model: nn.Module) -> Iterable[nn.Module]:
-    return [*model.blocks, *getattr(model, "decoder_blocks", [])]
+def shard(module: Any, dtype: str, zero: int, world: World, *, offload: bool, piped: bool) -> None:
+    """Make a model on meta, or one stage of it, one that FSDP2 shards; in place."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    axes = tuple(axis for axis in DATA if axis == "dp_shard" or world.sizes[axis] > 1)
+    how = policies(DTYPES[dtype], world.device, offload=offload)
+    mesh = world.view(*axes)
+    for unit in _units([module]):
+        reshard = zero == 3 and unit is not module and not piped
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, **how)
+        # Gradients are sums: no backend has to divide, and gloo cannot.
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+    if hasattr(module, "loss"):
+        register_fsdp_forward_method(module, "loss")
 
 
-def _mesh(device: str, ranks: int, shard_size: int) -> tuple[Any, Any]:
-    """The ranks that share one copy, and the group of those with the same share of other copies."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    if not shard_size or shard_size == ranks:
-        return init_device_mesh(device, (ranks,), mesh_dim_names=("shard",)), None
-    sizes = (ranks // shard_size, shard_size)
-    mesh = init_device_mesh(device, sizes, mesh_dim_names=("replicate", "shard"))
-    return mesh["shard"], mesh.get_group("replicate")
+def _units(modules: Iterable[Any]) -> list[Any]:
+    """What FSDP2 gathers at once: each block, and what is around the blocks."""
+    return [unit for module in modules for unit in (*blocks_of(module), module)]
 
 
-def _policies(dtype: torch.dtype, device: str, *, offload: bool) -> dict[str, Any]:
+def blocks_of(module: Any) -> list[nn.Module]:
+    """All blocks of a model or a stage, a decoder's too."""
+    found: list[nn.Module] = []
+    for blocks in (module.blocks, getattr(module, "decoder_blocks", ())):
+        found += blocks.values() if isinstance(blocks, nn.ModuleDict) else blocks
+    return found
+
+
+def policies(dtype: torch.dtype, device: str, *, offload: bool) -> dict[str, Any]:
+    """Of FSDP2: what it computes and sums in, where shards wait."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
     found: dict[str, Any] = {}
     if dtype != torch.float32:
         found["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     if offload:
-        found["offload_policy"] = CPUOffloadPolicy(pin_memory=device != "cpu")
+        found["offload_policy"] = CPUOffloadPolicy(pin_memory=not device.startswith("cpu"))
     return found
 
 
-class ManyDevices:
+class ManyDevices(Weights):
     """torch.nn.DataParallel: one process, whose first GPU sends weights and samples to the others.
 
     Kept in the program so that its cost beside DDP can be seen.  Unverified on hardware.
     """
 
-    def __init__(self, inner: Weights, devices: list[int]) -> None:
-        self._inner, self.model, self.module = inner, inner.model, inner.module
-        self.wrapped = nn.DataParallel(LossOf(inner.module), device_ids=devices)
-        self.master, self.narrow = inner.master, inner.narrow
-        self.weight_of, self.mean = inner.weight_of, inner.mean
-        self.norm, self.gradients = inner.norm, inner.gradients
-        self.publish, self.groups = inner.publish, inner.groups
+    def __init__(self, model: nn.Module, dtype: str, devices: list[int]) -> None:
+        super().__init__(model, dtype)
+        self.wrapped = nn.DataParallel(LossOf(self.module), device_ids=devices)
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """The mean of the devices' mean losses."""
         return self.wrapped(inputs, labels).mean()
-
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradients, which arrive on the first device."""
-        loss.backward()
-        self._inner.collect()

@@ -104,6 +104,8 @@ def make_optimizer(experiment: Experiment, groups: list[dict[str, Any]]) -> torc
 
 Spread = Callable[[torch.nn.Module, str], Any]
 """A model in fp32 and a dtype → what `precision.Weights` is for one process."""
+Parallel = Callable[[torch.nn.Module], Any]
+"""A model on meta → the same, with memory and first weights for one rank's part alone."""
 Row = dict[str, Any]
 """What is known of a step: its number, loss, gradient norm, learning rate, tokens, times."""
 
@@ -137,27 +139,31 @@ class Engine:
         watch: Stopwatch[Any] | None = None,
         weights: Mapping[str, Tensor] | None = None,
         spread: Spread | None = None,
+        parallel: Parallel | None = None,
         rank: int = 0,
     ) -> None:
         """``batches`` and ``weights`` replace the samples and the first weights, for tests.
 
-        ``spread`` takes the new model and says how its weights lie on the ranks, of which this is
-        one; without it one process has them all.
+        ``parallel`` spreads the model over ranks, of which this one reads the samples of number
+        ``rank``; ``spread`` is another way to hold all of it; without either one process has it.
         """
         self.experiment, self.shape, self.device = experiment, shape, device
         self.model = models.build(
             shape,
-            device=device,
+            device="meta" if parallel else device,
             recompute=experiment.recompute,
             attention=experiment.attention,
             seed=experiment.seed,
         )
-        if weights is not None:
-            self.model.load_state_dict(weights)
-        if experiment.compile:
-            models.compile_blocks(self.model)
         self._rank = rank
-        self.weights = (spread or Weights)(self.model, experiment.precision)
+        if parallel is not None:
+            self.weights = parallel(self.model)
+        else:
+            if weights is not None:
+                self.model.load_state_dict(weights)
+            if experiment.compile:
+                models.compile_blocks(self.model)
+            self.weights = (spread or Weights)(self.model, experiment.precision)
         self.optimizer = make_optimizer(experiment, self.weights.groups(experiment.weight_decay))
         self.scaler = torch.amp.GradScaler(
             torch.device(device).type, enabled=experiment.precision == "fp16"
@@ -190,7 +196,7 @@ class Engine:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.weights.publish()
-            loss = self.weights.mean(loss)
+            loss = self.weights.total(loss)
         self.next_step += 1
         tokens = self.experiment.global_samples * self.experiment.seq_len
         row = {"step": number, "lr": rate, "tokens": tokens}
@@ -221,13 +227,18 @@ class Engine:
 
     @torch.no_grad()
     def heldout_loss(self) -> float:
-        """The mean loss over the first batches of the held-out part, in nats a target."""
+        """The mean loss over the first batches of the held-out part, in nats a target.
+
+        All ranks take it together, each of its own samples.
+        """
         make, total = self._batches("heldout"), torch.zeros((), device=self.device)
         for number in range(self.experiment.heldout_batches):
-            for micro in self._split(make(number)):
+            micros = self._split(make(number))
+            weight = self.weights.weight_of(sum(micro.targets for micro in micros))
+            for micro in micros:
                 here = micro.to(self.device)
-                total += self.model.loss(here.inputs, here.labels) * micro.share
-        return float(total) / self.experiment.heldout_batches
+                total += self.model.loss(here.inputs, here.labels) * (micro.share * weight)
+        return float(self.weights.total(total)) / self.experiment.heldout_batches
 
     @property
     def loader(self) -> Loader[tuple[Micro, ...]]:
@@ -270,8 +281,7 @@ class Engine:
         self.scaler.unscale_(self.optimizer)
         norm = self.weights.norm()
         if self.experiment.clip:
-            masters = list(self.weights.master.values())
-            torch.nn.utils.clip_grads_with_norm_(masters, self.experiment.clip, norm)
+            self.weights.clip(self.experiment.clip, norm)
         return norm
 
     def _finished_row(self, pending: _Pending) -> Row:

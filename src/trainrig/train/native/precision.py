@@ -13,6 +13,9 @@ in fp32 inside their operations in either way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,18 +28,24 @@ class Weights:
     The classes in `data_parallel` have the same methods, and the engine knows no more of them.
     """
 
-    def __init__(self, model: nn.Module, dtype: str) -> None:
-        """``model`` is in fp32; it becomes one of ``dtype``."""
-        self.module = model
-        master = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-        model.to(DTYPES[dtype])
-        self.model = dict(model.named_parameters())
+    def __init__(self, model: nn.Module | Sequence[nn.Module], dtype: str) -> None:
+        """``model`` is in fp32, or its stages are that lie here; it becomes one of ``dtype``."""
+        self.modules = [model] if isinstance(model, nn.Module) else list(model)
+        self.module: Any = self.modules[0]
         self.narrow = dtype != "fp32"
-        self.master: dict[str, Tensor] = master if self.narrow else dict(self.model)
+        master = {name: p.detach().clone() for name, p in self._named()} if self.narrow else {}
+        for module in self.modules:
+            module.to(DTYPES[dtype])
+        self.model = dict(self._named())
+        self.master: dict[str, Any] = master or dict(self.model)
         self._collected = False
 
+    def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for module in self.modules:
+            yield from module.named_parameters()
+
     def weight_of(self, num_targets: int) -> float | Tensor:
-        """What this rank's mean loss weighs, by its targets: 1 where all ranks have as many."""
+        """What this rank's mean loss weighs: its targets over those of all ranks."""
         return 1.0
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
@@ -52,11 +61,17 @@ class Weights:
         """Of all gradients of the step."""
         return torch.nn.utils.get_total_norm(self.gradients())
 
+    def clip(self, most: float, norm: Tensor) -> None:
+        """Shorten all gradients where their ``norm`` is larger; torch's own rule."""
+        grads = [local(grad) for grad in self.gradients()]
+        factor = torch.clamp(most / (norm + 1e-6), max=1.0)
+        torch._foreach_mul_(grads, factor.to(grads[0].device))
+
     def gradients(self) -> list[Tensor]:
         """Gradients that are held before an update."""
         return [master.grad for master in self.master.values() if master.grad is not None]
 
-    def mean(self, loss: Tensor) -> Tensor:
+    def total(self, loss: Tensor) -> Tensor:
         """Over all ranks."""
         return loss
 
@@ -64,19 +79,17 @@ class Weights:
         """After a backward pass: its gradients, in fp32, to those of the masters."""
         if not self.narrow:
             return  # autograd has added them up already
-        grads = [weight.grad for weight in self.model.values()]
-        masters = list(self.master.values())
+        found = [as_placed(weight.grad, weight) for weight in self.model.values()]
         if self._collected:
-            torch._foreach_add_([master.grad for master in masters], grads)
+            sums = [local(master.grad) for master in self.master.values()]
+            torch._foreach_add_(sums, [local(grad) for grad in found])
         else:
-            for master, grad in zip(masters, grads, strict=True):
+            for master in self.master.values():
                 if master.grad is None:
                     master.grad = torch.empty_like(master)
-                assert grad is not None
-                master.grad.copy_(grad)
-        self._collected = True
-        for weight in self.model.values():
-            weight.grad = None
+            sums = [local(master.grad) for master in self.master.values()]
+            torch._foreach_copy_(sums, [local(grad) for grad in found])
+        self.end_of_sum()
 
     def add(self, name: str, grad: Tensor) -> Tensor:
         """Add one gradient to the fp32 sum of its weight; the sum."""
@@ -96,17 +109,35 @@ class Weights:
     def publish(self) -> None:
         """After an update: the model's weights are the masters', rounded; gradients are gone."""
         if self.narrow:
-            rounded = [weight.detach() for weight in self.model.values()]
-            torch._foreach_copy_(rounded, list(self.master.values()))
+            rounded = [local(weight.detach()) for weight in self.model.values()]
+            torch._foreach_copy_(rounded, [local(master) for master in self.master.values()])
             self._collected = False
             return
         for weight in self.model.values():
             weight.grad = None
 
-    def groups(self, decay: float) -> list[dict[str, object]]:
-        """Masters for the optimizer: matrices decay, vectors (biases, norms) do not."""
-        masters = self.master.values()
+    def groups(self, decay: float) -> list[dict[str, Any]]:
+        """Masters for the optimizer: matrices decay, vectors (biases, norms) do not.
+
+        A kernel over many tensors takes those of one mesh alone.
+        """
+        found: dict[tuple[bool, Any], list[Tensor]] = {}
+        for master in self.master.values():
+            key = master.ndim >= 2, getattr(master, "device_mesh", None)
+            found.setdefault(key, []).append(master)
         return [
-            {"params": [master for master in masters if master.ndim >= 2], "weight_decay": decay},
-            {"params": [master for master in masters if master.ndim < 2], "weight_decay": 0.0},
+            {"params": masters, "weight_decay": decay if is_matrix else 0.0}
+            for (is_matrix, _), masters in sorted(found.items(), key=lambda each: not each[0][0])
         ]
+
+
+def local(tensor: Any) -> Tensor:
+    """The part of a tensor that this rank has, in place; of a plain one all."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def as_placed(grad: Any, weight: Any) -> Any:
+    """A gradient on the ranks as its weight is: torch leaves some whole, or still to be summed."""
+    if grad is None or getattr(grad, "placements", None) == getattr(weight, "placements", None):
+        return grad
+    return grad.redistribute(placements=weight.placements)

@@ -15,33 +15,27 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.errors import UsageError
 from trainrig.process.child import run_rank, tune_malloc
 from trainrig.process.events import Events
-from trainrig.train.config import Experiment, check, objective_of
+from trainrig.train.config import Experiment, check
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
 from trainrig.train.native import checkpoint, layout_observed
 from trainrig.train.native.collectives import Collectives
-from trainrig.train.native.data_parallel import ManyDevices, Replicated, Sharded, SplitStates
+from trainrig.train.native.data_parallel import ManyDevices
 from trainrig.train.native.loop import Engine, Row
-from trainrig.train.native.precision import Weights
+from trainrig.train.native.parallelize import parallelize
 from trainrig.train.native.step_timer import stopwatch_for
+from trainrig.train.native.world import World, join
 from trainrig.train.parity import probe_of
 from trainrig.workload import ModelShape
-
-PATIENCE = timedelta(hours=2)
-"""Of a collective.  The parent's is shorter: it sees all ranks, and says which one did not come."""
 
 
 def main() -> None:
@@ -51,9 +45,9 @@ def main() -> None:
 
 
 def _train(folder: Path, events: Events) -> None:
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
     request = json.loads((folder / "experiment.json").read_text())
-    train(Experiment.of(**request.pop("experiment")), events, rank, size, Job(**request))
+    train(Experiment.of(**request.pop("experiment")), events, size, Job(**request))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,27 +56,28 @@ class _Rank:
 
     shape: ModelShape
     device: str
-    rank: int
-    size: int
+    world: World | None
+    """None: it is alone."""
     events: Events
 
     def engine(self, experiment: Experiment) -> tuple[Engine, Collectives | None]:
         """An engine of first weights, and what it says to the other ranks."""
         watch, on_host = stopwatch_for(self.device), not self.device.startswith("cuda")
-        wire = Collectives(watch, self.events, on_host=on_host) if self.size > 1 else None
-        spread = partial(spread_of, experiment=experiment, shape=self.shape, wire=wire)
+        make = partial(Engine, shape=self.shape, device=self.device, watch=watch)
         if experiment.parallel == "dataparallel":  # one process reads for all devices
-            whole = experiment.batch_size * experiment.mesh.dp
-            experiment = experiment.replace(batch_size=whole, nproc=1)
-        engine = Engine(
-            experiment, self.shape, self.device, watch=watch, spread=spread, rank=self.rank
+            devices = list(range(experiment.mesh.ranks))
+            whole = experiment.replace(batch_size=experiment.batch_size * len(devices), nproc=1)
+            return make(whole, spread=partial(ManyDevices, devices=devices)), None
+        if self.world is None:
+            return make(experiment), None
+        wire = Collectives(watch, self.events, on_host=on_host)
+        spread = partial(
+            parallelize, experiment=experiment, shape=self.shape, world=self.world, wire=wire
         )
-        return engine, wire
+        return make(experiment, parallel=spread, rank=self.world.data_rank), wire
 
 
-def train(
-    experiment: Experiment, events: Events, rank: int, size: int, job: Job | None = None
-) -> None:
+def train(experiment: Experiment, events: Events, size: int, job: Job | None = None) -> None:
     """The timed training, and the probe behind it."""
     job = job or Job()
     shape = check(experiment)
@@ -94,8 +89,9 @@ def train(
     device = _device(experiment)
     if size > 1:
         events.set_position(part="joining the other ranks")
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
-    own = _Rank(shape=shape, device=device, rank=rank, size=size, events=events)
+        join(device)
+    world = World(experiment.layout, device) if size > 1 else None
+    own = _Rank(shape=shape, device=device, world=world, events=events)
     devices = [device]
     if experiment.parallel == "dataparallel":
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
@@ -168,34 +164,6 @@ def _probe(experiment: Experiment, own: _Rank) -> None:
         engine.run(rows.append, lambda step: step >= experiment.steps)
     losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
     own.events.emit("parity", losses=losses, grad_norms=norms)
-
-
-def spread_of(
-    model: nn.Module,
-    dtype: str,
-    *,
-    experiment: Experiment,
-    shape: ModelShape,
-    wire: Collectives | None,
-) -> Any:
-    """The model's weights on the ranks, as the experiment asks."""
-    if experiment.parallel == "dataparallel":
-        return ManyDevices(Weights(model, dtype), list(range(experiment.mesh.ranks)))
-    if wire is None:
-        return Weights(model, dtype)
-    even = objective_of(shape) != "masked"
-    if experiment.zero >= 2:
-        return Sharded(
-            model,
-            dtype,
-            wire,
-            even=even,
-            reshard=experiment.zero == 3,
-            shard_size=experiment.shard_size,
-            offload=experiment.offload == "host",
-        )
-    weights = SplitStates(model, dtype, wire) if experiment.zero == 1 else Weights(model, dtype)
-    return Replicated(weights, wire, even=even)
 
 
 if __name__ == "__main__":

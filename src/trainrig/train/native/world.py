@@ -1,0 +1,105 @@
+"""The ranks of a training, as one mesh with a name for each axis; who reads what, who sums what.
+
+    pp             stages of layers
+    dp_replicate   ranks that hold the same weights and train on other samples (or tokens)
+    dp_shard       ranks that share one copy of what ZeRO shards; they train on other samples, too
+    tp             ranks that share each matrix; neighbours, so that they lie in one node
+
+Ranks of context parallelism hold the same weights and read other tokens of one sequence: for
+weights and gradients they are data-parallel ranks, and lie innermost in `dp_shard` where something
+is sharded, else in `dp_replicate`.  Their own group, and that of the ranks that share experts, are
+views beside the mesh.  Axes of one rank are left out.
+
+The one place where processes join a group.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainrig.workload.layout import Layout
+
+PATIENCE = timedelta(hours=2)
+"""Of a collective.  The parent's is shorter: it sees all ranks, and says which one did not come."""
+DATA = ("dp_replicate", "dp_shard")
+"""Axes over which gradients and losses are summed."""
+
+
+def join(device: str) -> None:
+    """Join the other processes.  On a GPU what lies on the host goes another way, by gloo."""
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, timeout=PATIENCE)
+
+
+class World:
+    """One rank's view of all; the processes have joined a group before (`join`)."""
+
+    def __init__(self, layout: Layout, device: str) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        own = layout.mesh
+        others = own.dp * own.cp
+        shard = 1 if layout.zero == 0 else (int(layout.shard_size) or own.dp) * own.cp
+        self.ranks, self.dp, self.cp, self.device = own.ranks, own.dp, own.cp, device
+        self.sizes = {"pp": own.pp, "dp_replicate": others // shard, "dp_shard": shard}
+        self.sizes["tp"] = own.tp
+        self.is_split = own.tp * own.pp > 1
+        """Data parallelism is not all there is."""
+        # Shards of one rank: how FSDP2 is told that all is replicated.
+        one = {"dp_shard"} if self.is_split and others > 1 else set[str]()
+        kept = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
+        kept = kept or ["dp_replicate"]
+        self._kind = torch.device(device).type
+        self.mesh = init_device_mesh(
+            self._kind, tuple(self.sizes[axis] for axis in kept), mesh_dim_names=tuple(kept)
+        )
+        self._views: dict[str, Any] = dict.fromkeys(kept, self.mesh)
+        inner = own.cp * own.tp
+        if own.cp > 1:
+            self._view("cp", self.ranks // inner, own.cp, own.tp)
+        if own.ep > 1:
+            self._view("ep", self.ranks // (own.ep * inner), own.ep, inner)
+        rank = dist.get_rank()
+        self.data_rank = rank // inner % own.dp
+        """Of those that read samples of their own."""
+        self.stage = rank // (inner * own.dp)
+
+    def _view(self, axis: str, outer: int, size: int, inner: int) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        names = (f"{axis}_outer", axis, f"{axis}_inner")
+        self._views[axis] = init_device_mesh(self._kind, (outer, size, inner), mesh_dim_names=names)
+
+    def view(self, *axes: str) -> Any:
+        """The mesh of some axes alone; with no such axis of several ranks, KeyError."""
+        mesh = self._views[axes[0]]
+        return mesh if mesh.mesh_dim_names == axes else mesh[axes if len(axes) > 1 else axes[0]]
+
+    def group(self, axis: str) -> Any:
+        """The process group of an axis of several ranks."""
+        return self._views[axis].get_group(axis)
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Axes of several ranks that train on other samples or tokens."""
+        return tuple(axis for axis in DATA if self.sizes[axis] > 1)
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The axis of each process group, by the group's name."""
+        found = {dist.group.WORLD.group_name: "world"}
+        for axis, mesh in self._views.items():
+            found[mesh.get_group(axis).group_name] = axis
+        return found
+
+    def sum(self, number: Tensor, *axes: str) -> Tensor:
+        """A number's sum over the ranks of these axes, in place; those of one rank add nothing."""
+        for axis in axes:
+            if self.sizes[axis] > 1:
+                dist.all_reduce(number, group=self.group(axis))
+        return number
