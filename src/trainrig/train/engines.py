@@ -282,14 +282,9 @@ def _refused_by_all(layout: Layout) -> Refusal:
             for name, known in _TRAINED.items()
         ),
         (
-            layout.shard_size > 0 and layout.zero < 2,
-            "shards of a part of the ranks (shard_size) are for zero 2 and 3",
-            "--zero 3",
-        ),
-        (
-            layout.offload == "host" and layout.zero < 2,
+            layout.offload == "host" and layout.zero < 1,
             "offload host moves shards of weights, and there are none",
-            "zero 2 or 3, or offload none",
+            "zero 1, 2 or 3, or offload none",
         ),
         (
             layout.precision == "fp16" and layout.zero > 0,

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainrig.models.recompute import blocks_of
 from trainrig.train.native.collectives import Collectives, fsdp_hooks
 from trainrig.train.native.precision import DTYPES, Weights, as_placed, local
 from trainrig.train.native.world import DATA, World
@@ -227,14 +228,6 @@ def shard(module: Any, dtype: str, zero: int, world: World, *, offload: bool, pi
 def _units(modules: Iterable[Any]) -> list[Any]:
     """What FSDP2 gathers at once: each block, and what is around the blocks."""
     return [unit for module in modules for unit in (*blocks_of(module), module)]
-
-
-def blocks_of(module: Any) -> list[nn.Module]:
-    """All blocks of a model or a stage, a decoder's too."""
-    found: list[nn.Module] = []
-    for blocks in (module.blocks, getattr(module, "decoder_blocks", ())):
-        found += blocks.values() if isinstance(blocks, nn.ModuleDict) else blocks
-    return found
 
 
 def policies(dtype: torch.dtype, device: str, *, offload: bool) -> dict[str, Any]:

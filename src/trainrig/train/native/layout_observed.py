@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainrig.models.layers import attentions_run
+from trainrig.models.recompute import blocks_of
 from trainrig.train.drivers.common import (
     Facts,
     elements,
@@ -256,33 +257,3 @@ def _placements(block: nn.Module) -> str | None:
     if not hasattr(weight, "placements"):
         return None
     return f"{weight.placements} on {tuple(weight.device_mesh.shape)} ranks"
-
-
-def first_step(engine: Any, wire: Any) -> Facts:
-    """Train one step of ``engine`` and look while it goes on."""
-    weights: Any = engine.weights
-    held: Facts = {}
-    original = weights.backward
-
-    def backward(loss: Tensor, *, last: bool) -> None:
-        held["weights_between"] = elements(engine.model.parameters())
-        original(loss, last=last)
-        if last:
-            held["gradients"] = elements(weights.gradients())
-            held["gradient_dtype"] = kind(weights.gradients())
-
-    weights.backward = backward
-    wrapped = getattr(weights, "wrapped", engine.model)
-    look = Look([engine.model], engine.optimizer, wrapped=wrapped)
-    if wire is not None:
-        wire.reduced.clear()
-    try:
-        with look:
-            engine.step()
-    finally:
-        del weights.backward
-    if wire is not None:
-        held["gradient_collectives"] = wire.reduced.total()
-        held["reduce_dtype"] = names(wire.reduced)
-    whole = sum(weight.numel() for weight in weights.model.values())
-    return {**look.facts(), **held, "num_parameters": whole, "num_parameters_here": whole}

@@ -151,7 +151,7 @@ class Engine:
         self.model = models.build(
             shape,
             device="meta" if parallel else device,
-            recompute=experiment.recompute,
+            recompute="none" if parallel else experiment.recompute,
             attention=experiment.attention,
             seed=experiment.seed,
         )

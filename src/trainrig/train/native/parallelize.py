@@ -1,6 +1,7 @@
 """The one place where a layout is applied to a model, in one order, before it has memory.
 
-    pipeline stages → tensor parallel → context parallel → compile → FSDP2 → memory → first weights
+    pipeline stages → tensor parallel → context parallel → recomputation → compile → FSDP2
+    → memory → first weights
 
 A model on meta is cut and spread first, so that a rank never holds more of the first weights than
 it keeps; each rank then draws its own part (`models.fill_weights`).
@@ -11,6 +12,7 @@ from __future__ import annotations
 from torch import nn
 
 from trainrig import models
+from trainrig.models import recompute
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.native import data_parallel
 from trainrig.train.native.collectives import Collectives
@@ -27,6 +29,7 @@ def parallelize(
     sharded = own.zero > 0 or world.is_split
     sharded = sharded and world.dp * world.cp > 1
     for part in parts:
+        recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part)
         if sharded:

@@ -52,13 +52,13 @@ class World:
         """Data parallelism is not all there is."""
         # Shards of one rank: how FSDP2 is told that all is replicated.
         one = {"dp_shard"} if self.is_split and others > 1 else set[str]()
-        kept = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
-        kept = kept or ["dp_replicate"]
+        present = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
+        present = present or ["dp_replicate"]
         self._kind = torch.device(device).type
         self.mesh = init_device_mesh(
-            self._kind, tuple(self.sizes[axis] for axis in kept), mesh_dim_names=tuple(kept)
+            self._kind, tuple(self.sizes[axis] for axis in present), mesh_dim_names=tuple(present)
         )
-        self._views: dict[str, Any] = dict.fromkeys(kept, self.mesh)
+        self._views: dict[str, Any] = dict.fromkeys(present, self.mesh)
         inner = own.cp * own.tp
         if own.cp > 1:
             self._view("cp", self.ranks // inner, own.cp, own.tp)
@@ -66,7 +66,7 @@ class World:
             self._view("ep", self.ranks // (own.ep * inner), own.ep, inner)
         rank = dist.get_rank()
         self.data_rank = rank // inner % own.dp
-        """Of those that read samples of their own."""
+        """Number among the ranks that read samples of their own."""
         self.stage = rank // (inner * own.dp)
 
     def _view(self, axis: str, outer: int, size: int, inner: int) -> None:
