@@ -237,7 +237,7 @@ def test_there_are_files() -> None:
         ({"zero": 2}, "there is one"),
         ({"nproc": 2, "shard_size": 2}, "nothing is sharded"),
         ({"nproc": 4, "zero": 3, "shard_size": 3}, "cannot be cut into groups of 3"),
-        ({"nproc": 2, "zero": 1, "offload": "host"}, "offload host"),
+        ({"nproc": 2, "offload": "host"}, "offload host"),
         ({"nproc": 2, "zero": 1, "precision": "fp16"}, "fp16"),
         ({"parallel": "dataparallel", "nproc": 2, "zero": 3, "device": "cuda"}, "every weight"),
         # accelerate takes the request, trains with DDP and says nothing: see the next test.

@@ -248,7 +248,7 @@ def found_in(own: Experiment, **lie: Any) -> list[str]:
     torch.set_num_threads(1)
     with Engine(lie.pop("built", own), shape, batches=batches, **lie) as trained:
         trained.experiment = own  # whoever repeats the request believes the lie
-        facts = first_step(trained, None)
+        facts = first_step(trained)
     torch.set_num_threads(before)
     return [
         said.rpartition(" (")[0]

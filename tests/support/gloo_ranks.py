@@ -67,6 +67,7 @@ def engine_for(experiment: Experiment, wire: Any, watch: Any) -> Engine:
     if wire is None:
         return Engine(experiment, shape, batches=batches_for(experiment, shape, 0), watch=watch)
     world = World(experiment.layout, "cpu")
+    wire.axes = world.axes
     parallel = partial(parallelize, experiment=experiment, shape=shape, world=world, wire=wire)
     batches = batches_for(experiment, shape, world.data_rank)
     return Engine(experiment, shape, batches=batches, watch=watch, parallel=parallel)
@@ -80,7 +81,7 @@ def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
         watch = stopwatch_for("cpu")
         wire = None if alone else Collectives(watch)
         with engine_for(how, wire, watch) as engine:
-            facts = facts or layout_observed.first_step(engine, wire)
+            facts = facts or layout_observed.first_step(engine, getattr(wire, "axes", None))
             if how is not experiment:
                 engine.run(rows.append, lambda step: step >= STEPS)
     return {

@@ -301,7 +301,7 @@ _SPLITS = {
     "cp": "context parallelism",
     "ep": "expert parallelism",
 }
-_LATER = ("tp", "pp", "cp", "ep")
+_LATER = ("pp", "cp", "ep")
 """What the native framework does not train yet."""
 
 

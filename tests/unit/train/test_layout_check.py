@@ -55,7 +55,7 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, **how: Any
         made, shape, batches=batches, watch=watch, **(how or {"parallel": spread})
     ) as engine:
         engine.experiment = own  # whoever repeats the request believes the lie
-        facts = first_step(engine, wire)
+        facts = first_step(engine, world.axes)
     return [
         words.rpartition(" (")[0]
         for words in differences(requested_layout(own), observed_layout(facts))

@@ -29,14 +29,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainrig.models.layers import attentions_run
-from trainrig.models.recompute import blocks_of
 from trainrig.train.drivers.common import (
     Facts,
     elements,
     facts_of,
     has_compiled,
     kind,
-    names,
     of_result,
 )
 from trainrig.train.native.traffic import Traffic, in_backward
@@ -257,3 +255,12 @@ def _placements(block: nn.Module) -> str | None:
     if not hasattr(weight, "placements"):
         return None
     return f"{weight.placements} on {tuple(weight.device_mesh.shape)} ranks"
+
+
+def first_step(engine: Any, axes: Mapping[str, str] | None = None) -> Facts:
+    """Train one step of ``engine`` and look while it goes on; ``axes`` of its groups of ranks."""
+    wrapped = getattr(engine.weights, "wrapped", None)
+    look = Look(engine.weights.modules, engine.optimizer, axes=axes, wrapped=wrapped)
+    with look:
+        engine.step()
+    return look.facts()

@@ -14,7 +14,7 @@ from torch import nn
 from trainrig import models
 from trainrig.models import recompute
 from trainrig.train.config import Experiment, objective_of
-from trainrig.train.native import data_parallel
+from trainrig.train.native import data_parallel, tensor_parallel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.world import World
 from trainrig.workload import ModelShape
@@ -29,6 +29,9 @@ def parallelize(
     sharded = own.zero > 0 or world.is_split
     sharded = sharded and world.dp * world.cp > 1
     for part in parts:
+        if own.tp > 1:
+            split = bool(own.sequence_parallel)
+            tensor_parallel.apply(part, shape, world.view("tp"), sequence_parallel=split)
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part)

@@ -79,16 +79,15 @@ class Weights:
         """After a backward pass: its gradients, in fp32, to those of the masters."""
         if not self.narrow:
             return  # autograd has added them up already
-        found = [as_placed(weight.grad, weight) for weight in self.model.values()]
-        if self._collected:
-            sums = [local(master.grad) for master in self.master.values()]
-            torch._foreach_add_(sums, [local(grad) for grad in found])
-        else:
-            for master in self.master.values():
-                if master.grad is None:
-                    master.grad = torch.empty_like(master)
-            sums = [local(master.grad) for master in self.master.values()]
-            torch._foreach_copy_(sums, [local(grad) for grad in found])
+        found: list[Any] = [weight.grad for weight in self.model.values()]
+        masters = list(self.master.values())
+        if not self._collected:
+            for master, grad in zip(masters, found, strict=True):
+                if master.grad is None or placed(master.grad) != placed(grad):
+                    master.grad = torch.empty_like(grad, dtype=master.dtype)
+        sums = [local(master.grad) for master in masters]
+        add = torch._foreach_add_ if self._collected else torch._foreach_copy_
+        add(sums, [local(grad) for grad in found])
         self.end_of_sum()
 
     def add(self, name: str, grad: Tensor) -> Tensor:
@@ -136,8 +135,12 @@ def local(tensor: Any) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
+def placed(tensor: Any) -> Any:
+    """How a tensor lies on a mesh of ranks; None for a plain one."""
+    return getattr(tensor, "placements", None)
+
+
 def as_placed(grad: Any, weight: Any) -> Any:
     """A gradient on the ranks as its weight is: torch leaves some whole, or still to be summed."""
-    if grad is None or getattr(grad, "placements", None) == getattr(weight, "placements", None):
-        return grad
-    return grad.redistribute(placements=weight.placements)
+    same = placed(grad) == placed(weight)
+    return grad if same else grad.redistribute(placements=weight.placements)

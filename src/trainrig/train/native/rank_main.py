@@ -124,7 +124,7 @@ def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
         until = math.inf if job.seconds is None else time.monotonic() + job.seconds
         stop = experiment.steps if job.stop is None else min(job.stop, experiment.steps)
         first = engine.next_step
-        facts = layout_observed.first_step(engine, wire)
+        facts = layout_observed.first_step(engine, own.world.axes if own.world else None)
         events.emit("layout", **facts)
 
         def over(step: int) -> bool:

@@ -148,7 +148,8 @@ def test_shares_are_what_the_words_promise(found: Mapping[str, Any]) -> None:
 
 def test_gradients_are_said_only_when_they_must(found: Mapping[str, Any]) -> None:
     """Accumulating, whole gradients go out once a step; shares with each micro-batch."""
-    said = {name: found[name]["facts"]["gradient_collectives"] for name in LAYOUTS}
+    facts = {name: observed_layout(found[name]["facts"]) for name in LAYOUTS}
+    said = {name: one.gradient_collectives for name, one in facts.items()}
     assert said["ddp-accum"] == said["ddp"]
     assert said["zero-1-bf16-accum"] == said["zero-1"]
     assert said["zero-2-accum"] == 2 * said["zero-2"]
