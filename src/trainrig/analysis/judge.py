@@ -360,11 +360,12 @@ def in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
             )
 
 
-def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:
-    """Devices of one model that fall behind their siblings in what is the device's own doing.
+def behind_siblings(
+    rows: Iterable[Row], records: Iterable[Record]
+) -> dict[int | None, list[tuple[float, Row]]]:
+    """The numbers of devices that fall behind others of their model in what is their own doing.
 
-    In two cases, or in one that two rounds of workers measured: workers of one round may share what
-    slowed them.
+    With the cases in which they do, and their share of the others' rates there.
     """
     attempts = {record.id: record for record in records if record.attempt is not None}
     pairs: list[tuple[Row, list[float], list[float], float]] = []
@@ -384,7 +385,15 @@ def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Findin
         is_far = row.measured is not None and row.measured.is_below((least, least))
         if is_far and chance <= 1.0 - CONFIDENCE:
             behind.setdefault(row.index, []).append((share, row))
-    for number, found in behind.items():
+    return behind
+
+
+def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:
+    """Devices that are behind their siblings in two cases, or in one of two rounds of workers.
+
+    Workers of one round may share what slowed them.
+    """
+    for number, found in behind_siblings(rows, records).items():
         points = [row.measured for _, row in found if row.measured is not None]
         if len({point.key[:3] for point in points}) < 2 and (points[0].rounds or 1) < 2:
             continue

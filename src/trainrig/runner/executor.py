@@ -6,8 +6,8 @@ off holds whole points.  Devices work side by side; what loads what they share (
 is measured on one after the other, and what is of several devices at once comes last.  Cases that
 would not fit the time are recorded as skipped.
 
-What time is left goes to required points that are not decided yet, in new workers, then to what was
-skipped, then to other noisy points.
+What time is left goes to required points that are not decided yet and to those that put a device
+behind its siblings, in new workers, then to what was skipped, then to other noisy points.
 
 A run that is resumed goes on from the attempts on its disk.  What is decided is not
 measured again; what failed, timed out or was noisy is still open.
@@ -27,11 +27,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from trainrig.analysis.judge import behind_siblings
+from trainrig.analysis.match import join
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, role_of
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
@@ -180,6 +182,7 @@ class Executor:
         self._telemetry = TelemetryWriter(run)
         self._lock = threading.Lock()
         self._counted: set[object] = set()
+        self._suspects: set[object] = set()  # not over, quiet as they may be
         self._begun: dict[object, Task] = {}  # the tasks of the blocks so far
         self.done = 0
         self.total = 0
@@ -318,6 +321,30 @@ class Executor:
             again = [task for task in required if not self._attempts_at(task)]
             again += [task for task in required if self._is_undecided(task)]
             self._again("required and not decided", again)
+        suspects = self._behind_siblings()
+        self._suspects = {self._key(task) for task in suspects}
+        self._again("behind its siblings", suspects)
+        self._suspects.clear()
+
+    def _behind_siblings(self) -> list[Task]:
+        """Tasks that put a device behind others of its model, and one round of workers alone."""
+        own = {
+            key: self._attempts[key]
+            for key, task in self._begun.items()
+            if task.target.is_gpu and task.count == 1 and _has_value(self._attempts[key])
+        }
+        own = {key: attempts for key, attempts in own.items() if attempts[-1].attempt is not None}
+        points = [point for attempts in own.values() for point in point_records(attempts)]
+        behind = behind_siblings(join(points), chain(*own.values()))
+        found = {
+            _identity(row.device, row.index, row.count, row.benchmark, row.case)
+            for _, row in chain(*behind.values())
+        }
+        return [
+            task
+            for key, task in self._begun.items()
+            if key in found and len(own[key]) <= task.num_workers
+        ]
 
     def use_time_left(self) -> None:
         """Decide what is required, then measure what was skipped, then the other noisy points."""
@@ -462,7 +489,7 @@ class Executor:
         attempts = self._attempts_at(task)
         if any(record.is_wrong_answer for record in attempts):
             return True
-        if not _has_value(attempts):
+        if not _has_value(attempts) or self._key(task) in self._suspects:
             return False
         point = attempts[-1]  # a training's record is its point
         if point.attempt is not None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, quiet
+from runner_fakes import HOST, DeadWorker, FakeWorker, gpu, ids, quiet
+from trainrig.analysis.judge import judge
 from trainrig.benchmarks.copy import copy_case
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
@@ -436,6 +437,28 @@ def test_a_required_point_that_decides_nothing_is_repeated_before_what_was_skipp
     del bench.asked[:]
     bench.executor.use_time_left()
     assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_card_behind_its_siblings_is_measured_again_before_it_is_called_odd(tmp_path, stays):
+    def answer(device, request):
+        is_first = len(bench.made) == 4 * 2
+        share = 0.85 if device == "cuda:3" and (is_first or stays) else 1.0
+        flops = benchmark(request.benchmark).work(request.case).flops
+        return quiet(flops / 1e14 / share * (1.0 + 0.001 * (len(bench.asked) % 3)))
+
+    bench = Bench(tmp_path, answer, seconds=600.0)
+    tasks = [task(size, target=gpu(number)) for size in (16384, 8192) for number in range(4)]
+    bench.executor.run_block(block(*tasks), 100.0)
+    assert "odd-device" in ids(judge(bench.points() + bench.attempts()).findings)
+    del bench.asked[:]
+    bench.executor.decide()
+    assert {device for device, _ in bench.asked} == {"cuda:3"}
+    assert len(bench.asked) == 4
+    bench.executor.decide()
+    assert len(bench.asked) == 4
+    found = ids(judge(bench.points() + bench.attempts()).findings)
+    assert ("odd-device" in found) is stays
 
 
 def test_a_card_that_did_not_come_up_is_not_waited_for_again(tmp_path):
