@@ -53,7 +53,7 @@ def _noisy(drop: Drop) -> Gap | None:
     if drop.record.disturbed is None:
         return None
     again = f"on a quiet machine: {bench_command(drop.record)}"
-    return drop.because(f"noisy: {drop.record.disturbed}; not judged", again)
+    return drop.because(f"noisy: {drop.record.disturbed}", again)
 
 
 def _no_difference(drop: Drop) -> Gap | None:

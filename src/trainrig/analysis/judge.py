@@ -84,7 +84,7 @@ def judge(
                 id=_NOT_DONE,
                 severity="error",
                 evidence=f"{name}: {reason}",
-                fix=f"{_advice(reason)}: {again}",
+                fix=f"{'go on with it' if interrupted else _advice(reason)}: {again}",
             )
             for name, reason in steps
             if reason is not None

@@ -94,13 +94,13 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
             for dtype in ("bf16", "fp16")
             if dtype not in native
         ]
-    if scope.budget < SUSTAINED_BUDGET:
+    if not scope.is_gpu or scope.budget < SUSTAINED_BUDGET:
         return [*cases, *emulated]
     first = next(planned for planned in cases if planned.required)
     sustained = spec.PlannedCase(
         case={**first.case, "sustained": True},
         step="sustained matmul",
-        required=scope.is_gpu,
+        required=True,
         seconds=min(60.0, scope.budget / 12.0),
     )
     return [*cases, sustained, *emulated]

@@ -263,7 +263,7 @@ def _bars(
         kind = "published" if level.kind is Kind.BASELINE else str(level.kind)
         bar = doc.Bar(
             name=level.name,
-            value="none" if level.value is None else format_quantity(level.value, level.unit),
+            value=_level_value(level),
             has_value=level.value is not None,
             length=(level.value or 0.0) / widest,
             kind="muted" if level.note else kind,
@@ -273,6 +273,14 @@ def _bars(
         )
         yield _with_gap(_with_band(bar, level, widest), level, above, widest)
         above = level.name if level.value else above
+
+
+def _level_value(level: Level) -> str:
+    """As progress has it: a noisy number is the least that the device does."""
+    if level.value is None:
+        return "none"
+    is_least = (level.note or "").startswith("noisy")
+    return f"{'at least ' if is_least else ''}{format_quantity(level.value, level.unit)}"
 
 
 def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
@@ -489,8 +497,10 @@ def metric_text(metric: str) -> str:
     return text.upper() if text in ("mfu", "hfu") else text.replace("_", " ")
 
 
-def _states(points: Sequence[Record]) -> str:
-    """``41 points, 3 noisy, 2 skipped``."""
+def _states(records: Sequence[Record]) -> str:
+    """``41 points, 3 noisy, 2 skipped``: a case on a device, whatever was derived of its times."""
+    cases = {(r.key[:3], r.key[4:], r.device_index): r for r in reversed(records)}
+    points = list(cases.values())
     states = Counter(str(p.status) for p in points if p.status is not Status.OK)
     noisy = sum(p.disturbed is not None for p in points if p.status is Status.OK)
     parts = [counted(len(points), "point"), *([f"{noisy} noisy"] if noisy else [])]

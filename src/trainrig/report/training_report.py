@@ -32,6 +32,7 @@ from trainrig.analysis.training_results import (
 )
 from trainrig.catalog.chip import peak
 from trainrig.catalog.lookup import find_chip
+from trainrig.record import Outcome, Verdict
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.stats import Change
@@ -74,7 +75,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
     blocks += [
         *(speedup_table(own, f"Samples/s over {own[0].base!r}, 95 % interval") for own in groups),
-        _numbers(results),
+        _numbers(results, view.verdict),
         *_stacks(results),
         _step_times(results),
         *_resources(results),
@@ -180,8 +181,12 @@ def _interval(one: Speedup) -> str:
 # ---- numbers
 
 
-def _numbers(results: Sequence[TrainingResult]) -> doc.Table:
+def _numbers(results: Sequence[TrainingResult], verdict: Verdict | None) -> doc.Table:
     """Verdict, rates and memory of each, with bars as shares of the largest."""
+
+    def word(result: TrainingResult) -> str:
+        is_judged = verdict is None or verdict.outcome is not Outcome.MEASURED
+        return result.row_verdict if is_judged or not result.passed else Outcome.MEASURED
 
     def bars(
         head: str, value: Callable[[TrainingResult], float | None], form: Callable[[float], str]
@@ -202,7 +207,7 @@ def _numbers(results: Sequence[TrainingResult]) -> doc.Table:
     return table(
         results,
         _EXPERIMENT,
-        words("verdict", lambda r: doc.Cell(r.row_verdict, _VERDICT_TONES.get(r.row_verdict, ""))),
+        words("verdict", lambda r: doc.Cell(word(r), _VERDICT_TONES.get(word(r), ""))),
         column("tokens/s", lambda r: r.tokens_per_s, lambda v: format_quantity(v, "")),
         bars("samples/s", lambda r: r.samples_per_s, lambda v: format_quantity(v, "sample/s")),
         bars(

@@ -190,7 +190,6 @@ def _measure(
             "the run was made under other software or settings", "start a new run: trainrig qualify"
         )
     run.reopen()
-    watch(Progress(text=f"run {run.path}", level="stage"))
     run.write_machine(to_dict(snapshot))
     targets = find_targets(snapshot)
     claims = claims_for(snapshot, targets)
@@ -205,6 +204,7 @@ def _measure(
         watch=watch,
     )
     blocks = plan(scene)
+    watch(Progress(text=f"run {run.path}", level="stage"))
     tasks = [task for block in blocks for task in block.tasks]
     machine = to_dict(snapshot)
     history = history_of(run.path.parent, run.name, machine, environment)

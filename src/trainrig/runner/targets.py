@@ -210,25 +210,30 @@ def _visible(gpus: Sequence[Gpu], vendor: str, environ: Mapping[str, str]) -> li
     """The GPUs of torch's vendor that the environment lets through, in its order.
 
     Workers run with CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA's numbers are the
-    driver's.  As CUDA does, a list ends at the first entry that names no GPU.
+    driver's.  As CUDA does, a list ends at the first entry that names no GPU.  Of slices (MIG) it
+    has one, of a GPU that the slice's name says or that is the only one cut into slices.
     """
     chosen = [gpu for gpu in gpus if gpu.vendor == vendor]
     for names in _LISTS[vendor]:
         name = next((name for name in names if name in environ), None)
         if name is None:
             continue
-        if "MIG-" in environ[name]:
-            raise UsageError(
-                f"{name} names a slice of a GPU (MIG), which cannot be measured yet",
-                "unset it, or give the whole GPU's number",
-            )
         entries = [entry.strip() for entry in environ[name].split(",")]
         found = [_called(chosen, entry) for entry in entries]
         chosen = [gpu for gpu in takewhile(lambda gpu: gpu is not None, found) if gpu]
+        if "MIG-" in environ[name] and not chosen:
+            raise UsageError(
+                f"{name} names a slice (MIG) of one of several GPUs, and not which",
+                "let it name that GPU too: MIG-GPU-<uuid>/<gi>/<ci>",
+            )
     return chosen
 
 
 def _called(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    if entry.startswith("MIG-"):
+        sliced = [gpu for gpu in gpus if gpu.mig is True]
+        named = [gpu for gpu in sliced if value_or(gpu.uuid, "?") in entry]
+        return (named or sliced)[0] if named or len(sliced) == 1 else None
     for number, gpu in enumerate(gpus):
         uuid = value_or(gpu.uuid, "")
         if entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)):

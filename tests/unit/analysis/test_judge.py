@@ -250,6 +250,14 @@ def test_far_above_the_claim_is_implausible():
     assert ids(verdict.findings) == ["implausible"]
 
 
+def test_the_advice_of_an_interrupted_run_is_to_go_on():
+    verdict = judge(
+        [planned(point(None), LOW, HIGH)], (), "interrupted", "trainrig qualify --resume R"
+    )
+    (finding,) = verdict.findings
+    assert finding.fix == "go on with it: trainrig qualify --resume R"
+
+
 def test_the_odd_card_is_named():
     cards = [
         record

@@ -115,6 +115,14 @@ def test_without_any_claim_there_is_no_gap() -> None:
     assert found.levels[1].gap is None
 
 
+def test_a_noisy_level_is_at_least_its_number_and_cases_are_counted_once() -> None:
+    noisy = big(100e12, disturbed="load 9")
+    time = noisy.replace(id="t" + noisy.id[1:], metric="time", unit="s", value=1e-3)
+    text = markdown(run_of(CLAIM, noisy, time))
+    assert "at least 100 TFLOPS" in text
+    assert "matmul: 1 point, 1 noisy" in text
+
+
 def test_sustained_hangs_below_burst_and_all_at_once_below_that() -> None:
     sustained = point("matmul", matmul_case("fp16", 8192, sustained=True), 150e12)
     together = big(140e12, device_count=2)

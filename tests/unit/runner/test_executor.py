@@ -348,6 +348,11 @@ def test_sustained_load_comes_first_in_one_worker_that_is_warm(tmp_path):
     assert bench.points()[0].is_usable
 
 
+def test_a_processor_has_no_sustained_load_to_be_left_out():
+    tasks = [task for block in qualify_plan([HOST], 240.0) for task in block.tasks]
+    assert not any(task.case.get("sustained") for task in tasks)
+
+
 def test_the_first_case_of_every_required_step_comes_before_its_others():
     needed = qualify_plan([HOST], 240.0)[0].tasks
     steps = [task.step for task in needed]

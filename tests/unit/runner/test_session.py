@@ -105,9 +105,11 @@ def test_gpus_are_looked_at_again_whatever_ended_the_load(machine, monkeypatch):
 
 
 def test_an_unknown_benchmark_or_device_leaves_nothing(machine):
+    heard = []
     for asked in ({"only": ["matmull"]}, {"devices": ["7"]}, {"only": ["links"]}):
         with pytest.raises(UsageError):
-            session.qualify(budget=60.0, out=machine / "runs", **asked)
+            session.qualify(budget=60.0, out=machine / "runs", watch=heard.append, **asked)
+    assert not any(event.text.startswith("run ") for event in heard)
     assert find_runs(machine / "runs") == ()
 
 

@@ -50,6 +50,14 @@ def test_a_slice_by_its_name_is_refused():
         find_targets(healthy(1), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
 
 
+@pytest.mark.parametrize("name", ["MIG-8e1c", "MIG-GPU-00000000-0000-0000-0000-000000000001/1/0"])
+def test_a_slice_is_of_the_gpu_that_its_name_says_or_the_only_one_cut_into_slices(name):
+    sliced = dataclasses.replace(healthy(2), gpus=(gpu(0), gpu(1, mig=True)))
+    slice_, _ = find_targets(sliced, {"CUDA_VISIBLE_DEVICES": name})
+    assert (slice_.torch_device, slice_.index) == ("cuda:0", 1)
+    assert slice_.name.endswith("(MIG slice)") and slice_.uuid is None and slice_.chip is None
+
+
 def test_another_vendors_gpu_is_none_of_torchs():
     beside = dataclasses.replace(
         healthy(1), gpus=(gpu(0), gpu(1, vendor="amd", name="AMD Radeon 780M"))
