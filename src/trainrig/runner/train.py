@@ -19,11 +19,9 @@ import itertools
 import math
 import os
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,6 @@ from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import LAUNCH_TIME, WARM_UP
-from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine import inspect, to_dict, value_or
@@ -41,7 +38,7 @@ from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict.expected import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
-from trainrig.record import WRONG_ANSWER, Record, Status, new_id
+from trainrig.record import WRONG_ANSWER, Record, Status
 from trainrig.runner import energy
 from trainrig.runner.batch_size import (
     by_doubling,
@@ -57,21 +54,29 @@ from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, described, find_targets
 from trainrig.runner.train_prepare import (
+    config_of,
     devices_of,
     environment_of,
     lacks,
     measure_ceiling,
     meters_of,
     placed,
+    published_beside,
     site_of,
     with_data,
 )
-from trainrig.runner.train_records import Launch, Trained, records_of, slug_of, step_row
+from trainrig.runner.train_records import (
+    Launch,
+    Trained,
+    outcome_line,
+    records_of,
+    slug_of,
+    step_row,
+)
 from trainrig.runner.train_resume import CHECKPOINT, done_in
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
 from trainrig.train.config import Experiment, case_of, check, objective_of
-from trainrig.train.config import to_dict as experiment_dict
 from trainrig.train.config_file import NAME, file_of
 from trainrig.train.engines import ENGINES, Job
 from trainrig.train.parity import (
@@ -82,7 +87,6 @@ from trainrig.train.parity import (
     reference_of,
     shortened,
 )
-from trainrig.units import format_quantity
 from trainrig.workload import find
 
 CHECKED_STEPS = WARM_UP + 10
@@ -120,7 +124,7 @@ def train(
     ready = with_data(ready, watch)
     if any(experiment.mesh.ranks > 1 for experiment in ready):
         master_port()  # one that is taken is refused before a run is made
-    run = resume_run(resume) if resume else create_run(out, "train", _config(ready))
+    run = resume_run(resume) if resume else create_run(out, "train", config_of(ready))
     with run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))
         run.write_machine(to_dict(snapshot))
@@ -168,7 +172,7 @@ def _train_all(
         session.run.reopen()
     else:
         write_atomic(session.run.path / NAME, file_of(ready, session.texts))
-        for record in _published(full_scale or ready):
+        for record in published_beside(full_scale or ready):
             session.run.append(record)
         for claim in session.claims:
             session.run.append(claim)
@@ -179,26 +183,6 @@ def _train_all(
             session.train(own, error)
     for number in range(2, 1 + max(own.rounds for own in ready)):
         session.repeat(number)
-
-
-def _config(experiments: Sequence[Experiment]) -> dict[str, Any]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return {
-        "trainrig": version("trainrig"),
-        "python": sys.version.split()[0],
-        "argv": sys.argv[1:],
-        **({"cuda_visible_devices": visible} if visible is not None else {}),
-        "experiments": [experiment_dict(experiment) for experiment in experiments],
-    }
-
-
-def _published(experiments: Sequence[Experiment]) -> Iterator[Record]:
-    """What others published of the same cases."""
-    known = tuple(baselines())
-    for experiment in experiments:
-        for record in baselines_of_case(case_of(experiment, ""), known):
-            conditions = {**record.conditions, "experiment": experiment.name}
-            yield record.replace(id=new_id(), conditions=conditions)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -422,7 +406,7 @@ class TrainRun:
     def _write(self, outcome: Trained) -> Record:
         """Write its records; the first one, of its time."""
         records = self._record(outcome)
-        text = f"{outcome.experiment.name}: {_line(records, is_compared=not outcome.must_agree)}"
+        text = outcome_line(outcome, records)
         self.watch(Progress(text=text, done=self.done, total=self.total))
         return records["time"]
 
@@ -586,19 +570,3 @@ class TrainRun:
         if launch.result.probe is None:
             outcome.no_reference = launch.reason or "its reference ended without its losses"
         return launch.result.probe
-
-
-def _line(records: Mapping[str, Record], *, is_compared: bool) -> str:
-    """What came of a training, from its records."""
-    time = records["time"]
-    if time.status is not Status.OK:
-        return f"{time.status.value}: {time.reason}"
-    rate, first, last = (
-        records[name].value or 0.0 if name in records else 0.0
-        for name in ("sample_rate", "first_loss", "train_loss")
-    )
-    line = f"{format_quantity(rate, 'sample/s')}, loss {first:.4f} to {last:.4f}"
-    verdict = time.conditions["row_verdict"]
-    if verdict != "PASS":
-        return f"{line}: {verdict}"
-    return f"{line}: as the reference" if is_compared else line

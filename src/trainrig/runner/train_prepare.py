@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
+from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import read_manifest
 from trainrig.data.open_batches import open_batches
@@ -27,7 +30,7 @@ from trainrig.machine.software import software
 from trainrig.machine.system_access import ThisMachine
 from trainrig.process.python_env import inspect_python, is_external
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
-from trainrig.record import Record, Status
+from trainrig.record import Record, Status, new_id
 from trainrig.report.document import Column, Document, Facts, Table
 from trainrig.runner import energy
 from trainrig.runner.executor import Executor
@@ -36,7 +39,7 @@ from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, find_targets
 from trainrig.runner.train_records import Device
 from trainrig.store import RunWriter, read_run
-from trainrig.train.config import Experiment, check, check_compiler, objective_of, to_dict
+from trainrig.train.config import Experiment, case_of, check, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.engines import Result, Site, check_site, engine_of, is_driven, python_of
 from trainrig.units import parse_duration, plain_name, plain_value
@@ -210,6 +213,27 @@ def stall_timeout_of(timeout: str | None) -> float:
     if not 1.0 <= seconds <= MAX_STALL_TIMEOUT:
         raise UsageError(f"a timeout of {seconds:g} s", "from 1s to 1h; without it 10m")
     return seconds
+
+
+def config_of(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """What the run.toml of a training says."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {
+        "trainrig": version("trainrig"),
+        "python": sys.version.split()[0],
+        "argv": sys.argv[1:],
+        **({"cuda_visible_devices": visible} if visible is not None else {}),
+        "experiments": [to_dict(experiment) for experiment in experiments],
+    }
+
+
+def published_beside(experiments: Sequence[Experiment]) -> Iterator[Record]:
+    """What others published of the same cases."""
+    known = tuple(baselines())
+    for experiment in experiments:
+        for record in baselines_of_case(case_of(experiment, ""), known):
+            conditions = {**record.conditions, "experiment": experiment.name}
+            yield record.replace(id=new_id(), conditions=conditions)
 
 
 def measure_ceiling(

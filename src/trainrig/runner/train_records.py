@@ -38,7 +38,7 @@ from trainrig.train.layout_check import (
     requested_layout,
 )
 from trainrig.train.parity import is_reference
-from trainrig.units import ranges
+from trainrig.units import format_quantity, ranges
 from trainrig.workload import find, hardware_flops, model_flops
 from trainrig.workload.observed_layout import ObservedLayout
 from trainrig.workload.span_corruption import written_tokens
@@ -408,6 +408,22 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
     yield "heldout_loss", "nat", result.heldout_loss
     for name, row in (("first_loss", 0), ("train_loss", -1)):
         yield name, "nat", result.rows[row]["loss"] if result.rows else None
+
+
+def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
+    """What came of a training in a line, from its records by metric."""
+    time, name = records["time"], trained.experiment.name
+    if time.status is not Status.OK:
+        return f"{name}: {time.status.value}: {time.reason}"
+    rate, first, last = (
+        records[metric].value or 0.0 if metric in records else 0.0
+        for metric in ("sample_rate", "first_loss", "train_loss")
+    )
+    line = f"{name}: {format_quantity(rate, 'sample/s')}, loss {first:.4f} to {last:.4f}"
+    verdict = time.conditions["row_verdict"]
+    if verdict != "PASS":
+        return f"{line}: {verdict}"
+    return line if trained.must_agree else f"{line}: as the reference"
 
 
 def summary(outcome: RunOutcome) -> dict[str, Any]:
