@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainrig.models.recompute import blocks_of
 from trainrig.train.native.collectives import Collectives, fsdp_hooks
-from trainrig.train.native.precision import DTYPES, Weights, as_placed, local
+from trainrig.train.native.precision import DTYPES, Weights, as_placed, local, total_norm
 from trainrig.train.native.world import DATA, World
 
 
@@ -91,7 +91,7 @@ class Spread(Weights):
                 squares.setdefault(_sharded_over(grad), []).append(local(grad))
         total = torch.zeros((), device=self.world.device)
         for axes, grads in squares.items():
-            square = torch.nn.utils.get_total_norm(grads).square().to(total.device)
+            square = total_norm(grads).square().to(total.device)
             with self.wire.waiting("all_reduce"):
                 total += self.world.sum(square, *axes)
         return total.sqrt()
@@ -157,7 +157,7 @@ class Replicated(Spread):
 
     def norm(self) -> Tensor:
         """Of all gradients, which every rank has."""
-        return torch.nn.utils.get_total_norm(self.gradients())
+        return total_norm(self.gradients())
 
     def _reduce(self, bucket: dist.GradBucket) -> Any:
         """One bucket goes out.  In bf16 its gradients first join those of earlier micro-batches."""

@@ -59,7 +59,7 @@ class Weights:
 
     def norm(self) -> Tensor:
         """Of all gradients of the step."""
-        return torch.nn.utils.get_total_norm(self.gradients())
+        return total_norm(self.gradients())
 
     def clip(self, most: float, norm: Tensor) -> None:
         """Shorten all gradients where their ``norm`` is larger; torch's own rule."""
@@ -128,6 +128,18 @@ class Weights:
             {"params": masters, "weight_decay": decay if is_matrix else 0.0}
             for (is_matrix, _), masters in sorted(found.items(), key=lambda each: not each[0][0])
         ]
+
+
+def total_norm(grads: Sequence[Tensor]) -> Tensor:
+    """The 2-norm of plain tensors together.
+
+    On the host row by row: torch adds a whole tensor's squares in one chain of fp32 there, which
+    was 1.5e-4 off for 6 million numbers, and no faster.
+    """
+    if not grads or grads[0].device.type != "cpu":
+        return torch.nn.utils.get_total_norm(grads)
+    rows = [torch.linalg.vector_norm(grad, dim=-1).flatten() for grad in grads]
+    return torch.cat(rows).double().square().sum().sqrt().float()
 
 
 def local(tensor: Any) -> Tensor:
