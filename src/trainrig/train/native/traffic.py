@@ -113,11 +113,21 @@ class Traffic(TorchDispatchMode):
         if sum(t.numel() for t in largest) == 1:
             self.single_numbers += 1
             return
-        name_of = self._axes.get(group.group_name) or f"{group.size()} ranks"
+        name_of = self._axis(group)
         key = operation, name_of, str(largest[0].dtype).removeprefix("torch.")
         self.sizes[name_of] = group.size()
         self._exchanges[key] += 1
         self._bytes[key] += size[id(largest)]
+
+    def _axis(self, group: Any) -> str:
+        """By the group's name; DTensor may know an earlier one of the same ranks."""
+        if group.group_name not in self._axes:
+            ranks = dist.get_process_group_ranks(group)
+            for name, axis in self._axes.items():
+                if dist.get_process_group_ranks(_resolve(name)) == ranks:
+                    return axis
+            return f"{group.size()} ranks"
+        return self._axes[group.group_name]
 
 
 def in_backward() -> bool:
@@ -138,8 +148,13 @@ def _group_of(args: list[Any]) -> Any:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
             return dist.ProcessGroup.unbox(arg)
         if isinstance(arg, str) and arg not in _SUMS:
-            return torch.distributed.distributed_c10d._resolve_process_group(arg)
+            return _resolve(arg)
     return None
+
+
+def _resolve(name: str) -> Any:
+    """A process group by its name, by which functional collectives know it; none of it public."""
+    return torch.distributed.distributed_c10d._resolve_process_group(name)
 
 
 _SUMS = frozenset(("sum", "avg", "max", "min", "product", "band", "bor", "bxor", ""))

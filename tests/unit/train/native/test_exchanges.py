@@ -1,0 +1,72 @@
+"""Collectives that were counted in a real step are those of the formula, as whole numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import exchange_ranks
+from trainrig.models.loss import chunk_rows
+from trainrig.process.supervisor import Command, launch
+from trainrig.record import Status
+from trainrig.train.layout_check import exchange_differences
+from trainrig.workload.exchanges import Exchange, exchanges
+from trainrig.workload.layout import Layout
+
+RANKS = 4
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "replicas × tp": {"tp": 2},
+    "zero-1, accumulated": {"zero": 1, "grad_accum": 2},
+    "zero-2, accumulated": {"zero": 2, "grad_accum": 2},
+    "zero-3": {"zero": 3},
+    "hybrid": {"zero": 3, "shard_size": 2, "grad_accum": 2},
+    "tp": {"tp": 4, "grad_accum": 2},
+    "tp+sp": {"tp": 4, "sequence_parallel": 1, "grad_accum": 2},
+    "zero-3 × tp+sp": {"tp": 2, "sequence_parallel": 1, "zero": 3},
+}
+BASE = {"gpus": RANKS, "batch_size": 2, "seq_len": 16, "precision": "fp32"}
+CASES: dict[str, dict[str, Any]] = {
+    f"{model}, {name}": {"model": model, "layout": BASE | layout}
+    for model in exchange_ranks.SHAPES
+    for name, layout in LAYOUTS.items()
+}
+TRAPS = {
+    "all-reduce for reduce-scatter": "gpt2, tp+sp",
+    "a layer left out": "llama, tp",
+    "an all-reduce ZeRO-1": "gpt2, zero-1, accumulated",
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    folder = tmp_path_factory.mktemp("ranks")
+    planted = {trap: CASES[name] | {"trap": trap} for trap, name in TRAPS.items()}
+    (folder / "cases.json").write_text(json.dumps(CASES | planted))
+    argv = (sys.executable, exchange_ranks.__file__, str(folder))
+    ended = launch(
+        Command(argv=argv, ranks=RANKS, env={"OMP_NUM_THREADS": "1"}), folder, stall_timeout=120.0
+    )
+    assert ended.status is Status.OK, ended.reason
+    return json.loads((folder / "found.json").read_text())
+
+
+def apart(case: Mapping[str, Any], found: Any) -> list[str]:
+    shape, layout = exchange_ranks.SHAPES[case["model"]], Layout(**case["layout"])
+    rows = chunk_rows(-(-shape.vocab // int(layout.tp)), "cpu")
+    expected = exchanges(shape, layout, chunk_rows=rows)
+    assert expected
+    return exchange_differences(expected, [Exchange(**each) for each in found])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_exchanged_is_what_the_formula_says(name: str, found: Mapping[str, Any]) -> None:
+    assert apart(CASES[name], found[name]) == []
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_planted_fault_that_changes_no_loss_is_found(trap: str, found: Mapping[str, Any]) -> None:
+    assert apart(CASES[TRAPS[trap]], found[trap]) != []
