@@ -203,7 +203,7 @@ FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
-    own = requested_layout(Experiment.of(nproc=2))
+    own = Experiment.of(nproc=2)
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(OtherRank(rank=1, facts=FACTS),))) == []
     other = OtherRank(rank=1, facts=FACTS | {"micro_tokens": 1024})
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(other,))) == [

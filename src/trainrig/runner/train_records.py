@@ -32,8 +32,9 @@ from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import Result, engine_of
 from trainrig.train.layout_check import (
-    RequestedLayout,
     differences,
+    exchange_differences,
+    expected_exchanges,
     observed_layout,
     requested_layout,
 )
@@ -127,7 +128,7 @@ class Trained:
         if self.found is None:
             return []
         return [
-            *wrong_on_ranks(requested_layout(self.experiment), self.first.result),
+            *wrong_on_ranks(self.experiment, self.first.result),
             *device_differences(self.experiment, self.first.devices),
         ]
 
@@ -248,13 +249,16 @@ def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[st
     }
 
 
-def wrong_on_ranks(requested: RequestedLayout, result: Result) -> list[str]:
+def wrong_on_ranks(experiment: Experiment, result: Result) -> list[str]:
     """What was asked for and not found, by each rank; what all of them lack is said once."""
+    requested = requested_layout(experiment)
     everywhere: dict[str, list[int]] = {}
     facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
-    known = [(rank, observed_layout(each)) for rank, each in facts if each is not None]
-    for rank, found in known:
-        for words in differences(requested, found):
+    known = [(rank, each) for rank, each in facts if each is not None]
+    for rank, each in known:
+        found, expected = observed_layout(each), expected_exchanges(experiment, each)
+        apart = [] if expected is None else exchange_differences(expected, found.exchanges)
+        for words in (*differences(requested, found), *apart):
             everywhere.setdefault(words, []).append(rank)
     return [
         words if len(ranks) == len(known) else f"{words} on rank {', '.join(map(str, ranks))}"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.train.config import Experiment
-from trainrig.workload.exchanges import Exchange
+from trainrig.workload import find
+from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
 from trainrig.workload.observed_layout import ObservedLayout
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -219,6 +220,34 @@ def differences(requested: RequestedLayout, found: ObservedLayout) -> list[str]:
             continue  # the same program
         apart.append(f"{name}: asked {ask}, found {have} ({found.wrapped})")
     return apart
+
+
+def expected_exchanges(
+    experiment: Experiment, facts: Mapping[str, Any]
+) -> tuple[Exchange, ...] | None:
+    """What the formula says of the rank that read ``facts``; None: it speaks of no such layout.
+
+    Which stages a rank has, and where on the mesh it is, is what it found.
+    """
+    if not facts.get("mesh_axes") or experiment.mesh.ranks == 1:
+        return None
+    shape, here = find(experiment.model), sorted(facts["stages_here"], key=lambda s: s["from"])
+    ends = {stage["from"] + stage["blocks"] for stage in here}
+    begins = {stage["from"] for stage in here}
+    stages = [
+        StageParts(
+            blocks=stage["blocks"],
+            decoder_blocks=stage["decoder_blocks"],
+            first=stage["first"],
+            last=stage["last"],
+            next_is_here=not stage["last"] and stage["from"] + stage["blocks"] in begins,
+            previous_is_here=not stage["first"] and stage["from"] in ends,
+        )
+        for stage in here
+    ]
+    place = Place(**{name: facts["place"].get(name, 0) for name in ("tp", "dp_shard")})
+    rows = facts.get("chunk_rows") or 1
+    return exchanges(shape, experiment.layout, stages, place=place, chunk_rows=rows)
 
 
 def exchange_differences(

@@ -21,14 +21,14 @@ tensor parallel, for each micro-batch (Shoeybi et al. 2019)
     loss        for each chunk of rows their largest logit, and two sums of each row, in fp32
     sequence    each sum is a scatter and a gather (Korthikanti et al. 2022), and its mirror
                 backward; a norm's gradients are summed once a step, learned positions' gathered
-pipeline        X to the next stage and its gradient back, for each micro-batch and boundary
+pipeline        X to the next stage and its gradient back, for each micro-batch and boundary; the
+                gradients of tied ends to each other once a step
 context         queries, keys, values and the result change between tokens and heads, and back in
                 backward (Jacobs et al. 2023, DeepSpeed-Ulysses)
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageParts:
     """A stage of a pipeline, or the whole model."""
 
     blocks: int
@@ -92,25 +92,12 @@ class Stage:
         ]
 
 
-def stages_of(shape: ModelShape, layout: Layout, pp_rank: int = 0) -> list[Stage]:
-    """The stages of one pipeline rank, with layers spread evenly, the first ones more."""
-    total, pp = int(layout.pp) * int(layout.interleave), int(layout.pp)
-    if total == 1:
-        return [Stage(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)]
-    mine = [pp_rank + pp * turn for turn in range(int(layout.interleave))]
-    if layout.schedule == "zbv":
-        mine = [pp_rank, total - 1 - pp_rank]
-    share, more = divmod(shape.num_layers, total)
-    return [
-        Stage(
-            blocks=share + (number < more),
-            first=number == 0,
-            last=number == total - 1,
-            next_is_here=number + 1 in mine,
-            previous_is_here=number - 1 in mine,
-        )
-        for number in mine
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank is on the mesh, as far as shares that are not equal make a difference."""
+
+    tp: int = 0
+    dp_shard: int = 0
 
 
 class _Tally:
@@ -129,27 +116,30 @@ class _Tally:
 def exchanges(
     shape: ModelShape,
     layout: Layout,
-    stages: Sequence[Stage] | None = None,
+    stages: Sequence[StageParts] = (),
     *,
+    place: Place | None = None,
     chunk_rows: int = 1,
 ) -> tuple[Exchange, ...] | None:
     """Of a step of one rank that has ``stages``; None where no formula is written down.
 
+    ``stages``: of a pipeline's rank; without one it has the whole model.
     ``chunk_rows``: tokens whose logits are computed at once (`models.loss.chunk_rows`).
     """
-    here = list(stages or stages_of(shape, layout))
+    whole = StageParts(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)
+    here, place = list(stages) or [whole], place or Place()
     split = int(layout.tp) > 1 or int(layout.cp) > 1
     if layout.recompute != "none" and split:
         return None
     if split and shape.family not in COUNTED:
         return None
     tally = _Tally()
-    _data(tally, shape, layout, here)
+    _data(tally, shape, layout, here, place)
     if layout.tp > 1:
         for stage in here:
             _tensor(tally, shape, layout, stage, chunk_rows)
     if layout.pp > 1:
-        _pipeline(tally, shape, layout, here)
+        _pipeline(tally, shape, layout, here, place)
     if layout.cp > 1:
         _context(tally, shape, layout, here)
     return tuple(
@@ -169,7 +159,9 @@ def _sizes(layout: Layout) -> tuple[int, int]:
     return others // shards, shards
 
 
-def _data(tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[Stage]) -> None:
+def _data(
+    tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts], place: Place
+) -> None:
     replicas, shards = _sizes(layout)
     tp, micro = int(layout.tp), int(layout.grad_accum)
     dtype = _DTYPES[layout.precision]
@@ -182,7 +174,7 @@ def _data(tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[Sta
             tally.add("all_reduce", "dp_replicate", _FP32, whole)
             continue
         for number, unit in enumerate(units):
-            padded = sum(weight.padded(shards, tp=tp) for weight in unit)
+            padded = sum(weight.padded(shards, tp=tp, tp_rank=place.tp) for weight in unit)
             again = layout.zero == 3 and number < len(units) - 1 and not piped
             each = 1 if layout.zero < 2 or piped else micro
             if shards > 1:
@@ -193,7 +185,7 @@ def _data(tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[Sta
 
 
 def _tensor(
-    tally: _Tally, shape: ModelShape, layout: Layout, stage: Stage, chunk_rows: int
+    tally: _Tally, shape: ModelShape, layout: Layout, stage: StageParts, chunk_rows: int
 ) -> None:
     micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
     seq = layout.seq_len // int(layout.cp)
@@ -217,7 +209,9 @@ def _tensor(
             tally.add("all_reduce", "tp", _FP32, 2 * rows, micro * times)
 
 
-def _pipeline(tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[Stage]) -> None:
+def _pipeline(
+    tally: _Tally, shape: ModelShape, layout: Layout, stages: Sequence[StageParts], place: Place
+) -> None:
     micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
     tokens = int(layout.batch_size) * layout.seq_len // int(layout.cp)
     if layout.sequence_parallel:
@@ -228,13 +222,18 @@ def _pipeline(tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable
         back = not (stage.first or stage.previous_is_here)
         for operation in ("send", "recv"):
             tally.add(operation, "pp", dtype, wide, micro * (onward + back))
-    matrix = embedding_tensors(shape)[0]
-    if shape.tied and layout.schedule != "zbv" and any(s.first or s.last for s in stages):
-        own = math.prod(matrix.on(int(layout.tp)))
-        tally.add("all_reduce", "pp", _FP32, own)
+    ends = [stage for stage in stages if stage.first or stage.last]
+    if shape.tied and len(ends) == 1:  # both on one rank say nothing
+        matrix = embedding_tensors(shape)[0]
+        tp = int(layout.tp)
+        own = matrix.share(_sizes(layout)[1], place.dp_shard, tp=tp, tp_rank=place.tp)
+        for operation in ("send", "recv"):
+            tally.add(operation, "pp", _FP32, own)
 
 
-def _context(tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[Stage]) -> None:
+def _context(
+    tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts]
+) -> None:
     micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
     tokens = int(layout.batch_size) * layout.seq_len // int(layout.cp)
     tp = int(layout.tp)

@@ -26,18 +26,26 @@ class Weight:
     dims: tuple[int, ...]
     cut: Cut = None
 
-    def on(self, tp: int) -> tuple[int, ...]:
-        """Its size on the first of ``tp`` tensor-parallel ranks."""
-        return tuple(-(-n // tp) if axis == self.cut else n for axis, n in enumerate(self.dims))
+    def on(self, tp: int, rank: int = 0) -> tuple[int, ...]:
+        """Its size on one of ``tp`` tensor-parallel ranks; on the first one it is the largest."""
+        return tuple(
+            rows_of(n, tp, rank) if axis == self.cut else n for axis, n in enumerate(self.dims)
+        )
 
-    def share(self, ranks: int, *, tp: int = 1) -> int:
-        """Elements of the first of ``ranks`` that share it by rows: no rank has more."""
-        rows, *rest = self.on(tp)
-        return -(-rows // ranks) * math.prod(rest)
+    def share(self, ranks: int, rank: int = 0, *, tp: int = 1, tp_rank: int = 0) -> int:
+        """Elements of one of ``ranks`` that share it by rows; no rank has more than the first."""
+        rows, *rest = self.on(tp, tp_rank)
+        return rows_of(rows, ranks, rank) * math.prod(rest)
 
-    def padded(self, ranks: int, *, tp: int = 1) -> int:
+    def padded(self, ranks: int, *, tp: int = 1, tp_rank: int = 0) -> int:
         """Elements that all-gather and reduce-scatter of these ranks carry for it."""
-        return ranks * self.share(ranks, tp=tp)
+        return ranks * self.share(ranks, tp=tp, tp_rank=tp_rank)
+
+
+def rows_of(rows: int, ranks: int, rank: int = 0) -> int:
+    """Of ``rows`` that are dealt out in equal parts, rounded up, those of one rank."""
+    part = -(-rows // ranks)
+    return max(0, min(part, rows - rank * part))
 
 
 def _linear(name: str, wide_in: int, wide_out: int, bias: bool, cut: Cut) -> list[Weight]:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainrig.models.layers import attentions_run
+from trainrig.models.loss import chunk_rows
 from trainrig.train.drivers.common import (
     Facts,
     elements,
@@ -57,7 +58,8 @@ class Look:
         """
         self._modules: list[Any] = list(modules)
         self._optimizer, self._wrapped = optimizer, wrapped or modules[0]
-        self._traffic = Traffic(axes or {})
+        self._axes = dict(axes or {})
+        self._traffic = Traffic(self._axes)
         self._facts: Facts = {
             "micro_batches": 0,
             "block_forwards": 0,
@@ -104,14 +106,29 @@ class Look:
             "exchanges": [asdict(each) for each in traffic.exchanges],
             "single_numbers": traffic.single_numbers,
             "compiled": _compiled(blocks[0]) is not None and has_compiled(),
+            "chunk_rows": self._chunk_rows(device),
             "stages": len(self._modules),
             "units": len(blocks) + len(self._modules),
             "axes": traffic.sizes,
+            "mesh_axes": sorted(set(self._axes.values())),
+            "place": _place(self._weights()),
+            "stages_here": [_stage_facts(module) for module in self._modules],
             "placements": _placements(blocks[0]),
             "master_device": masters[0].device.type,
             **_axes_of(blocks),
             **settings(device),
         }
+
+    def _chunk_rows(self, device: str) -> int:
+        """Tokens whose logits are computed at once, by the columns that are here."""
+        ways = [
+            number
+            for weight in self._weights()
+            for name, number, placement in _placed(weight)
+            if name == "tp" and placement.is_shard()
+        ]
+        vocab = self._modules[0].shape.vocab
+        return chunk_rows(-(-vocab // max(ways, default=1)), device.split(":")[0])
 
     def _weights(self) -> list[Tensor]:
         """Of all stages; a tied one of two stages once."""
@@ -247,6 +264,27 @@ def _placed(weight: Any) -> list[tuple[str, int, Any]]:
     mesh = weight.device_mesh
     names = mesh.mesh_dim_names or ("dp_shard",) * mesh.ndim
     return [(names[axis], mesh.size(axis), each) for axis, each in enumerate(weight.placements)]
+
+
+def _place(weights: Sequence[Any]) -> dict[str, int]:
+    """This rank's coordinate on each axis of the mesh that most weights lie on."""
+    meshes = [weight.device_mesh for weight in weights if isinstance(weight, DTensor)]
+    mesh = max(meshes, key=lambda mesh: mesh.ndim, default=None)
+    if mesh is None or mesh.get_coordinate() is None:
+        return {}
+    return dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate(), strict=False))
+
+
+def _stage_facts(module: Any) -> Facts:
+    """A stage's part of the model; its blocks are named by their numbers in the whole."""
+    names = [int(name) for name, _ in module.blocks.named_children()]
+    return {
+        "blocks": len(names),
+        "decoder_blocks": len(getattr(module, "decoder_blocks", ())),
+        "first": bool(getattr(module, "first", True)),
+        "last": bool(getattr(module, "last", True)),
+        "from": min(names, default=0),
+    }
 
 
 def _placements(block: nn.Module) -> str | None:
