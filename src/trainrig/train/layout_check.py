@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.train.config import Experiment
-from trainrig.workload import find
+from trainrig.workload import ModelShape, find
 from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
 from trainrig.workload.observed_layout import ObservedLayout
 
@@ -223,7 +223,7 @@ def differences(requested: RequestedLayout, found: ObservedLayout) -> list[str]:
 
 
 def expected_exchanges(
-    experiment: Experiment, facts: Mapping[str, Any]
+    experiment: Experiment, facts: Mapping[str, Any], shape: ModelShape | None = None
 ) -> tuple[Exchange, ...] | None:
     """What the formula says of the rank that read ``facts``; None: it speaks of no such layout.
 
@@ -231,7 +231,8 @@ def expected_exchanges(
     """
     if not facts.get("mesh_axes") or experiment.mesh.ranks == 1:
         return None
-    shape, here = find(experiment.model), sorted(facts["stages_here"], key=lambda s: s["from"])
+    shape = shape or find(experiment.model)
+    here = sorted(facts["stages_here"], key=lambda stage: stage["from"])
     ends = {stage["from"] + stage["blocks"] for stage in here}
     begins = {stage["from"] for stage in here}
     stages = [

@@ -15,7 +15,13 @@ from trainrig import models
 from trainrig.process.supervisor import Command, launch
 from trainrig.record import Status
 from trainrig.train.config import Experiment, to_dict
-from trainrig.train.layout_check import differences, observed_layout, requested_layout
+from trainrig.train.layout_check import (
+    differences,
+    exchange_differences,
+    expected_exchanges,
+    observed_layout,
+    requested_layout,
+)
 from trainrig.train.parity import Probe, disagreement, is_reference
 
 BASE = Experiment.of(
@@ -118,6 +124,16 @@ def test_all_ranks_have_the_same_weights(name: str, found: Mapping[str, Any]) ->
 def test_a_layout_is_found_as_asked(name: str, found: Mapping[str, Any]) -> None:
     asked = requested_layout(experiment(name))
     assert differences(asked, observed_layout(found[name]["facts"])) == []
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_a_step_exchanges_is_what_the_formula_says(
+    name: str, found: Mapping[str, Any]
+) -> None:
+    own, facts = experiment(name), found[name]["facts"]
+    expected = expected_exchanges(own, facts, gloo_ranks.SHAPES[own.model])
+    assert expected
+    assert exchange_differences(expected, observed_layout(facts).exchanges) == []
 
 
 def test_another_layout_is_a_difference(found: Mapping[str, Any]) -> None:
