@@ -28,11 +28,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-WHAT_IS_KEPT = {"none": "all", "selective": "products and attention", "full": "arguments of blocks"}
-"""What is kept for backward, by the word for it."""
-
 _ATEN = torch.ops.aten
-_KEPT = frozenset(
+_SAVED = frozenset(
     {
         _ATEN.mm.default,
         _ATEN.addmm.default,
@@ -79,5 +76,6 @@ def _run(forward: Callable[..., Any], recompute: str, *args: Any, **kwargs: Any)
 
 
 def _policy(_ctx: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    kept = operation in _KEPT
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    if operation in _SAVED:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE

@@ -217,7 +217,6 @@ class TrainRun:
     """What was trained by this process."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
     _others: int = 0
-    """Trainings besides the experiments: to compare with."""
     _telemetry: TelemetryWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -536,11 +535,7 @@ class TrainRun:
             self._references.append((own, probe))
         if too_large := states_do_not_fit(reference_of(own), self._target(own).memory_bytes):
             own = shortened(own)
-            if find(own.model).num_layers >= find(outcome.experiment.model).num_layers:
-                outcome.no_reference = too_large
-                return
-            name = f"the layout of {outcome.experiment.name} with fewer layers"
-            probe = self._untimed(outcome, own, name)
+            probe = self._untimed(outcome, own, f"{outcome.experiment.name} with fewer layers")
         reference = probe and self._reference(outcome, own)
         if probe and reference:
             outcome.compared = True
@@ -553,7 +548,7 @@ class TrainRun:
             if is_reference(known, experiment):
                 return reference
         one = split_to_fit(reference_of(experiment), self._target(experiment).memory_bytes)
-        name = f"the one-process reference of {outcome.experiment.name}"
+        name = f"the reference of {outcome.experiment.name}"
         found = self._untimed(outcome, one.replace(steps=1), name)
         self._references.append((one, found))
         return found
@@ -562,10 +557,10 @@ class TrainRun:
         """The comparison's five steps of an experiment; ``outcome`` says why not."""
         self.watch(Progress(text=name, level="running"))
         self._others += 1
-        folder = self.run.path / "logs" / f"reference-{self._others}"
         reason = states_do_not_fit(experiment, self._target(experiment).memory_bytes)
         launch = Launch(reason=reason)
         if reason is None:
+            folder = self.run.path / "logs" / f"reference-{self._others}"
             self._launch(experiment, launch, folder, Job())
         if launch.result.probe is None:
             outcome.no_reference = launch.reason or "its reference ended without its losses"

@@ -45,6 +45,7 @@ def with_layers(text: str, layers: int) -> str:
 
 
 def _first_layers(shape: ModelShape, layers: int, name: str) -> ModelShape:
+    layers = min(layers, shape.num_layers)
     decoder = min(layers, shape.num_decoder_layers)
     windows = shape.windows[:layers]
     return replace(shape, name=name, num_layers=layers, num_decoder_layers=decoder, windows=windows)
