@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UnavailableError, UsageError
+from trainrig.process import flight_recorder
 from trainrig.process.child import PARENT
 from trainrig.process.events import Position, position_of, read_events
 from trainrig.process.programs import last_line
@@ -313,7 +314,10 @@ class _Ranks:
             for rank, position in positions.items()
             if position is None or not position.operation or rank in stopped
         ]
-        return f"no progress for {stall_timeout:.0f} s: " + "; ".join([*absent, *waiting])
+        recorded = flight_recorder.explain(flight_recorder.ask(self._folder))
+        enqueued = [] if recorded is None else [f"by what was enqueued {recorded}"]
+        words = "; ".join([*absent, *waiting, *enqueued])
+        return f"no progress for {stall_timeout:.0f} s: {words}"
 
 
 def master_port() -> int:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
+from trainrig.process import flight_recorder
 from trainrig.process.events import read_events
 from trainrig.process.python_env import (
     interpreter_for,
@@ -167,8 +168,13 @@ class Framework:
         request = {"experiment": to_dict(experiment), **asdict(job)}
         (run / "experiment.json").write_text(json.dumps(request))
         env = dict(self.settings)
-        if experiment.threads and not experiment.device.startswith("cuda"):
+        on_gpu = experiment.device.startswith("cuda")
+        if experiment.threads and not on_gpu:
             env["OMP_NUM_THREADS"] = str(experiment.threads)
+        if on_gpu:
+            env |= _of_gpu_ranks(experiment.processes)
+        if on_gpu and experiment.processes > 1:
+            env |= flight_recorder.settings(run)
         if not experiment.p2p:
             env["NCCL_P2P_DISABLE"] = "1"
         if experiment.devices:
@@ -219,6 +225,23 @@ class Framework:
 
 
 Event = Mapping[str, Any]
+
+
+def _of_gpu_ranks(ranks: int) -> dict[str, str]:
+    """What torch leaves to whoever starts ranks on GPUs; what a user has set stays as it is.
+
+    Threads: without a number each rank takes all cores, which the others' loaders and launches
+    need.  The allocator's segments grow: blocks of changing size leave no holes between them
+    (pytorch.org/docs/stable/notes/cuda.html).
+    """
+    chosen = {"OMP_NUM_THREADS": str(max(1, usable_cores() // ranks))}
+    if not any(name in os.environ for name in _ALLOCATOR):
+        chosen[_ALLOCATOR[0]] = "expandable_segments:True"
+    return {name: value for name, value in chosen.items() if name not in os.environ}
+
+
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""The second name is torch 2.10's, which still reads the first; drivers may have older ones."""
 
 
 def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float | None]:

@@ -1,0 +1,146 @@
+"""Which collective ranks hang in, by the flight recorder of torch's process groups.
+
+On a GPU the host runs ahead of what it has launched and waits nowhere that could be named; what
+was enqueued, and what of it is over, is what NCCL's own record knows.  Each rank keeps its last
+collectives in a ring and writes them, when its pipe is written to, as a pickle of plain values:
+docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html says what is in it.
+
+Answers who has not called the collective that others wait in; not why.  On NCCL unverified on
+hardware; the record itself is the same for gloo, which tests read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+Dump = Mapping[str, Any]
+_COLLECTIVES = 2000
+"""That a rank remembers: more than a step has."""
+_WAIT = 10.0
+"""Seconds for a rank to write what it remembers; its watchdog looks at the pipe once a second."""
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Environment of ranks that remember; torch has both names of what was renamed in 2.9."""
+    size, dumps = str(_COLLECTIVES), str(folder / "collectives-")
+    return {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": size,
+        "TORCH_FR_BUFFER_SIZE": size,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": dumps,
+        "TORCH_FR_DUMP_TEMP_FILE": dumps,
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": dumps,
+    }
+
+
+def ask(folder: Path) -> dict[int, Dump]:
+    """What each rank remembers, of those that have a pipe and answer."""
+    asked: list[Path] = []
+    for pipe in sorted(folder.glob("collectives-*.pipe")):
+        with contextlib.suppress(OSError):  # ENXIO: nobody reads it, its rank is gone
+            file = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(file, b"1\0")
+            finally:
+                os.close(file)
+            asked.append(pipe.with_suffix(""))
+    until = time.monotonic() + _WAIT
+    found: dict[int, Dump] = {}
+    while asked and time.monotonic() < until:
+        found = read(folder)
+        if len(found) >= len(asked):
+            break
+        time.sleep(0.1)
+    return found
+
+
+def read(folder: Path) -> dict[int, Dump]:
+    """The records in a folder by rank; one that is not whole yet, or damaged, is left out."""
+    found = {}
+    for path in folder.glob("collectives-*"):
+        number = path.name.removeprefix("collectives-")
+        if number.isdecimal():
+            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, ValueError):
+                dump = _Plain(io.BytesIO(path.read_bytes())).load()
+                if isinstance(dump, dict) and isinstance(dump.get("entries"), list):
+                    found[int(number)] = dump
+    return found
+
+
+class _Plain(pickle.Unpickler):
+    """Reads dicts, lists, numbers and text; a pickle that would call anything is refused."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module}.{name} in a record of collectives")
+
+
+def explain(dumps: Mapping[int, Dump]) -> str | None:
+    """Who waits in which collective and who has not called it; None where none is pending."""
+    pending = [
+        (entry["time_created_ns"], rank, entry)
+        for rank, dump in dumps.items()
+        for entry in dump["entries"]
+        if not (entry["retired"] or entry["state"] == "completed")
+    ]
+    if not pending:
+        return None
+    _, first, waited = min(pending, key=lambda each: each[:2])
+    group, number = waited["process_group"][0], _number(waited)
+    members = _members(dumps[first], group) or sorted(dumps)
+    called = {
+        rank: entry
+        for rank in members
+        for entry in dumps.get(rank, {"entries": []})["entries"]
+        if entry["process_group"][0] == group and _number(entry) == number
+    }
+    waiting = ", ".join(map(str, sorted(called)))
+    words = f"{'ranks' if len(called) > 1 else 'rank'} {waiting} in {_words(waited)}"
+    if absent := [rank for rank in members if rank not in called]:
+        return f"{words}; {'; '.join(_where(rank, dumps, group) for rank in absent)}"
+    others = [rank for rank, entry in called.items() if _work(entry) != _work(waited)]
+    if others:
+        return f"{words}; rank {others[0]} called {_words(called[others[0]])} in its place"
+    return f"{words}, which all have called"
+
+
+def _number(entry: Mapping[str, Any]) -> tuple[bool, int]:
+    """Which collective, or which message, of its group it is."""
+    is_message = bool(entry["is_p2p"])
+    return is_message, entry["p2p_seq_id" if is_message else "collective_seq_id"]
+
+
+def _work(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return entry["profiling_name"].partition(" ")[0], entry["input_dtypes"]
+
+
+def _words(entry: Mapping[str, Any]) -> str:
+    name = entry["profiling_name"].partition(":")[2] or entry["profiling_name"]
+    sizes = ", ".join("×".join(map(str, size)) for size in entry["input_sizes"])
+    kinds = ", ".join(dict.fromkeys(map(str, entry["input_dtypes"])))
+    group = entry["process_group"][1] or entry["process_group"][0]
+    return f"{name} {_number(entry)[1]} of group {group} ({sizes} {kinds})"
+
+
+def _members(dump: Dump, group: str) -> list[int]:
+    """The ranks of a group, where the record says them."""
+    ranks = dump.get("pg_config", {}).get(group, {}).get("ranks", "[]")
+    with contextlib.suppress(ValueError, TypeError):
+        return [int(rank) for rank in json.loads(ranks)]
+    return []
+
+
+def _where(rank: int, dumps: Mapping[int, Dump], group: str) -> str:
+    """What a rank called last that has not called what others wait in."""
+    if rank not in dumps:
+        return f"rank {rank} does not answer"
+    entries = [each for each in dumps[rank]["entries"] if each["process_group"][0] == group]
+    last = f": its last there is {_words(entries[-1])}" if entries else ""
+    return f"rank {rank} has not called it{last}"
