@@ -130,6 +130,11 @@ class RankMemory:
     device: str | None = None
     allocated_bytes: _Amount | None = None
     reserved_bytes: _Amount | None = None
+    outside_bytes: _Amount | None = None
+    """Of the device's, beside torch's allocator: context, NCCL, other processes."""
+    alloc_retries: _Amount | None = None
+    """Requests before which the allocator gave back what it held: the device was full."""
+    ooms: _Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

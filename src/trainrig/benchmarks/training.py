@@ -40,7 +40,7 @@ GPU_SIZES = (
 """What a qualification trains: model, batch, tokens of a sample; the largest first."""
 HOST_SIZES = tuple(("gpt2-small-cpu", batch, 256) for batch in (8, 4, 2, 1))
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _COUNTS = ("batch_size", "seq_len", "grad_accum", "nproc")
 _EXAMPLE: Case = {
     "model": "gpt2-small-cpu",

@@ -39,7 +39,10 @@ _WHAT = rows(
     ("--steps", int, "20", "Updates of the weights."),
     ("--tokens", float, "", "Total training tokens, instead of --steps."),
     ("--grad-accum", int, "1", "Micro-batches of a step."),
-    ("--precision", Names(lambda: ("bf16", "fp32", "fp16")), "bf16", "bf16, fp32 or fp16."),
+    (
+        *("--precision", Names(lambda: ("bf16", "fp32", "tf32", "fp16")), "bf16"),
+        "bf16, fp32, tf32 or fp16.",
+    ),
     (
         *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
         "adamw-fused, adamw, adamw-8bit or sgd.",

@@ -64,7 +64,7 @@ def ask(folder: Path) -> dict[int, Dump]:
 
 def read(folder: Path) -> dict[int, Dump]:
     """The records in a folder by rank; one that is not whole yet, or damaged, is left out."""
-    found = {}
+    found: dict[int, Dump] = {}
     for path in folder.glob("collectives-*"):
         number = path.name.removeprefix("collectives-")
         if number.isdecimal():

@@ -394,8 +394,6 @@ def _predictions(
 
 _FASTER = 1.1
 """A data sheet that claims less is no reason to expect more."""
-_PRODUCTS = {"fp32": "tf32"}
-"""What torch multiplies fp32 by in the published rows that are not called fp32."""
 
 
 def _published(figures: Sequence[PublishedFigure]) -> Iterator[doc.Table]:
@@ -472,7 +470,7 @@ def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
 
 def _claim(figure: PublishedFigure) -> float:
     chip = find_chip(figure.device)
-    found = peak(chip, _PRODUCTS.get(figure.precision, figure.precision)) if chip else None
+    found = peak(chip, figure.precision) if chip else None
     return found.rate if found is not None else 0.0
 
 

@@ -383,6 +383,9 @@ def _facts(trained: Trained) -> dict[str, Any]:
                 "device": each["device"],
                 "allocated_bytes": each["allocated"],
                 "reserved_bytes": each["reserved"],
+                "outside_bytes": each.get("outside"),
+                "alloc_retries": each.get("retries"),
+                "ooms": each.get("ooms"),
             }
             for each in first.result.memories
         ],

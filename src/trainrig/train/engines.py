@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
+from trainrig.machine.cgroup import cpu_quota
+from trainrig.machine.system_access import ThisMachine
 from trainrig.process import flight_recorder
 from trainrig.process.events import read_events
 from trainrig.process.python_env import (
@@ -227,6 +229,14 @@ class Framework:
 Event = Mapping[str, Any]
 
 
+def _cores() -> int:
+    """Processors that this process may use, by its affinity and its quota."""
+    host = ThisMachine()
+    usable, quota = host.usable_threads(), cpu_quota(host)
+    cores = usable if isinstance(usable, int) else os.cpu_count() or 1
+    return min(cores, int(quota)) if isinstance(quota, float) else cores
+
+
 def _of_gpu_ranks(ranks: int) -> dict[str, str]:
     """What torch leaves to whoever starts ranks on GPUs; what a user has set stays as it is.
 
@@ -234,7 +244,7 @@ def _of_gpu_ranks(ranks: int) -> dict[str, str]:
     need.  The allocator's segments grow: blocks of changing size leave no holes between them
     (pytorch.org/docs/stable/notes/cuda.html).
     """
-    chosen = {"OMP_NUM_THREADS": str(max(1, usable_cores() // ranks))}
+    chosen = {"OMP_NUM_THREADS": str(max(1, _cores() // ranks))}
     if not any(name in os.environ for name in _ALLOCATOR):
         chosen[_ALLOCATOR[0]] = "expandable_segments:True"
     return {name: value for name, value in chosen.items() if name not in os.environ}
@@ -281,7 +291,7 @@ _START = str(Path(__file__).resolve().parent / "drivers" / "start.py")
 
 
 _TRAINED = {
-    "precision": ("fp32", "bf16", "fp16"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
     "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd"),
     "offload": ("none", "host"),
 }
@@ -378,7 +388,7 @@ MOST_STEPS = 1_000_000
 
 
 def _autocast_mean(own: Experiment) -> str | None:
-    if own.precision == "fp32":
+    if own.precision in ("fp32", "tf32"):
         return None
     return (
         "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
@@ -426,10 +436,8 @@ def engine_of(framework: str) -> Framework:
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
     own, on_gpu = experiment, experiment.device.startswith("cuda")
-    if not own.p2p and not on_gpu:
-        raise NeedsGpuError("p2p off is a matter of GPUs", "leave p2p out on a CPU")
-    if own.parallel == "dataparallel" and not on_gpu:
-        raise NeedsGpuError("torch.nn.DataParallel is a matter of GPUs", "leave parallel out: DDP")
+    if not on_gpu:
+        _check_host(own)
     if (lacking := ENGINES[own.framework].missing(own.python)) is not None:
         hint = "another --framework"
         if is_driven(own):
@@ -456,6 +464,22 @@ def check_site(experiment: Experiment, site: Site) -> None:
             raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
     if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+
+
+def _check_host(own: Experiment) -> None:
+    """Refuse what only GPUs have."""
+    rules = (
+        (not own.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
+        (own.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
+        (
+            own.parallel == "dataparallel",
+            "torch.nn.DataParallel is a matter of GPUs",
+            "leave parallel out: DDP",
+        ),
+    )
+    for is_broken, words, hint in rules:
+        if is_broken:
+            raise NeedsGpuError(words, hint)
 
 
 def python_of(experiment: Experiment) -> str:

@@ -108,7 +108,7 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         shard_ranks=round(whole / held) if held else 1,
         grad_accum=facts["micro_batches"],
         micro_tokens=facts.get("micro_tokens"),
-        precision=_word(facts["weight_dtype"]) or "",
+        precision=_precision(facts),
         gradient_precision=_word(summed),
         master_precision=_word(facts["master_dtype"]),
         recompute=_recompute(facts),
@@ -143,6 +143,12 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         pinned=facts.get("pinned"),
         allocator=facts.get("allocator"),
     )
+
+
+def _precision(facts: Mapping[str, Any]) -> str:
+    """Of the products: what fp32 is multiplied in is a setting of the process."""
+    word = _word(facts["weight_dtype"]) or ""
+    return "tf32" if word == "fp32" and facts.get("tf32") else word
 
 
 def _word(dtype: Any) -> str | None:

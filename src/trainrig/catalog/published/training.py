@@ -19,7 +19,7 @@ PATH = Path(__file__).parent / "training.csv"
 
 
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
-_PRECISIONS = {"tf32": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _OPTIMIZERS = {
     "adamw_hf": "adamw",
     "adamw_apex_fused": "adamw-fused",
@@ -38,8 +38,7 @@ def read() -> Iterator[Row]:
 def baselines() -> Iterator[Record]:
     """The steps that experiments stand beside: tokens a second of a GPU, as baseline records.
 
-    Rows of data-parallel training of models that the classic sequence trains.  An experiment's fp32
-    is the model's own dtype: its products may be TF32's, and the precision that is printed says so.
+    Rows of data-parallel training of models that the classic sequence trains.
     Raises DataError.
     """
     for record_id, row in read_rows(PATH):
@@ -66,9 +65,9 @@ def _case(row: Row) -> Case | None:
     """In an experiment's words; None for what no experiment of ours is."""
     split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
     sharded = split or row["zero_stage"] not in ("", "0")
-    precision = _PRECISIONS.get(row["precision"])
+    precision = row["precision"]
     sizes = [row[name] for name in ("micro_batch", "seq", "dp")]
-    if row["model"] not in _MODELS or precision is None or sharded or not all(sizes):
+    if row["model"] not in _MODELS or precision not in _PRECISIONS or sharded or not all(sizes):
         return None
     optimizer = _OPTIMIZERS.get(row["optimizer"])
     return {

@@ -56,8 +56,16 @@ def facts_of(
         "device": device,
         "placed": devices_of(places),
         "threads": torch.get_num_threads(),
+        "tf32": multiplies_in_tf32() if device.startswith("cuda") else None,
         "software": software(*packages),
     }
+
+
+def multiplies_in_tf32() -> bool:
+    """Whether fp32 products lose mantissa on a GPU; torch 2.9 names it per backend."""
+    matmul = torch.backends.cuda.matmul
+    own = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if own is None else own == "tf32"
 
 
 def watch_matrix(block: Any, facts: Facts) -> Callable[[], None]:
@@ -158,11 +166,26 @@ def memory_of(devices: Sequence[str], before: int) -> Facts:
             reserved = float(torch.cuda.max_memory_reserved(device))
         else:
             allocated, reserved = max(0, _status_bytes("VmHWM") - before), None
-        found.append({"device": device, "allocated": float(allocated), "reserved": reserved})
+        held = {"device": device, "allocated": float(allocated), "reserved": reserved}
+        found.append(held | (_troubles(device) if device.startswith("cuda") else {}))
     return {
         "peak": max((each["allocated"] for each in found), default=None),
         "reserved": max((each["reserved"] or 0.0 for each in found), default=0.0) or None,
         "devices": found,
+    }
+
+
+def _troubles(device: str) -> Facts:
+    """How often the allocator had to free what it held, or failed; and what lies outside of it.
+
+    That is the context, NCCL's and cuBLAS's buffers, and other processes, in bytes.
+    """
+    stats = torch.cuda.memory_stats(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "retries": stats.get("num_alloc_retries", 0),
+        "ooms": stats.get("num_ooms", 0),
+        "outside": float(total - free - torch.cuda.memory_reserved(device)),
     }
 
 

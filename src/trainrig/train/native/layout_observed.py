@@ -36,6 +36,7 @@ from trainrig.train.drivers.common import (
     facts_of,
     has_compiled,
     kind,
+    multiplies_in_tf32,
     of_result,
 )
 from trainrig.train.native.traffic import Traffic, in_backward
@@ -166,7 +167,7 @@ def settings(device: str) -> Facts:
     allowed = os.environ.get("NCCL_P2P_DISABLE", "0") in ("", "0")
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
     return {
-        "tf32": torch.get_float32_matmul_precision() != "highest" if on_gpu else None,
+        "tf32": multiplies_in_tf32() if on_gpu else None,
         "p2p": (all(reached) and allowed) if reached else None,
         "allocator": next((os.environ[name] for name in names if name in os.environ), None),
     }

@@ -1,6 +1,7 @@
 """Weights to compute with and weights to update.
 
-    fp32   one set of weights, for both
+    fp32   one set of weights, for both; its products are fp32's
+    tf32   the same, and a GPU multiplies with 10 bits of mantissa; sums are in fp32
     bf16   the model holds bf16 and computes in it; the optimizer updates fp32 master weights, of
            which the bf16 ones are the rounding after each step
     fp16   the same with fp16, and the loss scaled so that small gradients do not vanish
@@ -19,7 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 
 class Weights:
@@ -32,7 +38,7 @@ class Weights:
         """``model`` is in fp32, or its stages are that lie here; it becomes one of ``dtype``."""
         self.modules = [model] if isinstance(model, nn.Module) else list(model)
         self.module: Any = self.modules[0]
-        self.narrow = dtype != "fp32"
+        self.narrow = DTYPES[dtype] is not torch.float32
         master = {name: p.detach().clone() for name, p in self._named()} if self.narrow else {}
         for module in self.modules:
             module.to(DTYPES[dtype])

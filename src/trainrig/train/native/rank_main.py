@@ -108,6 +108,7 @@ def _device(experiment: Experiment) -> str:
         return "cpu"
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("high" if experiment.precision == "tf32" else "highest")
     return device
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from fake_cuda import FakeCuda
+from trainrig.train import layout_check
 from trainrig.train.config import Experiment
-from trainrig.train.drivers.common import memory_before, memory_of
-from trainrig.train.native import rank_main
+from trainrig.train.drivers.common import memory_before, memory_of, multiplies_in_tf32
+from trainrig.train.native import layout_observed, rank_main
 from trainrig.train.native.step_timer import stopwatch_for
 
 
@@ -32,6 +33,28 @@ def test_a_rank_s_parts_take_what_its_device_takes(
         assert (found["forward"], found["backward"]) == pytest.approx((0.25, 0.5))
         assert found["time"] == pytest.approx(0.75)
         assert found["other"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("precision", "rounds"), [("tf32", True), ("fp32", False)])
+def test_a_rank_multiplies_in_what_its_experiment_says_and_its_layout_finds_it(
+    precision: str, rounds: bool
+) -> None:
+    """TF32 was neither set nor told, and published TF32 stood beside our fp32."""
+    with FakeCuda(1):
+        device = rank_main._device(Experiment.of(precision=precision, device="cuda"))
+        assert multiplies_in_tf32() is rounds
+        assert layout_observed.settings(device)["tf32"] is rounds
+    facts = {"weight_dtype": "float32", "tf32": rounds}
+    assert layout_check._precision(facts) == precision
+
+
+def test_a_device_says_what_lies_outside_of_the_allocator() -> None:
+    with FakeCuda(1):
+        kept = torch.ones(1024, device="cuda:0")
+        (told,) = memory_of(["cuda:0"], 0)["devices"]
+        free, total = torch.cuda.mem_get_info("cuda:0")
+        assert told["outside"] == total - free - kept.nbytes
+        assert (told["retries"], told["ooms"]) == (0, 0)
 
 
 def test_marks_lie_in_the_device_s_own_stream_whichever_is_current() -> None:
