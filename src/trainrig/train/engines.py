@@ -43,6 +43,7 @@ from trainrig.process.python_env import (
 from trainrig.process.supervisor import Command
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.parity import Probe
+from trainrig.workload import find, parameters
 from trainrig.workload.frameworks import FRAMEWORKS, Traits
 from trainrig.workload.layout import Layout
 
@@ -433,6 +434,13 @@ def engine_of(framework: str) -> Framework:
     raise UsageError(f"framework {framework} is predicted, and not trained yet", trained)
 
 
+SMALL = 20_000_000
+"""Weights of models that are trained to see that it is right, not how fast: on a host their ranks
+may share cores."""
+SHARING = 16
+"""Ranks that may, at most."""
+
+
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
     own, on_gpu = experiment, experiment.device.startswith("cuda")
@@ -443,7 +451,7 @@ def check_site(experiment: Experiment, site: Site) -> None:
         if is_driven(own):
             hint += f", or name a Python that has it: --python PATH or {variable_of(own.framework)}"
         raise UnavailableError(f"{own.framework}: {lacking}", hint)
-    have, what = (site.gpus, "GPU") if on_gpu else (site.cores, "core")
+    have, what = (site.gpus, "GPU") if on_gpu else (_room_for_ranks(own, site), "core")
     needed = own.mesh.ranks
     if needed > have:
         ranks = "1 rank" if needed == 1 else f"{needed} ranks"
@@ -480,6 +488,11 @@ def _check_host(own: Experiment) -> None:
     for is_broken, words, hint in rules:
         if is_broken:
             raise NeedsGpuError(words, hint)
+
+
+def _room_for_ranks(own: Experiment, site: Site) -> int:
+    is_small = parameters(find(own.model)).total <= SMALL
+    return max(site.cores, SHARING) if is_small else site.cores
 
 
 def python_of(experiment: Experiment) -> str:

@@ -103,7 +103,8 @@ def _sharded_over(grad: Any) -> tuple[str, ...]:
         return ()
     names = grad.device_mesh.mesh_dim_names
     pairs = zip(names, grad.placements, strict=True)
-    return tuple(name for name, placement in pairs if placement.is_shard())
+    # A shard of a shard (FSDP2 over tensor parallel) says of itself that it is none.
+    return tuple(name for name, how in pairs if not (how.is_replicate() or how.is_partial()))
 
 
 class Replicated(Spread):

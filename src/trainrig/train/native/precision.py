@@ -47,8 +47,12 @@ class Weights:
         self._collected = False
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """By their names in the whole model; a copy on a rank that has both ends by another."""
+        found: set[str] = set()
         for module in self.modules:
-            yield from module.named_parameters()
+            for name, weight in module.named_parameters():
+                yield f"{name}, copy" if name in found else name, weight
+                found.add(name)
 
     def weight_of(self, num_targets: int) -> float | Tensor:
         """What this rank's mean loss weighs: its targets over those of all ranks."""
