@@ -13,20 +13,25 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import PrepareModuleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainrig import models
+from trainrig.models import parallel_plan, recompute
 from trainrig.models.loss import IGNORED
 from trainrig.process.child import die_with_parent, leave
 from trainrig.process.events import Events
-from trainrig.train.native import tensor_parallel
+from trainrig.train.native import pipeline, tensor_parallel
+from trainrig.train.native.pipeline import ModelStage, Pipeline
 from trainrig.workload import ModelShape, custom
+from trainrig.workload.layout import Layout
 
 STEPS, SAMPLES, TOKENS, VOCAB, RATE = 5, 8, 32, 160, 0.05
 Rows = list[tuple[float, float]]
@@ -74,7 +79,7 @@ class Sent(TorchDispatchMode):
         self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.__name__:
+        if func.namespace in ("c10d", "_c10d_functional") and "wait" not in str(func):
             name = func.__name__.split(".")[0].strip("_")
             given = args[0][0] if isinstance(args[0], list) else args[0]
             if given.numel() > 1:
@@ -84,7 +89,7 @@ class Sent(TorchDispatchMode):
 
 
 def norm_of(parameters: list[Any]) -> torch.Tensor:
-    """Of all gradients, those of one placement at a time."""
+    """The squared norm of all gradients, those of one placement at a time."""
     groups: dict[Any, list[Any]] = {}
     for p in parameters:
         key = (p.device_mesh, p.placements) if isinstance(p, DTensor) else None
@@ -96,53 +101,98 @@ def norm_of(parameters: list[Any]) -> torch.Tensor:
     return total
 
 
+def stages_of(case: dict[str, Any], shape: ModelShape, mesh: DeviceMesh) -> list[ModelStage]:
+    """This rank's stages, spread and sharded in the order of the engine; one without a pipeline."""
+    model = models.build(shape, device="meta")
+    if mesh["pp"].size() > 1:
+        stages = pipeline.split(model, shape, layout_of(case), mesh["pp"])
+    else:
+        stages = [ModelStage(number=0, stages=1, module=model)]
+    for stage in stages:
+        part = stage.module
+        if mesh["tp"].size() > 1:
+            sequence = case.get("sequence_parallel", False)
+            with patch.object(parallel_plan, "PrepareModuleInput", entry(case)):
+                tensor_parallel.apply(part, shape, mesh["tp"], sequence_parallel=sequence)
+        recompute.apply(part, case.get("recompute", "none"))
+        if mesh["dp"].size() > 1:
+            for unit in (*recompute.blocks_of(part), part):
+                whole = mesh["pp"].size() > 1 or unit is part
+                fully_shard(unit, mesh=mesh["dp"], reshard_after_forward=not whole)
+                unit.set_gradient_divide_factor(1.0)
+                unit.set_force_sum_reduction_for_comms(True)
+        part.to_empty(device="cpu")
+        models.fill_weights(part, 1)
+    return stages
+
+
+def entry(case: dict[str, Any]) -> Any:
+    """How hidden states enter attention and the net; ``local``: not as DTensors, the trap."""
+
+    def made(**how: Any) -> PrepareModuleInput:
+        return PrepareModuleInput(**how | ({"use_local_output": True} if "local" in case else {}))
+
+    return made
+
+
+def layout_of(case: dict[str, Any]) -> Layout:
+    return Layout(
+        gpus=dist.get_world_size(),
+        pp=case.get("pp", 1),
+        interleave=case.get("interleave", 1),
+        schedule=case.get("schedule", "1f1b"),
+        grad_accum=case.get("micro", 1),
+    )
+
+
 def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
     """`alone`'s rows by all ranks of ``mesh`` (pp, dp, cp, tp); digests of the first weights."""
-    shape, sequence_parallel = shape_of(case), case.get("sequence_parallel", False)
-    model = models.build(shape, device="meta", recompute=case.get("recompute", "none"))
-    if mesh["tp"].size() > 1:
-        tensor_parallel.apply(model, shape, mesh["tp"], sequence_parallel=sequence_parallel)
-    if mesh["dp"].size() > 1:
-        shard([*model.blocks, *getattr(model, "decoder_blocks", []), model], mesh["dp"])
-    model.to_empty(device="cpu")
-    models.fill_weights(model, 1)
-    first = digests(model)
-    parameters = list(model.parameters())
+    shape = shape_of(case)
+    stages = stages_of(case, shape, mesh)
+    modules = [stage.module for stage in stages]
+    first = digests(modules, mesh)
+    parameters = [p for module in modules for p in module.parameters()]
+    counted = [p for s in stages for n, p in s.module.named_parameters() if n not in s.copies]
     optimizer = torch.optim.SGD(parameters, lr=RATE, foreach=False)
+    staged = None
+    if mesh["pp"].size() > 1:
+        staged = Pipeline(stages, layout_of(case), mesh["pp"], torch.device("cpu"))
     rows, sent = [], Sent()
     for step in range(STEPS):
         inputs, labels = batch(case["family"], step)
         targets = int((labels != IGNORED).sum())
-        inputs, labels = (
-            t.chunk(mesh["dp"].size())[mesh["dp"].get_local_rank()] for t in (inputs, labels)
-        )
+        data = mesh["dp"]
+        inputs, labels = (t.chunk(data.size())[data.get_local_rank()] for t in (inputs, labels))
         with sent if step == 1 else torch.enable_grad():
-            loss = model(inputs, labels=labels) / targets
-            loss.backward()
+            if staged is not None:
+                total = staged.run(inputs, labels, 1 / targets) / targets
+            else:
+                loss = modules[0](inputs, labels=labels) / targets
+                loss.backward()
+                total = loss.detach().clone()
             tensor_parallel.place_gradients(parameters)
-        total = loss.detach().clone()
+            if staged is not None:
+                staged.add_tied()
+        squares = norm_of(counted)
         dist.all_reduce(total, group=mesh.get_group("dp"))
-        norm = norm_of(parameters).sqrt()
+        dist.all_reduce(total, group=mesh.get_group("pp"))
+        dist.all_reduce(squares, group=mesh.get_group("pp"))
         optimizer.step()
         optimizer.zero_grad()
-        rows.append((float(total), float(norm)))
+        rows.append((float(total), float(squares.sqrt())))
     return {"rows": rows, "digests": first, "count": sent.count, "bytes": sent.bytes}
 
 
-def shard(units: list[Any], mesh: DeviceMesh) -> None:
-    for unit in units:
-        fully_shard(unit, mesh=mesh)
-        unit.set_gradient_divide_factor(1.0)
-        unit.set_force_sum_reduction_for_comms(True)
-
-
-def digests(model: Any) -> dict[str, str]:
-    """Of each weight as a whole."""
+def digests(modules: list[Any], mesh: DeviceMesh) -> dict[str, str]:
+    """Of each weight as a whole, those of all stages."""
     found = {}
-    for name, weight in model.state_dict().items():
-        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        found[name] = hashlib.sha256(whole.detach().numpy().tobytes()).hexdigest()
-    return found
+    for module in modules:
+        for name, weight in module.state_dict().items():
+            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            found[name] = hashlib.sha256(whole.detach().numpy().tobytes()).hexdigest()
+    every: list[Any] = [None] * mesh["pp"].size()
+    dist.all_gather_object(every, found, group=mesh.get_group("pp"))
+    return {name: digest for part in every for name, digest in part.items()}
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     shape, layout, states = stage.shape, stage.layout, stage.states
     # What a chunked loss holds until the step's end; that of the micro-batch before stays until
     # the loss's name means the new one.
-    rests = stage.has_loss * overheads.loss_rests(shape, stage.numerics, stage.rows)
+    rests = stage.has_loss * overheads.loss_rests(shape, layout, stage.numerics, stage.rows)
     before = np.where(np.asarray(layout.grad_accum) > 1, rests, 0)
     logits = overheads.loss_bytes(shape, layout, stage.numerics, stage.rows)
     adding_up = stage.grads_add_up * 1.0

@@ -91,7 +91,7 @@ def interval(allocated: Any, kind: str) -> tuple[Any, Any]:
     return low, high
 
 
-_CHUNK = 2**26
+_CHUNK, _TILE = 2**26, 2**24
 """Logits of `models.loss` at a time on a GPU, of at least so many rows:"""
 _FEWEST_ROWS = 256
 
@@ -120,7 +120,7 @@ def end_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
 def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """At the worst moment of the loss, for ``rows`` tokens of one rank."""
     if numerics.chunked_loss:
-        return chunk_bytes(shape, numerics, rows)
+        return chunk_bytes(shape, layout, numerics, rows)
     logits, c = rows * shape.vocab / layout.tp, numerics.compute
     if layout.traits.splits_vocabulary:
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
@@ -140,22 +140,25 @@ def _loss_width(numerics: Numerics) -> int:
     return 8 + c if numerics.autocast else 3 * c
 
 
-def loss_rests(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
+def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """What the chunked loss holds until the step's end: gradients before their common factor."""
     if not numerics.chunked_loss:
         return 0
-    return 4 * shape.vocab * shape.hidden + numerics.compute * rows * shape.hidden
+    vocab = -(-shape.vocab // layout.tp)
+    return 4 * vocab * shape.hidden + numerics.compute * rows * shape.hidden
 
 
-def chunk_bytes(shape: ModelShape, numerics: Numerics, rows: Any) -> Any:
-    """While a chunk of logits is in memory."""
-    c, narrow = numerics.compute, numerics.compute < 4
-    at_once = max(_FEWEST_ROWS, _CHUNK // shape.vocab)
-    first = np.minimum(at_once, rows) * shape.vocab
-    second = np.minimum(at_once, rows - np.minimum(at_once, rows)) * shape.vocab
-    # in fp32 the softmax, and its input where that is narrow; the chunk before is still held
-    wide = 8 if narrow else 4
-    held = np.where(second > 0, 4 * first + wide * second, 0)
-    softmax = c * first + np.maximum(wide * first, held)
-    product = (c + 4 + (c if narrow else 0)) * first + c * shape.vocab * shape.hidden
-    return np.maximum(softmax, product) + loss_rests(shape, numerics, rows)
+def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
+    """While a chunk of logits, in rows of a multiple of 64, is in memory.
+
+    It becomes its own gradient, some rows at a time by way of two numbers in fp32 for each; then
+    its product with the hidden states is added to the gradient of the head's matrix.
+    """
+    c, vocab = numerics.compute, -(-shape.vocab // layout.tp)
+    at_once = np.minimum(np.maximum(_FEWEST_ROWS, _CHUNK // vocab), rows)
+    tile = np.minimum(np.maximum(1, _TILE // vocab), at_once)
+    logits = c * at_once * (-(-vocab // 64) * 64)
+    product = c * vocab * shape.hidden
+    return (
+        logits + np.maximum(8 * tile * vocab, product) + loss_rests(shape, layout, numerics, rows)
+    )
