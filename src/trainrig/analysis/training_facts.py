@@ -75,9 +75,9 @@ _OF_METRIC = {
 def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
     """The fields of a result, of its records and the steps that they name."""
     time, energy = records["time"], records.get("energy", records["time"])
-    facts, used = nested(time.conditions), nested(energy.conditions)
+    facts = {**nested(time.conditions), **nested(energy.conditions)}
     requested = _requested(view, time.case)
-    rounds = _listed(facts, "rounds")
+    rounds = _listed(facts.get("rounds"))
     steps = [_steps(view, str(each.get("training_id"))) for each in rounds]
     first = steps[0] if steps else ()
     trained = list(itertools.takewhile(lambda row: plausible(row.get("loss")) is not None, first))
@@ -85,7 +85,7 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
     limit = records["flop_rate"].limit if "flop_rate" in records else None
     parity = {**facts.get("parity", {})}
     for name in ("losses", "grad_norms"):
-        parity[name] = [plausible(value) for value in _listed(parity, name)]
+        parity[name] = [plausible(value) for value in _listed(parity.get(name))]
     return {
         **facts,
         **{field: values.get(metric) for field, metric in _OF_METRIC.items()},
@@ -111,17 +111,11 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
         ],
         "breakdown": {part: values.get(f"time.{part}") for part in BREAKDOWN} if trained else {},
         "parity": parity,
-        "wrong_layout": _listed(facts, "wrong_layout"),
         "record": time.id,
-        "devices": _listed(facts, "devices"),
-        "memory_by_rank": _listed(facts, "memory_by_rank"),
         "peak_flops_per_s_claimed": limit.value if limit else None,
         "peak_source": limit.source if limit else None,
         "no_mfu_reason": None if limit else _why_no_share(time),
         "energy_interval_j": energy.interval if energy is not time else None,
-        "energy_s": used.get("energy_s"),
-        "energy_source": used.get("energy_source"),
-        "energy_devices": _listed(used, "energy_devices"),
         "no_energy_reason": energy.reason if energy is not time else NOTHING_TRAINED,
         "status": time.status.value,
         "reason": time.reason,
@@ -180,7 +174,7 @@ def counted(rows: Rows) -> Rows:
 
 
 def flat(facts: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Conditions of a record: ``layout_found.zero``, ``devices.0.name``."""
+    """Conditions of a record: ``layout_found.zero``, ``devices.0.name``; `nested` undoes it."""
     return dict(_leaves("", facts))
 
 
@@ -188,14 +182,18 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Scalar]]:
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _leaves(f"{path}.{name}" if path else name, each)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple) and value:
         yield from _leaves(path, {str(number): each for number, each in enumerate(value)})
     else:
-        yield path, value
+        yield path, _EMPTY if value in ((), []) else value
+
+
+_EMPTY = "[]"
+"""A list that has nothing in it."""
 
 
 def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
-    """What `flat` made flat; lists as mappings of their places."""
+    """The groups and lists that `flat` made flat."""
     found: dict[str, Any] = {}
     for path, value in conditions.items():
         *groups, name = path.split(".")
@@ -205,9 +203,16 @@ def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
                 raise DataError(f"the condition {path} is of something that is no group")
             group = group[each]
         group[name] = value
-    return found
+    return {name: _with_lists(value) for name, value in found.items()}
 
 
-def _listed(group: Mapping[str, Any], name: str) -> list[Any]:
-    found = group.get(name)
-    return list(found.values()) if isinstance(found, dict) else []
+def _with_lists(value: Any) -> Any:
+    """Groups whose names are places become lists."""
+    if not isinstance(value, dict):
+        return [] if value == _EMPTY else value
+    found = {name: _with_lists(each) for name, each in value.items()}
+    return list(found.values()) if all(name.isdecimal() for name in found) else found
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -55,19 +55,6 @@ def _core_text(value: object) -> object:
     return ranges(map(int, value)) if isinstance(value, list) else value
 
 
-def _layout_today(found: object) -> object:
-    """Records have a list as a mapping of its places; older ones said whether, not what."""
-    if not isinstance(found, dict):
-        return found
-    older: dict[object, str] = {True: "yes", False: "none"}
-    exchanges = found.get("exchanges")
-    return {
-        **found,
-        "recompute": older.get(found.get("recompute"), found.get("recompute")),
-        "exchanges": list(exchanges.values()) if isinstance(exchanges, dict) else exchanges,
-    }
-
-
 _Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 _Amount = Annotated[float, Field(ge=0.0, le=LARGEST), AfterValidator(_plausible)]
 _Value = str | int | float | bool | None
@@ -169,7 +156,7 @@ class TrainingResult:
             serialization_alias="layout_asked",
         ),
     ]
-    layout_found: Annotated[ObservedLayout | None, BeforeValidator(_layout_today)]
+    layout_found: ObservedLayout | None
     losses: tuple[_Number, ...]
     """Of each step, in nats."""
     grad_norms: tuple[_Number | None, ...]
@@ -277,12 +264,21 @@ def has_results(view: RunView) -> bool:
 def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
     """Raises DataError with place and field."""
     try:
-        return _adapter().validate_json(json.dumps(row))
+        today = {**row, "layout_found": _layout_today(row.get("layout_found"))}
+        return _adapter().validate_json(json.dumps(today))
     except ValidationError as error:
         raise DataError(
             f"{where} is no experiment's summary: {first_problem(error)}",
             "was it written by another version, or changed by hand? train again",
         ) from None
+
+
+def _layout_today(found: object) -> object:
+    """Older records said whether blocks were recomputed, not what of them."""
+    if not isinstance(found, dict):
+        return found
+    older: dict[object, str] = {True: "yes", False: "none"}
+    return {**found, "recompute": older.get(found.get("recompute"), found.get("recompute"))}
 
 
 def as_json(result: TrainingResult) -> dict[str, Any]:

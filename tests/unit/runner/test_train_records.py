@@ -6,6 +6,7 @@ import pytest
 
 from training_summaries import findings_of, stored_view, summary_of, trained_once
 from trainrig.analysis.judge_training import judge_trainings
+from trainrig.analysis.training_facts import flat, nested
 from trainrig.record import Limit, Outcome, Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import rates_of, records_of
@@ -52,3 +53,9 @@ def test_a_gradient_beyond_all_bounds_ends_neither_the_verdict_nor_the_summary()
     wild = trained_once(Experiment.of(model="gpt2-small-cpu"), Result(rows=rows), compared=True)
     assert findings_of(wild) == ()
     assert summary_of(wild)["grad_norms"] == [None] * len(ROWS)
+
+
+def test_facts_come_back_from_a_record_as_they_were() -> None:
+    facts = {"a": 1, "b": {"c": None, "d": ()}, "e": [{"f": 2.0, "g": []}, {"f": 3.0, "g": ["x"]}]}
+    assert flat(facts)["e.1.g.0"] == "x"
+    assert nested(flat(facts)) == {**facts, "b": {"c": None, "d": []}}
