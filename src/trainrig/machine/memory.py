@@ -25,6 +25,12 @@ _CHANNEL_LETTER = re.compile(r"(?=.*dimm)(.*(?<!dim)[a-p])\d{1,2}", re.IGNORECAS
 NODES = "/sys/devices/system/node"
 
 
+def has_several_nodes(host: Host) -> bool:
+    """Whether some of the host's memory is farther from a processor than other memory."""
+    names = host.names(NODES)
+    return not isinstance(names, Missing) and "node1" in names
+
+
 def memory_info(host: Host) -> MemoryInfo:
     """The memory of this machine."""
     sizes = meminfo_sizes(host.read("/proc/meminfo"))

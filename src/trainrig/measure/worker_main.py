@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from trainrig.errors import TrainrigError
 from trainrig.machine.cgroup import cpu_quota
-from trainrig.machine.memory import NODES
+from trainrig.machine.memory import NODES, has_several_nodes
 from trainrig.machine.parse import cpu_numbers, integer
 from trainrig.machine.snapshot import Missing, if_known, value_or
 from trainrig.machine.system_access import ThisMachine
@@ -154,6 +154,9 @@ def _introduce(device: str) -> dict[str, Any]:
     if disk_activity.is_disk(device):
         return {"folder": disk_activity.folder_of(device)}
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)  # it would round fp32 products, too
+    if device == "cpu" and has_several_nodes(ThisMachine()):
+        # A thread that moves to another node leaves its part of the operands behind.
+        os.environ.setdefault("OMP_PROC_BIND", "true")
     import torch
 
     # torch takes a thread for each processor that it sees, also where it may use two of sixty.

@@ -172,8 +172,8 @@ class Framework:
         (run / "experiment.json").write_text(json.dumps(request))
         env = dict(self.settings)
         on_gpu = experiment.device.startswith("cuda")
-        if experiment.threads and not on_gpu:
-            env["OMP_NUM_THREADS"] = str(experiment.threads)
+        if not on_gpu and (threads := _threads(experiment)):
+            env["OMP_NUM_THREADS"] = str(threads)
         if on_gpu:
             env |= _of_gpu_ranks(experiment.processes)
         if on_gpu and experiment.processes > 1:
@@ -225,6 +225,14 @@ class Framework:
             if probe
             else None,
         )
+
+
+def _threads(experiment: Experiment) -> int:
+    """Of each rank, where its own choice, one a processor, is more than the quota; or 0."""
+    quota, seen = cpu_quota(ThisMachine()), len(os.sched_getaffinity(0))
+    if experiment.threads or not isinstance(quota, float) or quota >= seen:
+        return experiment.threads
+    return max(1, int(quota) // experiment.mesh.ranks)
 
 
 Event = Mapping[str, Any]

@@ -13,7 +13,7 @@ from trainrig.machine.cgroup import cpu_quota, memory_limit, throttled_s
 from trainrig.machine.cpu import cpu_info, lscpu_caches, lscpu_fields, physical_cores
 from trainrig.machine.disks import disks, parse_lsblk
 from trainrig.machine.inspect import inspect
-from trainrig.machine.memory import count_channels, memory_info, parse_dimms
+from trainrig.machine.memory import count_channels, has_several_nodes, memory_info, parse_dimms
 from trainrig.machine.os_info import host_info
 from trainrig.machine.pci import names_in_pci_ids, pci_gpus
 from trainrig.machine.snapshot import Cache, Missing
@@ -205,6 +205,13 @@ def test_memory_of_two_channels() -> None:
     assert memory.channels == 2
     assert isinstance(memory.nodes, tuple) and memory.nodes[0].total_bytes == 2**20
     assert memory.nodes[0].cpus == "0-3"
+
+
+def test_several_nodes_are_seen() -> None:
+    nodes = [f"/sys/devices/system/node/node{number}/cpulist" for number in (0, 1)]
+    assert has_several_nodes(FakeHost(files=dict.fromkeys(nodes, "0")))
+    assert not has_several_nodes(FakeHost(files={nodes[0]: "0"}))
+    assert not has_several_nodes(FakeHost())
 
 
 def test_numbered_slots_leave_channels_unknown() -> None:

@@ -334,3 +334,12 @@ def test_the_second_operand_of_int8_is_column_major_on_a_gpu(cuda: FakeCuda) -> 
     ]
     assert strides == [(1, 16), (24, 1)]
     assert reply("matmul", matmul_case("int8", SIZE))["status"] is Status.OK
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_threads_stay_where_their_memory_is_on_a_host_of_several_nodes(several, monkeypatch):
+    monkeypatch.setattr(worker_main, "has_several_nodes", lambda _: several)
+    monkeypatch.setenv("OMP_PROC_BIND", "")  # put back afterwards
+    monkeypatch.delenv("OMP_PROC_BIND")
+    worker_main._introduce("cpu")
+    assert os.environ.get("OMP_PROC_BIND") == ("true" if several else None)

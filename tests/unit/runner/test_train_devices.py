@@ -125,6 +125,30 @@ def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
     assert reference_of(experiment(devices="3,2")).device_numbers == (3,)
 
 
+@pytest.mark.parametrize(
+    ("quota", "changes", "threads"),
+    [
+        (2.5, {}, "2"),
+        (2.5, {"threads": 7}, "7"),
+        (0.5, {}, "1"),
+        (64.0, {}, None),
+        (None, {}, None),
+    ],
+)
+def test_ranks_take_no_more_processors_than_their_quota(
+    quota: float | None,
+    changes: dict[str, Any],
+    threads: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainrig.train.engines.cpu_quota", lambda _: quota)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    on_cpu = experiment(device="cpu", **changes)
+    env = ENGINES["native"].command(on_cpu, tmp_path, Job()).env
+    assert env.get("OMP_NUM_THREADS") == threads
+
+
 # ---- what is found
 
 
