@@ -28,7 +28,7 @@ from trainrig.models import parallel_plan, recompute
 from trainrig.models.loss import IGNORED
 from trainrig.process.child import die_with_parent, leave
 from trainrig.process.events import Events
-from trainrig.train.native import pipeline, tensor_parallel
+from trainrig.train.native import context_parallel, pipeline, tensor_parallel
 from trainrig.train.native.pipeline import ModelStage, Pipeline
 from trainrig.workload import ModelShape, custom
 from trainrig.workload.layout import Layout
@@ -114,11 +114,14 @@ def stages_of(case: dict[str, Any], shape: ModelShape, mesh: DeviceMesh) -> list
             sequence = case.get("sequence_parallel", False)
             with patch.object(parallel_plan, "PrepareModuleInput", entry(case)):
                 tensor_parallel.apply(part, shape, mesh["tp"], sequence_parallel=sequence)
+        if mesh["cp"].size() > 1:
+            context_parallel.apply(part, mesh["cp"])
         recompute.apply(part, case.get("recompute", "none"))
-        if mesh["dp"].size() > 1:
+        data = tuple(axis for axis in ("dp", "cp") if mesh[axis].size() > 1)
+        if data:
             for unit in (*recompute.blocks_of(part), part):
                 whole = mesh["pp"].size() > 1 or unit is part
-                fully_shard(unit, mesh=mesh["dp"], reshard_after_forward=not whole)
+                fully_shard(unit, mesh=mesh[data], reshard_after_forward=not whole)
                 unit.set_gradient_divide_factor(1.0)
                 unit.set_force_sum_reduction_for_comms(True)
         part.to_empty(device="cpu")
@@ -163,6 +166,10 @@ def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
         targets = int((labels != IGNORED).sum())
         data = mesh["dp"]
         inputs, labels = (t.chunk(data.size())[data.get_local_rank()] for t in (inputs, labels))
+        part = mesh["cp"]
+        inputs, labels = (
+            t.chunk(part.size(), 1)[part.get_local_rank()].contiguous() for t in (inputs, labels)
+        )
         with sent if step == 1 else torch.enable_grad():
             if staged is not None:
                 total = staged.run(inputs, labels, 1 / targets) / targets
@@ -174,8 +181,8 @@ def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
             if staged is not None:
                 staged.add_tied()
         squares = norm_of(counted)
-        dist.all_reduce(total, group=mesh.get_group("dp"))
-        dist.all_reduce(total, group=mesh.get_group("pp"))
+        for axis in ("dp", "cp", "pp"):
+            dist.all_reduce(total, group=mesh.get_group(axis))
         dist.all_reduce(squares, group=mesh.get_group("pp"))
         optimizer.step()
         optimizer.zero_grad()

@@ -58,6 +58,7 @@ TWO = {
         "interleave": 2,
         "shape": {"num_layers": 5},
     },
+    **cases(("gpt2", "gpt-neo", "llama"), {"cp": {"cp": 2}}),
     "gpt2-odd-vocabulary": {"family": "gpt2", "tp": 2, "shape": {"vocab": 161}},
 }
 TWO_MORE = {
@@ -76,6 +77,10 @@ FOUR = {
             "pp-tp+sp": {"pp": 2, "micro": 4, **SEQUENCE},
             "pp-zb-tp+sp": {"pp": 2, "micro": 4, **PIPELINES["zb"], **SEQUENCE},
             "pp4": {"pp": 4, "micro": 8},
+            "dp-cp": {"dp": 2, "cp": 2},
+            "cp-tp": {"cp": 2, "tp": 2},
+            "cp-tp+sp": {"cp": 2, **SEQUENCE},
+            "pp-cp": {"pp": 2, "cp": 2, "micro": 4},
         },
     ),
     **cases(FAMILIES, {"dp-tp+sp": {"dp": 2, **SEQUENCE}}),
