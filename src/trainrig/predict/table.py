@@ -7,8 +7,9 @@ and widens the interval.  Where a row comes from and what is noted about it is n
 lists all columns that are.
 
 The architecture is the one that the model's name says (it is what is run); otherwise the one that
-the numbers say: fewer heads of keys than heads, or a feed-forward width near 8/3 of the hidden, is
-a gated Llama; the rest is a GPT.
+the numbers say: a feed-forward width near 8/3 of the hidden is a gated Llama; fewer heads of keys
+than heads is a Llama, gated unless its width is 4·hidden; the rest is a GPT.  Where the number of
+parameters is printed, it decides whether the feed-forward net is gated and the head tied.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import csv
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -42,7 +43,7 @@ from trainrig.predict.table_words import (
 )
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout, check_layout
 from trainrig.workload.memory import memory
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.presets import custom
 
 NEEDED = ("chip", "layers", "hidden", "seq")
@@ -248,19 +249,50 @@ def _shape_of(cells: Cells) -> ModelShape:
         raise UsageError(f"{heads} heads do not divide a width of {hidden}")
     word = name.lower()
     named = (family for family, words in _FAMILIES.items() if any(one in word for one in words))
-    is_gated = 2.2 < ffn / hidden < 3.9 or kv_heads != heads
-    family = next(named, "llama" if is_gated else "gpt2")
+    is_gated = 2.2 < ffn / hidden < 3.9 or (kv_heads != heads and ffn != 4 * hidden)
+    stated = next(named, None)
+    family = stated or ("llama" if is_gated else "gpt2")
+    if hidden // heads % 2 and family == "llama":
+        raise UsageError(f"heads of {hidden // heads}: rotary positions turn pairs")
     numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden}
     numbers |= {field: size for field, size in sizes.items() if size}
-    if family == "gpt2" and not any(one in word for one in _TANH):
-        numbers["activation"] = "gelu"
-    if family == "llama":
-        numbers["num_kv_heads"] = kv_heads
-        if hidden // heads % 2:
-            raise UsageError(f"heads of {hidden // heads}: rotary positions turn pairs")
+    numbers |= {"name": name or None, "max_positions": max(seq, 512)}
     if family == "t5":
-        numbers |= {"num_layers": max(1, layers // 2), "num_decoder_layers": max(1, layers // 2)}
-    return custom(family, name=name or None, max_positions=max(seq, 512), **numbers)
+        halves = dict.fromkeys(("num_layers", "num_decoder_layers"), max(1, layers // 2))
+        return custom(family, **numbers | halves)
+    if family == "bert":
+        return custom(family, **numbers)
+    shared = {"num_kv_heads": kv_heads}
+    plain = {"activation": "gelu_tanh" if any(one in word for one in _TANH) else "gelu"}
+    gated, ungated = ("llama", shared), ("llama", shared | {"gated_ffn": False} | plain)
+    if family == "llama":
+        ways = [gated] if stated else [gated, ungated]
+    else:  # a GPT whose heads share keys is told by the numbers alone
+        ways = [("gpt2", plain) if kv_heads == heads else ungated]
+        ways += [] if stated else [gated]
+    tied = [{}, {"tied": True}, {"tied": False}]
+    shapes = [custom(kind, **numbers | more | end) for end in tied for kind, more in ways]
+    return _nearest(shapes, cells)
+
+
+def _nearest(shapes: Sequence[ModelShape], cells: Cells) -> ModelShape:
+    """The usual one (the first), unless another has the number of parameters that is printed."""
+    if not cells["params_b"]:
+        return shapes[0]
+    printed = cells.number("params_b") * 1e9
+    if not 1e3 < printed < 1e16:
+        raise UsageError(f"params_b = {cells['params_b'][:40]}: billions of parameters")
+    off = [abs(math.log(parameters(shape).total / printed)) for shape in shapes]
+    best = min(range(len(shapes)), key=off.__getitem__)
+    if off[best] > _MOST_APART:
+        cells.unstated.append("params_b")
+    return shapes[0] if off[0] < off[best] + _ROUNDED else shapes[best]
+
+
+_ROUNDED = 0.02
+"""Parameters are printed rounded: what fits no worse than this is as good (natural logarithm)."""
+_MOST_APART = 0.1
+"""Beyond it, the printed number and the shape contradict each other."""
 
 
 _FAMILIES = {

@@ -35,6 +35,7 @@ _UNSURE = {
     "heads": 0.05,
     "ffn": 0.1,
     "vocab": 0.05,
+    "params_b": 0.15,
 }
 """What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
 _BLANK = ("nan", "none", "null", "n/a", "na", "-")
@@ -156,7 +157,8 @@ _FRAMEWORKS = (
 def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     """Framework and parallel scheme, by the framework's name, else by how the model is split.
 
-    What torch alone spreads computes as Hugging Face's models do.
+    What torch alone spreads computes as Hugging Face's models do; a program that nobody here knows
+    and that shards its optimizer is one for large models, with Megatron's way of doing it.
     """
     framework = cells.word("framework")
     named = next((name for word, name in _FRAMEWORKS if word in framework), None)
@@ -164,8 +166,10 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
     if named == "megatron" or sizes["tp"] > 1 or sizes["pp"] > 1:
         return "megatron", "auto"
-    is_deepspeed = named == "deepspeed" or sizes["zero"] in (1, 2)
-    return "deepspeed" if is_deepspeed else "huggingface", "auto"
+    if named == "deepspeed":
+        return named, "auto"
+    is_own = not any(word in framework for word in ("torch", "hf", "hugging", "transformers"))
+    return "megatron" if is_own and sizes["zero"] in (1, 2) else "huggingface", "auto"
 
 
 def states_of(cells: Cells, family: str) -> str:

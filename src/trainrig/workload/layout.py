@@ -61,6 +61,7 @@ OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPOUT = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
+OVERLAP = ("auto", "none", "data", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,10 @@ class Layout:
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
+    overlap: str = "auto"
+    """Which collectives run beside computation.  data: gradients beside backward, weights of ZeRO-1
+    beside forward; all: tensor parallel's too, in slices of the products before and behind them.
+    auto = as the framework's recipes of its kernels' time have it (`overlaps`)."""
 
     def __post_init__(self) -> None:
         for name, known in _WORDS.items():
@@ -186,6 +191,20 @@ class Layout:
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",
             several=_any(self.gpus, 2) or self.parallel == "ddp",
         )
+
+    @property
+    def overlaps(self) -> str:
+        """One of none, data and all.
+
+        torch's wrappers overlap what is data parallel.  Megatron's options for it (overlapped
+        gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
+        Engine, and NVIDIA's recipes for its kernels switch them on.
+        """
+        if self.overlap != "auto":
+            return self.overlap
+        if not self.traits.own_scheme:
+            return "data"
+        return "all" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
 
     @property
     def is_flash(self) -> bool:
@@ -264,6 +283,7 @@ _WORDS = {
     "states": STATES,
     "dropout": DROPOUT,
     "software": SOFTWARE,
+    "overlap": OVERLAP,
 }
 
 

@@ -119,8 +119,9 @@ def compose(found: Profile, c: Constants) -> StepTime:
     exposed, hidden = _beside(once, window * p.hides, c)
     # Buckets are as long as blocks: the last one is left over.
     exposed = np.maximum(exposed, c.data * np.where(once > 0, p.scatter, 0.0) * (1.0 - p.each))
-    data_comm = m * micro_data + exposed + c.data * p.after
-    overlapped = m * n * (hidden_f + hidden_b) + hidden
+    exposed_ahead, hidden_ahead = _beside(p.ahead, forward + gap_f, c)
+    data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
+    overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead
     # Filling and draining: every other stage once, in slices of the interleaved ones.
     whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
     busiest = forward + backward + recompute - weights

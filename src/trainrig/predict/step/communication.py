@@ -20,6 +20,9 @@ from trainrig.workload.operators import dtype_bytes
 
 Array = Any
 
+_SLICES = 4
+"""Of a product whose result is sent while it is computed: the first, or last, has nothing beside
+it.  Transformer Engine's pipelined overlap has four by default."""
 _STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi"}
 
 
@@ -102,6 +105,10 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     backward = np.where(mesh.split, 2 * gather, 2 * reduce)
     beside = np.where(mesh.split, 2 * gather + 2 * scatter, 0.0)
     again = forward * (layout.recompute == "full")
+    if layout.overlaps == "all":  # slices of a product are sent while the next one is computed
+        first = 1.0 / _SLICES
+        beside = beside + (1.0 - first) * (forward + backward + again)
+        forward, backward, again = (first * each for each in (forward, backward, again))
     ends = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
     is_split = mesh.tp > 1
     return {
@@ -131,7 +138,8 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
-    bucket, scheme = mesh.layout.traits.bucket, mesh.layout.scheme
+    layout = mesh.layout
+    bucket, scheme = layout.traits.bucket, layout.scheme
     near = mesh.data_near
     shard_near = np.minimum(near, mesh.shards)
     replicas = mesh.dp // np.maximum(mesh.shards, 1)
@@ -165,16 +173,19 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     is_many = mesh.dp > 1
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     each = streams | ((bucket > 0) & (mesh.zero == 2))
-    hides = each | (scheme != "own")
+    hides = each | (layout.overlaps != "none")
     block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
     gathers = (mesh.zero > 0) & ~streams
+    weights = gathered(mesh.stage_parameters * trained, gathers)
+    ahead = np.asarray(layout.overlaps != "none" and scheme == "own")
     found = {
         "gather_forward": np.where(streams, block, 0.0),
         "gather_backward": np.where(is_full, block, 0.0),
         "scatter": reduced(mesh.block),
         "ends": reduced(mesh.ends) + np.where(streams, ends, 0.0),
-        "after": np.where(gathers, gathered(mesh.stage_parameters * trained, gathers), 0.0),
+        "after": np.where(gathers & ~ahead, weights, 0.0),
+        "ahead": np.where(gathers & ahead, weights, 0.0),
     }
     found = {name: np.where(is_many, value, 0.0) for name, value in found.items()}
     return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}

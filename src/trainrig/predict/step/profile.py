@@ -11,7 +11,9 @@ groups in one node share its fabric.
 Which engine does what with gradients (docs/definitions.md):
 ddp        all-reduce in buckets beside the last micro-batch's backward
 fsdp       weights gathered a block ahead, gradients scattered a block behind, each micro-batch
-megatron   one all-reduce (zero 1: reduce-scatter, then all-gather) after the last micro-batch
+megatron   one all-reduce (zero 1: reduce-scatter, then all-gather) after the last micro-batch;
+           where its options for it are on (`Layout.overlaps`), beside its backward, and the gather
+           beside the next step's first forward
 deepspeed  zero 0 and 1 as megatron; zero 2 and 3 beside backward, each micro-batch
 """
 
@@ -72,6 +74,8 @@ class Profile:
     """Weights and gradients of a stage's ends, once."""
     after: Array
     """Exchanged after backward, with nothing beside it."""
+    ahead: Array
+    """Updated weights, gathered beside the first micro-batch's forward."""
     tensor_beside: Array
     """Collectives of a block that backward starts early: gathered inputs, scattered gradients."""
     cores: Array

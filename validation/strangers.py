@@ -1,0 +1,170 @@
+"""How far off predicted steps are on tables that no constant was fitted to, beside a flat MFU.
+
+    python -m validation.strangers             print it
+    python -m validation.strangers --table F   of another table with the published one's columns
+
+Three sets, and what may be decided by each:
+
+    fit      catalog/published/training.csv: constants of the step's model, and nothing else
+    choose   validation/published/training-2.csv: what the model is made of, its defaults, what a
+             blank cell stands for.  A rule is kept where a document or a law of physics gives it
+             and this set does not get worse; no number is fitted to it
+    test     tables that are not here, looked at once by somebody else
+
+A cell is a source's family on one chip; each weighs alike, however many rows it has.  A row that is
+refused counts with the error of a flat MFU, which answers everything.  An error is predicted /
+measured - 1, of its absolute value where nothing else is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from trainrig.catalog import find_chip
+from trainrig.catalog.chip import peak
+from trainrig.errors import TrainrigError
+from trainrig.predict.table import case_of, time_of
+from trainrig.predict.table_errors import measured_time
+from trainrig.predict.table_words import Row
+from trainrig.workload import model_flops
+
+TABLE = Path(__file__).parent / "published" / "training-2.csv"
+FLAT = 0.4
+"""The share of the claimed dense peak that whoever knows nothing else reckons with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One row's errors: of the prediction, or why there is none, and of a flat MFU."""
+
+    cell: str
+    error: float | None
+    inside: bool = False
+    """Whether the measured time lies in the stated interval of 80 %."""
+    flat: float | None
+    refused: str = ""
+
+    @property
+    def scored(self) -> float | None:
+        """The error that counts."""
+        return self.flat if self.error is None else self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellLine:
+    """The rows of one cell; shares from 0 to 1."""
+
+    name: str
+    num: int
+    answered: float
+    median: float
+    p90: float
+    bias: float
+    inside: float
+    """Of the rows that were answered."""
+    flat: float
+    """Median error of a flat MFU."""
+
+
+def outcome(row: Row) -> Outcome:
+    """The errors of one row."""
+    chip = find_chip(row["chip"]) or find_chip(row["hardware"])
+    cell = f"{row['group']} {chip.name if chip else row['hardware']}"
+    try:
+        case = case_of(row)
+        measured = measured_time(row, case)
+        low, predicted, high = time_of(case)
+    except TrainrigError as error:
+        return Outcome(cell=cell, error=None, flat=_flat_by_print(row), refused=str(error))
+    x = case.layout
+    flops = model_flops(case.shape, x.batch_size * x.grad_accum, x.seq_len)
+    claim = peak(case.chip, x.precision)
+    flat = None
+    if claim is not None:
+        flat = flops * x.dp / (FLAT * claim.rate * x.gpus) / measured - 1.0
+    return Outcome(
+        cell=cell, error=predicted / measured - 1.0, inside=low <= measured <= high, flat=flat
+    )
+
+
+def _flat_by_print(row: Row) -> float | None:
+    """A flat MFU's error where only the printed utilisation says how fast the step was."""
+    printed = row.get("mfu") or ""
+    return float(printed) / FLAT - 1.0 if printed else None
+
+
+def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
+    """One line a cell, by name; rows that nobody can score are left out."""
+    groups: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        if one.scored is not None:
+            groups.setdefault(one.cell, []).append(one)
+    found = []
+    for name, members in sorted(groups.items()):
+        signed = [one.scored for one in members if one.scored is not None]
+        errors = [abs(one) for one in signed]
+        answered = [one for one in members if one.error is not None]
+        found.append(
+            CellLine(
+                name=name,
+                num=len(members),
+                answered=len(answered) / len(members),
+                median=median(errors),
+                p90=float(np.quantile(errors, 0.9)),
+                bias=median(signed),
+                inside=fmean(one.inside for one in answered) if answered else 0.0,
+                flat=median(abs(one.flat) for one in members if one.flat is not None),
+            )
+        )
+    return found
+
+
+def summary(cells: Sequence[CellLine]) -> CellLine:
+    """The mean over cells; its ``inside`` over those with an answer."""
+    inside = [one.inside for one in cells if one.answered]
+    return CellLine(
+        name="mean of cells",
+        num=sum(one.num for one in cells),
+        answered=fmean(one.answered for one in cells),
+        median=fmean(one.median for one in cells),
+        p90=fmean(one.p90 for one in cells),
+        bias=fmean(one.bias for one in cells),
+        inside=fmean(inside) if inside else 0.0,
+        flat=fmean(one.flat for one in cells),
+    )
+
+
+def read(path: Path = TABLE) -> list[Row]:
+    """The rows of a table."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--table", type=Path, default=TABLE)
+    outcomes = [outcome(row) for row in read(parser.parse_args(argv).table)]
+    cells = cell_lines(outcomes)
+    table = [*cells, summary(cells)]
+    wide = max(len(one.name) for one in table)
+    print(f"{'':{wide}}     n  answered  median     p90    bias  in 80 %  flat MFU")
+    for one in table:
+        print(
+            f"{one.name:{wide}} {one.num:5d} {one.answered:9.0%} {one.median:7.1%} {one.p90:7.1%}"
+            f" {one.bias:+7.1%} {one.inside:8.0%} {one.flat:9.1%}"
+        )
+    refused = Counter(one.refused for one in outcomes if one.refused)
+    print("\nrefused: " + "; ".join(f"{num} × {why}" for why, num in refused.most_common(12)))
+
+
+if __name__ == "__main__":
+    main()
