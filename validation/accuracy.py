@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.predict.step.calibration import CLASSES, fitted
+from trainrig.predict.step.calibration import fitted
 from trainrig.predict.table import case_of, memory_of
 from trainrig.predict.table_errors import (
     ErrorLine,
@@ -236,13 +236,8 @@ def label_of(one: RowError) -> str:
 def constants() -> str:
     """The fitted numbers."""
     now = fitted()
-    names = [name for name in BOUNDS if name not in CLASSES]
-    listed = ", ".join(f"{name} {getattr(now, name):.3g}" for name in (*names, "width"))
-    classes = ", ".join(f"{name} {getattr(now, name):.3g}" for name in CLASSES)
-    return (
-        f"{listed}. By generation of chips, products against the first: {classes}."
-        " `predict/step/calibration.py` says what each means."
-    )
+    listed = ", ".join(f"{name} {getattr(now, name):.3g}" for name in (*BOUNDS, "width"))
+    return f"{listed}. `predict/step/calibration.py` says what each means."
 
 
 def unseen(rows: Iterable[Row]) -> tuple[list[RowError], dict[str, int]]:

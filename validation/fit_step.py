@@ -18,7 +18,7 @@ import numpy as np
 
 from trainrig.errors import TrainrigError
 from trainrig.predict.step import compose
-from trainrig.predict.step.calibration import BELIEVED, CLASSES, PATH, Constants, fitted
+from trainrig.predict.step.calibration import BELIEVED, PATH, Constants, fitted
 from trainrig.predict.step.profile import Profile, profile
 from trainrig.predict.table import Case, case_of
 from trainrig.predict.table_errors import RowError, left_out_by, measured_time
@@ -37,14 +37,11 @@ BOUNDS = {
     "send": (0.5, 4.0),
     "optimizer": (0.5, 3.0),
     "fixed": (2e-4, 2e-2),
-    **dict.fromkeys(CLASSES, (0.75, 1.3)),
 }
 """What is physically sensible; a fit that ends at a bound says that something is missing."""
 
 PULL = 0.02
 """Loss for a factor of e away from what was believed."""
-PULL_OF_CLASS = 0.05
-"""The same for a generation of chips, which differs from the others only where many say so."""
 TARGET = 0.8
 """Share of rows that the interval is to hold."""
 
@@ -121,8 +118,7 @@ def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constant
         size = np.sqrt(error**2 + 0.015**2)
         size = np.minimum(size, 0.5 + 0.1 * size)
         pull = sum(
-            (PULL_OF_CLASS if name in CLASSES else PULL)
-            * np.log(value / getattr(BELIEVED, name)) ** 2
+            PULL * np.log(value / getattr(BELIEVED, name)) ** 2
             for name, value in zip(names, vector, strict=True)
         )
         return float((weights * size).sum() + pull)

@@ -168,6 +168,8 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
         d: rate * (kind.lanes if d == "fp32" else power_share(chip, kind, d, rate))
         for d, rate in claimed.items()
     }
+    if chip.vendor == "AMD":  # torch's switch for TF32 does nothing on ROCm
+        rates["tf32"] = rates["fp32"]
     half = next(d for d in ("bf16", "fp16", "fp32") if d in claimed)
     words = f"{half} claimed × {rates[half] / claimed[half]:.2f}"
     for dtype in _DTYPES:

@@ -164,8 +164,7 @@ _COMPUTED = 0.1
 
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    of_class = np.take(np.array(c.of_classes()), p.chip.astype(np.int64))
-    products = 1.0 + (c.products * of_class - 1.0) * p.cores
+    products = 1.0 + (c.products - 1.0) * p.cores
     attention = c.attention + (c.newest - c.attention) * p.newest
     device = products * load[0] + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]

@@ -18,9 +18,6 @@ LAST_CHANGED = "2026-11-20T16:00"
 """When the constants were last changed, in step.toml or elsewhere: rows that were added to the
 table of published steps later (its column ``unseen_since``) are unseen.  Whoever refits sets it."""
 
-CLASSES = ("volta", "turing", "ga100", "ga102", "ada", "hopper", "blackwell")
-"""Generations of chips (`rates`) of which enough steps were published."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
@@ -51,20 +48,8 @@ class Constants:
     """The optimizer's streams, with clipping and zeroing."""
     fixed: float = 1e-3
     """s of each step that no part explains: fetching data, reading the loss, logging."""
-    volta: float = 1.0
-    """Products on this generation of chips against `products`, as are those that follow."""
-    turing: float = 1.0
-    ga100: float = 1.0
-    ga102: float = 1.0
-    ada: float = 1.0
-    hopper: float = 1.0
-    blackwell: float = 1.0
     width: float = 1.3
     """Half width of the 80 % interval against the uncertainty that the parts add up to."""
-
-    def of_classes(self) -> tuple[float, ...]:
-        """In the order of CLASSES, and 1 for any other."""
-        return (*(getattr(self, name) for name in CLASSES), 1.0)
 
 
 BELIEVED = Constants()

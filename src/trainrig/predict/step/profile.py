@@ -24,10 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from trainrig.catalog import find_chip
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import class_of
-from trainrig.predict.step.calibration import CLASSES
 from trainrig.predict.step.communication import MeshSizes, exchanges, offloaded, optimized
 from trainrig.predict.step.compute import device_times
 from trainrig.workload.layout import Layout
@@ -82,8 +79,6 @@ class Profile:
     """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
     newest: Array
     """1: attention kernels of later software (flash+fused, compiled)."""
-    chip: Array
-    """Index of the chip's class in CLASSES, or one past the end."""
     weights: Array
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
@@ -92,8 +87,7 @@ class Profile:
 
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
     """What a step of each layout is made of; ``head``: share of tokens with logits."""
-    chip, found = find_chip(rates.device), _computed(shape, layout, rates, head)
-    name = class_of(chip) if chip else ""
+    found = _computed(shape, layout, rates, head)
     num = found["forward"].shape[-1]
     mesh = MeshSizes(shape, layout)
     parts = exchanges(mesh, rates) | {
@@ -104,7 +98,6 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "micro_batches": mesh.micro_batches,
         "cores": float(layout.precision != "fp32"),
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
-        "chip": float([*CLASSES, name].index(name)),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
