@@ -130,6 +130,8 @@ class Chip:
     link_count: Count | None = known("links", "count")
     link_bandwidth: Size | None = known("link bandwidth, both ways", "B/s", link_gb_s=1e9)
     """All links, both directions together, as vendors print it."""
+    link_domain: Count | None = known("chips that the link joins", "count")
+    """Where these are more than a node's: a rack's."""
     p2p: bool | None = known("peer access")
     """Whether one chip can read another's memory directly (over link or PCIe)."""
     pcie_generation: Count | None = known("PCIe generation")

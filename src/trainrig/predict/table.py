@@ -89,10 +89,12 @@ def case_of(row: Row) -> Case:
     shape = _shape_of(cells)
     cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
     sizes = _sizes_of(cells)
+    trays, sizes = _joined(chip, sizes)
     zero = sizes["zero"]
     framework, parallel = framework_of(cells, sizes)
     precision = precision_of(cells, chip)
-    rates = _rates(chip.name, link_of(cells), fabric_of(cells, sizes))
+    fabric = fabric_of(cells, sizes)
+    rates = _rates(chip.name, link_of(cells), fabric and fabric * trays)
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
@@ -207,6 +209,14 @@ def _sizes_of(cells: Cells) -> dict[str, int]:
         "zero": zero,
         "sequence_parallel": int(tp > 1 and cells.word("seq_parallel") in ("true", "1", "1.0")),
     }
+
+
+def _joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
+    """Trays of a rack that the chips' link joins to one node, and the sizes with that node."""
+    tray, gpus = sizes["gpus_per_node"], sizes["gpus"]
+    most = min(chip.link_domain or tray, gpus) // tray
+    trays = max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
+    return trays, sizes | {"gpus_per_node": tray * trays}
 
 
 def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:

@@ -97,6 +97,7 @@ _FABRIC_OF_NO_ONE = 12.5e9
 _BANDWIDTH_OF_NO_ONE = 500e9
 _SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
 _LEAST = 0.02  # of the claim, whatever power is said to be left
+_USUAL_NODE = 8
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
@@ -287,7 +288,8 @@ def _between(chip: Chip, fabric: float | None) -> Link:
     ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
     year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
     words = "fabric not stated: presumed by the chip's class"
-    return _link("fabric", _FABRIC_OF_NO_ONE if is_card else 8 * ports[year], words)
+    node = chip.link_domain or _USUAL_NODE
+    return _link("fabric", _FABRIC_OF_NO_ONE if is_card else node * ports[year], words)
 
 
 def _link(name: str, claimed: float, words: str) -> Link:
