@@ -118,6 +118,9 @@ def case_of(row: Row) -> Case:
     check_layout(_evened(cells, shape, layout), layout)
     if "micro_batch" in cells.unstated:
         layout = _fitting(shape, layout, rates.memory_bytes)
+    if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
+        layout = layout.replace(interleave=_usual_interleave(shape, layout))
+        cells.unstated.append("vpp")
     mean_seq = cells.whole("mean_seq", 0)
     if mean_seq > layout.seq_len:
         raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
@@ -238,6 +241,16 @@ def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
             f"a global batch of {batch} is not micro-batches of {micro} × {accum} × {dp} ranks"
         )
     return micro, accum
+
+
+def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
+    """Of today's Megatron where nobody says: as many groups of two layers or more as there may be.
+
+    Its recipes interleave wherever micro-batches can be dealt to the stages.
+    """
+    stage, dealt = shape.num_layers // layout.pp, layout.grad_accum % layout.pp == 0
+    groups = [n for n in range(1, stage // 2 + 1) if shape.num_layers % (layout.pp * n) == 0]
+    return max(groups, default=1) if dealt else 1
 
 
 @lru_cache(maxsize=1024)

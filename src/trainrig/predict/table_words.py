@@ -36,6 +36,7 @@ _UNSURE = {
     "ffn": 0.1,
     "vocab": 0.05,
     "params_b": 0.15,
+    "vpp": 0.1,
 }
 """What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
 _BLANK = ("nan", "none", "null", "n/a", "na", "-")
@@ -215,7 +216,7 @@ def precision_of(cells: Cells, chip: Chip) -> str:
 def kernels_of(cells: Cells, chip: Chip, precision: str) -> str:
     """One of KERNELS; not stated: fused attention, where precision and chip have it."""
     framework, year = cells.word("framework"), chip.year or 2020
-    default = "eager" if year < 2020 or precision in ("fp32", "tf32") else "flash"
+    default = "eager" if year < 2020 else "flash"
     if "jax" in framework or "pax" in framework:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
         is_later = "transformer engine" in framework or year >= 2022

@@ -73,6 +73,8 @@ class Attention:
     """Exponentials and sums of a score cost as much as this many further elements of a head."""
     step: int = 32
     """Kernels are built for heads of multiples of this size; others are padded."""
+    wide: float = 1.0
+    """Rate of the memory-efficient kernel, which takes fp32 and TF32, against flash attention's."""
 
     def direction(self, kernels: str, backward: bool) -> Direction:
         """Plain flash attention is an older generation's; fused stacks bring their own."""
@@ -167,6 +169,8 @@ class Rates:
         # A causal block works on the keys up to its last query: half, and half a block more.
         seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
         rate = self.matmuls.sustained[dtype] * how.share
+        if dtype in ("fp32", "tf32"):
+            rate = rate * self.attentions.wide
         compute = each * batch * heads * queries * seen / rate
         tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
         vectors = heads * queries + (heads if kv_heads is None else kv_heads) * keys

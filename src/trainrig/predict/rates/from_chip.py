@@ -218,7 +218,9 @@ def _attentions(kind: Class) -> Attention:
 
     forward, backward = both(kind.flash, kind.flash_backward)
     own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
-    return Attention(forward=forward, backward=backward, own=own, softmax=rule["softmax"])
+    return Attention(
+        forward=forward, backward=backward, own=own, softmax=rule["softmax"], wide=rule["wide"]
+    )
 
 
 def _matmuls(
