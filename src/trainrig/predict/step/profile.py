@@ -135,8 +135,14 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
 
 
 def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
-    """Casting weights and gradients under autocast, and adding to what is accumulated."""
+    """Casting weights and gradients under autocast, and adding to what is accumulated.
+
+    Megatron's products of weights' gradients add to the accumulated ones as they are written, which
+    large products hide (its gradient accumulation fusion, with Transformer Engine's layers).
+    """
     layout = mesh.layout
+    if layout.traits.own_kernels and layout.kernels == "flash+fused":
+        return np.zeros_like(mesh.stage_parameters, dtype=float)
     wide = dtype_bytes(layout.precision) >= 4
     is_autocast = layout.scheme in ("none", "ddp") and layout.kernels in (
         "eager",
