@@ -98,6 +98,7 @@ _BANDWIDTH_OF_NO_ONE = 500e9
 _SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
 _LEAST = 0.02  # of the claim, whatever power is said to be left
 _USUAL_NODE = 8
+_UNSEEN_CLASS = 0.4  # natural logarithm: of a step on chips of a class that nobody published
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
@@ -133,6 +134,7 @@ def rates_of_chip(
     links = Links(inside=_inside(chip, kind, link, p2p), between=_between(chip, fabric))
     stream, wider = constants()["stream"], 2.0 if name == "other" else 1.0
     spread = {key: float(value) * wider for key, value in constants()["spread"].items()}
+    spread["chip"] = 0.0 if name in constants()["error"]["published"] else _UNSEEN_CLASS
     spread["collective"] *= 1.5 if fabric is None and chip.p2p is None else 1.0
     years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
     year = max((y for y in years if int(y) <= (chip.year or 2022)), default=min(years))

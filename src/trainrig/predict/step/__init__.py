@@ -145,7 +145,8 @@ def compose(found: Profile, c: Constants) -> StepTime:
     total = sum(parts.values())
     squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
     uncertainty = (_COMPUTED**2 + squares) ** 0.5
-    return StepTime(**parts, overlapped=overlapped, spread=c.width * uncertainty)
+    spread = np.hypot(c.width * uncertainty, p.unsure)
+    return StepTime(**parts, overlapped=overlapped, spread=spread)
 
 
 _UNSURE = {

@@ -1,9 +1,11 @@
 """The few numbers of the step's model that are fitted, and the ones that are stated.
 
 Each scales a physical quantity that `rates` or `workload` counts; none knows a model, a chip or a
-source.  They stand in step.toml, which `python -m validation.accuracy --fit`
-writes: fitted to published steps, each group of sources counting the same, and refitted without
-each group in turn to show what they are worth on figures that they have not seen.
+source.  The fitted ones stand in step.toml, which `python -m validation.accuracy --fit` writes:
+fitted to published steps, each group of sources counting the same, and refitted without each group
+in turn to show what they are worth on figures that they have not seen.  The others are stated:
+their defaults here are what is believed, and a fit of them was worth nothing on rows of other
+software and later chips (`python -m validation.strangers`).
 """
 
 from __future__ import annotations

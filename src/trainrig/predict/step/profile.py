@@ -79,6 +79,8 @@ class Profile:
     """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
     newest: Array
     """1: attention kernels of later software (flash+fused, compiled)."""
+    unsure: Array
+    """What the chip's class adds to the half width of the interval (natural logarithm)."""
     weights: Array
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
@@ -98,6 +100,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "micro_batches": mesh.micro_batches,
         "cores": float(layout.precision != "fp32"),
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
+        "unsure": rates.spread.get("chip", 0.0),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
