@@ -105,6 +105,7 @@ def compose(found: Profile, c: Constants) -> StepTime:
     backward = n * device_b + ends_device * (2.0 / 3.0) + weights
     recompute = n * device_r
     gap_f = np.maximum(n * host_f + ends_host / 3.0 - forward, 0.0)
+    host_b = host_b + c.launch * p.adding
     gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
     tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
     sends = c.send * 2.0 * p.virtual * p.send

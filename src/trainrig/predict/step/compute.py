@@ -73,9 +73,15 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     if more not in known:
         blocks = _blocks(shape, layout)
         again = sum(s * timed(_again(parts, layout), backward=False) for parts, s in blocks)
+        again = again + np.array([0.0, 0.0, 0.0, CHECKPOINT_CALLS * rates.launch])
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
 
+
+CHECKPOINT_CALLS = 12
+"""Calls of the host that a recomputed block costs beside its own operations, each about a launch's
+time: states of two generators are saved, set and restored, inputs are detached and watched, and
+autograd is entered once more (torch.utils.checkpoint; Megatron's saves its tracker's states too)."""
 
 _latest: tuple[Rates, dict[object, DeviceTimes]] | None = None
 

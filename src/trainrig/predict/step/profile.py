@@ -81,6 +81,8 @@ class Profile:
     """1: attention kernels of later software (flash+fused, compiled)."""
     unsure: Array
     """What the chip's class adds to the half width of the interval (natural logarithm)."""
+    adding: Array
+    """Host seconds for each layer: its gradients are added to the accumulated ones, one by one."""
     weights: Array
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
@@ -101,6 +103,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "cores": float(layout.precision != "fp32"),
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.spread.get("chip", 0.0),
+        "adding": _adding(mesh, rates),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
@@ -137,6 +140,22 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     return {name: values.take(where, axis=1) for name, values in table.items()}
 
 
+def _adding(mesh: MeshSizes, rates: Rates) -> Array:
+    """A launch for each tensor of a block and micro-batch, but where a product does it itself.
+
+    A first micro-batch's gradients stay as they are, but where there is a buffer for them.
+    """
+    tensors = 12 if mesh.shape.qkv_bias else 9
+    traits = mesh.layout.traits
+    if traits.own_models or _adds_inside(mesh.layout):
+        return np.zeros(1)
+    return np.where(traits.grad_buffer | (mesh.micro_batches > 1), tensors * rates.launch, 0.0)
+
+
+def _adds_inside(layout: Layout) -> bool:
+    return layout.traits.own_kernels and layout.kernels == "flash+fused"
+
+
 def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     """Casting weights and gradients under autocast, and adding to what is accumulated.
 
@@ -144,7 +163,7 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     large products hide (its gradient accumulation fusion, with Transformer Engine's layers).
     """
     layout = mesh.layout
-    if layout.traits.own_kernels and layout.kernels == "flash+fused":
+    if _adds_inside(layout):
         return np.zeros_like(mesh.stage_parameters, dtype=float)
     wide = dtype_bytes(layout.precision) >= 4
     is_autocast = layout.scheme in ("none", "ddp") and layout.kernels in (
