@@ -30,9 +30,9 @@ BOUNDS = {
     "streams": (0.7, 1.2),
     "launch": (0.8, 6.0),
 }
-"""What is fitted, and what is physically sensible; a fit that ends at a bound says that something is
-missing.  The other constants are stated: fitted ones were no better, or worse, on the rows of other
-software and later chips that nothing is fitted to (`validation.strangers`; docs/log.md)."""
+"""What is fitted, and what is physically sensible; a fit that ends at a bound says that something
+is missing.  The other constants are stated: fitted ones were no better, or worse, on the rows of
+other software and later chips that nothing is fitted to (`validation.strangers`; docs/log.md)."""
 
 PULL = 0.02
 """Loss for a factor of e away from what was believed."""

@@ -85,11 +85,11 @@ def outcome(row: Row) -> Outcome:
     except TrainrigError as error:
         return Outcome(cell=cell, error=None, flat=_flat_by_print(row), refused=str(error))
     x = case.layout
-    flops = model_flops(case.shape, x.batch_size * x.grad_accum, x.seq_len)
+    flops = model_flops(case.shape, int(x.global_batch), x.seq_len)
     claim = peak(case.chip, x.precision)
     flat = None
     if claim is not None:
-        flat = flops * x.dp / (FLAT * claim.rate * x.gpus) / measured - 1.0
+        flat = flops / (FLAT * claim.rate * int(x.gpus)) / measured - 1.0
     return Outcome(
         cell=cell, error=predicted / measured - 1.0, inside=low <= measured <= high, flat=flat
     )

@@ -102,7 +102,7 @@ def case_of(row: Row) -> Case:
         precision=precision,
         # Not stated: full where weights are sharded, for want of memory.
         recompute=cells.choice("recompute", RECOMPUTE, "full" if zero == 3 else "none"),
-        kernels=kernels_of(cells, chip, precision),
+        kernels=kernels_of(cells, chip),
         framework=framework,
         parallel=parallel,
         optimizer="adamw-fused",
@@ -285,8 +285,8 @@ def _shape_of(cells: Cells) -> ModelShape:
         return custom(family, **numbers | halves)
     if family == "bert":
         return custom(family, **numbers)
-    shared = {"num_kv_heads": kv_heads}
-    plain = {"activation": "gelu_tanh" if any(one in word for one in _TANH) else "gelu"}
+    shared: dict[str, Any] = {"num_kv_heads": kv_heads}
+    plain: dict[str, Any] = {"activation": "gelu_tanh" if any(one in word for one in _TANH) else "gelu"}
     gated, ungated = ("llama", shared), ("llama", shared | {"gated_ffn": False} | plain)
     if family == "llama":
         ways = [gated] if stated else [gated, ungated]

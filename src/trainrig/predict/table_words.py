@@ -213,8 +213,8 @@ def precision_of(cells: Cells, chip: Chip) -> str:
     raise UsageError(f"precision {word[:40]!r}: one of {', '.join(PRECISIONS)}")
 
 
-def kernels_of(cells: Cells, chip: Chip, precision: str) -> str:
-    """One of KERNELS; not stated: fused attention, where precision and chip have it."""
+def kernels_of(cells: Cells, chip: Chip) -> str:
+    """One of KERNELS; not stated: fused attention, where the chip has it."""
     framework, year = cells.word("framework"), chip.year or 2020
     default = "eager" if year < 2020 else "flash"
     if "jax" in framework or "pax" in framework:

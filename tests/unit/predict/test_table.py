@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from trainrig.catalog.published import training
 from trainrig.errors import DataError, UsageError
-from trainrig.predict.table import READ, case_of, predict_row, predict_rows, read_rows
+from trainrig.predict.table import READ, case_of, predict_row, predict_rows, read_rows, time_of
+from trainrig.workload.model import parameters
 
 ROW = {
     "chip": "A100 SXM4 80GB",
@@ -206,7 +208,7 @@ def test_no_cell_makes_it_crash(cells: dict[str, str]) -> None:
         ("HF + DeepSpeed 0.19", {}, "deepspeed"),
         ("torchtitan (FSDP2)", {}, "huggingface"),
         ("something of our own", {"zero_stage": "3"}, "huggingface"),
-        ("something of our own", {"zero_stage": "1"}, "deepspeed"),
+        ("something of our own", {"zero_stage": "1"}, "megatron"),
         ("something of our own", {"zero_stage": "0", "tp": "2", "num_gpus": "16"}, "megatron"),
         ("something of our own", {"zero_stage": "0"}, "huggingface"),
     ],
@@ -298,3 +300,54 @@ def test_rows_stream_and_ragged_ones_are_read(tmp_path: Path) -> None:
 def test_a_case_that_means_nothing_is_an_error_of_use() -> None:
     with pytest.raises(UsageError):
         case_of({})
+
+
+NEMOTRON = {
+    "model": "Nemotron4-15B",
+    "layers": "32",
+    "hidden": "6144",
+    "heads": "48",
+    "kv_heads": "8",
+    "ffn": "24576",
+    "vocab": "256000",
+}
+
+
+@pytest.mark.parametrize(
+    ("printed", "gated", "tied"),
+    [("15.6", False, False), ("", False, False), ("14.1", False, True), ("20.5", True, False)],
+)
+def test_printed_parameters_say_what_is_gated_and_tied(
+    printed: str, gated: bool, tied: bool
+) -> None:
+    shape = case_of(row(**NEMOTRON, params_b=printed)).shape
+    assert (shape.gated_ffn, shape.tied) == (gated, tied)
+    if printed:
+        assert parameters(shape).total / 1e9 == pytest.approx(float(printed), rel=0.03)
+
+
+def test_parameters_that_fit_no_shape_make_it_unsure() -> None:
+    known, wrong = (case_of(row(**NEMOTRON, params_b=b)) for b in ("15.6", "40"))
+    assert "params_b" in wrong.unstated and "params_b" not in known.unstated
+    assert wrong.spread > known.spread
+
+
+def test_a_rack_that_its_link_joins_is_one_node() -> None:
+    words = {"num_gpus": "128", "gpus_per_node": "4", "tp": "8", "fabric_gbps_per_node": "1600"}
+    words |= {"dp": ""}
+    rack, trays = (case_of(row(chip=chip, **words)) for chip in ("GB200", "B200 SXM"))
+    assert rack.layout.gpus_per_node == 64 and trays.layout.gpus_per_node == 4
+    assert rack.rates.links.between.bandwidth == 16 * trays.rates.links.between.bandwidth
+
+
+def test_todays_megatron_overlaps_and_interleaves_where_nobody_says() -> None:
+    words = {"framework": "Megatron-Core", "num_gpus": "64", "dp": "", "tp": "8", "pp": "4"}
+    words |= {"global_batch": "64", "micro_batch": "1", "layers": "48", "chip": "H100 SXM5 80GB"}
+    new, old = (case_of(row(**words, kernel_stack=stack)) for stack in ("flash+fused", "fused"))
+    assert new.layout.overlaps == "all" and new.layout.interleave == 6
+    assert "vpp" in new.unstated
+    assert old.layout.overlaps == "none" and old.layout.interleave == 1
+    assert case_of(row(**words, kernel_stack="flash+fused", vpp="1")).layout.interleave == 1
+    ways = [new.layout.replace(overlap=how) for how in ("all", "data", "none")]
+    exposed = [time_of(dataclasses.replace(new, layout=way))[1] for way in ways]
+    assert exposed == sorted(exposed)

@@ -90,11 +90,10 @@ def predict_step(
 def compose(found: Profile, c: Constants) -> StepTime:
     """Seconds of each part from the profile: what is hidden, what waits for what."""
     p = found
-    device_f, host_f = _times(p, p.forward, c)
-    device_b, host_b = _times(p, p.backward, c)
-    device_r, host_r = _times(p, p.recompute, c)
-    device_l, host_l = _times(p, p.last, c)
-    device_e, host_e = _times(p, p.first, c)
+    loads = (p.forward, p.backward, p.recompute, p.last, p.first)
+    times = [_times(p, load, c) for load in loads]
+    device_f, device_b, device_r, device_l, device_e = (device for device, _ in times)
+    host_f, host_b, host_r, host_l, host_e = (host for _, host in times)
     m, stages = p.micro_batches, p.stages
     ends_device = np.where(stages > 1, np.maximum(device_l, device_e), device_l + device_e)
     ends_host = np.where(stages > 1, np.maximum(host_l, host_e), host_l + host_e)
@@ -142,12 +141,15 @@ def compose(found: Profile, c: Constants) -> StepTime:
         "offload": p.offload,
         "data": np.full_like(data_comm, c.fixed),
     }
-    # Parts err by themselves, what is computed errs together.
+    spread = np.hypot(c.width * _uncertainty(parts), p.unsure)
+    return StepTime(**parts, overlapped=overlapped, spread=spread)
+
+
+def _uncertainty(parts: dict[str, Any]) -> Any:
+    """Relative, of the sum: parts err by themselves, what is computed errs together."""
     total = sum(parts.values())
     squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
-    uncertainty = (_COMPUTED**2 + squares) ** 0.5
-    spread = np.hypot(c.width * uncertainty, p.unsure)
-    return StepTime(**parts, overlapped=overlapped, spread=spread)
+    return (_COMPUTED**2 + squares) ** 0.5
 
 
 _UNSURE = {

@@ -79,9 +79,9 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
 
 
 CHECKPOINT_CALLS = 12
-"""Calls of the host that a recomputed block costs beside its own operations, each about a launch's
-time: states of two generators are saved, set and restored, inputs are detached and watched, and
-autograd is entered once more (torch.utils.checkpoint; Megatron's saves its tracker's states too)."""
+"""Calls of the host for a recomputed block beside its own operations, each about a launch's time:
+states of two generators are saved, set and restored, inputs are detached and watched, and autograd
+is entered once more (torch.utils.checkpoint; Megatron's saves its tracker's states too)."""
 
 _latest: tuple[Rates, dict[object, DeviceTimes]] | None = None
 
