@@ -42,7 +42,7 @@ from trainrig.predict.table_errors import (
 )
 from trainrig.predict.table_words import Row
 from validation.fit_step import BOUNDS, fit, left_out, profiled, write
-from validation.strangers import cell_lines, outcome, read, summary
+from validation.out_of_family import cell_lines, outcome, read, summary
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 
@@ -125,7 +125,7 @@ def page(
         + accuracy_words(),
         "## In short",
         "What to expect on a machine, a program or a chip that is none of these, first:",
-        strangers(),
+        out_of_family(),
         "And on the rows that constants were fitted to:",
         short(ours, theirs, everything, out, spearman(layouts)),
         f"{unseen} {FIRST_TRY}",
@@ -168,7 +168,7 @@ MEMORY_WORDS = (
 )
 
 
-def strangers() -> str:
+def out_of_family() -> str:
     """Cells of the tables that nothing is fitted to, and what their figures are worth."""
     cells = cell_lines(map(outcome, read()))
     known = summary(cells)

@@ -31,8 +31,8 @@ BOUNDS = {
     "launch": (0.8, 6.0),
 }
 """What is fitted, and what is physically sensible; a fit that ends at a bound says that something
-is missing.  The other constants are stated: fitted ones were no better, or worse, on the rows of
-other software and later chips that nothing is fitted to (`validation.strangers`; docs/log.md)."""
+is missing.  The other constants are stated: fitted ones were no better, or worse, on rows of other
+software and later chips, which nothing is fitted to (`validation.out_of_family`; docs/log.md)."""
 
 PULL = 0.02
 """Loss for a factor of e away from what was believed."""

@@ -286,7 +286,8 @@ def _shape_of(cells: Cells) -> ModelShape:
     if family == "bert":
         return custom(family, **numbers)
     shared: dict[str, Any] = {"num_kv_heads": kv_heads}
-    plain: dict[str, Any] = {"activation": "gelu_tanh" if any(one in word for one in _TANH) else "gelu"}
+    is_tanh = any(one in word for one in _TANH)
+    plain: dict[str, Any] = {"activation": "gelu_tanh" if is_tanh else "gelu"}
     gated, ungated = ("llama", shared), ("llama", shared | {"gated_ffn": False} | plain)
     if family == "llama":
         ways = [gated] if stated else [gated, ungated]

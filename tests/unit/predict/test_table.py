@@ -334,7 +334,7 @@ def test_parameters_that_fit_no_shape_make_it_unsure() -> None:
 
 def test_a_rack_that_its_link_joins_is_one_node() -> None:
     words = {"num_gpus": "128", "gpus_per_node": "4", "tp": "8", "fabric_gbps_per_node": "1600"}
-    words |= {"dp": ""}
+    words |= {"dp": "", "grad_accum": ""}
     rack, trays = (case_of(row(chip=chip, **words)) for chip in ("GB200", "B200 SXM"))
     assert rack.layout.gpus_per_node == 64 and trays.layout.gpus_per_node == 4
     assert rack.rates.links.between.bandwidth == 16 * trays.rates.links.between.bandwidth
@@ -342,7 +342,8 @@ def test_a_rack_that_its_link_joins_is_one_node() -> None:
 
 def test_todays_megatron_overlaps_and_interleaves_where_nobody_says() -> None:
     words = {"framework": "Megatron-Core", "num_gpus": "64", "dp": "", "tp": "8", "pp": "4"}
-    words |= {"global_batch": "64", "micro_batch": "1", "layers": "48", "chip": "H100 SXM5 80GB"}
+    words |= {"global_batch": "64", "micro_batch": "1", "grad_accum": "", "zero_stage": "1"}
+    words |= {"layers": "48", "chip": "H100 SXM5 80GB"}
     new, old = (case_of(row(**words, kernel_stack=stack)) for stack in ("flash+fused", "fused"))
     assert new.layout.overlaps == "all" and new.layout.interleave == 6
     assert "vpp" in new.unstated

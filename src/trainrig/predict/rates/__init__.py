@@ -112,6 +112,9 @@ class Rates:
     """Relative uncertainty (one standard deviation) of each of OPERATIONS."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Of each of OPERATIONS, in words."""
+    unsure: float = 0.0
+    """What a step's interval is wider by (natural logarithm) where nobody published anything of
+    chips of this class."""
 
     def matmul(
         self,

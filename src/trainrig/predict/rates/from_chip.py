@@ -134,7 +134,6 @@ def rates_of_chip(
     links = Links(inside=_inside(chip, kind, link, p2p), between=_between(chip, fabric))
     stream, wider = constants()["stream"], 2.0 if name == "other" else 1.0
     spread = {key: float(value) * wider for key, value in constants()["spread"].items()}
-    spread["chip"] = 0.0 if name in constants()["error"]["published"] else _UNSEEN_CLASS
     spread["collective"] *= 1.5 if fabric is None and chip.p2p is None else 1.0
     years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
     year = max((y for y in years if int(y) <= (chip.year or 2022)), default=min(years))
@@ -156,6 +155,7 @@ def rates_of_chip(
         power=chip.tdp or 400.0,
         peaks=_claimed(chip),
         spread=spread,
+        unsure=0.0 if name in constants()["error"]["published"] else _UNSEEN_CLASS,
         provenance=_provenance(chip, name, kind, words, links),
     )
 

@@ -5,7 +5,7 @@ source.  The fitted ones stand in step.toml, which `python -m validation.accurac
 fitted to published steps, each group of sources counting the same, and refitted without each group
 in turn to show what they are worth on figures that they have not seen.  The others are stated:
 their defaults here are what is believed, and a fit of them was worth nothing on rows of other
-software and later chips (`python -m validation.strangers`).
+software and later chips (`python -m validation.out_of_family`).
 """
 
 from __future__ import annotations

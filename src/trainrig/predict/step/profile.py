@@ -102,7 +102,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "micro_batches": mesh.micro_batches,
         "cores": float(layout.precision != "fp32"),
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
-        "unsure": rates.spread.get("chip", 0.0),
+        "unsure": rates.unsure,
         "adding": _adding(mesh, rates),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),

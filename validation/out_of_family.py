@@ -1,7 +1,7 @@
 """How far off predicted steps are on tables that no constant was fitted to, beside a flat MFU.
 
-    python -m validation.strangers             print it
-    python -m validation.strangers --table F   of another table with the published one's columns
+    python -m validation.out_of_family             print it
+    python -m validation.out_of_family --table F   of another table with the published one's columns
 
 Three sets, and what may be decided by each:
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from validation.strangers import Outcome, cell_lines, outcome, read, summary
+from validation.out_of_family import Outcome, cell_lines, outcome, read, summary
 
 
-def test_strangers_rows_are_predicted_better_than_by_a_flat_mfu() -> None:
+def test_rows_of_other_families_are_predicted_better_than_by_a_flat_mfu() -> None:
     cells = cell_lines(map(outcome, read()))
     known = summary(cells)
     assert len(cells) == 9 and known.num > 1900
