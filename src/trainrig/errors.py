@@ -5,7 +5,8 @@
     ├── DataError         2   a file is unreadable, foreign, truncated, older or newer
     ├── StoreError        3   the run cannot be written: disk full, no permission
     └── UnavailableError  3   a required step cannot run here: no torch, no device
-        └── NeedsGpuError 3   only GPUs have it, and this machine has none
+        ├── NeedsGpuError 3   only GPUs have it, and this machine has none
+        └── NeedsCompilerError 3   torch.compile, and nothing here compiles
 
 A TrainrigError is one line for the user and, where there is one, a hint that
 says what to do next.  Anything else that reaches the command line is our own
@@ -57,6 +58,10 @@ class UnavailableError(TrainrigError):
     """A required step cannot run on this machine."""
 
     exit_code = EXIT_INCOMPLETE
+
+
+class NeedsCompilerError(UnavailableError):
+    """What is asked for is compiled, and this machine has no compiler."""
 
 
 class NeedsGpuError(UnavailableError):

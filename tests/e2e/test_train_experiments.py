@@ -445,7 +445,7 @@ def test_rates_are_those_of_the_steps_behind_the_first() -> None:
 def test_the_summary_adds_up() -> None:
     found = summary_of(trained())
     assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
-    assert found["row_verdict"] == "PASS"
+    assert found["row_verdict"] == "agreed"
     asked, observed = found["layout_asked"], found["layout_found"]
     assert {name: observed[name] for name in asked if observed[name] is not None}.items() <= (
         asked.items()
@@ -456,10 +456,10 @@ def test_every_fault_is_a_finding() -> None:
     assert findings_of(trained()) == ()
     wrong = trained(result=Result(rows=trained().first.result.rows, facts=WHOLE | {"ranks": 1}))
     assert [f.id for f in findings_of(wrong)] == ["layout-not-as-asked"]
-    assert wrong.word == "FAIL"
+    assert wrong.word == "DIFFERS"
     apart = trained(apart="loss of step 0: 13.856")
     assert [f.id for f in findings_of(apart)] == ["not-comparable"]
-    assert apart.word == "NOT COMPARABLE"
+    assert apart.word == "DIFFERS"
     other = tuple(row(step, other=0.2, forward=0.01) for step in range(8))
     slow = trained(result=Result(rows=other, facts=WHOLE))
     assert [f.id for f in findings_of(slow)] == ["time-in-no-part"]
@@ -472,7 +472,7 @@ def test_the_tables_show_every_experiment_and_why_one_failed() -> None:
     document = training_document(training_view(*rows))
     text = printed(document)
     assert "2 × fp32 (DistributedDataParallel)" in text
-    assert "two: NOT COMPARABLE: loss of step 0: 13.856" in text
+    assert "two: DIFFERS: loss of step 0: 13.856" in text
     assert "16.0 sample/s" in text and "\x1b" not in text
     assert "one\\|process" in to_markdown(document)
     failed = summary_of(trained(result=Result(), reason="rank 1 was ended by SIGKILL"))
@@ -534,7 +534,7 @@ def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
     view = stored_view(alone, trained(apart="loss of step 0: 13.856"))
     page = render_html([view])
     assert "<h2>Experiments</h2>" in page and "&lt;b&gt;one&lt;/b&gt;" in page
-    assert "<b>one</b>" not in page and "NOT COMPARABLE: loss of step 0: 13.856" in page
+    assert "<b>one</b>" not in page and "DIFFERS: loss of step 0: 13.856" in page
     assert "observed layout" in markdown(view)
     odd: Any = {"experiments": ({"name": 3}, {"losses": "x"})}
     assert "<h2>Experiments</h2>" not in render_html([RunView(name="r", series=odd)])

@@ -71,7 +71,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert outcomes.verdict.outcome is Outcome.FAIL
     fine, wild, wide = found["experiments"]
     assert (fine["row_verdict"], wild["row_verdict"], wide["row_verdict"]) == (
-        "PASS",
+        "agreed",
         "FAIL",
         "skipped",
     )
@@ -319,7 +319,7 @@ def test_one_command_compares_every_way_to_train(data: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["verdict"] == "PASS"
-    assert {each["row_verdict"] for each in found["experiments"]} == {"PASS"}
+    assert {each["row_verdict"] for each in found["experiments"]} == {"agreed"}
     assert {each["layout_found"]["zero"] for each in found["experiments"]} == {0, 1, 2, 3}
     first = [each["losses"][0] for each in found["experiments"]]
     assert first == pytest.approx([first[0]] * len(first), rel=1e-3)

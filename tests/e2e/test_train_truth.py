@@ -214,7 +214,7 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
         "micro_tokens: asked 2048, found 1024 (DistributedDataParallel)"
     ]
     wrong = trained_once(Experiment.of(nproc=2), Result(facts=FACTS, peers=(other,)))
-    assert wrong.word == "FAIL" == summary_of(wrong)["row_verdict"]
+    assert wrong.word == "DIFFERS" == summary_of(wrong)["row_verdict"]
 
 
 def test_the_ranks_that_share_one_copy_are_counted_by_what_each_holds() -> None:

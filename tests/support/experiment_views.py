@@ -40,7 +40,7 @@ def summary(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
         "disturbed": None,
         "reason": None,
         "parity": {"not_comparable": None},
-        "row_verdict": "PASS",
+        "row_verdict": "agreed",
     } | changes
 
 

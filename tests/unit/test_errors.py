@@ -15,6 +15,7 @@ from trainrig import errors
         (errors.DataError, 2),
         (errors.StoreError, 3),
         (errors.UnavailableError, 3),
+        (errors.NeedsCompilerError, 3),
         (errors.NeedsGpuError, 3),
     ],
 )

@@ -1,7 +1,8 @@
 """What is wrong with trainings, what to do about it, and the verdict on a run of them.
 
 Errors fail the run: it did not train, trained another layout than was asked for, or computes
-something else than one process does.  Warnings do not: time in no part, a loss that does not fall
+something else than one process does (DIFFERS), or could not be compared and had not said so
+beforehand.  Warnings do not: time in no part, a loss that does not fall
 below what token frequencies give, or a rank that others wait for.
 
 What is shown of a training is what rank 0 saw.  A rank that is slower than the others shows there
@@ -54,7 +55,10 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
     needs_gpu = [result.name for result in found if result.needs_gpu]
     judged = [result for result in found if not result.needs_gpu]
     skipped = [result for result in judged if result.status == Status.SKIPPED]
-    left = skipped or [result for result in judged if not result.parity.compared]
+    apart = [result.name for result in judged if result.parity.declared]
+    left = skipped or [
+        result for result in judged if not (result.parity.compared or result.parity.declared)
+    ]
     if fault := first_fault(findings):
         outcome, reason = Outcome.FAIL, fault
     elif interrupted:
@@ -70,7 +74,9 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
         reason = f"{plural(len(judged), 'experiment')}: {by_one if alone else like_one}"
         if needs_gpu:
             names = "; ".join(needs_gpu)
-            reason += f"; {len(needs_gpu)} of GPUs alone not trained here: {names}"
+            reason += f"; {len(needs_gpu)} skipped for want of a GPU or a compiler: {names}"
+        if apart:
+            reason += f"; {len(apart)} declared not comparable: {'; '.join(apart)}"
     return Verdict(outcome=outcome, reason=reason, findings=findings)
 
 
@@ -96,10 +102,11 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
         evidence = f"{result.name}: {words}"
         return Finding(id=id, severity=severity, evidence=evidence, fix=fix, records=ids)
 
+    known: Severity = "warning" if parity.declared else "error"
     if parity.no_reference is not None:
-        words = f"compared with nothing: {parity.no_reference}"
+        words = f"NOT COMPARABLE: {parity.no_reference}"
         fix = "an experiment of one process on the same samples shows what is wrong"
-        yield finding("no-reference", "warning", words, fix)
+        yield finding("no-reference", known, words, fix)
     if result.status not in (Status.OK, Status.SKIPPED):
         fix = _fix(result.status, result.reason or "")
         yield finding("training-failed", "error", str(result.reason), fix)
@@ -111,7 +118,10 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
             parity.rounding
             or "it computes something else than one process does on the same samples"
         )
-        yield finding("not-comparable", "error", f"NOT COMPARABLE: {parity.not_comparable}", fix)
+        words = f"DIFFERS: {parity.not_comparable}"
+        if parity.declared:
+            words = f"NOT COMPARABLE ({parity.declared}): {parity.not_comparable}"
+        yield finding("not-comparable", known, words, fix)
     heldout, entropy = result.heldout_loss, result.unigram_entropy
     if heldout is not None and entropy is not None and not has_learned(heldout, entropy):
         words = (

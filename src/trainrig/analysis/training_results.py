@@ -36,7 +36,8 @@ from trainrig.workload.observed_layout import ObservedLayout
 
 BENCHMARK = TRAINING.name
 """That their records are of."""
-PASS = "PASS"
+AGREED = ("agreed", "PASS")
+"""The second is what earlier versions wrote."""
 _OLDER = "experiments"
 """The series of an older run."""
 _STRICT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
@@ -76,6 +77,8 @@ class Parity:
     """It is itself one process of ours, with nothing that changes what is computed."""
     no_reference: str | None = None
     """Why there was nothing to compare with: what the reference failed of."""
+    declared: str | None = None
+    """Why it was known beforehand not to be comparable."""
     compared_with: str | None = None
     """The shorter model that was compared in its place, and why; None: itself."""
     rounding: str | None = None
@@ -148,7 +151,7 @@ class TrainingResult:
     framework: Annotated[str, Field(validation_alias=AliasChoices("framework", "backend"))]
     model: str
     row_verdict: str
-    """PASS, FAIL, NOT COMPARABLE, not compared, skipped."""
+    """agreed, DIFFERS, NOT COMPARABLE, skipped, FAIL, not compared."""
     requested_layout: Annotated[
         dict[str, _Value],
         Field(
@@ -222,13 +225,16 @@ class TrainingResult:
 
     @property
     def problem(self) -> str | None:
-        """Why it is no PASS."""
-        return self.reason or self.parity.not_comparable
+        """Why it did not agree."""
+        own = self.parity
+        declared = own.declared if self.row_verdict == "NOT COMPARABLE" else None
+        apart = "; ".join(self.wrong_layout) or own.not_comparable or own.no_reference
+        return self.reason or (declared and f"as declared, {declared}: {apart}") or apart
 
     @property
     def passed(self) -> bool:
         """It trained as asked, with the losses of one process."""
-        return self.row_verdict == PASS
+        return self.row_verdict in AGREED
 
 
 @cache

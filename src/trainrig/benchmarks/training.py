@@ -65,6 +65,8 @@ _EXAMPLE: Case = {
 }
 SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
 """Of a case that is split so; older ones have none of these."""
+TRAINERS = ("liger", "loader_workers")
+"""What another framework's trainer is given to be at its best; of a case that has it."""
 FIELDS: spec.Fields = {
     **dict.fromkeys(_EXAMPLE, ()),
     **dict.fromkeys(_COUNTS, 2**62),
@@ -172,7 +174,7 @@ BENCHMARK = spec.Benchmark(
     role=spec.Role.STEP,
     example=_EXAMPLE,
     fields=FIELDS,
-    optional=dict.fromkeys(SPLITS, ()),
+    optional=dict.fromkeys((*SPLITS, *TRAINERS), ()),
     check_more=lambda case: find(str(case["model"])),
     work=_work,
     metrics=_metrics,

@@ -57,7 +57,13 @@ PARTS = {
 _EVEN = 1.05
 """Ranks whose memory differs by less are alike."""
 _TONES: dict[Change, doc.Tone] = {Change.BETTER: "good", Change.WORSE: "bad"}
-_VERDICT_TONES: dict[str, doc.Tone] = {"PASS": "good", "FAIL": "bad", "NOT COMPARABLE": "warn"}
+_VERDICT_TONES: dict[str, doc.Tone] = {
+    "agreed": "good",
+    "DIFFERS": "bad",
+    "FAIL": "bad",
+    "NOT COMPARABLE": "warn",
+    "PASS": "good",  # of an earlier version
+}
 _EXPERIMENT: doc.Shown[TrainingResult | Speedup] = words("experiment", lambda one: one.name)
 
 
@@ -479,13 +485,15 @@ def _remarks(
     predicted: Sequence[TrainingPrediction],
     published: Sequence[PublishedFigure],
 ) -> Iterator[str]:
-    """Why rows are no PASS, why there is no energy, what is suspicious, why nothing is predicted.
+    """Why rows did not agree, why there is no energy, what is suspicious, why nothing is predicted.
 
     A reason that holds for several is given once.
     """
     for result in results:
         if result.problem:
             yield f"{result.name}: {result.row_verdict}: {result.problem}"
+        if result.parity.compared_with:
+            yield f"{result.name}: compared as {result.parity.compared_with}"
     trained = [result for result in results if result.samples_per_s]
     for reason in dict.fromkeys(result.no_energy_reason for result in trained):
         if reason:

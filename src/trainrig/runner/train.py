@@ -32,7 +32,7 @@ from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import LAUNCH_TIME, WARM_UP
 from trainrig.data.manifest import read_manifest
-from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
+from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
@@ -241,7 +241,7 @@ class TrainRun:
         outcome = self._new(experiment)
         if lacking is not None:
             outcome.status, outcome.reason = Status.SKIPPED, lacking.message
-            outcome.needs_gpu = isinstance(lacking, NeedsGpuError)
+            outcome.needs_gpu = isinstance(lacking, (NeedsGpuError, NeedsCompilerError))
             self._finish(outcome)
             return
         try:
@@ -529,6 +529,8 @@ class TrainRun:
             outcome.compared = True  # it is what others are compared with
         probe = outcome.first.result.probe
         if outcome.status is not Status.OK or probe is None:
+            if outcome.status is Status.OK and not outcome.compared:
+                outcome.no_reference = "its framework trained no steps to compare"
             return
         own = outcome.experiment
         if is_reference(own, own):

@@ -187,14 +187,16 @@ class Trained:
 
     @property
     def word(self) -> str:
-        """PASS, FAIL, NOT COMPARABLE, not compared (its reference failed), or skipped."""
+        """agreed, DIFFERS, NOT COMPARABLE, skipped; FAIL: it broke; not compared: interrupted."""
         if self.status is not Status.OK:
             return "FAIL" if self.status is not Status.SKIPPED else "skipped"
         if self.wrong_layout:
-            return "FAIL"
+            return "DIFFERS"
         if self.apart is not None:
-            return "NOT COMPARABLE"
-        return "PASS" if self.compared else "not compared"
+            return "DIFFERS" if self.experiment.comparable else "NOT COMPARABLE"
+        if self.compared:
+            return "agreed"
+        return "NOT COMPARABLE" if self.no_reference is not None else "not compared"
 
 
 def rates_of(trained: Trained) -> dict[str, float]:
@@ -365,6 +367,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "is_reference": is_reference(own, own),
             "no_reference": trained.no_reference,
             "compared_with": trained.compared_with,
+            "declared": own.why or None,
             "rounding": engine_of(own.framework).rounding(own) if trained.apart else None,
             "losses": probe.losses if probe else (),
             "grad_norms": probe.grad_norms if probe else (),
@@ -428,7 +431,7 @@ def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
     )
     line = f"{name}: {format_quantity(rate, 'sample/s')}, loss {first:.4f} to {last:.4f}"
     verdict = time.conditions["row_verdict"]
-    if verdict != "PASS":
+    if verdict != "agreed":
         return f"{line}: {verdict}"
     return line if trained.must_agree else f"{line}: as the reference"
 

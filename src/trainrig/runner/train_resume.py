@@ -76,7 +76,8 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Traini
         each.name: each
         for each in results(view_of(run))
         if each.status == Status.OK.value
-        and each.row_verdict != "FAIL"  # its layout was not as asked
+        and each.row_verdict != "FAIL"
+        and not each.wrong_layout
         and not each.reason  # a comparison that was broken off
         and len(each.rounds) >= rounds.get(each.name, 0)
         and int(each.settings.get("steps") or 0) >= steps.get(each.name, 0)

@@ -29,8 +29,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from trainrig.benchmarks.training import SPLITS
-from trainrig.errors import DataError, UnavailableError, UsageError, unknown
+from trainrig.benchmarks.training import SPLITS, TRAINERS
+from trainrig.errors import DataError, NeedsCompilerError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
@@ -114,6 +114,14 @@ class Experiment:
     """Of each process on a CPU; 0: as many as there are cores."""
     p2p: Switch = True
     """Whether GPUs copy to each other directly."""
+    comparable: Switch = True
+    """Whether its losses should be those of one process; if not, ``why`` says it beforehand."""
+    why: Text = ""
+    """Why it is known not to be comparable."""
+    liger: Switch = False
+    """Liger's kernels in another framework's models."""
+    loader_workers: Annotated[int, _range(0, 257)] = 0
+    """Processes that read for another framework; 0: its own process."""
     rounds: Annotated[int, _range(1, 1001)] = 1
     """How often it is trained, by fresh processes, in turns with the others of its run."""
 
@@ -224,7 +232,7 @@ KEYS: dict[str, Any] = {
         *("optimizer", "lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "seed"),
         *("heldout_batches", "checkpoint_every", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
-        *("offload", "p2p", "threads", "rounds"),
+        *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
@@ -310,6 +318,7 @@ def case_of(experiment: Experiment, data_hash: str) -> Case:
     for name in SPLITS:  # older cases have none of these: what is whole says nothing
         if (value := getattr(experiment, name)) != getattr(_USUAL, name):
             found[name] = value
+    found |= {name: value for name in TRAINERS if (value := getattr(experiment, name))}
     return {**found, "data": data_hash[:8], "experiment": experiment.name}
 
 
@@ -331,6 +340,11 @@ def check(experiment: Experiment) -> ModelShape:
     check_layout(shape, own.predicted_layout)
     given = own.device_numbers
     rules = (
+        (
+            own.comparable == bool(own.why),
+            "comparable = false and why go together",
+            "why = what sets it apart from one process on the same samples",
+        ),
         (
             bool(given) and own.device == "cpu",
             f"devices {own.devices} are GPUs, and device is cpu",
@@ -364,14 +378,14 @@ def check(experiment: Experiment) -> ModelShape:
 
 
 def check_compiler(experiment: Experiment) -> None:
-    """Raise UnavailableError where torch.compile is asked for and nothing can compile.
+    """Raise NeedsCompilerError where torch.compile is asked for and nothing can compile.
 
     It builds C++ for the host and, for a GPU, a launcher in C; any of these does both.  Going on
     without would be another case under this one's name.
     """
     names = [os.environ.get("CXX", "g++"), "c++", "clang++"]
     if experiment.compile and not any(shutil.which(name) for name in names):
-        raise UnavailableError(
+        raise NeedsCompilerError(
             "torch.compile needs a compiler, and none of these is on PATH: " + ", ".join(names),
             "install g++, or leave --compile out",
         )

@@ -356,6 +356,9 @@ def _layout_refused_by_native(layout: Layout) -> Refusal:
 
 
 def _refused_by_native(own: Experiment) -> Refusal:
+    if own.liger or own.loader_workers:
+        words = "liger and loader_workers are options of another framework's trainer"
+        return words, "framework = huggingface, or leave them out"
     if not own.python:
         return None
     words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
@@ -383,6 +386,9 @@ def _refused_by_trainer(own: Experiment) -> Refusal:
     if own.zero > 0 and not own.device.startswith("cuda"):
         words = f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say"
         return f"{words} so", "zero 0, or --framework native"
+    if own.liger and find(own.model).family != "llama":
+        words = f"liger: it has no kernels for {find(own.model).family}"
+        return words, "leave it out, or a llama model"
     if own.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"
         return words, "attention sdpa, plain or auto"
@@ -464,7 +470,8 @@ def check_site(experiment: Experiment, site: Site) -> None:
     if needed > have:
         ranks = "1 rank" if needed == 1 else f"{needed} ranks"
         fewer = f"--nproc {have}" if have else "--device cpu"
-        raise UnavailableError(
+        lacks = NeedsGpuError if on_gpu else UnavailableError
+        raise lacks(
             f"{ranks}, and {have} {what}{'' if have == 1 else 's'}: each rank needs one of its own",
             fewer + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
@@ -480,6 +487,8 @@ def check_site(experiment: Experiment, site: Site) -> None:
             raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
     if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+    if own.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):
+        raise UnavailableError("liger needs liger_kernel", "pip install liger-kernel")
 
 
 def _check_host(own: Experiment) -> None:
@@ -487,6 +496,7 @@ def _check_host(own: Experiment) -> None:
     rules = (
         (not own.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
         (own.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
+        (own.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),
         (
             own.parallel == "dataparallel",
             "torch.nn.DataParallel is a matter of GPUs",

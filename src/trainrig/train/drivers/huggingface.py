@@ -112,7 +112,11 @@ def trainer_for(folder: Path, options: dict[str, Any], hf: dict[str, Any], *, pl
         ddp_find_unused_parameters=False,
         bf16=options["precision"] == "bf16",
         fp16=options["precision"] == "fp16",
-        tf32=None if on_cpu else options["precision"] == "tf32",
+        # What autocast leaves in fp32 is multiplied in TF32, too.
+        tf32=None if on_cpu else options["precision"] != "fp32",
+        use_liger_kernel=options["liger"],
+        dataloader_num_workers=options["loader_workers"],
+        dataloader_persistent_workers=options["loader_workers"] > 0,
         per_device_train_batch_size=options["batch_size"],
         gradient_accumulation_steps=options["grad_accum"],
         max_steps=options["steps"],
