@@ -29,7 +29,6 @@ from trainrig.errors import TrainrigError
 from trainrig.predict.step.calibration import fitted
 from trainrig.predict.table import case_of, memory_of
 from trainrig.predict.table_errors import (
-    ErrorLine,
     RowError,
     is_unseen,
     line,
@@ -41,6 +40,7 @@ from trainrig.predict.table_errors import (
     weak,
 )
 from trainrig.predict.table_words import Row
+from trainrig.stats import ErrorSummary
 from validation.fit_step import BOUNDS, fit, left_out, profiled, write
 from validation.out_of_family import cell_lines, outcome, read, summary
 
@@ -102,9 +102,9 @@ def later() -> str:
         return "Added after the constants were settled: no row that can be predicted."
     one = line("", found)
     groups = ", ".join(dict.fromkeys(o.group for o in found))
-    words = f"Added after the constants were settled, and unseen by them ({groups}): {one.num}"
-    words += f" rows, median error {one.median:.1%}, worst {one.worst:.1%}, bias {one.bias:+.1%},"
-    words += f" {one.coverage:.0%} of them inside the 80 % interval"
+    words = f"Added after the constants were settled, and unseen by them ({groups}): {one.count}"
+    words += f" rows, median error {one.median_error:.1%}, worst {abs(one.worst_error):.1%},"
+    words += f" bias {one.bias:+.1%}, {one.coverage:.0%} of them inside the 80 % interval"
     left = "; ".join(f"{n} × {why}" for why, n in refused.items())
     return words + (f"; not predicted: {left}." if left else ".")
 
@@ -205,10 +205,10 @@ def accuracy_words() -> str:
 
 
 def short(
-    ours: list[ErrorLine],
-    theirs: list[ErrorLine],
-    everything: ErrorLine,
-    out: ErrorLine,
+    ours: list[ErrorSummary],
+    theirs: list[ErrorSummary],
+    everything: ErrorSummary,
+    out: ErrorSummary,
     rank: float,
 ) -> str:
     """The figures that matter, each with what was aimed at."""
@@ -220,15 +220,16 @@ def short(
             f"| mean over groups of the median error, groups used for the fit | "
             f"{mean_of_medians(ours):.1%} | 7 % |",
             f"| the same, leaving one group out at a time | {mean_of_medians(theirs):.1%} | 10 % |",
-            f"| 90th percentile over all {everything.num} rows | {everything.p90:.1%} | 25 % |",
-            f"| the same, leaving groups out | {out.p90:.1%} | |",
+            f"| 90th percentile over all {everything.count} rows | "
+            f"{everything.p90_error:.1%} | 25 % |",
+            f"| the same, leaving groups out | {out.p90_error:.1%} | |",
             f"| rows of left-out groups inside the 80 % interval | {coverage:.0%} | 70 to 90 % |",
             f"| rank of layouts of equal work (vtrain-multi, Spearman) | {rank:.3f} | 0.9 |",
         ]
     )
 
 
-def fenced(table: list[ErrorLine]) -> str:
+def fenced(table: list[ErrorSummary]) -> str:
     """A table in monospace."""
     return f"```text\n{plain_table('', table)}\n```"
 

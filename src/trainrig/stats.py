@@ -530,3 +530,37 @@ def _autocorrelation(values: Sequence[float]) -> float:
         return 0.0
     seen = sum(a * b for a, b in pairwise(deviations)) / total
     return min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), _MOST_CORRELATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSummary:
+    """How far off a group of predictions was; fields are the keys of ``ledger --json``."""
+
+    name: str
+    count: int
+    median_error: float
+    """Of the absolute errors."""
+    p90_error: float
+    """What nine of ten absolute errors are not above."""
+    worst_error: float
+    """The error that is furthest from zero, with its sign."""
+    bias: float
+    """Median of the errors themselves."""
+    coverage: float | None
+    """Share of the measured values inside their interval; None where none had one."""
+
+
+def summarise_errors(name: str, errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
+    """The summary of relative errors, one or more; ``inside``: of those that had an interval."""
+    import numpy as np
+
+    sizes = [abs(error) for error in errors]
+    return ErrorSummary(
+        name=name,
+        count=len(errors),
+        median_error=statistics.median(sizes),
+        p90_error=float(np.quantile(sizes, 0.9)),
+        worst_error=max(errors, key=abs),
+        bias=statistics.median(errors),
+        coverage=sum(inside) / len(inside) if inside else None,
+    )

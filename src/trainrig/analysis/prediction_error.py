@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainrig.record import Kind, Record
-from trainrig.stats import grouped, median
+from trainrig.stats import ErrorSummary, grouped, median, summarise_errors
 
 MIN_RUNS = 4
 """Runs with a part, before a correction of it is fitted: three to fit, one to hold out."""
@@ -130,46 +130,22 @@ def _subject(record: Record) -> tuple[object, ...]:
     return record.replace(metric="time").key, record.device_index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorSummary:
-    """How far off a group of predictions was; fields are the keys of ``ledger --json``."""
-
-    name: str
-    count: int
-    median_error: float
-    """Of the absolute errors."""
-    worst_error: float
-    """The error that is furthest from zero, with its sign."""
-    bias: float
-    """Median of the errors: above zero, it took less than was predicted."""
-    coverage: float | None
-    """Share of the measured values inside their interval."""
-
-
-def summarise_errors(name: str, entries: Sequence[Entry]) -> ErrorSummary:
-    """The errors of some entries; there is at least one."""
-    errors = [entry.error for entry in entries]
+def errors_of(name: str, entries: Sequence[Entry]) -> ErrorSummary:
+    """The errors of some entries; there is at least one.  Bias above zero: it took less."""
     inside = [entry.inside for entry in entries if entry.inside is not None]
-    return ErrorSummary(
-        name=name,
-        count=len(errors),
-        median_error=median([abs(error) for error in errors]),
-        worst_error=max(errors, key=abs),
-        bias=median(errors),
-        coverage=sum(inside) / len(inside) if inside else None,
-    )
+    return summarise_errors(name, [entry.error for entry in entries], inside)
 
 
 def by_part(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each part, those that the step's model made first."""
     groups = grouped(ledger.entries, lambda entry: (not entry.is_from_rates, entry.name))
-    return tuple(summarise_errors(name, own) for (_, name), own in sorted(groups.items()))
+    return tuple(errors_of(name, own) for (_, name), own in sorted(groups.items()))
 
 
 def by_run(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """A summary for each run, oldest first."""
     groups = grouped(ledger.entries, lambda entry: entry.run)
-    return tuple(summarise_errors(run, own) for run, own in groups.items())
+    return tuple(errors_of(run, own) for run, own in groups.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +205,7 @@ def ledger_dict(ledger: Ledger, corrections: Sequence[Correction] | None) -> dic
         "runs_of_others": ledger.others,
         "unread": list(ledger.unread),
         "predictions": len(ledger.entries),
-        "all": asdict(summarise_errors("all", ledger.entries)) if ledger.entries else None,
+        "all": asdict(errors_of("all", ledger.entries)) if ledger.entries else None,
         "parts": [asdict(part) for part in by_part(ledger)],
         "by_run": [asdict(run) for run in by_run(ledger)],
     }

@@ -8,16 +8,14 @@ maximum), and rows that came into the table after the constants were settled (`c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
-
-import numpy as np
 
 from trainrig.errors import DataError, TrainrigError
 from trainrig.predict.step.calibration import LAST_CHANGED
 from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_words import Cells, Row
+from trainrig.stats import ErrorSummary, grouped, summarise_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +41,10 @@ class RowError:
         """Predicted over measured, less one."""
         return self.predicted / self.measured - 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class ErrorLine:
-    """The errors of some rows."""
-
-    name: str
-    num: int
-    median: float
-    """Of the absolute error, as are the next two."""
-    p90: float
-    worst: float
-    bias: float
-    """Median of the error itself."""
-    coverage: float
-    """Share inside the 80 % interval."""
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the 80 % interval."""
+        return self.low <= self.measured <= self.high
 
 
 def left_out_by(row: Row) -> str:
@@ -116,31 +103,19 @@ def positive(row: Row, name: str) -> float:
     return value
 
 
-def lines(found: Iterable[RowError], name: Callable[[RowError], str]) -> list[ErrorLine]:
+def lines(found: Iterable[RowError], name: Callable[[RowError], str]) -> list[ErrorSummary]:
     """Errors by name, in the order of their first rows."""
-    groups: dict[str, list[RowError]] = {}
-    for one in found:
-        groups.setdefault(name(one), []).append(one)
-    return [line(key, members) for key, members in groups.items()]
+    return [line(key, members) for key, members in grouped(found, name).items()]
 
 
-def line(name: str, members: list[RowError]) -> ErrorLine:
+def line(name: str, members: Sequence[RowError]) -> ErrorSummary:
     """Errors of some rows, at least one."""
-    errors = [abs(one.error) for one in members]
-    return ErrorLine(
-        name,
-        len(members),
-        median(errors),
-        float(np.quantile(errors, 0.9)),
-        max(errors),
-        median(one.error for one in members),
-        sum(one.low <= one.measured <= one.high for one in members) / len(members),
-    )
+    return summarise_errors(name, [one.error for one in members], [one.inside for one in members])
 
 
-def mean_of_medians(groups: list[ErrorLine]) -> float:
+def mean_of_medians(groups: Sequence[ErrorSummary]) -> float:
     """Each group counts the same."""
-    return sum(one.median for one in groups) / len(groups)
+    return sum(one.median_error for one in groups) / len(groups)
 
 
 def error_table(found: list[RowError], refused: Counter[str]) -> str:
@@ -151,8 +126,8 @@ def error_table(found: list[RowError], refused: Counter[str]) -> str:
     parts = [
         plain_table("group", by_group),
         plain_table("chip", by_chip),
-        f"mean of the groups' medians {mean_of_medians(by_group):.1%}; all {everything.num} rows:"
-        f" median {everything.median:.1%}, 90th percentile {everything.p90:.1%}",
+        f"mean of the groups' medians {mean_of_medians(by_group):.1%}; all {everything.count} rows:"
+        f" median {everything.median_error:.1%}, 90th percentile {everything.p90_error:.1%}",
     ]
     if refused:
         counted = refused.most_common(12)
@@ -160,13 +135,13 @@ def error_table(found: list[RowError], refused: Counter[str]) -> str:
     return "\n\n".join(parts)
 
 
-def plain_table(first: str, table: list[ErrorLine]) -> str:
+def plain_table(first: str, table: Sequence[ErrorSummary]) -> str:
     """Columns in monospace."""
     wide = max(len(first), *(len(one.name) for one in table))
     head = f"{first:{wide}}     n  median     p90   worst    bias  in 80 %"
     rows = [
-        f"{one.name:{wide}} {one.num:5d} {one.median:7.1%} {one.p90:7.1%} {one.worst:7.1%}"
-        f" {one.bias:+7.1%} {one.coverage:8.0%}"
+        f"{one.name:{wide}} {one.count:5d} {one.median_error:7.1%} {one.p90_error:7.1%}"
+        f" {abs(one.worst_error):7.1%} {one.bias:+7.1%} {one.coverage or 0.0:8.0%}"
         for one in table
     ]
     return "\n".join([head, *rows])

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from trainrig.analysis.prediction_error import (
     MIN_RUNS,
     Correction,
-    ErrorSummary,
     Ledger,
     by_part,
     by_run,
-    summarise_errors,
+    errors_of,
 )
 from trainrig.report.document import (
     Block,
@@ -34,6 +33,7 @@ from trainrig.report.document import (
     table,
     words,
 )
+from trainrig.stats import ErrorSummary
 from trainrig.units import (
     format_count,
     format_memory,
@@ -432,7 +432,7 @@ def ledger_headline(ledger: Ledger) -> str:
     others = f"; {ledger.others} runs of other machines left out" if ledger.others else ""
     if not ledger.entries:
         return f"{host}: nothing was predicted and measured yet in {ledger.num_runs} runs{others}"
-    whole = summarise_errors("all", ledger.entries)
+    whole = errors_of("all", ledger.entries)
     return (
         f"{host}: {whole.count} predictions in {len(ledger.runs)} runs, median error "
         f"{format_share(whole.median_error)}, worst {signed_share(whole.worst_error)}{others}"

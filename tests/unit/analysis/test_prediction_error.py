@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainrig.analysis.judge import judge
-from trainrig.analysis.prediction_error import by_part, calibrate, entries_of, summarise_errors
+from trainrig.analysis.prediction_error import by_part, calibrate, entries_of, errors_of
 from trainrig.benchmarks.training import flops
 from trainrig.errors import DataError
 from trainrig.record import Kind, Limit, Record, Status
@@ -110,7 +110,7 @@ def test_a_summary() -> None:
         *entries_of("b", "h", [predicted(1.0), seen(2.0)]),
         *entries_of("c", "h", [predicted(1.3), seen(1.0)]),
     ]
-    one = summarise_errors("all", entries)
+    one = errors_of("all", entries)
     assert (one.count, round(one.median_error, 6), one.worst_error) == (3, 0.3, -0.5)
     assert round(one.bias, 6) == 0.1
     assert one.coverage == pytest.approx(1 / 3)  # 1.3 foretold: 1.04 to 1.63
