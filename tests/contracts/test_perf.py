@@ -12,8 +12,8 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-TRAINING = {"ddp_vs_hf", "train_vs_hf"}
-"""They train by two engines for a minute."""
+TRAINING = {"ddp_vs_hf", "step_breakdown", "train_vs_hf"}
+"""They start ranks or two engines, for up to a minute."""
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ GONE_ON = "went_on"
 SOFTWARE = "software_found"
 FACTS = (
     *("layout_asked", "layout_found", "wrong_layout", "parity", "straggler", "unigram_entropy"),
-    *("rounds", "devices", "memory_by_rank", "needs_gpu"),
+    *("profiled", "rounds", "devices", "memory_by_rank", "needs_gpu"),
 )
 """Groups of conditions that the tables and the findings of trainings show."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
@@ -139,6 +139,23 @@ class EnergyUsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledStep:
+    """Seconds of a step under torch's profiler, the mean of its ranks."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    step_s: _Amount
+    own_s: _Amount
+    """All but the two below: kernels, the host's time between them, samples."""
+    communication_s: _Amount
+    """Exposed: a rank waited for a collective."""
+    bubble_s: _Amount
+    """A rank waited for other stages of the pipeline."""
+    overlapped_s: _Amount
+    """Communication beside a rank's own work: no part of the sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
     """One experiment: what was asked for, what was observed, how fast it was, and its verdict.
 
@@ -191,6 +208,8 @@ class TrainingResult:
     peak_source: str | None = None
     no_mfu_reason: str | None = None
     overlapped_communication_s: _Amount | None = None
+    profiled: ProfiledStep | None = None
+    """None: of one process, or of a framework that is not profiled."""
     heldout_loss: _Number | None = None
     reserved_memory_bytes: _Amount | None = None
     devices: tuple[UsedDevice, ...] = ()
@@ -315,6 +334,8 @@ class TrainingPrediction:
     """What an experiment should take, written before it was trained."""
 
     name: str
+    parts: ProfiledStep | None = None
+    """As a profiled step has them; None: of one process."""
     step_time_s: float | None = None
     step_time_interval_s: tuple[float, float] | None = None
     peak_memory_bytes: float | None = None
@@ -322,6 +343,12 @@ class TrainingPrediction:
     source: str | None = None
     reason: str | None = None
     """Why nothing is predicted."""
+
+
+def _predicted_parts(time: Record) -> ProfiledStep | None:
+    named = {each.name: time.conditions.get(f"parts.{each.name}") for each in fields(ProfiledStep)}
+    known = {name: float(part) for name, part in named.items() if isinstance(part, float | int)}
+    return ProfiledStep(**known) if len(known) == len(named) else None
 
 
 def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
@@ -337,6 +364,7 @@ def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
         TrainingPrediction(
             name=name,
             step_time_s=time.value,
+            parts=_predicted_parts(time),
             step_time_interval_s=time.interval,
             peak_memory_bytes=memory.value if memory else None,
             peak_memory_interval_bytes=memory.interval if memory else None,

@@ -87,6 +87,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
         *_resources(results),
         _losses(results),
         *_predictions(results, predicted),
+        *_profiled(results, predicted),
         *_published(published),
     ]
     remarks = tuple(doc.Item(text=text) for text in _remarks(results, predicted, published))
@@ -393,6 +394,34 @@ def _predictions(
             column("memory", lambda pair: pair[0].peak_memory_bytes, format_memory),
             column("measured", lambda pair: pair[1].peak_memory_bytes, format_memory),
             title="Predicted before it was trained, and how far off",
+        )
+
+
+def _profiled(
+    results: Sequence[TrainingResult], predicted: Sequence[TrainingPrediction]
+) -> Iterator[doc.Table]:
+    """The parts of a profiled step, and below each what was predicted of it."""
+    forecast = {one.name: one.parts for one in predicted if one.parts is not None}
+    lines = [
+        (name, parts)
+        for result in results
+        if result.profiled is not None
+        for name, parts in (
+            (result.name, result.profiled),
+            ("predicted", forecast.get(result.name)),
+        )
+        if parts is not None
+    ]
+    if lines:
+        yield table(
+            lines,
+            words("experiment", lambda line: line[0]),
+            column("step", lambda line: line[1].step_s, format_time),
+            column("own work", lambda line: line[1].own_s, format_time),
+            column("exposed communication", lambda line: line[1].communication_s, format_time),
+            column("pipeline bubble", lambda line: line[1].bubble_s, format_time),
+            column("overlapped", lambda line: line[1].overlapped_s, format_time),
+            title="Steps under torch's profiler: own work, waits and bubble add up to the step",
         )
 
 

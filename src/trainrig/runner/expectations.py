@@ -43,7 +43,7 @@ from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.calibration import fitted
-from trainrig.record import Case, Kind, Limit, Record, Status, new_id
+from trainrig.record import Case, Kind, Limit, Record, Scalar, Status, new_id
 from trainrig.runner.history import corrections_of, machine_key, runs_of
 from trainrig.runner.plan import Task
 from trainrig.runner.targets import Target
@@ -272,7 +272,8 @@ def forecast(
         if own.mesh.ranks == 1 and own.threads == 0:
             found = predict_metrics(find_model(own.model), own.predicted_layout, rates)
         else:
-            found = _of_ranks(own, rates, target, case)
+            found, parts = _of_ranks(own, rates, target, case)
+            bare = bare.replace(conditions={**FROM_RATES, **parts})
     except TrainrigError as error:
         reason = f"no target known: {error.message}"
         return (bare.replace(status=Status.MISSING, reason=reason),)
@@ -305,15 +306,26 @@ def corrected(
 
 def _of_ranks(
     own: Experiment, rates: Rates, target: Target, case: Case
-) -> tuple[PredictedMetric, ...]:
-    """Seconds of a step (80 % interval), FLOP/s of one device, bytes of the fullest device."""
+) -> tuple[tuple[PredictedMetric, ...], dict[str, Scalar]]:
+    """Seconds of a step (80 % interval), FLOP/s of one device, bytes of the fullest device.
+
+    And the parts of the step, as a profiled one has them (`train.native.breakdown`).
+    """
     shape, constants = find_model(own.model), fitted()
     if not target.is_gpu:
         constants = dataclasses.replace(constants, hidden=0.0)
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
-    return (
+    exposed = float(step.tensor_comm + step.pipeline_comm + step.data_comm)
+    parts: dict[str, Scalar] = {
+        "parts.step_s": float(seconds),
+        "parts.own_s": float(seconds - exposed - step.bubble),
+        "parts.communication_s": exposed,
+        "parts.bubble_s": float(step.bubble),
+        "parts.overlapped_s": float(step.overlapped),
+    }
+    metrics = (
         PredictedMetric(
             metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
         ),
@@ -325,6 +337,7 @@ def _of_ranks(
         ),
         _memory(own, target),
     )
+    return metrics, parts
 
 
 def _memory(own: Experiment, target: Target) -> PredictedMetric:

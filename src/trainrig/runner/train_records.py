@@ -357,6 +357,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
         },
         "layout_found": None if trained.found is None else dataclasses.asdict(trained.found),
         "wrong_layout": trained.wrong_layout,
+        "profiled": first.result.profiled,
         "software_found": dict((first.result.facts or {}).get("software", {})),
         "straggler": waited_for([counted(rows) for rows in first.result.rows_of_ranks]),
         "unigram_entropy": trained.entropy,

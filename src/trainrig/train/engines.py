@@ -95,6 +95,8 @@ class Result:
     """When the last of these was over, by the monotonic clock."""
     heldout_loss: float | None = None
     probe: Probe | None = None
+    profiled: Mapping[str, float] | None = None
+    """Seconds of a profiled step by part, the mean of all ranks; None: there are no others."""
 
     @property
     def rows_of_ranks(self) -> list[tuple[Mapping[str, Any], ...]]:
@@ -221,6 +223,7 @@ class Framework:
             stretch=stretch,
             ended=ended,
             heldout_loss=next((event["loss"] for event in _called("heldout", first)), None),
+            profiled=_mean_of_ranks([_called("breakdown", events) for events in reported]),
             probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
             if probe
             else None,
@@ -283,6 +286,15 @@ def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float |
             ended[-1] = at
     place = max(range(len(stretches)), key=lambda number: len(stretches[number]))
     return tuple(stretches[place]), ended[place] or None
+
+
+def _mean_of_ranks(reported: Sequence[Sequence[Event]]) -> dict[str, float] | None:
+    """Of each part; all ranks have the same step, and so the means add up to it."""
+    last = [events[-1] for events in reported if events]
+    if not last or len(last) < len(reported):
+        return None
+    parts = [name for name in last[0] if name.endswith("_s")]
+    return {part: sum(float(each[part]) for each in last) / len(last) for part in parts}
 
 
 def _called(name: str, events: Sequence[Event]) -> list[Event]:

@@ -62,11 +62,11 @@ def _waits_recorded() -> Iterator[None]:
         with record_function(_WAIT):
             return original(work, *args, **how)
 
-    dist.Work.wait = wait  # type: ignore[method-assign]
+    dist.Work.wait = wait
     try:
         yield
     finally:
-        dist.Work.wait = original  # type: ignore[method-assign]
+        dist.Work.wait = original
 
 
 def _parts(events: Sequence[Any], step: Span, *, piped: bool) -> dict[str, float]:

@@ -28,6 +28,7 @@ from trainrig.train.config import Experiment, check
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
 from trainrig.train.native import checkpoint, layout_observed
+from trainrig.train.native.breakdown import profiled
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices
 from trainrig.train.native.loop import Engine, Row
@@ -154,6 +155,16 @@ def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
         events.emit("trained")  # energy is counted up to here
         if job.heldout and experiment.heldout_batches:
             events.emit("heldout", loss=engine.heldout_loss())
+        if own.world is not None:
+            _profile(engine, own)
+
+
+def _profile(engine: Engine, own: _Rank) -> None:
+    """Where a step's time goes: a few more of them, which belong to no training any more."""
+    own.events.set_position(part="the profiled steps")
+    piped = engine.experiment.mesh.pp > 1
+    own.events.emit("breakdown", **profiled(engine.step, piped=piped))
+    engine.watch.end()
 
 
 def _probe(experiment: Experiment, own: _Rank) -> None:
