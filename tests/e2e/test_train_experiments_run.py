@@ -99,7 +99,10 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
     assert [row["step"] for row in run.series["steps-fine"]] == list(range(6))
     assert {row["tokens"] for row in run.series["steps-fine"]} == {8 * 16}
-    assert all(row["overlapped"] > 0.0 for row in run.series["steps-fine"])
+    for parts in (fine["profiled"], found["predicted"][0]["parts"]):
+        waits = parts["communication_s"] + parts["bubble_s"]
+        assert parts["own_s"] + waits == pytest.approx(parts["step_s"])
+        assert parts["communication_s"] > 0.0 == parts["bubble_s"]
     stored = [Experiment.of(**content) for content in run.config["experiments"]]
     assert [e.name for e in stored] == ["fine", "wild", "wide"]
     assert stored[0] == asked[0].replace(data=str(Path(data).resolve()), threads=1)
