@@ -28,7 +28,7 @@ from unittest import mock
 from tests.support import machine_fakes
 
 from trainrig.analysis.judge import judge
-from trainrig.benchmarks.spec import Role, benchmark
+from trainrig.benchmarks.spec import PlannedCase, Role, benchmark
 from trainrig.catalog.chip import Chip
 from trainrig.machine.snapshot import PcieLink, Snapshot
 from trainrig.process.worker import Reply, Request
@@ -305,9 +305,11 @@ class _Memory:
 _ONE_CASE = Task(
     target=Target(torch_device="cpu", name="Test CPU", index=None, memory_bytes=1 << 36, chip=None),
     benchmark="matmul",
-    case={"dtype": "fp32", "m": 2048, "k": 2048, "n": 2048, "cache": "hot"},
-    step="fp32 matmul",
-    required=True,
+    planned=PlannedCase(
+        case={"dtype": "fp32", "m": 2048, "k": 2048, "n": 2048, "cache": "hot"},
+        step="fp32 matmul",
+        required=True,
+    ),
 )
 _NOMINAL = 0.04
 """s of a call."""

@@ -141,7 +141,7 @@ def test_a_qualification_runs_it(budget: float) -> None:
     for targets, where in (([HOST], HOST), ([gpu(0), HOST], gpu(0))):
         tasks = [task for block in qualify_plan(targets, budget) for task in block.tasks]
         (task,) = [task for task in tasks if task.benchmark == "spin"]
-        assert (task.target, task.step, task.required) == (where, "spin", True)
+        assert (task.target, task.planned.step, task.planned.required) == (where, "spin", True)
 
 
 @pytest.mark.usefixtures("spin")

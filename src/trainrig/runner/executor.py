@@ -211,8 +211,8 @@ class Executor:
         tasks = []
         self._begun |= {self._key(task): task for task in block.tasks}
         for task in block.tasks:  # no worker is started where all of it is known
-            if self.is_over(task) or task.skip is not None:
-                self.skip(task, MEASURED if self.is_over(task) else task.skip or "")
+            if self.is_over(task) or task.planned.skip is not None:
+                self.skip(task, MEASURED if self.is_over(task) else task.planned.skip or "")
             else:
                 tasks.append(task)
         tasks = self._alive(tasks)
@@ -246,10 +246,10 @@ class Executor:
         for task in tasks:
             left = end - time.monotonic()
             reason = self._why_not(task, left, left)
-            if reason and not (task.required and task.fits_memory and left > 0.0):
+            if reason and not (task.planned.required and task.fits_memory and left > 0.0):
                 self.skip(task, reason)
                 continue
-            self._emit(task.step, level="running")
+            self._emit(task.planned.step, level="running")
             assert self._train is not None
             self._attempts_at(task).append(self._train(task, end, self.done))
             self._count(task)
@@ -267,7 +267,7 @@ class Executor:
         shared: dict[str, list[Task]] = {device: [] for device in teams}
         for task in tasks:
             if task.count == 1:
-                (shared if task.shared else own)[task.target.torch_device].append(task)
+                (shared if task.planned.shared else own)[task.target.torch_device].append(task)
         turns = [task for each in zip_longest(*shared.values()) for task in each if task]
         together = [task for task in tasks if task.count > 1]
         later = sum(self._cost(task) + WORKERS * _MAX_TIME for task in (*turns, *together))
@@ -297,7 +297,7 @@ class Executor:
                 for task in group:
                     self.skip(task, reason)
                 continue
-            self._emit(f"{group[0].step} {case_label(group[0].case)}", level="running")
+            self._emit(f"{group[0].planned.step} {case_label(group[0].case)}", level="running")
             workers = [teams[task.target.torch_device] for task in group]
             for number in range(WORKERS):
                 barrier = threading.Barrier(len(group))
@@ -316,7 +316,9 @@ class Executor:
 
     def decide(self) -> None:
         """Measure what is required until it is decided, in new workers, or the time is over."""
-        required = [task for task in self._begun.values() if task.required and task.count == 1]
+        required = [
+            task for task in self._begun.values() if task.planned.required and task.count == 1
+        ]
         for _ in range(_MAX_ROUNDS - 1):
             again = [task for task in required if not self._attempts_at(task)]
             again += [task for task in required if self._is_undecided(task)]
@@ -350,7 +352,7 @@ class Executor:
         """Decide what is required, then measure what was skipped, then the other noisy points."""
         self.decide()
         tasks = [task for task in self._begun.values() if task.count == 1]
-        tasks.sort(key=lambda task: not task.required)
+        tasks.sort(key=lambda task: not task.planned.required)
         skipped = [task for task in tasks if not self._attempts_at(task)]
         self._again("what there was no time for", skipped)
         for _ in range(_MAX_ROUNDS - 1):
@@ -364,7 +366,7 @@ class Executor:
         load_time = _SLOWER_LOAD * self._crew.load_time
         left = self._deadline - time.monotonic() - load_time
         alive = [task for task in tasks if task.target.torch_device not in self._crew.dead]
-        able = [task for task in alive if task.skip is None and task.fits_memory]
+        able = [task for task in alive if task.planned.skip is None and task.fits_memory]
         fitting = [task for task in able if self._cost(task) < left]
         if fitting:
             block = Block(name=f"{what}, again", tasks=tuple(fitting))
@@ -377,7 +379,7 @@ class Executor:
         # In a resumed run what has no attempt at all comes before what was noisy.
         tasks = sorted(tasks, key=lambda task: bool(self._attempts_at(task)))
         if whole < self._patience:  # there may be time for one: what is quick, of what is needed
-            tasks.sort(key=lambda task: (not task.required, self._cost(task)))
+            tasks.sort(key=lambda task: (not task.planned.required, self._cost(task)))
         for position, task in enumerate(tasks):
             left = end - time.monotonic()
             reason = self._why_not(task, left, whole)
@@ -397,19 +399,21 @@ class Executor:
         if abs(left) < self._patience:
             return None
         cost = self._cost(task)
-        if cost > left or (cost > _GREEDY * whole and not task.required and not task.seconds):
+        if cost > left or (
+            cost > _GREEDY * whole and not task.planned.required and not task.planned.seconds
+        ):
             return _no_time(cost, left)
         return None
 
     def _cost(self, task: Task) -> float:
         """Projected seconds in all of its workers, at the shortest sampling."""
-        return task.num_workers * (self._pace.overhead(task) + (task.seconds or _MIN_TIME))
+        return task.num_workers * (self._pace.overhead(task) + (task.planned.seconds or _MIN_TIME))
 
     def _run_task(
         self, task: Task, team: Sequence[Worker], seconds: float, stop: threading.Event
     ) -> None:
         """One case in each worker in turn, then its point."""
-        label = f"{task.step} {case_label(task.case)}"
+        label = f"{task.planned.step} {case_label(task.case)}"
         self._emit(label, level="running")
         for number, worker in enumerate(team[: task.num_workers]):
             if number and time.monotonic() >= self._deadline:
@@ -437,11 +441,11 @@ class Executor:
 
     def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
-        wanted = task.seconds or self._wanted(call, seconds)
+        wanted = task.planned.seconds or self._wanted(call, seconds)
         left = self._deadline + self._patience - time.monotonic()
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
-        warmup = 0.6 * task.seconds if task.case.get("sustained") else None
+        warmup = 0.6 * task.planned.seconds if task.case.get("sustained") else None
         timeout = max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0)
         return Request(
             benchmark=task.benchmark,
@@ -475,7 +479,7 @@ class Executor:
         for number, point in enumerate(point_records(self._attempts_at(task))):
             record = self._append(
                 point.replace(
-                    conditions={**point.conditions, **task.notes},
+                    conditions={**point.conditions, **task.planned.notes},
                     limit=limit_of_point(point, self._claims),
                 )
             )

@@ -206,7 +206,7 @@ def _point(task: Task, environment: str) -> Record:
         device_index=task.target.index,
         device_count=task.count,
         environment=environment,
-        conditions={"step": task.step, "required": task.required},
+        conditions={"step": task.planned.step, "required": task.planned.required},
     )
 
 

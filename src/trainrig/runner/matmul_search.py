@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case
-from trainrig.benchmarks.spec import check_options
+from trainrig.benchmarks.spec import PlannedCase, check_options
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Request, Worker
@@ -207,21 +207,20 @@ def _text_of(scene: Scene, task: Task, found: FastestShape) -> str:
     limit = limit_of(task, scene.claims)
     share = f", {format_share(found.rate / limit.value)} of the claim" if limit else ""
     return (
-        f"{task.case['dtype']} matmul: fastest of {task.notes['peak_of']} shapes is "
+        f"{task.case['dtype']} matmul: fastest of {task.planned.notes['peak_of']} shapes is "
         f"{'×'.join(map(str, found.shape))} at {format_quantity(found.rate, unit)}{share} "
         f"({found.num_measured} shapes measured in {format_time(found.seconds)})"
     )
 
 
 def _task(target: Target, dtype: str, mkn: Shape, notes: Case | None = None) -> Task:
-    return Task(
-        target=target,
-        benchmark=BENCHMARK.name,
+    planned = PlannedCase(
         case=matmul_case(dtype, *mkn),
         step=f"{dtype} matmul peak",
         required=True,
         notes=notes or {},
     )
+    return Task(target=target, benchmark=BENCHMARK.name, planned=planned)
 
 
 class Prober:

@@ -30,26 +30,20 @@ MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One case on one device (or on several at once)."""
+    """One planned case on one device (or on several at once)."""
 
     target: Target
     benchmark: str
-    case: Case
-    step: str
-    """``bf16 matmul``: what progress and verdict call it."""
-    required: bool = False
-    seconds: float = 0.0
-    """Of sampling in each worker, for sustained load and disks; 0: as the time allows."""
-    shared: bool = False
-    """Whether it loads what the machine's devices share: then they are measured in turn."""
+    planned: PlannedCase
     count: int = 1
     """How many devices run it at the same time."""
-    notes: Case = field(default_factory=dict)
-    """What the conditions of its point say besides."""
-    skip: str | None = None
-    """Why it is recorded and not run."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What its worker needs besides and the case does not say: where data lies."""
+
+    @property
+    def case(self) -> Case:
+        """What is measured."""
+        return self.planned.case
 
     @property
     def spec(self) -> Benchmark:
@@ -93,13 +87,11 @@ def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) ->
         Task(
             target=target,
             benchmark=spec.name,
-            case=one.case,
-            step=one.step,
-            required=one.required and one.skip is None and "caveat" not in one.notes,
-            seconds=one.seconds,
-            shared=one.shared,
-            notes={**target.notes, **one.notes},
-            skip=one.skip,
+            planned=replace(
+                one,
+                required=one.required and one.skip is None and "caveat" not in one.notes,
+                notes={**target.notes, **one.notes},
+            ),
         )
         for one in planned
     )
@@ -152,17 +144,19 @@ def qualify_plan(
 
 
 def _is_among(task: Task, only: Collection[str]) -> bool:
-    return task.benchmark in only or (task.shared and LINKS in only)
+    return task.benchmark in only or (task.planned.shared and LINKS in only)
 
 
 def is_optional(block: Block) -> bool:
     """Whether the verdict needs nothing of it."""
-    return not any(task.required for task in block.tasks)
+    return not any(task.planned.required for task in block.tasks)
 
 
 def _fixed(spec: Benchmark, where: str, tasks: Sequence[Task], budget: float) -> list[Block]:
     """A block of tasks with seconds of their own."""
-    seconds = sum(t.num_workers * (t.seconds + spec.around) for t in tasks if not t.skip)
+    seconds = sum(
+        t.num_workers * (t.planned.seconds + spec.around) for t in tasks if not t.planned.skip
+    )
     share = min(spec.max_share or 0.0, seconds / budget)
     return [Block(name=f"{spec.name} on {where}", tasks=tuple(tasks), share=share)] if tasks else []
 
@@ -178,14 +172,16 @@ def _blocks(
     tasks = [task for own in planned.values() for task in own]
     if not tasks:
         return []
-    first = {(task.benchmark, task.step): task.case for task in reversed(tasks)}
-    tasks.sort(key=lambda t: (t.seconds == 0.0, first[t.benchmark, t.step] != t.case))
+    first = {(task.benchmark, task.planned.step): task.case for task in reversed(tasks)}
+    tasks.sort(
+        key=lambda t: (t.planned.seconds == 0.0, first[t.benchmark, t.planned.step] != t.case)
+    )
     if is_small:
-        tasks.sort(key=lambda task: not task.required)
+        tasks.sort(key=lambda task: not task.planned.required)
         return [(1.0, Block(name=where, tasks=tuple(tasks)))]
     place = {id(t): n / len(own) for own in planned.values() for n, t in enumerate(own)}
-    required = [task for task in tasks if task.required]
-    others = sorted((t for t in tasks if not t.required), key=lambda t: place[id(t)])
+    required = [task for task in tasks if task.planned.required]
+    others = sorted((t for t in tasks if not t.planned.required), key=lambda t: place[id(t)])
     return [
         (
             sum(benchmark(name).weight for name in {task.benchmark for task in chosen}),
@@ -201,10 +197,12 @@ def at_once(
 ) -> tuple[Task, ...]:
     """Cases on several devices at the same time, one after another on all of them."""
     return tuple(
-        replace(
-            task, step=f"{task.step}, {len(targets)} at once", count=len(targets), required=False
-        )
+        replace(task, count=len(targets))
         for one in planned
         for target in targets
-        for task in tasks_of(spec, target, [one])
+        for task in tasks_of(
+            spec,
+            target,
+            [replace(one, step=f"{one.step}, {len(targets)} at once", required=False)],
+        )
     )

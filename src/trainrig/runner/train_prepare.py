@@ -18,6 +18,7 @@ from typing import Any
 
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
+from trainrig.benchmarks.spec import PlannedCase
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import read_manifest
@@ -34,7 +35,7 @@ from trainrig.record import Record, Status, new_id
 from trainrig.report.document import Column, Document, Facts, Table
 from trainrig.runner import energy
 from trainrig.runner.executor import Executor
-from trainrig.runner.plan import Block, Task
+from trainrig.runner.plan import Block, tasks_of
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, find_targets
 from trainrig.runner.train_records import Device
@@ -248,11 +249,11 @@ def measure_ceiling(
     if dtype == "fp16" and not target.is_gpu:  # emulated, a hundred times slower
         return None
     case = matmul_case(dtype, _MATMUL_SIZE[target.is_gpu])
-    task = Task(target=target, benchmark=MATMUL.name, case=case, step=f"{dtype} matmul")
+    tasks = tasks_of(MATMUL, target, [PlannedCase(case=case, step=f"{dtype} matmul")])
     deadline = time.monotonic() + _CEILING_SECONDS
     executor = Executor(run, environment=environment, deadline=deadline, watch=watch, claims=claims)
     executor.total = 1
-    block = Block(name="the ceiling", tasks=(task,))
+    block = Block(name="the ceiling", tasks=tasks)
     executor.run_block(block, _CEILING_SECONDS)
     for record in reversed(read_run(run.path).records):
         is_rate = record.is_point and record.status is Status.OK and record.unit == "FLOP/s"

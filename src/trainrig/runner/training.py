@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS
+from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS, PlannedCase
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES, LAUNCH_TIME
 from trainrig.catalog.chip import peak
@@ -99,11 +99,13 @@ def _block(
         Task(
             target=target,
             benchmark=TRAINING.name,
-            case=case_of(experiment, text.corpus_sha256),
-            step=f"{experiment.precision} training step",
-            required=required and number == 0 and not text.left_out,
-            seconds=seconds,
-            skip=text.reason,
+            planned=PlannedCase(
+                case=case_of(experiment, text.corpus_sha256),
+                step=f"{experiment.precision} training step",
+                required=required and number == 0 and not text.left_out,
+                seconds=seconds,
+                skip=text.reason,
+            ),
             extra={"experiment": to_dict(experiment.replace(data=str(text.folder or "")))},
         )
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
@@ -173,7 +175,7 @@ class Trainer:
         points = [record for record in read_run(folder).records if record.is_point]
         corrections = corrections_of(folder.parent, self._machine)
         session.grounds = Grounds(points=(*self._history, *points), corrections=corrections)
-        return session.measure_step(experiment, task.seconds)
+        return session.measure_step(experiment, task.planned.seconds)
 
 
 def text_to_train_on(

@@ -203,8 +203,8 @@ def test_an_absent_fio_is_said_and_the_fallback_is_marked(tmp_path, monkeypatch)
     chosen = Selection(ops=["read"], tool=target.tool, tool_note=target.tool_note)
     (task,) = tasks_of(BENCHMARK, target, BENCHMARK.select(chosen))
     assert (task.case["tool"], task.case["depth"]) == ("python", 1)
-    assert "fio is not installed" in str(task.notes["indicative"])
-    assert task.required
+    assert "fio is not installed" in str(task.planned.notes["indicative"])
+    assert task.planned.required
 
 
 @pytest.mark.parametrize(

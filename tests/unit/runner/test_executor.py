@@ -24,11 +24,9 @@ from trainrig.store import create_run, read_run
 PRODUCT = PlannedCase(case=matmul_case("fp16", 512), step="fp16 matmul")
 
 
-def task(size=256, target=HOST, **changes):
-    made = Task(
-        target=target, benchmark="matmul", case=matmul_case("fp32", size), step="fp32 matmul"
-    )
-    return replace(made, **changes)
+def task(size=256, target=HOST, *, benchmark="matmul", **changes):
+    planned = PlannedCase(case=matmul_case("fp32", size), step="fp32 matmul")
+    return Task(target=target, benchmark=benchmark, planned=replace(planned, **changes))
 
 
 def block(*tasks):
@@ -311,9 +309,13 @@ def test_progress_counts_every_case_once(tmp_path):
 
 def test_a_small_budget_spends_itself_on_required_steps_first():
     (only,) = qualify_plan([HOST], 5.0)
-    required = [task.required for task in only.tasks]
+    required = [task.planned.required for task in only.tasks]
     assert required == sorted(required, reverse=True)
-    assert {task.benchmark for task in only.tasks if task.required} == {"matmul", "vector", "copy"}
+    assert {task.benchmark for task in only.tasks if task.planned.required} == {
+        "matmul",
+        "vector",
+        "copy",
+    }
 
 
 def test_shares_of_a_plan_add_up_to_the_whole():
@@ -339,12 +341,12 @@ def test_sustained_load_comes_first_in_one_worker_that_is_warm(tmp_path):
     first = qualify_plan([gpu(0), HOST], 240.0)[0]
     sustained = next(t for t in first.tasks if t.case.get("sustained"))
     assert first.tasks[0] is sustained
-    assert sustained.required
+    assert sustained.planned.required
     bench = Bench(tmp_path, by_flops, seconds=240.0)
     bench.executor.run_block(block(sustained), 120.0)
     ((_, request),) = bench.asked
-    assert request.settings["warmup_time"] == pytest.approx(0.6 * sustained.seconds)
-    assert request.settings["max_time"] == pytest.approx(sustained.seconds)
+    assert request.settings["warmup_time"] == pytest.approx(0.6 * sustained.planned.seconds)
+    assert request.settings["max_time"] == pytest.approx(sustained.planned.seconds)
     assert bench.points()[0].is_usable
 
 
@@ -355,7 +357,7 @@ def test_a_processor_has_no_sustained_load_to_be_left_out():
 
 def test_the_first_case_of_every_required_step_comes_before_its_others():
     needed = qualify_plan([HOST], 240.0)[0].tasks
-    steps = [task.step for task in needed]
+    steps = [task.planned.step for task in needed]
     assert len(set(steps)) < len(steps)
     assert steps[: len(set(steps))] == list(dict.fromkeys(steps))
 
@@ -407,7 +409,7 @@ def test_what_is_unverified_or_of_all_at_once_cannot_block_a_verdict():
     (one,) = tasks_of(MATMUL, gpu(0), [replace(PRODUCT, required=True)])
     (caveat,) = tasks_of(MATMUL, gpu(0), [replace(PRODUCT, required=True, notes={"caveat": "?"})])
     many = at_once(MATMUL, (gpu(0), gpu(1)), [replace(PRODUCT, required=True)])
-    assert [t.required for t in (one, caveat, *many)] == [True, False, False, False]
+    assert [t.planned.required for t in (one, caveat, *many)] == [True, False, False, False]
 
 
 def test_time_that_is_left_goes_to_what_was_skipped_for_lack_of_it(tmp_path):

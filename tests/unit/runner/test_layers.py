@@ -23,13 +23,14 @@ from trainrig.benchmarks.layer import (
     layer_work,
     part_case,
 )
-from trainrig.benchmarks.spec import Selection, benchmark, case_text
+from trainrig.benchmarks.spec import PlannedCase, Selection, benchmark, case_text
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
 from trainrig.predict.expected import expect
 from trainrig.record import Case, Kind, Limit, Record, Status
 from trainrig.runner.executor import Pace
 from trainrig.runner.plan import Task, qualify_plan
+from trainrig.runner.targets import Target
 from trainrig.stats import launch_bound
 
 BOTH = "forward+backward"
@@ -100,18 +101,20 @@ def layers_of(blocks: Any) -> list[Task]:
 
 def test_one_telling_case_is_required() -> None:
     host = layers_of(qualify_plan([HOST], 240.0))
-    required = [task for task in host if task.required]
+    required = [task for task in host if task.planned.required]
     assert required == host[:2]
     assert [task.case["dtype"] for task in required] == ["fp32", "bf16"]
-    emulated = [t for t in layers_of(qualify_plan([HOST], 240.0, False)) if t.required]
+    emulated = [t for t in layers_of(qualify_plan([HOST], 240.0, False)) if t.planned.required]
     assert [task.case["dtype"] for task in emulated] == ["fp32"]
     on_gpu = layers_of(qualify_plan([gpu(0), HOST], 240.0))
     assert {task.target.is_gpu for task in on_gpu} == {True}
-    assert on_gpu[0].required
-    assert {t.case["dtype"] for t in on_gpu if t.required} == {"fp16"}
-    steps = {task.step for task in on_gpu if task.required}
+    assert on_gpu[0].planned.required
+    assert {t.case["dtype"] for t in on_gpu if t.planned.required} == {"fp16"}
+    steps = {task.planned.step for task in on_gpu if task.planned.required}
     assert steps == {"fp16 BERT-large layer"}
-    assert not any("Hugging Face" not in t.step for t in on_gpu if t.case["code"] == "huggingface")
+    assert not any(
+        "Hugging Face" not in t.planned.step for t in on_gpu if t.case["code"] == "huggingface"
+    )
     cases = [json.dumps(task.case, sort_keys=True) for task in on_gpu]
     assert len(cases) == len(set(cases))
     for task in on_gpu + host:
@@ -123,10 +126,14 @@ def test_small_budgets_and_hosts_of_gpus_go_without() -> None:
     assert layers_of(qualify_plan([gpu(0)], 30.0)) == []
 
 
+def task_of(case: Case, target: Target = HOST) -> Task:
+    return Task(target=target, benchmark="layer", planned=PlannedCase(case=case, step="x"))
+
+
 def test_what_does_not_fit_is_refused_before_it_starts() -> None:
     def fits(batch: int, memory: int) -> bool:
         case = layer_case("BERT-large layer", "fp16", BOTH, batch, 512, "huggingface")
-        return Task(target=gpu(0, memory), benchmark="layer", case=case, step="x").fits_memory
+        return task_of(case, gpu(0, memory)).fits_memory
 
     assert fits(32, 24 << 30)
     assert not fits(128, 24 << 30)
@@ -135,13 +142,8 @@ def test_what_does_not_fit_is_refused_before_it_starts() -> None:
 
 def test_the_pace_of_a_layer_is_learned_by_code() -> None:
     pace = Pace()
-    ours = Task(target=HOST, benchmark="layer", case=host_cases(["fp32"])[0], step="x")
-    theirs = Task(
-        target=HOST,
-        benchmark="layer",
-        case={**ours.case, "code": "huggingface", "attention": "plain"},
-        step="x",
-    )
+    ours = task_of(host_cases(["fp32"])[0])
+    theirs = task_of({**ours.case, "code": "huggingface", "attention": "plain"})
     before = pace.call_time(theirs)
     pace.learn(ours, quiet(5.0))
     assert pace.call_time(ours) == pytest.approx(5.0, rel=0.01)

@@ -204,13 +204,13 @@ def test_every_look_leaves_a_marked_attempt(
     (task,) = block.tasks
     assert shape(task.case) == (512, 1024, 256)
     assert (
-        task.notes["peak_of"] == 27
-        and task.notes["peak_axes"] == "m and n: 256 512 1024; k: 256 512 1024"
+        task.planned.notes["peak_of"] == 27
+        and task.planned.notes["peak_axes"] == "m and n: 256 512 1024; k: 256 512 1024"
     )
     assert records and all(r.kind is Kind.MEASURED and r.samples for r in records)
     assert all(r.conditions["search"] is True and not r.is_point for r in records)
     measured = {tuple(r.case.items()) for r in records}
-    assert len(measured) == task.notes["peak_measured"]
+    assert len(measured) == task.planned.notes["peak_measured"]
 
 
 def test_a_dtype_that_does_not_run_is_told_by_an_ordinary_case(
@@ -221,7 +221,7 @@ def test_a_dtype_that_does_not_run_is_told_by_an_ordinary_case(
 
     (block,), records = searched(tmp_path, monkeypatch, answer)
     assert [shape(task.case) for task in block.tasks] == [(256, 256, 256)]
-    assert block.tasks[0].required and not block.tasks[0].notes
+    assert block.tasks[0].planned.required and not block.tasks[0].planned.notes
     assert len(records) == 1
 
 
@@ -266,7 +266,7 @@ def test_a_gpu_has_its_own_list_within_its_memory(
     with create_run(tmp_path, "bench", {}) as run:
         (block,) = matmul_search.plan_search(scene(run), (gpu(0, memory_bytes=2 << 30),), request)
     (task,) = block.tasks
-    assert str(task.notes["peak_axes"]).startswith("m and n: 4096 7168")
+    assert str(task.planned.notes["peak_axes"]).startswith("m and n: 4096 7168")
     looked_at = [shape(record.case) for record in read_run(run.path).records]
     assert (4096, 4096, 4096) in looked_at and (14336, 16384, 14336) not in looked_at
 

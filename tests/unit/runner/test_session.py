@@ -68,7 +68,7 @@ def test_a_demand_reaches_the_judge_and_one_that_nothing_answers_leaves_no_run(m
 
     def plan(scene):
         (task,) = (t for b in qualify_plan((target,), 240.0, native_bf16=True) for t in b.tasks
-                   if t.step == "scale vector" and t.spec.is_large(t.case))  # fmt: skip
+                   if t.planned.step == "scale vector" and t.spec.is_large(t.case))  # fmt: skip
         return [Block(name="one", tasks=(task,), share=1.0)]
 
     def run(demand):
@@ -125,7 +125,12 @@ def test_what_was_asked_for_is_asked_for_when_it_is_resumed(machine, monkeypatch
 
 def test_what_the_verdict_needs_may_take_the_time_of_what_it_does_not(machine, monkeypatch):
     needed, other = (
-        tuple(t for b in qualify_plan((HOST,), 240.0) for t in b.tasks if t.required == is_needed)
+        tuple(
+            t
+            for b in qualify_plan((HOST,), 240.0)
+            for t in b.tasks
+            if t.planned.required == is_needed
+        )
         for is_needed in (True, False)
     )
     blocks = (

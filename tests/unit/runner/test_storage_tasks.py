@@ -110,17 +110,24 @@ def test_storage_takes_its_share_and_no_more(tmp_path, budget):
     *others, last = plan(tmp_path, budget)
     assert sum(block.share for block in (*others, last)) == pytest.approx(1.0)
     assert [task.case["op"] for task in last.tasks] == list(OPS)
-    assert [task.required for task in last.tasks] == [True, True, False, False, False, False]
+    assert [task.planned.required for task in last.tasks] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
     assert last.share <= BENCHMARK.max_share
-    assert all(0.5 <= task.seconds <= 3.0 for task in last.tasks)
+    assert all(0.5 <= task.planned.seconds <= 3.0 for task in last.tasks)
     assert not any("sustained" in task.case for task in last.tasks)
 
 
 def test_small_budgets_leave_it_out_with_one_record(tmp_path):
     *_, last = plan(tmp_path, 59.0)
     (task,) = last.tasks
-    assert not task.required
-    assert "below one minute" in (task.skip or "")
+    assert not task.planned.required
+    assert "below one minute" in (task.planned.skip or "")
 
 
 @pytest.mark.usefixtures("direct")
@@ -130,7 +137,9 @@ def test_the_file_shrinks_with_the_free_space(tmp_path, monkeypatch):
     assert {task.case["bytes"] for task in last.tasks} == {64 * BLOCK}
     monkeypatch.setattr(targets, "free_bytes", lambda _: 40 * 10 * BLOCK)
     *_, last = plan(tmp_path, 240.0)
-    assert [task.skip for task in last.tasks] == ["too little space is free to measure with"]
+    assert [task.planned.skip for task in last.tasks] == [
+        "too little space is free to measure with"
+    ]
 
 
 def test_a_disk_without_direct_io_is_left_out_and_not_required(tmp_path, monkeypatch):
@@ -139,7 +148,7 @@ def test_a_disk_without_direct_io_is_left_out_and_not_required(tmp_path, monkeyp
 
     monkeypatch.setattr(targets, "probe", refuse)
     (task,) = plan(tmp_path, 240.0)[-1].tasks
-    assert (task.skip, task.required) == ("it has no direct I/O", False)
+    assert (task.planned.skip, task.planned.required) == ("it has no direct I/O", False)
 
 
 def executor(run, made):

@@ -24,12 +24,12 @@ from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks import training as step
 from trainrig.benchmarks.layer import host_cases
 from trainrig.benchmarks.matmul import matmul_case
-from trainrig.benchmarks.spec import benchmark
+from trainrig.benchmarks.spec import PlannedCase, benchmark
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
 from trainrig.process.events import OTHER, PARTS
 from trainrig.process.supervisor import Ended
-from trainrig.record import WRONG_ANSWER, Kind, Outcome, Record, Status
+from trainrig.record import WRONG_ANSWER, Case, Kind, Outcome, Record, Status
 from trainrig.runner import train, training
 from trainrig.runner.executor import Executor, Pace
 from trainrig.runner.expectations import expectations
@@ -70,9 +70,9 @@ def test_training_is_the_last_that_is_needed_and_takes_its_share(budget: float) 
     assert needed[-1] is last
     assert 0.0 < last.share <= SHARE + 1e-9
     first, *others = last.tasks
-    assert first.required and not any(task.required for task in others)
+    assert first.planned.required and not any(task.planned.required for task in others)
     assert first.case["precision"] == "bf16"
-    assert 2.0 <= first.seconds <= 8.0
+    assert 2.0 <= first.planned.seconds <= 8.0
     for task in last.tasks:
         benchmark("training").check(task.case)
         shape = check(Experiment.of(**task.extra["experiment"]))
@@ -81,7 +81,7 @@ def test_training_is_the_last_that_is_needed_and_takes_its_share(budget: float) 
 
 def test_without_bf16_instructions_fp32_is_what_counts() -> None:
     (task,) = steps_of(planned(240.0, native=False))
-    assert task.case["precision"] == "fp32" and task.required
+    assert task.case["precision"] == "fp32" and task.planned.required
 
 
 def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
@@ -90,15 +90,15 @@ def test_small_budgets_leave_it_out_with_one_record_and_prepare_nothing(
     monkeypatch.setattr(training, "_prepared", lambda *_: pytest.fail("it was prepared"))
     text = text_to_train_on(59.0, null_progress, ExitStack())
     (task,) = steps_of(planned(59.0, text=text))
-    assert not task.required
-    assert "below one minute" in (task.skip or "")
+    assert not task.planned.required
+    assert "below one minute" in (task.planned.skip or "")
     assert planned(59.0, text=text)[-1].share == 0.0
 
 
 def test_each_gpu_trains_what_fits_it_and_the_host_does_not() -> None:
     found = steps_of(planned(300.0, gpu(0), gpu(1, 80 << 30), gpu(2, 6 << 30), HOST))
     assert [task.target.index for task in found] == [0, 1, 2]
-    assert all(task.required and task.fits_memory for task in found)
+    assert all(task.planned.required and task.fits_memory for task in found)
     sizes = [(task.case["model"], task.case["batch_size"]) for task in found]
     assert sizes == [("gpt2-medium", 4), ("gpt2-medium", 16), ("gpt2", 1)]
     for task in found:
@@ -116,7 +116,7 @@ def test_the_block_of_each_step_is_measured_as_its_ceiling() -> None:
                 if task.target is step_.target and is_own_layer(task.case, step_.case)
             ]
             assert own, step_.case
-            assert not any(task.required for task in own)
+            assert not any(task.planned.required for task in own)
 
 
 def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
@@ -124,16 +124,16 @@ def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
     blocks = planned(60.0, gpu(0), gpu(1), other, HOST)
     assert sum(block.share for block in blocks) == pytest.approx(1.0)
     found = steps_of(blocks)
-    assert [(t.target.index, t.required, t.skip is None) for t in found] == [
+    assert [(t.target.index, t.planned.required, t.planned.skip is None) for t in found] == [
         (0, True, True),
         (2, False, False),
         (1, False, False),
     ]
-    assert "1 of 3 GPUs" in (found[1].skip or "")
+    assert "1 of 3 GPUs" in (found[1].planned.skip or "")
     blocks = planned(600.0, gpu(0), gpu(1), other, HOST)
-    assert [t.target.index for t in steps_of(blocks) if t.required] == [0, 2, 1]
+    assert [t.target.index for t in steps_of(blocks) if t.planned.required] == [0, 2, 1]
     assert sum(b.share for b in blocks if b.tasks[0].benchmark == "training") <= SHARE + 1e-9
-    assert all(b.share * 600.0 > 2 * b.tasks[0].seconds for b in blocks[-3:])
+    assert all(b.share * 600.0 > 2 * b.tasks[0].planned.seconds for b in blocks[-3:])
 
 
 def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
@@ -142,16 +142,20 @@ def test_what_fits_nowhere_is_planned_and_refused_before_it_starts() -> None:
     assert not task.fits_memory
 
 
+def task_of(name: str, case: Case) -> Task:
+    return Task(target=HOST, benchmark=name, planned=PlannedCase(case=case, step="x"))
+
+
 def test_a_layer_and_a_step_are_guessed_from_the_products_of_their_dtype() -> None:
     pace = Pace()
-    layer = Task(target=HOST, benchmark="layer", case=host_cases(["bf16"])[0], step="x")
+    layer = task_of("layer", host_cases(["bf16"])[0])
     slow = pace.call_time(layer)
     (task, *_) = steps_of(planned(240.0))
-    product = Task(target=HOST, benchmark="matmul", case=matmul_case("bf16", 1024), step="x")
+    product = task_of("matmul", matmul_case("bf16", 1024))
     pace.learn(product, quiet(2 * 1024**3 / 300e9))
     assert pace.call_time(task) == pytest.approx(step.flops(task.case) / 150e9, rel=0.01)
     assert pace.call_time(layer) < slow / 2
-    other = Task(target=HOST, benchmark="layer", case=host_cases(["fp32"])[0], step="x")
+    other = task_of("layer", host_cases(["fp32"])[0])
     assert pace.call_time(other) == pytest.approx(slow)
     pace.learn(task, quiet(5.0))
     assert pace.call_time(task) == pytest.approx(5.0, rel=0.01)
@@ -238,7 +242,7 @@ def test_without_text_the_required_step_could_not_run(
     with ExitStack() as stack:
         text = text_to_train_on(240.0, null_progress, stack)
     (task,) = steps_of(planned(240.0, text=text))
-    assert task.required and "No space left" in (task.skip or "")
+    assert task.planned.required and "No space left" in (task.planned.skip or "")
     records = carried_out([task], tmp_path)
     verdict = judge(records)
     assert verdict.outcome is Outcome.INCOMPLETE
@@ -294,10 +298,12 @@ def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
     (planned_one, *_) = steps_of(planned(240.0))
     return replace(
         planned_one,
-        case=case_of(experiment, "0123456789"),
-        step=f"{experiment.precision} training step",
-        required=True,
-        seconds=seconds,
+        planned=PlannedCase(
+            case=case_of(experiment, "0123456789"),
+            step=f"{experiment.precision} training step",
+            required=True,
+            seconds=seconds,
+        ),
         extra={**planned_one.extra, "experiment": training.to_dict(experiment)},
     )
 
@@ -467,6 +473,8 @@ def test_what_was_trained_when_the_time_was_over_counts(
 def test_a_resumed_run_does_not_train_what_was_trained(data: Path, tmp_path: Path) -> None:
     task = tiny(data)
     before = [record.replace(disturbed=None) for record in carried_out([task], tmp_path / "one")]
-    left_out = replace(task, skip="left out of budgets below one minute")
+    left_out = replace(
+        task, planned=replace(task.planned, skip="left out of budgets below one minute")
+    )
     after = carried_out([left_out], tmp_path / "two", before)
     assert not [r for r in after if r.kind is Kind.MEASURED]
