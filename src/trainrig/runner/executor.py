@@ -11,10 +11,6 @@ behind its siblings, in new workers, then to what was skipped, then to other noi
 
 A run that is resumed goes on from the attempts on its disk.  What is decided is not
 measured again; what failed, timed out or was noisy is still open.
-
-`Pace` projects how long a case will take from the ones that ran before it, by the speed of the
-nearest smaller case of the same kind: it overstates cases that launches bound, and is close where
-it matters, at the large ones.
 """
 
 from __future__ import annotations
@@ -38,77 +34,14 @@ from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, role_of
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
-from trainrig.record import Case, Record, Status, case_label, dtype_of
+from trainrig.record import Case, Record, Status, case_label
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
+from trainrig.runner.pace import Pace
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
-from trainrig.stats import median
 from trainrig.store import RunWriter
 from trainrig.units import format_time
-
-# Before anything is known: work units (FLOPs or bytes) a second, as a modest device has them.  A
-# guess that is too slow would skip a case for nothing; one too fast costs its hard time limit.
-_FIRST_GUESS = {False: 4e10, True: 2e13}
-# Before any layer or step was seen: it reaches this share of its dtype's products.
-_OF_PRODUCTS = 0.5
-
-
-class Pace:
-    """Learns the speed of each kind of case on each device."""
-
-    def __init__(self) -> None:
-        """Start knowing nothing."""
-        self._seen: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-
-    def learn(self, task: Task, reply: Reply) -> None:
-        """Remember how long one call of a case took."""
-        if reply.samples:
-            self._seen.setdefault(_kind(task), []).append((_units(task), median(reply.samples)))
-
-    def call_time(self, task: Task) -> float:
-        """Projected seconds of one call."""
-        units = _units(task)
-        seen = sorted(self._seen.get(_kind(task), ()))
-        smaller = [pair for pair in seen if pair[0] <= units] or seen[:1]
-        if not smaller:
-            return units / self._guess(task)
-        known_units, seconds = smaller[-1]
-        return seconds * max(units / known_units, 1.0)
-
-    def _guess(self, task: Task) -> float:
-        """Work units a second of a kind of which nothing is known yet."""
-        if task.spec.role in (Role.BLOCK, Role.STEP):
-            device, dtype = task.target.torch_device, str(dtype_of(task.case))
-            rates = [
-                units / seconds
-                for (where, name, kind, *_), seen in list(self._seen.items())
-                if (where, kind) == (device, dtype) and role_of(name) is Role.PRODUCT
-                for units, seconds in seen
-            ]
-            if rates:
-                return _OF_PRODUCTS * max(rates)
-        return _FIRST_GUESS[task.target.is_gpu]
-
-    def overhead(self, task: Task) -> float:
-        """Projected seconds of everything but the sampling: operands, checks, first calls."""
-        spec, cost = task.spec, task.spec.cost
-        if spec.role is Role.STEP:
-            return spec.around
-        fill = spec.memory(task.case) / cost.fill[task.target.is_gpu]
-        calls = cost.calls * self.call_time(task) if cost.calls else 0.0
-        return cost.fixed + cost.once(task.case) + fill + calls
-
-
-def _kind(task: Task) -> tuple[str, ...]:
-    """Cases whose speeds resemble each other."""
-    words = [str(task.case.get(name)) for name in ("op", "direction", "memory", "code")]
-    return (task.target.torch_device, task.benchmark, str(dtype_of(task.case)), *words)
-
-
-def _units(task: Task) -> float:
-    work = task.spec.work(task.case)
-    return float(max(work.flops, work.num_bytes))
 
 
 def _identity(
@@ -235,11 +168,14 @@ class Executor:
             late = end + self._patience
             teams = self._crew.assemble(block.name, block.targets, number, late, stack)
             stack.callback(stop.set)  # before they are stopped: what they say then is no answer
-            for task in (tasks := self._alive(tasks)):
-                if task.target.torch_device not in teams:
+            is_whole = all(len(teams.get(t.torch_device, ())) == number for t in block.targets)
+            ready = []
+            for task in self._alive(tasks):
+                if task.target.torch_device in teams and (is_whole or task.count == 1):
+                    ready.append(task)
+                else:
                     self.skip(task, "the time for it was over before its worker was ready")
-            tasks = [task for task in tasks if task.target.torch_device in teams]
-            self._run_in_parts(tasks, teams, end, threads, stop)
+            self._run_in_parts(ready, teams, end, threads, stop)
 
     def _run_trainings(self, tasks: Sequence[Task], end: float) -> None:
         """Tasks that start processes of their own; one that is required begins in any time."""
