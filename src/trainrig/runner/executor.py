@@ -18,23 +18,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trainrig.analysis.judge import behind_siblings
-from trainrig.analysis.match import join
-from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, role_of
+from trainrig.benchmarks.spec import WORKERS, Role
 from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
-from trainrig.record import Case, Record, Status, case_label
+from trainrig.record import Record, Status, case_label
+from trainrig.runner.attempts import Attempts, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.pace import Pace
@@ -42,19 +40,6 @@ from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.store import RunWriter
 from trainrig.units import format_time
-
-
-def _identity(
-    device: str | None, index: int | None, count: int, name: str, case: Case
-) -> tuple[object, ...]:
-    """What attempts at one task share; its case may be written in another order."""
-    return (device, index, count, name, *sorted(case.items()))
-
-
-def _has_value(attempts: Sequence[Record]) -> bool:
-    """Whether any worker measured it."""
-    return any(record.status is Status.OK for record in attempts)
-
 
 _MIN_TIME = 0.05
 _MAX_TIME = 0.4
@@ -107,45 +92,33 @@ class Executor:
         self._deadline = deadline
         self._watch = watch
         self._claims = claims
-        self._expected = expected
         self._crew = Crew(make_worker or self._start_worker, run.log_path, early)
         self._train = train
         self._pace = Pace()
-        self._attempts: dict[object, list[Record]] = defaultdict(list)
+        self._attempts = Attempts(expected)
         self._telemetry = TelemetryWriter(run)
         self._lock = threading.Lock()
         self._counted: set[object] = set()
-        self._suspects: set[object] = set()  # not over, quiet as they may be
         self._begun: dict[object, Task] = {}  # the tasks of the blocks so far
         self.done = 0
         self.total = 0
 
     def resume_from(self, records: Iterable[Record]) -> None:
-        """Go on from the records of a run that was cut off; probes of a search are skipped."""
-        for record in records:
-            whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
-            if (record.attempt is not None or whole) and "search" not in record.conditions:
-                where = (record.device, record.device_index, record.device_count)
-                self._attempts[_identity(*where, record.benchmark, record.case)].append(record)
-                if record.status is Status.OK:
-                    self._patience = 0.0
-
-    def _key(self, task: Task) -> object:
-        where = (task.target.name, task.target.index, task.count)
-        return _identity(*where, task.benchmark, task.case)
-
-    def _attempts_at(self, task: Task) -> list[Record]:
-        """In their order; what is appended to the list stays."""
-        return self._attempts[self._key(task)]
+        """Go on from the records of a run that was cut off."""
+        self._attempts.resume_from(records)
+        if self._attempts.have_value():
+            self._patience = 0.0
 
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
         end = min(time.monotonic() + seconds, self._deadline)
         tasks = []
-        self._begun |= {self._key(task): task for task in block.tasks}
+        self._begun |= {key_of(task): task for task in block.tasks}
         for task in block.tasks:  # no worker is started where all of it is known
-            if self.is_over(task) or task.planned.skip is not None:
-                self.skip(task, MEASURED if self.is_over(task) else task.planned.skip or "")
+            if self._attempts.are_over(task) or task.planned.skip is not None:
+                self.skip(
+                    task, MEASURED if self._attempts.are_over(task) else task.planned.skip or ""
+                )
             else:
                 tasks.append(task)
         tasks = self._alive(tasks)
@@ -187,7 +160,7 @@ class Executor:
                 continue
             self._emit(task.planned.step, level="running")
             assert self._train is not None
-            self._attempts_at(task).append(self._train(task, end, self.done))
+            self._attempts.at(task).append(self._train(task, end, self.done))
             self._count(task)
 
     def _run_in_parts(
@@ -256,44 +229,24 @@ class Executor:
             task for task in self._begun.values() if task.planned.required and task.count == 1
         ]
         for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in required if not self._attempts_at(task)]
-            again += [task for task in required if self._is_undecided(task)]
+            again = [task for task in required if not self._attempts.at(task)]
+            again += [task for task in required if self._attempts.are_undecided(task)]
             self._again("required and not decided", again)
-        suspects = self._behind_siblings()
-        self._suspects = {self._key(task) for task in suspects}
+        suspects = self._attempts.behind_siblings(self._begun.values())
+        self._attempts.suspects = {key_of(task) for task in suspects}
         self._again("behind its siblings", suspects)
-        self._suspects.clear()
-
-    def _behind_siblings(self) -> list[Task]:
-        """Tasks that put a device behind others of its model, and one round of workers alone."""
-        own = {
-            key: self._attempts[key]
-            for key, task in self._begun.items()
-            if task.target.is_gpu and task.count == 1 and _has_value(self._attempts[key])
-        }
-        own = {key: attempts for key, attempts in own.items() if attempts[-1].attempt is not None}
-        points = [point for attempts in own.values() for point in point_records(attempts)]
-        behind = behind_siblings(join(points), chain(*own.values()))
-        found = {
-            _identity(row.device, row.index, row.count, row.benchmark, row.case)
-            for _, row in chain(*behind.values())
-        }
-        return [
-            task
-            for key, task in self._begun.items()
-            if key in found and len(own[key]) <= task.num_workers
-        ]
+        self._attempts.suspects.clear()
 
     def use_time_left(self) -> None:
         """Decide what is required, then measure what was skipped, then the other noisy points."""
         self.decide()
         tasks = [task for task in self._begun.values() if task.count == 1]
         tasks.sort(key=lambda task: not task.planned.required)
-        skipped = [task for task in tasks if not self._attempts_at(task)]
+        skipped = [task for task in tasks if not self._attempts.at(task)]
         self._again("what there was no time for", skipped)
         for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in tasks if _has_value(self._attempts_at(task))]
-            noisy = [task for task in again if not self.is_over(task)]
+            again = [task for task in tasks if self._attempts.have_value(task)]
+            noisy = [task for task in again if not self._attempts.are_over(task)]
             self._again("noisy points", noisy)
 
     def _again(self, what: str, tasks: Sequence[Task]) -> None:
@@ -313,7 +266,7 @@ class Executor:
     ) -> None:
         whole = end - time.monotonic()
         # In a resumed run what has no attempt at all comes before what was noisy.
-        tasks = sorted(tasks, key=lambda task: bool(self._attempts_at(task)))
+        tasks = sorted(tasks, key=lambda task: bool(self._attempts.at(task)))
         if whole < self._patience:  # there may be time for one: what is quick, of what is needed
             tasks.sort(key=lambda task: (not task.planned.required, self._cost(task)))
         for position, task in enumerate(tasks):
@@ -364,7 +317,7 @@ class Executor:
         self._append_points(task)
 
     def _append_attempt(self, task: Task, request: Request, reply: Reply) -> None:
-        attempts = self._attempts_at(task)
+        attempts = self._attempts.at(task)
         if reply.status is Status.OK:
             self._patience = 0.0
         self._pace.learn(task, reply)
@@ -412,7 +365,7 @@ class Executor:
         return reply
 
     def _append_points(self, task: Task) -> None:
-        for number, point in enumerate(point_records(self._attempts_at(task))):
+        for number, point in enumerate(point_records(self._attempts.at(task))):
             record = self._append(
                 point.replace(
                     conditions={**point.conditions, **task.planned.notes},
@@ -421,45 +374,19 @@ class Executor:
             )
             if number == 0:
                 self._count(task)
-                expected = self._expected.get((record.key, record.device_index))
+                expected = self._attempts.expected_of(record)
                 self._emit(describe(record, expected), level="point")
-
-    def is_over(self, task: Task) -> bool:
-        """Whether there is nothing left to measure: a wrong answer, or a quiet, decided value."""
-        attempts = self._attempts_at(task)
-        if any(record.is_wrong_answer for record in attempts):
-            return True
-        if not _has_value(attempts) or self._key(task) in self._suspects:
-            return False
-        point = attempts[-1]  # a training's record is its point
-        if point.attempt is not None:
-            point = point_records(attempts)[0]
-        return point.disturbed is None and not self._is_undecided(task)
-
-    def _is_undecided(self, task: Task) -> bool:
-        """Whether it has a value that does not say yet if the device does what is expected.
-
-        Where nothing is expected, it is enough that as many workers answered as make a point.
-        """
-        attempts = self._attempts_at(task)
-        if not _has_value(attempts) or attempts[-1].attempt is None:
-            return False
-        point = point_records(attempts)[0]
-        expected = self._expected.get((point.key, point.device_index))
-        if expected is None or expected.interval is None:
-            return sum(r.status is Status.OK for r in attempts) < task.num_workers
-        return ability(point, expected.interval) is Ability.UNDECIDED
 
     def _count(self, task: Task) -> None:
         """Count a task that is over for now, once: it may be measured again."""
         with self._lock:
-            self.done += self._key(task) not in self._counted
-            self._counted.add(self._key(task))
+            self.done += key_of(task) not in self._counted
+            self._counted.add(key_of(task))
 
     def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         """Record that a task is not run, and why, where nothing better is known of it."""
         self._count(task)
-        attempts = self._attempts_at(task)
+        attempts = self._attempts.at(task)
         if reason != MEASURED and not (attempts and status is Status.SKIPPED):
             subject = self._subject(task)
             self._append(skipped_record(task.benchmark, task.case, subject, reason, status))
@@ -470,7 +397,7 @@ class Executor:
         alive, why = [], next(filter(None, found), "")
         for task, reason in zip(tasks, found, strict=True):
             if reason is not None:
-                measured = _has_value(self._attempts_at(task))
+                measured = self._attempts.have_value(task)
                 self.skip(task, MEASURED if measured else reason, Status.FAILED)
             elif why and task.count > 1:
                 self.skip(task, why)

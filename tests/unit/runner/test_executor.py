@@ -440,7 +440,7 @@ def test_a_required_point_that_decides_nothing_is_repeated_before_what_was_skipp
     point, skipped = bench.points()
     assert skipped.status is Status.SKIPPED
     band = (1.1 * point.value, 1.2 * point.value)
-    bench.executor._expected = {(point.key, None): point.replace(interval=band)}
+    bench.executor._attempts.expected = {(point.key, None): point.replace(interval=band)}
     del bench.asked[:]
     bench.executor.use_time_left()
     assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128]

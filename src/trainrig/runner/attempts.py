@@ -1,0 +1,110 @@
+"""What workers found of each task so far, and whether that is the last word.
+
+A wrong answer is, and a quiet value that says whether its device does what is expected.  What
+failed, timed out, was noisy or decides nothing is still open: also in a run that is resumed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from trainrig.analysis.judge import behind_siblings
+from trainrig.analysis.match import join
+from trainrig.benchmarks.spec import Ability, Role, ability, role_of
+from trainrig.measure.aggregate import point_records
+from trainrig.record import Case, Record, Status
+from trainrig.runner.plan import Task
+
+Key = tuple[object, ...]
+
+
+def _identity(
+    device: str | None, index: int | None, count: int, name: str, case: Case
+) -> tuple[object, ...]:
+    """What attempts at one task share; its case may be written in another order."""
+    return (device, index, count, name, *sorted(case.items()))
+
+
+def key_of(task: Task) -> Key:
+    """What attempts at a task share."""
+    where = (task.target.name, task.target.index, task.count)
+    return _identity(*where, task.benchmark, task.case)
+
+
+class Attempts:
+    """The attempts at each task, in their order; of a training its points."""
+
+    def __init__(self, expected: Mapping[Any, Record]) -> None:
+        """``expected`` is by key and device of a point."""
+        self.expected = expected
+        self.suspects: set[Key] = set()
+        """Tasks that are not over, quiet as their values may be."""
+        self._found: dict[Key, list[Record]] = defaultdict(list)
+
+    def resume_from(self, records: Iterable[Record]) -> None:
+        """Go on from the records of a run that was cut off; probes of a search are skipped."""
+        for record in records:
+            whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
+            if (record.attempt is not None or whole) and "search" not in record.conditions:
+                where = (record.device, record.device_index, record.device_count)
+                self._found[_identity(*where, record.benchmark, record.case)].append(record)
+
+    def at(self, task: Task) -> list[Record]:
+        """In their order; what is appended to the list stays."""
+        return self._found[key_of(task)]
+
+    def have_value(self, task: Task | None = None) -> bool:
+        """Whether any worker measured a task; any task where none is named."""
+        found = chain(*self._found.values()) if task is None else self.at(task)
+        return any(record.status is Status.OK for record in found)
+
+    def expected_of(self, point: Record) -> Record | None:
+        """What was written of a point before it was measured."""
+        return self.expected.get((point.key, point.device_index))
+
+    def are_over(self, task: Task) -> bool:
+        """Whether there is nothing left to measure: a wrong answer, or a quiet, decided value."""
+        attempts = self.at(task)
+        if any(record.is_wrong_answer for record in attempts):
+            return True
+        if not self.have_value(task) or key_of(task) in self.suspects:
+            return False
+        point = attempts[-1]  # a training's record is its point
+        if point.attempt is not None:
+            point = point_records(attempts)[0]
+        return point.disturbed is None and not self.are_undecided(task)
+
+    def are_undecided(self, task: Task) -> bool:
+        """Whether it has a value that does not say yet if the device does what is expected.
+
+        Where nothing is expected, it is enough that as many workers answered as make a point.
+        """
+        attempts = self.at(task)
+        if not self.have_value(task) or attempts[-1].attempt is None:
+            return False
+        point = point_records(attempts)[0]
+        expected = self.expected_of(point)
+        if expected is None or expected.interval is None:
+            return sum(r.status is Status.OK for r in attempts) < task.num_workers
+        return ability(point, expected.interval) is Ability.UNDECIDED
+
+    def behind_siblings(self, tasks: Iterable[Task]) -> list[Task]:
+        """Tasks that put a device behind others of its model, and one round of workers alone."""
+        own = [
+            task
+            for task in tasks
+            if task.target.is_gpu
+            and task.count == 1
+            and self.have_value(task)
+            and self.at(task)[-1].attempt is not None
+        ]
+        points = [point for task in own for point in point_records(self.at(task))]
+        behind = behind_siblings(join(points), chain(*map(self.at, own)))
+        found = {
+            _identity(row.device, row.index, row.count, row.benchmark, row.case)
+            for _, row in chain(*behind.values())
+        }
+        return [t for t in own if key_of(t) in found and len(self.at(t)) <= t.num_workers]
