@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -267,6 +268,29 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     num_records: int | None = None
     """Records that the run held when it was judged; None in a run of before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run as it was read, as far as it was written."""
+
+    name: str
+    path: Path = Path()
+    """Its folder or bundle."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """run.toml."""
+    machine: Mapping[str, Any] | None = None
+    """machine.json: a Snapshot as a dict; None when the run was cut off before it."""
+    records: tuple[Record, ...] = ()
+    series: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    """None when the run was not judged."""
+    problems: tuple[str, ...] = ()
+    """What was missing or torn, in words."""
+    lost: str | None = None
+    """The problem that cost records: they were once written and are not here."""
+    baselines: tuple[Record, ...] = ()
+    """What others published, of any machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from trainrig.process.supervisor import launch
-from trainrig.record import Kind, Outcome, Record, Status
+from trainrig.record import Kind, Outcome, Record, RunView, Status
 from trainrig.runner import train as runner
 from trainrig.runner import train_records
-from trainrig.store import RunData, read_run
+from trainrig.store import read_run
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job, Result
@@ -98,7 +98,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin" / "python"
 
 
-def measured(run: RunData) -> Record:
+def measured(run: RunView) -> Record:
     """The time of its one experiment."""
     return next(r for r in run.records if r.metric == "time" and r.kind is Kind.MEASURED)
 

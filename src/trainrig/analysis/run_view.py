@@ -1,36 +1,18 @@
 """What report is handed: one run's nouns, already read, and nothing to read more with.
 
-The caller (runner or the command line) reads the run and builds a RunView; this
-room reaches neither the store nor anything that measures.
+The caller (runner or the command line) reads the run; this room reaches neither the store nor
+anything that measures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.analysis.match import Row, join
-from trainrig.record import Kind, Record, Verdict
+from trainrig.record import Kind, Record, RunView
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """One run, as far as it was written."""
-
-    name: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """run.toml."""
-    machine: Mapping[str, Any] | None = None
-    """machine.json: a Snapshot as a dict; None when the run was cut off before it."""
-    records: tuple[Record, ...] = ()
-    series: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
-    verdict: Verdict | None = None
-    """None when the run was not judged."""
-    problems: tuple[str, ...] = ()
-    """What was missing or torn, in words."""
-    baselines: tuple[Record, ...] = ()
-    """What others published, of any machine."""
+__all__ = ["RunView", "at_path", "attempts", "is_published", "rows"]
 
 
 def is_published(view: RunView) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 
 from trainrig.analysis.prediction_error import Correction, Ledger, entries_of
 from trainrig.errors import DataError, TrainrigError
-from trainrig.record import digest
+from trainrig.record import RunView, digest
 from trainrig.stats import median
-from trainrig.store import RunData, find_runs, read_run, write_atomic
+from trainrig.store import find_runs, read_run, write_atomic
 from trainrig.units import format_share
 
 CALIBRATION = "calibration.json"
@@ -77,7 +77,7 @@ def _text(part: object, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunData]:
+def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
     """The runs of the machine with that key; one that cannot be read is passed over."""
     for path in paths:
         with suppress(TrainrigError):

@@ -14,9 +14,9 @@ from typing import Any
 from trainrig.analysis.training_results import BENCHMARK, TrainingResult, results
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
-from trainrig.record import Kind, Status
+from trainrig.record import Kind, RunView, Status
 from trainrig.runner.view import view_of
-from trainrig.store import RunData, read_run
+from trainrig.store import read_run
 from trainrig.train.config import Experiment, from_run
 
 CHECKPOINT = ".checkpoint.pt"
@@ -62,13 +62,13 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     return experiments
 
 
-def _batch_that_fitted(run: RunData) -> dict[str, Any]:
+def _batch_that_fitted(run: RunView) -> dict[str, Any]:
     """The last one that was tried: a run's own experiment has the one that was asked for."""
     tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == BENCHMARK]
     return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
 
 
-def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, TrainingResult]:
+def done_in(run: RunView, experiments: Sequence[Experiment]) -> dict[str, TrainingResult]:
     """The results of the experiments that ended well, with all their rounds, by name."""
     rounds = {each.name: each.rounds for each in experiments}
     steps = {each.name: each.steps for each in experiments}
@@ -84,7 +84,7 @@ def done_in(run: RunData, experiments: Sequence[Experiment]) -> dict[str, Traini
     }
 
 
-def _check_data(run: RunData, experiments: Sequence[Experiment]) -> None:
+def _check_data(run: RunView, experiments: Sequence[Experiment]) -> None:
     known = {str(r.case["data"]) for r in run.records if r.benchmark == BENCHMARK and r.samples}
     for folder in {each.data for each in experiments}:
         if known and read_manifest(Path(folder)).corpus_sha256[:8] not in known:

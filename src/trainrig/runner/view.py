@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.judge_training import judge_trainings
-from trainrig.analysis.run_view import RunView
 from trainrig.doctor import diagnose
 from trainrig.errors import (
     EXIT_FINDING,
@@ -22,28 +21,20 @@ from trainrig.errors import (
 )
 from trainrig.machine import from_dict
 from trainrig.process.child import first_line
-from trainrig.record import Outcome, Record, Verdict
-from trainrig.store import RunData, RunWriter, read_run
+from trainrig.record import Outcome, Record, RunView, Verdict
+from trainrig.store import RunWriter, read_run
 from trainrig.store.run_folder import REPORT
 
 if TYPE_CHECKING:  # to read a run loads no numpy
     from trainrig.predict.scenario import Measured
 
 
-def view_of(run: RunData) -> RunView:
-    """The report's view of a run, with the published figures beside it."""
+def view_of(run: RunView) -> RunView:
+    """A run with its records by today's names, and the published figures beside it."""
     from trainrig.catalog.published import published_records
 
-    return RunView(
-        name=run.name,
-        config=run.config,
-        machine=run.machine,
-        records=tuple(map(_with_todays_names, run.records)),
-        series=run.series,
-        verdict=run.verdict,
-        problems=run.problems,
-        baselines=published_records(),
-    )
+    records = tuple(map(_with_todays_names, run.records))
+    return dataclasses.replace(run, records=records, baselines=published_records())
 
 
 def _with_todays_names(record: Record) -> Record:
@@ -55,7 +46,7 @@ def _with_todays_names(record: Record) -> Record:
     return record.replace(case=case) if case != record.case else record
 
 
-def judged_view(run: RunData) -> RunView:
+def judged_view(run: RunView) -> RunView:
     """A run with its verdict, or one for what is there: cut off, or with records lost since."""
     view = view_of(run)
     if run.verdict is not None:
@@ -63,7 +54,7 @@ def judged_view(run: RunData) -> RunView:
     return dataclasses.replace(view, verdict=judged(run, "the run was cut off before its verdict"))
 
 
-def judged(run: RunData, interrupted: str | None) -> Verdict:
+def judged(run: RunView, interrupted: str | None) -> Verdict:
     """The verdict on what was measured; ``interrupted``: why it is not all."""
     if run.config.get("verb") == "train":
         return judge_trainings(view_of(run), interrupted)

@@ -14,7 +14,7 @@ its name, and a torn last line is dropped by the reader.
 """
 
 from trainrig.store.bundle import is_bundle, pack, unpack
-from trainrig.store.reader import RunData, find_runs, read_run
+from trainrig.store.reader import find_runs, read_run
 from trainrig.store.writer import (
     RunWriter,
     create_run,
@@ -25,7 +25,6 @@ from trainrig.store.writer import (
 )
 
 __all__ = [
-    "RunData",
     "RunWriter",
     "create_run",
     "find_runs",

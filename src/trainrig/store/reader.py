@@ -6,12 +6,11 @@ import datetime
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from trainrig.errors import DataError
-from trainrig.record import Record, Verdict, from_json, verdict_from_json
+from trainrig.record import Record, RunView, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
 from trainrig.store.run_folder import (
     CONFIG,
@@ -26,25 +25,7 @@ from trainrig.store.run_folder import (
 _SERIES_FILE = re.compile(rf"{SERIES}/[^/]+\.jsonl")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunData:
-    """Everything that a run holds, in memory."""
-
-    name: str
-    path: Path
-    config: Mapping[str, Any]
-    machine: Mapping[str, Any] | None
-    records: tuple[Record, ...]
-    series: Mapping[str, tuple[Mapping[str, Any], ...]]
-    verdict: Verdict | None
-    """None when the run was cut off before it was judged."""
-    problems: tuple[str, ...]
-    """What was missing or torn, in words."""
-    lost: str | None
-    """The problem that cost records: they were once written and are not here."""
-
-
-def read_run(path: Path) -> RunData:
+def read_run(path: Path) -> RunView:
     """The run at ``path``: its folder, its bundle, or a folder that holds one run.
 
     A bare name that is not here is looked for in runs/.
@@ -102,7 +83,7 @@ def _only_run(parent: Path) -> Path:
     raise DataError(f"not a run: {parent} has no {CONFIG}", "name a folder inside runs/")
 
 
-def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
+def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunView:
     problems: list[str] = []
     config = parse_config(files.get(CONFIG), path)
     machine = _parse_object(MACHINE, files, problems)
@@ -127,7 +108,7 @@ def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunData:
             problems.append(lost)
     else:
         problems.append("the run was cut off before its verdict")
-    return RunData(
+    return RunView(
         name=name,
         path=path,
         config=config,

@@ -8,22 +8,16 @@ from pathlib import Path
 import pytest
 
 from report_views import point
-from trainrig.record import Outcome, Verdict
+from trainrig.record import Outcome, RunView, Verdict
 from trainrig.runner.view import RunOutcome, judged_view, view_of
-from trainrig.store import RunData
 
 
-def run_of(*records: object) -> RunData:
-    return RunData(
+def run_of(*records: object) -> RunView:
+    return RunView(
         name="run",
         path=Path("runs/run"),
         config={"verb": "qualify"},
-        machine=None,
         records=records,  # type: ignore[arg-type]
-        series={},
-        verdict=None,
-        problems=(),
-        lost=None,
     )
 
 
