@@ -32,10 +32,9 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
-from trainrig.runner.attempts import Attempts, key_of
+from trainrig.runner.attempts import Attempts, Pace, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
-from trainrig.runner.pace import Pace
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
 from trainrig.store import RunWriter

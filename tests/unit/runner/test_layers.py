@@ -28,7 +28,7 @@ from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
 from trainrig.predict.expected import expect
 from trainrig.record import Case, Kind, Limit, Record, Status
-from trainrig.runner.pace import Pace
+from trainrig.runner.attempts import Pace
 from trainrig.runner.plan import Task, qualify_plan
 from trainrig.runner.targets import Target
 from trainrig.stats import launch_bound

@@ -31,9 +31,9 @@ from trainrig.process.events import OTHER, PARTS
 from trainrig.process.supervisor import Ended
 from trainrig.record import WRONG_ANSWER, Case, Kind, Outcome, Record, Status
 from trainrig.runner import train, training
+from trainrig.runner.attempts import Pace
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import expectations
-from trainrig.runner.pace import Pace
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, is_optional, qualify_plan
 from trainrig.runner.progress import null_progress
 from trainrig.runner.train import TrainRun
