@@ -68,19 +68,19 @@ def test_the_surface_is_as_promised() -> None:
             "--rounds --scale --timeout --dry-run --out --resume --strict --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--framework --parallel --batch-size --grad-accum --tp --pp --interleave --schedule "
-            "--zero "
-            "--shard-size --sequence-parallel --expert-parallel/--ep --context-parallel/--cp "
+            "--framework --parallel --batch-size --grad-accum --tp --pp --cp "
+            "--interleave --schedule --zero "
+            "--shard-size --sequence-parallel --expert-parallel/--ep "
             "--tokens --what-if --cases --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--framework --parallel --batch-size --grad-accum --tp --pp --interleave --schedule "
-            "--zero "
-            "--shard-size --sequence-parallel --expert-parallel/--ep --context-parallel/--cp "
+            "--framework --parallel --batch-size --grad-accum --tp --pp --cp "
+            "--interleave --schedule --zero "
+            "--shard-size --sequence-parallel --expert-parallel/--ep "
             "--json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--framework --parallel --expert-parallel/--ep --context-parallel/--cp --global-batch "
+            "--framework --parallel --expert-parallel/--ep --global-batch "
             "--tokens "
             "--days --top --what-if --write --json",
             "report": "RUN... --html --md --json",

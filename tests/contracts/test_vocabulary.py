@@ -44,7 +44,7 @@ PLACE = {"on", "rates", "link", "fabric_gbps", "p2p"}
 """Where something would run."""
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json"}
 ABOUT_ANSWERS = {"what_if", "cases", "top", "days", "write", "as_json"}
-LATER = {"expert_parallel", "context_parallel"}
+LATER = {"expert_parallel"}
 
 
 def options(verb: str) -> set[str]:

@@ -52,6 +52,7 @@ HOW = rows(
     ("--grad-accum", int, "1", "Micro-batches of a step."),
     ("--tp", int, "1", "Tensor parallel: GPUs that share a matrix."),
     ("--pp", int, "1", "Pipeline parallel: stages of layers."),
+    ("--cp", int, "1", "Context parallel: GPUs that share each sequence."),
     ("--interleave", int, "1", "Groups of layers on each stage."),
     ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: {words}."),
     (
@@ -61,10 +62,7 @@ HOW = rows(
     ("--shard-size", int, "all data-parallel ranks", "Ranks that share a copy of what is sharded."),
     ("--sequence-parallel", None, "", "With --tp: split norms and dropout along the sequence."),
 )
-LATER = (
-    option("--expert-parallel", "--ep", type=int, hidden=True, help="Not available yet."),
-    option("--context-parallel", "--cp", type=int, hidden=True, help="Not available yet."),
-)
+LATER = (option("--expert-parallel", "--ep", type=int, hidden=True, help="Not available yet."),)
 WHAT_IF = option(
     "--what-if",
     metavar="LIST",

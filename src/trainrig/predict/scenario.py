@@ -139,20 +139,26 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     return every, cluster
 
 
-_SIZES = ("tp", "pp", "interleave", "batch_size", "grad_accum", "shard_size", "sequence_parallel")
+_SIZES = (
+    "tp",
+    "pp",
+    "cp",
+    "interleave",
+    "batch_size",
+    "grad_accum",
+    "shard_size",
+    "sequence_parallel",
+)
 _WORDS_AND_LENGTHS = (
     *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
     *("lora_rank", "schedule", "recompute"),
 )
 
 
-_DEGREES = (("ep", "expert_parallel"), ("cp", "context_parallel"))
-
-
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
-    degrees = {name: options.pop(long, 1) for name, long in _DEGREES}
-    refuse_unpredicted(Layout(**degrees, schedule=options.get("schedule", SCHEDULES[0])))
+    experts = options.pop("expert_parallel", 1)
+    refuse_unpredicted(Layout(ep=experts, schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
         raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
     return find(options["model"]), options
@@ -170,7 +176,8 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         chip = named
     if chip is None and not measured.records:
         raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
-    gpus = options.get("gpus", options.get("tp", 1) * options.get("pp", 1))
+    split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
+    gpus = options.get("gpus", split)
     fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
         raise UsageError(
@@ -181,13 +188,19 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
     return Cluster(
         chip=chip,
         gpus=gpus,
-        gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, 8))),
+        gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, _node(chip)))),
         link=options.get("link"),
         fabric=None if fabric is None else fabric * GBIT,
         p2p=options.get("p2p"),
         records=measured.records,
         memory=measured.memory if chip is None else None,
     )
+
+
+def _node(chip: Chip | None) -> int:
+    """GPUs of a usual node; of a rack that the chip's link joins, a power of two of them."""
+    joined = chip.link_domain if chip is not None else None
+    return 1 << (joined.bit_length() - 1) if joined else 8
 
 
 def _layout(

@@ -115,7 +115,7 @@ def case_of(row: Row) -> Case:
         ),
         lora_rank=8 if cells["kind"] == "lora" else 0,
     )
-    check_layout(_evened(cells, shape, layout), layout)
+    check_layout(_evened(shape, layout), layout)
     if "micro_batch" in cells.unstated:
         layout = _fitting(shape, layout, rates.memory_bytes)
     if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
@@ -141,9 +141,8 @@ def case_of(row: Row) -> Case:
 
 
 def _refuse(cells: Cells) -> None:
-    for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
-        if cells.whole(name, 1) > 1:
-            raise UsageError(f"{what} ({name} = {cells[name]}) comes later")
+    if cells.whole("ep", 1) > 1:
+        raise UsageError(f"expert parallelism (ep = {cells['ep']}) comes later")
     model = cells.word("model")
     for word in ("moe", "mixtral", "expert", "switch"):
         if word in model.replace("-", " ").split() or f"{word}-" in model:
@@ -152,10 +151,14 @@ def _refuse(cells: Cells) -> None:
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
 
 
-def _evened(cells: Cells, shape: ModelShape, layout: Layout) -> ModelShape:
-    """What has to be legal: DeepSpeed deals layers to stages by weight, so they need not divide."""
+def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
+    """What has to be legal: a run that was trained had stages of some length.
+
+    DeepSpeed deals layers by weight, Megatron counts embedding and loss as layers: a stage has at
+    most what rounding up gives.
+    """
     stages = int(layout.pp * layout.interleave)
-    if "deepspeed" not in cells.word("framework") or shape.num_decoder_layers:
+    if not layout.traits.own_scheme or shape.num_decoder_layers:
         return shape
     return dataclasses.replace(shape, num_layers=-(-shape.num_layers // stages) * stages)
 
@@ -184,16 +187,17 @@ def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
 
 def _sizes_of(cells: Cells) -> dict[str, int]:
     """Devices and batch; what is blank follows from the other numbers."""
-    tp, pp = cells.whole("tp", 1), cells.whole("pp", 1)
-    dp = cells.whole("dp", 0)
-    gpus = cells.whole("num_gpus", dp * tp * pp)
+    tp, pp, cp = cells.whole("tp", 1), cells.whole("pp", 1), cells.whole("cp", 1) or 1
+    dp, split = cells.whole("dp", 0), tp * pp * cp
+    words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
+    gpus = cells.whole("num_gpus", dp * split)
     if not gpus:
         raise UsageError("num_gpus: not stated, nor does it follow from dp")
-    if gpus % (tp * pp):
-        raise UsageError(f"{gpus} GPUs are no multiple of tp {tp} × pp {pp}")
-    if dp not in (0, gpus // (tp * pp)):
-        raise UsageError(f"dp = {dp}: {gpus} GPUs by tp {tp} × pp {pp} are {gpus // (tp * pp)}")
-    dp = gpus // (tp * pp)
+    if gpus % split:
+        raise UsageError(f"{gpus} GPUs are no multiple of {words}")
+    if dp not in (0, gpus // split):
+        raise UsageError(f"dp = {dp}: {gpus} GPUs by {words} are {gpus // split}")
+    dp = gpus // split
     micro, accum = _batch_of(cells, dp)
     if not cells["zero_stage"] and dp > 1:
         cells.unstated.append("zero_stage")
@@ -206,6 +210,7 @@ def _sizes_of(cells: Cells) -> dict[str, int]:
         "gpus_per_node": cells.whole("gpus_per_node", filled),
         "tp": tp,
         "pp": pp,
+        "cp": cp,
         "interleave": cells.whole("vpp", 1),
         "batch_size": micro,
         "grad_accum": accum,

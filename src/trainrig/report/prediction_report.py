@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # numpy: the ledger needs none
 _LABELS = {
     "recompute": "recomputation",
     "gaps": "launch gaps",
-    "tensor_comm": "tensor-parallel collectives",
+    "tensor_comm": "tensor, context collectives",
     "pipeline_comm": "pipeline P2P",
     "bubble": "pipeline bubble",
     "data_comm": "gradient + weight collectives",
@@ -93,6 +93,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
         (layout.scheme not in ("none", "own"), layout.scheme),
         (layout.tp > 1, f"tp {layout.tp}"),
         (layout.pp > 1, f"pp {layout.pp}"),
+        (layout.cp > 1, f"cp {layout.cp}"),
         (layout.dp > 1, f"dp {layout.dp}"),
         (layout.interleave > 1, f"interleave {layout.interleave}"),
         (layout.pp > 1, layout.schedule),

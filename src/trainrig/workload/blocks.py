@@ -47,7 +47,7 @@ def block(
     ``half``: half of the causal scores are counted.
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
-    seq = layout.written if decoder else layout.seq_len
+    seq = layout.written if decoder else layout.part_of_sequence
     tokens = int(layout.batch_size) * seq
     # What one device's norms and residuals see.
     rows = _share(layout, tokens) if layout.sequence_parallel else tokens
@@ -81,7 +81,7 @@ def _attention(
 ) -> list[Operator]:
     """In cross-attention, keys and values come from what was read."""
     is_self, dtype, batch = branch == "attention", layout.precision, int(layout.batch_size)
-    seq = layout.written if decoder else layout.seq_len
+    seq = layout.written if decoder else layout.part_of_sequence
     read = seq if is_self else layout.seq_len
     rows = {part: batch * (read if part in "kv" else seq) for part in weights}
     *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
@@ -95,7 +95,7 @@ def _attention(
     heads = Heads(
         batch=batch,
         queries=seq,
-        keys=read,
+        keys=read * layout.cp,  # its own, and those that are passed round
         num_heads=_share(layout, shape.num_heads),
         num_kv_heads=_share(layout, shape.num_kv_heads),
         head_dim=shape.head_dim,
@@ -136,7 +136,7 @@ def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
 
 def head(shape: ModelShape, layout: Layout) -> list[Operator]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
-    rows, dtype = int(layout.batch_size) * layout.written, layout.precision
+    rows, dtype = int(layout.batch_size) * layout.written // layout.cp, layout.precision
     vocab = _share(layout, shape.vocab)
     logits = linear("head.logits", rows, shape.hidden, vocab, dtype)
     entropy = cross_entropy(rows, vocab, dtype)

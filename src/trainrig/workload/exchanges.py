@@ -128,7 +128,7 @@ def exchanges(
     """
     whole = StageParts(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)
     here, place = list(stages) or [whole], place or Place()
-    split = int(layout.tp) > 1 or int(layout.cp) > 1
+    split = int(layout.tp) > 1 or layout.cp > 1
     if layout.recompute != "none" and split:
         return None
     if split and shape.family not in COUNTED:
@@ -152,10 +152,10 @@ def exchanges(
 
 def _sizes(layout: Layout) -> tuple[int, int]:
     """Replicas, and ranks that share one copy; context-parallel ranks are among them."""
-    others = int(layout.dp) * int(layout.cp)
+    others = int(layout.dp) * layout.cp
     if not layout.zero:
         return others, 1
-    shards = (int(layout.shard_size) or int(layout.dp)) * int(layout.cp)
+    shards = (int(layout.shard_size) or int(layout.dp)) * layout.cp
     return others // shards, shards
 
 
@@ -188,7 +188,7 @@ def _tensor(
     tally: _Tally, shape: ModelShape, layout: Layout, stage: StageParts, chunk_rows: int
 ) -> None:
     micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
-    seq = layout.seq_len // int(layout.cp)
+    seq = layout.seq_len // layout.cp
     tokens = int(layout.batch_size) * seq
     wide = tokens * shape.hidden
     ends = stage.first + stage.last
@@ -213,7 +213,7 @@ def _pipeline(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Sequence[StageParts], place: Place
 ) -> None:
     micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
-    tokens = int(layout.batch_size) * layout.seq_len // int(layout.cp)
+    tokens = int(layout.batch_size) * layout.seq_len // layout.cp
     if layout.sequence_parallel:
         tokens //= int(layout.tp)
     wide = tokens * shape.hidden
@@ -235,7 +235,7 @@ def _context(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts]
 ) -> None:
     micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
-    tokens = int(layout.batch_size) * layout.seq_len // int(layout.cp)
+    tokens = int(layout.batch_size) * layout.seq_len // layout.cp
     tp = int(layout.tp)
     queries = tokens * shape.num_heads * shape.head_dim // tp
     keys = tokens * shape.num_kv_heads * shape.head_dim // tp

@@ -152,14 +152,14 @@ def _sections(shape: ModelShape, layout: Layout) -> list[_Section]:
     plain, logits = block(shape, layout), head(shape, layout)
     if shape.family != "t5":
         return [
-            _Section("model", embed(shape, layout, layout.seq_len), 1),
+            _Section("model", embed(shape, layout, layout.part_of_sequence), 1),
             _Section("block", plain, shape.num_layers, is_block=True),
             _Section("model", logits, 1),
         ]
     last = norm("norm", int(layout.batch_size) * layout.seq_len, shape.hidden, layout.precision)
     crossed = block(shape, layout, decoder=True)
     return [
-        _Section("encoder", embed(shape, layout, layout.seq_len), 1),
+        _Section("encoder", embed(shape, layout, layout.part_of_sequence), 1),
         _Section("encoder.block", plain, shape.num_layers, is_block=True),
         _Section("encoder", [last], 1),
         _Section("decoder", embed(shape, layout, layout.written), 1),

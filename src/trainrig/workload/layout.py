@@ -107,9 +107,9 @@ class Layout:
     """Ranks that share one copy when zero > 0 (hybrid sharding); 0 = all of data parallel."""
     sequence_parallel: Whole = 0
     """1: what tensor parallel does not split is split along the sequence (Korthikanti 2022)."""
-    cp: Whole = 1
+    cp: int = 1
     """Devices that share each sequence (context parallel, Ulysses: attention by heads)."""
-    ep: Whole = 1
+    ep: int = 1
     """Data-parallel ranks that share the experts of a mixture (expert parallel)."""
 
     seq_len: int = 1024
@@ -187,7 +187,7 @@ class Layout:
     def usual_framework(self) -> str:
         """The framework that usually runs such a layout, where none is asked for."""
         return usual_framework(
-            split=_any(self.tp * self.pp, 2),
+            split=_any(self.tp * self.pp * self.cp, 2),
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",
             several=_any(self.gpus, 2) or self.parallel == "ddp",
         )
@@ -217,6 +217,11 @@ class Layout:
         return self.target_seq_len or self.seq_len
 
     @property
+    def part_of_sequence(self) -> int:
+        """Tokens of a sequence on one of the ranks that share it."""
+        return self.seq_len // self.cp
+
+    @property
     def global_batch(self) -> Whole:
         """Samples of a step."""
         return self.batch_size * self.grad_accum * self.dp
@@ -226,7 +231,8 @@ class Layout:
         """Ranks that share one copy of what is sharded."""
         import numpy as np
 
-        found = np.where(np.asarray(self.shard_size) > 0, self.shard_size, self.dp)
+        all_ranks = self.dp * self.cp  # ranks that share a sequence have the same weights
+        found = np.where(np.asarray(self.shard_size) > 0, self.shard_size, all_ranks)
         return int(found) if found.ndim == 0 else found
 
     def __len__(self) -> int:
@@ -266,10 +272,8 @@ SIZES = (
     "zero",
     "shard_size",
     "sequence_parallel",
-    "cp",
-    "ep",
 )
-"""The fields that may be arrays."""
+"""The fields that may be arrays; cp and ep are one number for all."""
 
 _WORDS = {
     "precision": PRECISIONS,
@@ -355,13 +359,9 @@ def legal_mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
 
 def refuse_unpredicted(layout: Layout) -> None:
     """Raise UsageError for what trains, maybe, and whose time and memory are not predicted."""
-    later = {
-        "ep": (layout.ep, "mixture of experts comes later: dense models only so far"),
-        "cp": (layout.cp, "context parallelism comes later: the sequence is whole so far"),
-    }
-    for name, (size, words) in later.items():
-        if _any(size, 2):
-            raise UsageError(words, f"leave --{name} out, or give 1")
+    if _any(layout.ep, 2):
+        words = "mixture of experts comes later: dense models only so far"
+        raise UsageError(words, "leave --ep out, or give 1")
     if layout.schedule not in PREDICTED_SCHEDULES:
         words = f"schedule {layout.schedule} is not predicted yet"
         raise UsageError(words, "one of: " + ", ".join(PREDICTED_SCHEDULES))
@@ -447,7 +447,8 @@ RULES = (
         lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
     ),
     Rule(
-        lambda c: c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0,
+        # Megatron passes keys and values round; what exchanges heads for tokens needs some of each.
+        lambda c: c.x.traits.own_models & (c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0),
         lambda c: (
             f"{c.m.num_kv_heads} heads of keys and values cannot be split over "
             f"{c.x.tp * c.x.cp} devices that share a sequence"

@@ -97,7 +97,7 @@ REFUSED = [
     (TWO | {"tokens": 0}, "tokens = 0", "above 0"),
     (TWO | {"tokens": "inf"}, "tokens = inf", "above 0"),
     (TWO | {"ep": 8}, "mixture of experts comes later", "--ep"),
-    (TWO | {"cp": 2}, "context parallelism comes later", "--cp"),
+    (TWO | {"cp": 3}, "2 GPUs cannot be divided", "3"),
     (TWO | {"what-if": "nvlnk"}, "unknown upgrade 'nvlnk'", "nvlink"),
     (TWO | {"what-if": "nvlink,,p2p"}, "an upgrade is missing", "ib-400"),
     (TWO | {"what-if": "+0gpu"}, "+0gpu adds nothing", "+1gpu"),

@@ -161,7 +161,7 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"pp": "5", "num_gpus": "40", "zero_stage": "0"}, "24 layers cannot be divided over 5"),
         ({"pp": "2", "num_gpus": "16"}, "ZeRO 3 cannot shard"),
         ({"global_batch": "100"}, "a global batch of 100 is not"),
-        ({"cp": "2"}, "context parallelism"),
+        ({"cp": "3"}, "no multiple of tp 1 × pp 1 × cp 3"),
         ({"ep": "8"}, "expert parallelism"),
         ({"model": "Mixtral 8x7B MoE"}, "mixture of experts"),
         ({"model": "Transformer-XL base"}, "Transformer-XL"),

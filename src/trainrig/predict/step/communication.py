@@ -47,8 +47,9 @@ class MeshSizes:
         self.shape, self.layout = shape, layout
         sizes = (np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64)) for name in SIZES)
         self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
-        self.batch_size, self.micro_batches, self.zero, shard_size, split, *_ = others
+        self.batch_size, self.micro_batches, self.zero, shard_size, split = others
         self.per_node, self.split = np.minimum(per_node, self.gpus), split > 0
+        # Ranks that share a sequence have the same weights, and gradients of their own.
         self.dp = self.gpus // (self.tp * self.pp)
         shards = np.where(shard_size > 0, shard_size, self.dp)
         self.shards = np.where(self.zero > 0, shards, 1)
@@ -93,9 +94,10 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """
     layout, shape = mesh.layout, mesh.shape
     if not (mesh.tp > 1).any():
-        return dict.fromkeys(("tensor", "tensor_beside", "tensor_ends"), 0.0)
+        found: dict[str, Array] = dict.fromkeys(("tensor", "tensor_ends"), 0.0)
+        return found | {"tensor_beside": _passed_round(mesh, rates)}
     size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
-    seq = layout.seq_len
+    seq = layout.part_of_sequence
     num_bytes = mesh.batch_size * seq * shape.hidden * size
     near = np.minimum(mesh.tp, mesh.per_node)
     reduce = rates.links.collective("all_reduce", num_bytes, mesh.tp, near)
@@ -113,9 +115,27 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     is_split = mesh.tp > 1
     return {
         "tensor": np.where(is_split, forward + backward + again, 0.0),
-        "tensor_beside": np.where(is_split, beside, 0.0),
+        "tensor_beside": np.where(is_split, beside, 0.0) + _passed_round(mesh, rates),
         "tensor_ends": np.where(is_split, ends, 0.0),
     }
+
+
+def _passed_round(mesh: MeshSizes, rates: Rates) -> Array:
+    """Keys and values of a block on the ring of the ranks that share a sequence, beside attention.
+
+    Forward each rank sees all others'; backward again, and their gradients come back.
+    """
+    layout, shape = mesh.layout, mesh.shape
+    ring = layout.cp
+    if ring == 1:
+        return 0.0
+    wide = 2 * np.maximum(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
+    num_bytes = mesh.batch_size * layout.seq_len * wide * min(4, dtype_bytes(layout.precision))
+    near = np.clip(mesh.per_node // mesh.tp, 1, ring)
+    groups = mesh.groups(near)
+    gather = rates.links.collective("all_gather", num_bytes, ring, near, sharing=groups)
+    scatter = rates.links.collective("reduce_scatter", num_bytes, ring, near, sharing=groups)
+    return (2.0 + (layout.recompute == "full")) * gather + scatter
 
 
 def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
@@ -125,7 +145,7 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
         return {"send": 0.0}
     size = dtype_bytes(layout.precision)
     shared = mesh.split | layout.traits.splits_vocabulary
-    tokens = mesh.batch_size * layout.seq_len / np.where(shared, mesh.tp, 1)
+    tokens = mesh.batch_size * layout.part_of_sequence / np.where(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
     across = (mesh.gpus > mesh.per_node).astype(float)
     sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)

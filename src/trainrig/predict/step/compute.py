@@ -49,7 +49,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     numerics = numerics_of(shape, layout)
     key = (
         *(shape, numerics, layout.tp, layout.batch_size, layout.sequence_parallel, head),
-        *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels),
+        *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
         *(layout.framework, layout.scheme),
     )
     known, more = _known(rates), (*key, layout.recompute)
@@ -59,7 +59,8 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
 
     if key not in known:
         blocks = _blocks(shape, layout)
-        ends = embed(shape, _as_counted(shape, layout), layout.seq_len), _head(shape, layout, head)
+        begin = embed(shape, _as_counted(shape, layout), layout.part_of_sequence)
+        ends = begin, _head(shape, layout, head)
         first, last = (timed(parts, backward=False) + timed(parts, backward=True) for parts in ends)
         known[key] = DeviceTimes(
             forward=sum(share * timed(parts, backward=False) for parts, share in blocks),
@@ -139,7 +140,7 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
 
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
-    whole = layout.replace(tp=1, batch_size=int(layout.global_batch), sequence_parallel=0)
+    whole = layout.replace(tp=1, cp=1, batch_size=int(layout.global_batch), sequence_parallel=0)
     num = shape.num_layers + shape.num_decoder_layers
     return sum(
         round(num * share) * sum(part.forward.flops for part in _again(parts, layout))

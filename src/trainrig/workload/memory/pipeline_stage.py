@@ -150,7 +150,8 @@ class Stage:
             size = np.where(gathers & (zero == 2), compute * held, size)
         if layout.traits.splits_vocabulary:
             shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
-            size = size + shared * (2 * layout.seq_len * self.shape.hidden) * layout.batch_size
+            wide = 2 * layout.part_of_sequence * self.shape.hidden
+            size = size + shared * wide * layout.batch_size
         return size
 
     # --- activations -----------------------------------------------------------------------
@@ -165,7 +166,7 @@ class Stage:
     @cached_property
     def _seqs(self) -> tuple[int, int]:
         """Tokens read and tokens written of a sample."""
-        read = self.layout.seq_len
+        read = self.layout.part_of_sequence
         return read, self.layout.written if self.shape.family == "t5" else read
 
     @cached_property
