@@ -28,7 +28,7 @@ from trainrig.models import parallel_plan, recompute
 from trainrig.models.loss import IGNORED
 from trainrig.process.child import die_with_parent, leave
 from trainrig.process.events import Events
-from trainrig.train.native import context_parallel, pipeline, tensor_parallel
+from trainrig.train.native import context_parallel, expert, pipeline, tensor_parallel
 from trainrig.train.native.pipeline import ModelStage, Pipeline
 from trainrig.workload import ModelShape, custom
 from trainrig.workload.layout import Layout
@@ -116,17 +116,27 @@ def stages_of(case: dict[str, Any], shape: ModelShape, mesh: DeviceMesh) -> list
                 tensor_parallel.apply(part, shape, mesh["tp"], sequence_parallel=sequence)
         if mesh["cp"].size() > 1:
             context_parallel.apply(part, mesh["cp"])
+        if case.get("ep", 1) > 1:
+            inner = mesh["cp"].size() * mesh["tp"].size()
+            sizes = (mesh["pp"].size(), mesh["dp"].size() // case["ep"], case["ep"], inner)
+            groups = init_device_mesh("cpu", sizes, mesh_dim_names=("pp", "same", "ep", "inner"))
+            for experts in expert.apply(part, shape, groups["ep"]):
+                shard(experts, groups["same"])
         recompute.apply(part, case.get("recompute", "none"))
         data = tuple(axis for axis in ("dp", "cp") if mesh[axis].size() > 1)
         if data:
             for unit in (*recompute.blocks_of(part), part):
                 whole = mesh["pp"].size() > 1 or unit is part
-                fully_shard(unit, mesh=mesh[data], reshard_after_forward=not whole)
-                unit.set_gradient_divide_factor(1.0)
-                unit.set_force_sum_reduction_for_comms(True)
+                shard(unit, mesh[data], reshard_after_forward=not whole)
         part.to_empty(device="cpu")
         models.fill_weights(part, 1)
     return stages
+
+
+def shard(unit: Any, mesh: DeviceMesh, **how: Any) -> None:
+    fully_shard(unit, mesh=mesh, **how)
+    unit.set_gradient_divide_factor(1.0)
+    unit.set_force_sum_reduction_for_comms(True)
 
 
 def entry(case: dict[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from trainrig.errors import UsageError
 from trainrig.models.cpu_attention import attend_in_tiles, fits, is_faster
+from trainrig.models.experts import MixtureFeedForward
 from trainrig.models.loss import cross_entropy
 from trainrig.workload.model import ModelShape
 
@@ -166,7 +167,9 @@ class PreNormBlock(nn.Module):
         self.norm_1 = norm_of(shape)
         self.attention = attention
         self.norm_2 = norm_of(shape)
-        self.ffn = FeedForward(shape)
+        experts = shape.num_experts > 0
+        act = ACTIVATIONS[shape.activation]
+        self.ffn = MixtureFeedForward(shape, act) if experts else FeedForward(shape)
 
     def forward(self, x: Tensor, *arguments: Tensor | None) -> Tensor:
         """``arguments``: what the attention takes besides ``x``."""

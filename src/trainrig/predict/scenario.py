@@ -161,7 +161,10 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     refuse_unpredicted(Layout(ep=experts, schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
         raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
-    return find(options["model"]), options
+    shape = find(options["model"])
+    if shape.num_experts:
+        raise UsageError(f"{shape.name}: mixtures of experts are trained, not predicted yet")
+    return shape, options
 
 
 def _cluster(options: Options, measured: Measured) -> Cluster:

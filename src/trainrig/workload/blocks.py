@@ -107,11 +107,22 @@ def _attention(
 
 
 def _feed_forward(weights: dict[str, Matrix], rows: int, dtype: str) -> list[Operator]:
-    """2·rows·h·f up and as much down, once more up if gated."""
-    *ups, down = (_product(each, rows, dtype) for each in weights.values())
-    wide = rows * weights["up"].wide_out
+    """2·rows·h·f up and as much down, once more up if gated; of each expert of a token.
+
+    A mixture's rows are gathered by expert, and scattered back with their weights.
+    """
+    nets = {part: each for part, each in weights.items() if part != "router"}
+    per_token = weights["up"].copies_per_token
+    *ups, down = (_product(each, rows * per_token, dtype) for each in nets.values())
+    wide = rows * per_token * weights["up"].wide_out
     act = elementwise("ffn.activation", "elementwise", wide, dtype, reads=len(ups))
-    return [*ups, act, down]
+    if "router" not in weights:
+        return [*ups, act, down]
+    sorted_rows = rows * per_token * weights["up"].wide_in
+    route = _product(weights["router"], rows, dtype)
+    gather = elementwise("ffn.gather", "elementwise", sorted_rows, dtype, reads=1)
+    scatter = elementwise("ffn.scatter", "elementwise", sorted_rows, dtype, reads=2)
+    return [route, gather, *ups, act, down, scatter]
 
 
 def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
@@ -277,8 +288,9 @@ def _saved_by_attention(
 
 
 def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
-    wide, c = seq * shape.ffn, numerics.compute
-    down = _seq("ffn.down", c * seq * shape.hidden, _IDLE)
+    per_token, c = max(1, shape.experts_per_token), numerics.compute
+    wide = per_token * seq * shape.ffn
+    down = _seq("ffn.down", c * per_token * seq * shape.hidden, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
         if not numerics.fused:
@@ -292,6 +304,9 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _RESULT)]
+    if shape.num_experts:  # gathered rows; results by expert, weighed after
+        rows = c * per_token * seq * shape.hidden
+        items += [_seq("ffn.rows", rows, _CHEAP), _seq("ffn.results", rows, _RESULT)]
     return [*items, _tp("ffn.activation", c * wide, _CHEAP), down]
 
 

@@ -6,9 +6,10 @@ It holds no weights and no tokenizer.  `presets` has the known ones.
 
 Parameters are counted exactly, by formula, in the parts that people speak of.  With h the width, a
 = heads · head_dim, k = kv_heads · head_dim, f the feed-forward width and V the vocabulary: an
-attention has h·a + 2·h·k + a·h weights, a feed-forward network 2·h·f (3·h·f gated), an embedding
-V·h; biases and norms besides.  A tied head has no weights of its own.  The masked language model of
-BERT is counted with its head's transform and without a pooler, as it is trained.
+attention has h·a + 2·h·k + a·h weights, a feed-forward network 2·h·f (3·h·f gated), a mixture of E
+of them E times that and a router of h·E, an embedding V·h; biases and norms besides.  A tied head
+has no weights of its own.  The masked language model of BERT is counted with its head's transform
+and without a pooler, as it is trained.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ class ModelShape:
     rope_scaling: RopeScaling | None = None
     windows: tuple[int, ...] = ()
     """For each layer, how many tokens it looks back on, 0 = all; empty = all for all."""
+    num_experts: int = 0
+    """Feed-forward nets of a block (E), of width ``ffn`` each; 0: one, and no router (llama)."""
+    experts_per_token: int = 0
+    """Of those, the ones that a token goes through."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -128,7 +133,7 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
         "a whole number from 1",
     ),
     (
-        "num_decoder_layers token_types num_buckets max_distance",
+        "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token",
         lambda n: _is_whole(n, 0),
         "a whole number from 0",
     ),
@@ -198,6 +203,11 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
         (shape.family == "bert" and shape.token_types < 1, "BERT has segments: token_types"),
         (shape.family == "bert" and not shape.tied, "BERT's logits use its token embedding"),
         (shape.family != "t5" and shape.num_decoder_layers != 0, "only t5 has a decoder apart"),
+        (shape.num_experts > 0 and shape.family != "llama", "only llama has experts"),
+        (
+            not min(1, shape.num_experts) <= shape.experts_per_token <= shape.num_experts,
+            f"a token cannot go through {shape.experts_per_token} of {shape.num_experts} experts",
+        ),
         (
             bool(shape.windows) and len(shape.windows) != shape.num_layers,
             f"{len(shape.windows)} windows for {shape.num_layers} layers",
@@ -233,11 +243,15 @@ class Matrix:
     wide_in: int
     wide_out: int
     has_bias: bool
+    copies: int = 1
+    """Experts that have one each."""
+    copies_per_token: int = 1
+    """Those that a token's product is with."""
 
     @property
     def num_parameters(self) -> int:
         """Weights and bias."""
-        return (self.wide_in + self.has_bias) * self.wide_out
+        return self.copies * (self.wide_in + self.has_bias) * self.wide_out
 
 
 def matrices(shape: ModelShape, *, decoder: bool = False, tp: int = 1) -> list[Matrix]:
@@ -254,8 +268,11 @@ def matrices(shape: ModelShape, *, decoder: bool = False, tp: int = 1) -> list[M
         found += (Matrix(branch, part, h, w, shape.qkv_bias) for part, w in wide.items())
         found.append(Matrix(branch, "out", queries, h, shape.out_bias))
     ups = ("gate", "up") if shape.gated_ffn else ("up",)
-    found += (Matrix("ffn", part, h, ffn, shape.ffn_bias) for part in ups)
-    return [*found, Matrix("ffn", "down", ffn, h, shape.ffn_bias)]
+    copies = (max(1, shape.num_experts), max(1, shape.experts_per_token))
+    if shape.num_experts:
+        found.append(Matrix("ffn", "router", h, shape.num_experts, has_bias=False))
+    found += (Matrix("ffn", part, h, ffn, shape.ffn_bias, *copies) for part in ups)
+    return [*found, Matrix("ffn", "down", ffn, h, shape.ffn_bias, *copies)]
 
 
 def parameters(shape: ModelShape) -> Parameters:
@@ -284,7 +301,7 @@ def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -
     Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
     """
     found = matrices(shape, decoder=decoder)
-    return rank * sum(each.wide_in + each.wide_out for each in found)
+    return rank * sum(each.copies * (each.wide_in + each.wide_out) for each in found)
 
 
 def norm_parameters(shape: ModelShape) -> int:

@@ -83,10 +83,13 @@ def _llama3(
 
 
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    # Trains on two cores in minutes: native, published by nobody.
+    # These train on two cores in minutes: native, published by nobody.
     "gpt2-small-cpu": (
         "gpt2",
         {"num_layers": 4, "hidden": 256, "vocab": 8192, "max_positions": 256},
+    ),
+    "mixtral-small-cpu": _llama(
+        4, 256, 4, 512, num_kv_heads=2, vocab=8192, max_positions=256, num_experts=4
     ),
     "gpt2": ("gpt2", {"num_layers": 12, "hidden": 768}),
     "gpt2-medium": ("gpt2", {"num_layers": 24, "hidden": 1024}),
@@ -119,6 +122,16 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
         vocab=32768,
         max_positions=32768,
         rope_theta=1000000.0,
+    ),
+    "mixtral-8x7B": _llama(
+        32,
+        4096,
+        32,
+        14336,
+        num_kv_heads=8,
+        max_positions=32768,
+        rope_theta=1000000.0,
+        num_experts=8,
     ),
     "gpt3-1.3B": _gpt(24, 2048, 16, 50257),
     "gpt3-2.7B": _gpt(32, 2560, 32, 50257),
@@ -163,6 +176,7 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
     full.setdefault(
         "ffn", -(-hidden * 8 // 3 // 256) * 256 if full.get("gated_ffn") else 4 * hidden
     )
+    full.setdefault("experts_per_token", 2 if full.get("num_experts") else 0)
     if family == "t5":
         full.setdefault("num_decoder_layers", full["num_layers"])
     described = ",".join(f"{number}={value}" for number, value in numbers.items())

@@ -71,6 +71,10 @@ def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
                 wide = 3 * each.wide_out
                 found += _linear("attention.qkv", each.wide_in, wide, each.has_bias, 0)
             continue
+        if shape.num_experts and each.branch == "ffn" and each.part != "router":
+            dims = (each.copies, each.wide_out, each.wide_in)
+            found.append(Weight(name=f"ffn.experts.{each.part}", dims=dims))
+            continue
         found += _linear(name, each.wide_in, each.wide_out, each.has_bias, 1 if cut else 0)
     norms = ("norm_1", "norm_cross", "norm_2") if decoder else ("norm_1", "norm_2")
     return [*found, *(part for name in norms for part in _norm(name, shape))]

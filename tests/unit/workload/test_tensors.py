@@ -10,7 +10,7 @@ from trainrig import models
 from trainrig.workload import find, parameters
 from trainrig.workload.tensors import Weight, model_tensors
 
-MODELS = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B", "llama-7B", "mistral-7B")
+MODELS = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B", "llama-7B", "mixtral-8x7B")
 
 
 @pytest.mark.parametrize("name", MODELS)

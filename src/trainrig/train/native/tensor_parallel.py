@@ -32,6 +32,8 @@ def apply(
     for what, count in (counts | {"columns of the feed-forward net": shape.ffn}).items():
         if count % ranks:
             raise UsageError(f"{shape.name} has {count} {what}, not a multiple of tp = {ranks}")
+    if shape.num_experts:
+        raise UsageError("tensor parallel of a mixture of experts comes later", "--tp 1")
     if shape.vocab < ranks**2:
         raise UsageError(
             f"{shape.name} has a vocabulary of {shape.vocab}: too few for tp = {ranks}"

@@ -33,7 +33,7 @@ PIPELINES: Cases = {
 
 def cases(families: tuple[str, ...], layouts: Cases, **common: Any) -> Cases:
     """Each family in each layout; llama with fewer heads of keys than of queries."""
-    grouped = {"shape": {"num_kv_heads": 2}}
+    grouped = {"shape": {"num_kv_heads": 2} | common.get("shape", {})}
     return {
         f"{family}-{name}": {"family": family, **common, **how}
         | (grouped if family == "llama" else {})
@@ -42,6 +42,7 @@ def cases(families: tuple[str, ...], layouts: Cases, **common: Any) -> Cases:
     }
 
 
+EXPERTS = {"num_experts": 4, "num_kv_heads": 2}
 TWO = {
     **cases(FAMILIES, {"tp+sp": SEQUENCE}),
     **cases(("gpt2", "t5"), {"tp": {"tp": 2}}),
@@ -59,6 +60,7 @@ TWO = {
         "shape": {"num_layers": 5},
     },
     **cases(("gpt2", "gpt-neo", "llama"), {"cp": {"cp": 2}}),
+    **cases(("llama",), {"ep": {"dp": 2, "ep": 2}}, shape=EXPERTS),
     "gpt2-odd-vocabulary": {"family": "gpt2", "tp": 2, "shape": {"vocab": 161}},
 }
 TWO_MORE = {
@@ -82,6 +84,15 @@ FOUR = {
             "cp-tp+sp": {"cp": 2, **SEQUENCE},
             "pp-cp": {"pp": 2, "cp": 2, "micro": 4},
         },
+    ),
+    **cases(
+        ("llama",),
+        {
+            "dp-ep": {"dp": 4, "ep": 2},
+            "ep4": {"dp": 4, "ep": 4, "recompute": "full"},
+            "pp-ep": {"pp": 2, "dp": 2, "ep": 2, "micro": 4},
+        },
+        shape=EXPERTS,
     ),
     **cases(FAMILIES, {"dp-tp+sp": {"dp": 2, **SEQUENCE}}),
     **cases(("llama",), {"recomputed": {"recompute": "selective"}}, pp=2, dp=2, micro=4),
