@@ -22,6 +22,7 @@ from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.compute import recomputed_flops
 from trainrig.workload.flops import hardware_flops, model_flops
+from trainrig.workload.held import held
 from trainrig.workload.layout import Layout, layout_warnings
 from trainrig.workload.memory import PARTS as MEMORY_PARTS
 from trainrig.workload.memory import Memory, memory
@@ -133,6 +134,7 @@ def predict(question: Question) -> Prediction:
 
 def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str, Any]:
     """What ``predict --json`` prints; others script against it."""
+    own = held(found.question.shape, found.layout)
     result = {
         "model": found.question.shape.name,
         "on": found.rates.device,
@@ -141,6 +143,7 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         **_memory_dict(found.memory),
         "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
         "overlapped_s": float(found.step.overlapped),
+        "held_bytes": dataclasses.asdict(own) if own is not None else None,
         "gpu_memory_bytes": found.rates.memory_bytes,
         "fits": found.fits,
         "tokens_per_step": found.tokens,
