@@ -114,6 +114,12 @@ class _Pair:
         tokens = {_tokens(self.base), _tokens(self.own)} - {None}
         return self.base.model != self.own.model or len(tokens) > 1
 
+    def speedup(self, **found: Any) -> Speedup:
+        """What came of it."""
+        return Speedup(
+            name=self.own.name, base=self.base_name, differences=self.differences, **found
+        )
+
 
 # ---- experiments of one run
 
@@ -357,25 +363,15 @@ def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
     ratios = {n: _ratio(pair) for n, pair in enumerate(pairs) if reasons[n] is None}
     changes = judge_changes([(found, True) for found, _ in ratios.values()])
     judged = dict(zip(ratios, (change for change, _ in changes), strict=True))
-    found = []
-    for n, pair in enumerate(pairs):
-        bare = Speedup(
-            name=pair.own.name,
-            base=pair.base_name,
-            differences=pair.differences,
-            reason=reasons[n],
-        )
-        found.append(
-            _with_ratio(bare, pair, *ratios[n], judged[n], len(ratios))
-            if n in ratios
-            else _without_ratio(bare, pair)
-        )
-    return tuple(found)
+    return tuple(
+        _with_ratio(pair, *ratios[n], judged[n], len(ratios))
+        if n in ratios
+        else _without_ratio(pair, reasons[n])
+        for n, pair in enumerate(pairs)
+    )
 
 
-def _with_ratio(
-    bare: Speedup, pair: _Pair, found: Comparison, basis: str, change: Change, count: int
-) -> Speedup:
+def _with_ratio(pair: _Pair, found: Comparison, basis: str, change: Change, count: int) -> Speedup:
     base_noise = pair.base.disturbed and f"{pair.base_name}: {pair.base.disturbed}"
     reason = pair.own.disturbed or base_noise or pair.not_judged
     is_judged = not reason
@@ -383,8 +379,7 @@ def _with_ratio(
         inside = found.interval.low <= 1.0 <= found.interval.high
         unclear = f"not clear enough for one of {count} comparisons"
         reason = "the interval holds 1" if inside else unclear
-    return replace(
-        bare,
+    return pair.speedup(
         ratio=found.ratio,
         low=found.interval.low,
         high=found.interval.high,
@@ -395,12 +390,12 @@ def _with_ratio(
     )
 
 
-def _without_ratio(bare: Speedup, pair: _Pair) -> Speedup:
+def _without_ratio(pair: _Pair, reason: str | None) -> Speedup:
     """What trained in one run and fails in the other is worse all the same."""
     if not pair.two_runs or pair.base.passed == pair.own.passed or pair.is_other_work:
-        return bare
+        return pair.speedup(reason=reason)
     reason = f"{pair.base.row_verdict} → {pair.own.row_verdict}"
     if pair.own.problem and not pair.own.passed:
         reason += f": {pair.own.problem}"
     change = Change.BETTER if pair.own.passed else Change.WORSE
-    return replace(bare, change=change, reason=reason, is_judged=True)
+    return pair.speedup(change=change, reason=reason, is_judged=True)

@@ -241,7 +241,7 @@ def test_another_model_or_length_has_no_ratio() -> None:
 def test_what_trained_and_fails_now_is_worse() -> None:
     fails = own("x", 1.0, row_verdict="FAIL", reason="rank 1 was ended by SIGKILL")
     row = compared(own("x", 1.0), fails)
-    assert (row.change, row.reason) == ("worse", "PASS → FAIL: rank 1 was ended by SIGKILL")
+    assert (row.change, row.reason) == ("worse", "agreed → FAIL: rank 1 was ended by SIGKILL")
     assert compared(fails, own("x", 1.0)).change == "better"
     assert compared(fails, fails).change == "cannot tell"
 
