@@ -106,16 +106,16 @@ _LENGTH = {"steps", "tokens"}
 _MOST_BYTES = 1 << 24
 _MOST_TOKENS = 1e18
 
-_TINY = "num_layers=2,hidden=128,vocab=8192,max_positions=1024"
+_TINY = "hidden=128,vocab=8192,max_positions=1024"
 
 Keys = Mapping[str, Any]
 
 
-def tiny(model: str) -> str:
-    """The model's family at a size that trains in seconds."""
+def tiny(model: str, stages: int = 1) -> str:
+    """The model's family at a size that trains in seconds, a layer for each pipeline stage."""
     family = find(model).family
     heads = ",num_heads=2" if family == "gpt-neo" else ""
-    return f"{family}:{_TINY}{heads}"
+    return f"{family}:num_layers={max(2, stages)},{_TINY}{heads}"
 
 
 def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
@@ -216,7 +216,7 @@ def experiment_of(keys: Keys) -> Experiment:
         words = f"{field_text('model', found.model)}: {error.message}"
         raise UsageError(words, error.hint) from None
     if scale == "tiny":
-        found = found.replace(model=tiny(found.model))
+        found = found.replace(model=tiny(found.model, found.pp * found.interleave))
     if tokens is not None:
         found = found.replace(steps=_steps_for(tokens, found))
     check(found)

@@ -341,9 +341,9 @@ def _refused_by_all(layout: Layout) -> Refusal:
             "zero 1, 2 or 3, or offload none",
         ),
         (
-            layout.precision == "fp16" and layout.zero > 0,
+            layout.precision == "fp16" and (layout.zero > 0 or layout.tp * layout.pp > 1),
             "fp16 scales its loss, and a shard cannot see where another one overflows",
-            "bf16, or zero 0",
+            "bf16, or zero 0 without tensor and pipeline parallelism",
         ),
     )
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
@@ -355,7 +355,7 @@ _SPLITS = {
     "cp": "context parallelism",
     "ep": "expert parallelism",
 }
-_LATER = ("pp", "cp", "ep")
+_LATER = ("cp", "ep")
 """What the native framework does not train yet."""
 
 
@@ -364,6 +364,9 @@ def _layout_refused_by_native(layout: Layout) -> Refusal:
         if getattr(layout, name) > 1:
             words = f"{name} = {getattr(layout, name)}: {_SPLITS[name]} comes in a later version"
             return words, f"leave {name} out; nproc and zero spread a training over ranks"
+    if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
+        words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
+        return words, f"grad_accum {layout.pp} or more"
     return None
 
 

@@ -32,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainrig.models.recompute import blocks_of
 from trainrig.train.native.collectives import Collectives, fsdp_hooks
+from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.precision import DTYPES, Weights, as_placed, local, total_norm
 from trainrig.train.native.world import DATA, World
 
@@ -66,6 +67,23 @@ class Spread(Weights):
         """``even``: all ranks have as many targets."""
         super().__init__(modules, dtype)
         self.world, self.wire, self.even = world, wire, even
+        self._copies: set[int] = set()
+
+    def through(self, pipeline: Pipeline) -> None:
+        """Run a step's micro-batches so; a copy of a tied weight is left out of the norm."""
+        self.pipeline = pipeline
+        for stage in pipeline.stages:
+            named = dict(stage.module.named_parameters())
+            self._copies |= {id(named[name]) for name in stage.copies}
+
+    def run(self, inputs: Tensor, labels: Tensor, factor: Tensor | float) -> Tensor:
+        """Forward and backward of a step's micro-batches, through the pipeline; the loss."""
+        loss = self.pipeline.run(inputs, labels, factor) * factor
+        for weight in self.model.values():
+            weight.grad = as_placed(weight.grad, weight)
+        self.pipeline.add_tied()
+        self.collect()
+        return loss
 
     def weight_of(self, num_targets: int) -> float | Tensor:
         """This rank's targets over all ranks': BERT hides a number that varies."""
@@ -80,13 +98,13 @@ class Spread(Weights):
     def total(self, loss: Tensor) -> Tensor:
         """Over all ranks: each has divided its own by all targets."""
         with self.wire.waiting("all_reduce"):
-            return self.world.sum(loss.clone(), *DATA)
+            return self.world.sum(loss.clone(), "pp", *DATA)
 
     def norm(self) -> Tensor:
         """Of all gradients, each counted once: squares are summed over the axes that shard them."""
         squares: dict[tuple[str, ...], list[Tensor]] = {}
-        for master in self.master.values():
-            if master.grad is not None:
+        for name, master in self.master.items():
+            if master.grad is not None and id(self.model[name]) not in self._copies:
                 grad = master.grad = as_placed(master.grad, master)
                 squares.setdefault(_sharded_over(grad), []).append(local(grad))
         total = torch.zeros((), device=self.world.device)
@@ -94,7 +112,7 @@ class Spread(Weights):
             square = total_norm(grads).square().to(total.device)
             with self.wire.waiting("all_reduce"):
                 total += self.world.sum(square, *axes)
-        return total.sqrt()
+        return self.world.sum(total, "pp").sqrt()
 
 
 def _sharded_over(grad: Any) -> tuple[str, ...]:

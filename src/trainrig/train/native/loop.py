@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -80,6 +80,32 @@ def split(batch: Batch, num_micro: int, *, pinned: bool) -> tuple[Micro, ...]:
         Micro(inputs=x, labels=y, share=count / total, targets=count)
         for (x, y), count in zip(pairs, counts, strict=True)
     )
+
+
+def _together(
+    micros: Sequence[Micro], weight: float | Tensor
+) -> tuple[Tensor, Tensor, float | Tensor]:
+    """All micro-batches as one batch, and what a sum over its targets is multiplied by."""
+    inputs, labels = (
+        torch.cat([getattr(m, name) for m in micros]) for name in ("inputs", "labels")
+    )
+    return inputs, labels, weight / max(1, sum(micro.targets for micro in micros))
+
+
+@contextmanager
+def _forwards_within(watch: Stopwatch[Any], stages: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """What the stages' forwards take belongs to part forward."""
+    starts: list[Any] = []
+    before = [
+        stage.register_forward_pre_hook(lambda *_: starts.append(watch.mark())) for stage in stages
+    ]
+    after = [
+        stage.register_forward_hook(lambda *_: watch.inner("forward", starts.pop()))
+        for stage in stages
+    ]
+    yield
+    for handle in (*before, *after):
+        handle.remove()
 
 
 def make_optimizer(experiment: Experiment, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -179,18 +205,11 @@ class Engine:
         """One step: the global batch forward and backward, then one update."""
         number, marked = self.next_step, self.watch.begin()
         rate = self._set_learning_rate(number)
-        loss = torch.zeros((), device=self.device)
         with self.part("data_wait"):
             micros = [micro.to(self.device) for micro in next(self.loader)]
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
-        for micro in micros:
-            last = micro is micros[-1]
-            with self.part("forward"), ahead_of_backward(self._backwards):
-                part = self.weights.loss(micro.inputs, micro.labels, last=last)
-                part = part * (micro.share * weight)
-            with self.part("backward"):
-                self.weights.backward(self.scaler.scale(part), last=last)
-            loss += part.detach()
+        passes = self._through_stages if self.weights.pipeline else self._one_by_one
+        loss = passes(micros, weight)
         with self.part("optimizer"):
             norm = self._clip()
             self.scaler.step(self.optimizer)
@@ -202,6 +221,25 @@ class Engine:
         row = {"step": number, "lr": rate, "tokens": tokens}
         numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
         self._pending.append(_Pending(row, numbers, marked))
+
+    def _one_by_one(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
+        """Forward and backward of each micro-batch; this rank's part of the loss."""
+        loss = torch.zeros((), device=self.device)
+        for micro in micros:
+            last = micro is micros[-1]
+            with self.part("forward"), ahead_of_backward(self._backwards):
+                part = self.weights.loss(micro.inputs, micro.labels, last=last)
+                part = part * (micro.share * weight)
+            with self.part("backward"):
+                self.weights.backward(self.scaler.scale(part), last=last)
+            loss += part.detach()
+        return loss
+
+    def _through_stages(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
+        """The same by a pipeline's schedule; what is not a stage's forward counts as backward."""
+        inputs, labels, factor = _together(micros, weight)
+        with self.part("backward"), _forwards_within(self.watch, self.weights.modules):
+            return self.weights.run(inputs, labels, factor)
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Where a part of the step is timed; tests make one of them slower here."""
@@ -235,6 +273,10 @@ class Engine:
         for number in range(self.experiment.heldout_batches):
             micros = self._split(make(number))
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
+            if self.weights.pipeline:
+                inputs, labels, factor = _together([m.to(self.device) for m in micros], weight)
+                total += self.weights.pipeline.evaluate(inputs, labels, factor) * factor
+                continue
             for micro in micros:
                 here = micro.to(self.device)
                 total += self.model.loss(here.inputs, here.labels) * (micro.share * weight)

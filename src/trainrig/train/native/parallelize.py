@@ -9,13 +9,15 @@ it keeps; each rank then draws its own part (`models.fill_weights`).
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from trainrig import models
 from trainrig.models import recompute
 from trainrig.train.config import Experiment, objective_of
-from trainrig.train.native import data_parallel, tensor_parallel
+from trainrig.train.native import data_parallel, pipeline, tensor_parallel
 from trainrig.train.native.collectives import Collectives
+from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.world import World
 from trainrig.workload import ModelShape
 
@@ -25,9 +27,8 @@ def parallelize(
 ) -> data_parallel.Spread:
     """The weights of one rank, of a ``model`` on meta that is changed in place."""
     own, device = experiment.layout, world.device
-    parts = [model]
-    sharded = own.zero > 0 or world.is_split
-    sharded = sharded and world.dp * world.cp > 1
+    stages = pipeline.split(model, shape, own, world.view("pp")) if own.pp > 1 else []
+    parts = [stage.module for stage in stages] or [model]
     for part in parts:
         if own.tp > 1:
             split = bool(own.sequence_parallel)
@@ -35,15 +36,21 @@ def parallelize(
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part)
-        if sharded:
+        if world.shards:
             offload = own.offload == "host"
             data_parallel.shard(
-                part, own.precision, int(own.zero), world, offload=offload, piped=len(parts) > 1
+                part, own.precision, int(own.zero), world, offload=offload, piped=bool(stages)
             )
         part.to_empty(device="cpu" if own.offload == "host" else device)
         models.fill_weights(part, experiment.seed)
     even = objective_of(shape) != "masked"
-    if sharded:
-        return data_parallel.Sharded(parts, int(own.zero), world, wire, even=even)
-    kind = data_parallel.Spread if world.is_split else data_parallel.Replicated
-    return kind(parts, own.precision, world, wire, even=even)
+    if world.shards:
+        weights: data_parallel.Spread = data_parallel.Sharded(
+            parts, int(own.zero), world, wire, even=even
+        )
+    else:
+        kind = data_parallel.Spread if world.is_split else data_parallel.Replicated
+        weights = kind(parts, own.precision, world, wire, even=even)
+    if stages:
+        weights.through(Pipeline(stages, own, world.view("pp"), torch.device(device)))
+    return weights

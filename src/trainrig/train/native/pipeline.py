@@ -158,6 +158,16 @@ class Pipeline:
             return torch.zeros((), device=labels.device)
         return torch.stack([loss.detach() for loss in losses]).sum() / factor
 
+    @torch.no_grad()
+    def evaluate(self, inputs: Tensor, labels: Tensor, factor: Tensor | float) -> Tensor:
+        """Forward alone, of as many micro-batches; the rest as `run`."""
+        self._factor = factor
+        losses: list[Tensor] = []
+        given = (inputs,) if self._first else ()
+        wanted = {"target": labels, "losses": losses} if self._last else {}
+        self._schedule.eval(*given, labels=labels, **wanted)
+        return sum(losses, torch.zeros((), device=labels.device)) / factor
+
     def _scaled(self, loss: Tensor, _: Tensor) -> Tensor:
         return loss.sum() * self._factor
 

@@ -44,6 +44,8 @@ class Weights:
             module.to(DTYPES[dtype])
         self.model = dict(self._named())
         self.master: dict[str, Any] = master or dict(self.model)
+        self.pipeline: Any = None
+        """What runs all micro-batches of a step where these are stages of a model."""
         self._collected = False
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:

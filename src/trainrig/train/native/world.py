@@ -50,8 +50,10 @@ class World:
         self.sizes["tp"] = own.tp
         self.is_split = own.tp * own.pp > 1
         """Data parallelism is not all there is."""
-        # Shards of one rank: how FSDP2 is told that all is replicated.
-        one = {"dp_shard"} if self.is_split and others > 1 else set[str]()
+        # Shards of one rank: how FSDP2 is told that all is replicated.  A pipeline's micro-batches
+        # add up in fp32 that way, too.
+        several = others > 1 or (own.pp > 1 and layout.precision not in ("fp32", "tf32"))
+        one = {"dp_shard"} if self.is_split and several else set[str]()
         present = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
         present = present or ["dp_replicate"]
         self._kind = torch.device(device).type
@@ -64,6 +66,8 @@ class World:
             self._view("cp", self.ranks // inner, own.cp, own.tp)
         if own.ep > 1:
             self._view("ep", self.ranks // (own.ep * inner), own.ep, inner)
+        self.shards = "dp_shard" in present
+        """Weights are FSDP2's."""
         rank = dist.get_rank()
         self.data_rank = rank // inner % own.dp
         """Number among the ranks that read samples of their own."""
