@@ -60,6 +60,7 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     layout, mesh = experiment.layout, experiment.mesh
     cp = int(getattr(layout, "cp", 1))
+    sequence = mesh.tp if layout.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
     seen = experiment.attention != "auto" and not experiment.compile
     return RequestedLayout(
@@ -72,7 +73,7 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
         zero=experiment.zero,
         shard_ranks=(experiment.shard_size or mesh.dp) if experiment.zero else 1,
         grad_accum=experiment.grad_accum,
-        micro_tokens=experiment.batch_size * experiment.seq_len // cp,
+        micro_tokens=experiment.batch_size * experiment.seq_len // (cp * sequence),
         precision=experiment.precision,
         gradient_precision="fp32",
         master_precision="fp32",
@@ -210,7 +211,7 @@ def _zero(facts: Mapping[str, Any], held: int, whole: int, exchanges: Sequence[E
         return 1
     if facts["weights_between"] < whole:
         return 3
-    scattered = sum(e.count for e in exchanges if e.operation == "reduce_scatter")
+    scattered = sum(e.count for e in _reduced(exchanges) if e.operation == "reduce_scatter")
     once = scattered == facts.get("units") and facts["micro_batches"] > 1
     return 1 if once else 2
 

@@ -297,7 +297,12 @@ def _placements(block: nn.Module) -> str | None:
 
 
 def first_step(engine: Any, axes: Mapping[str, str] | None = None) -> Facts:
-    """Train one step of ``engine`` and look while it goes on; ``axes`` of its groups of ranks."""
+    """Train one step of ``engine`` and look while it goes on; ``axes`` of its groups of ranks.
+
+    A pipeline's stages send each other their shapes in a first step, which nobody looks at.
+    """
+    if engine.weights.pipeline is not None:
+        engine.step()
     wrapped = getattr(engine.weights, "wrapped", None)
     look = Look(engine.weights.modules, engine.optimizer, axes=axes, wrapped=wrapped)
     with look:
