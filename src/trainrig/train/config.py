@@ -361,7 +361,7 @@ def check(experiment: Experiment) -> ModelShape:
             "each rank needs one of its own",
         ),
         (
-            own.zero > 0 and own.mesh.dp == 1,
+            own.zero > 0 and own.mesh.dp * own.mesh.cp == 1,
             f"zero {own.zero} spreads over ranks, and there is one",
             "--nproc 2 or more, or --zero 0",
         ),

@@ -355,7 +355,7 @@ _SPLITS = {
     "cp": "context parallelism",
     "ep": "expert parallelism",
 }
-_LATER = ("cp", "ep")
+_LATER = ("ep",)
 """What the native framework does not train yet."""
 
 

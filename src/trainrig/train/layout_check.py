@@ -71,7 +71,7 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
         interleave=int(layout.interleave),
         cp=cp,
         zero=experiment.zero,
-        shard_ranks=(experiment.shard_size or mesh.dp) if experiment.zero else 1,
+        shard_ranks=(experiment.shard_size or mesh.dp) * cp if experiment.zero else 1,
         grad_accum=experiment.grad_accum,
         micro_tokens=experiment.batch_size * experiment.seq_len // (cp * sequence),
         precision=experiment.precision,

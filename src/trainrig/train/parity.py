@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainrig.benchmarks.training import SPLITS
 from trainrig.train.config import Experiment
 from trainrig.workload.layout import Layout
 from trainrig.workload.model_lookup import with_layers
@@ -53,7 +54,9 @@ def probe_of(experiment: Experiment) -> Experiment:
 
 def reference_of(experiment: Experiment) -> Experiment:
     """One process that trains on the same samples: micro-batches instead of ranks."""
+    usual = Experiment.of()
     return experiment.replace(
+        **{name: getattr(usual, name) for name in SPLITS},
         name="one-process reference",
         framework=REFERENCE,
         parallel="auto",

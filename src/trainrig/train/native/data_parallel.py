@@ -88,12 +88,12 @@ class Spread(Weights):
     def weight_of(self, num_targets: int) -> float | Tensor:
         """This rank's targets over all ranks': BERT hides a number that varies."""
         if self.even:
-            return 1.0 / self.world.dp
+            return 1.0 / (self.world.dp * self.world.cp)
         # Filled on the device: NCCL sums nothing that lies on the host.
         total = torch.full((1,), float(num_targets), device=self.world.device)
         with self.wire.waiting("all_reduce"):
             self.world.sum(total, *DATA)
-        return num_targets * self.world.cp / total[0]
+        return num_targets / total[0]
 
     def total(self, loss: Tensor) -> Tensor:
         """Over all ranks: each has divided its own by all targets."""

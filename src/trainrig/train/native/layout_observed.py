@@ -299,9 +299,11 @@ def _placements(block: nn.Module) -> str | None:
 def first_step(engine: Any, axes: Mapping[str, str] | None = None) -> Facts:
     """Train one step of ``engine`` and look while it goes on; ``axes`` of its groups of ranks.
 
-    A pipeline's stages send each other their shapes in a first step, which nobody looks at.
+    In the very first one a pipeline's stages send each other their shapes, and DTensors try their
+    operations on fake ones: there a step is trained before, which nobody looks at.
     """
-    if engine.weights.pipeline is not None:
+    layout = engine.experiment.layout
+    if layout.tp * layout.pp > 1:
         engine.step()
     wrapped = getattr(engine.weights, "wrapped", None)
     look = Look(engine.weights.modules, engine.optimizer, axes=axes, wrapped=wrapped)

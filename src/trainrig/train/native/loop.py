@@ -68,9 +68,15 @@ class Micro:
         )
 
 
-def split(batch: Batch, num_micro: int, *, pinned: bool) -> tuple[Micro, ...]:
-    """``batch`` in equal micro-batches; ``pinned``: in memory that a GPU copies from by itself."""
-    inputs, labels = torch.from_numpy(batch.inputs), torch.from_numpy(batch.labels)
+def split(
+    batch: Batch, num_micro: int, *, tokens: slice = slice(None), pinned: bool
+) -> tuple[Micro, ...]:
+    """``batch`` in equal micro-batches, of each sequence the ``tokens`` of this rank.
+
+    ``pinned``: in memory that a GPU copies from by itself.
+    """
+    parts = (torch.from_numpy(part[:, tokens]) for part in (batch.inputs, batch.labels))
+    inputs, labels = (part.contiguous() for part in parts)
     if pinned:
         inputs, labels = inputs.pin_memory(), labels.pin_memory()
     pairs = zip(inputs.chunk(num_micro), labels.chunk(num_micro), strict=True)
@@ -167,11 +173,12 @@ class Engine:
         spread: Spread | None = None,
         parallel: Parallel | None = None,
         rank: int = 0,
+        tokens: slice = slice(None),
     ) -> None:
         """``batches`` and ``weights`` replace the samples and the first weights, for tests.
 
-        ``parallel`` spreads the model over ranks, of which this one reads the samples of number
-        ``rank``; ``spread`` is another way to hold all of it; without either one process has it.
+        ``parallel`` spreads the model over ranks, of which this one reads ``tokens`` of the samples
+        of number ``rank``; ``spread`` is another way to hold all of it; without either it is alone.
         """
         self.experiment, self.shape, self.device = experiment, shape, device
         self.model = models.build(
@@ -181,7 +188,7 @@ class Engine:
             attention=experiment.attention,
             seed=experiment.seed,
         )
-        self._rank = rank
+        self._rank, self._tokens = rank, tokens
         if parallel is not None:
             self.weights = parallel(self.model)
         else:
@@ -310,7 +317,7 @@ class Engine:
 
     def _split(self, batch: Any) -> tuple[Micro, ...]:
         pinned = self.device.startswith("cuda")
-        return split(batch, self.experiment.grad_accum, pinned=pinned)
+        return split(batch, self.experiment.grad_accum, tokens=self._tokens, pinned=pinned)
 
     def _set_learning_rate(self, step: int) -> float:
         rate = self.experiment.learning_rate(step)

@@ -15,7 +15,7 @@ from torch import nn
 from trainrig import models
 from trainrig.models import recompute
 from trainrig.train.config import Experiment, objective_of
-from trainrig.train.native import data_parallel, pipeline, tensor_parallel
+from trainrig.train.native import context_parallel, data_parallel, pipeline, tensor_parallel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.world import World
@@ -33,6 +33,8 @@ def parallelize(
         if own.tp > 1:
             split = bool(own.sequence_parallel)
             tensor_parallel.apply(part, shape, world.view("tp"), sequence_parallel=split)
+        if own.cp > 1:
+            context_parallel.apply(part, world.view("cp"))
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part)

@@ -75,7 +75,8 @@ class _Rank:
         spread = partial(
             parallelize, experiment=experiment, shape=self.shape, world=self.world, wire=wire
         )
-        return make(experiment, parallel=spread, rank=self.world.data_rank), wire
+        tokens = self.world.tokens(experiment.seq_len)
+        return make(experiment, parallel=spread, rank=self.world.data_rank, tokens=tokens), wire
 
 
 def train(experiment: Experiment, events: Events, size: int, job: Job | None = None) -> None:

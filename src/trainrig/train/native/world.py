@@ -63,21 +63,34 @@ class World:
         self._views: dict[str, Any] = dict.fromkeys(present, self.mesh)
         inner = own.cp * own.tp
         if own.cp > 1:
-            self._view("cp", self.ranks // inner, own.cp, own.tp)
+            self._views["cp"] = self._beside("cp", own.cp, own.tp)
         if own.ep > 1:
-            self._view("ep", self.ranks // (own.ep * inner), own.ep, inner)
+            self._views["ep"] = self._beside("ep", own.ep, inner)
         self.shards = "dp_shard" in present
         """Weights are FSDP2's."""
         rank = dist.get_rank()
         self.data_rank = rank // inner % own.dp
         """Number among the ranks that read samples of their own."""
+        self._part = rank // own.tp % own.cp
         self.stage = rank // (inner * own.dp)
 
-    def _view(self, axis: str, outer: int, size: int, inner: int) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
+    def tokens(self, seq_len: int) -> slice:
+        """The part of each sequence that this rank reads."""
+        each = seq_len // self.cp
+        return slice(self._part * each, (self._part + 1) * each)
 
-        names = (f"{axis}_outer", axis, f"{axis}_inner")
-        self._views[axis] = init_device_mesh(self._kind, (outer, size, inner), mesh_dim_names=names)
+    def _beside(self, axis: str, size: int, inner: int) -> Any:
+        """A mesh of one axis that lies across the others', with a group of its own.
+
+        Groups of equal ranks would be one, and nobody could say whose a collective is.
+        """
+        from torch.distributed.device_mesh import DeviceMesh
+
+        starts = [n for n in range(self.ranks) if n // inner % size == 0]
+        every = [[start + turn * inner for turn in range(size)] for start in starts]
+        groups = [dist.new_group(ranks) for ranks in every]
+        own = next(number for number, ranks in enumerate(every) if dist.get_rank() in ranks)
+        return DeviceMesh.from_group(groups[own], self._kind, mesh_dim_names=(axis,))
 
     def view(self, *axes: str) -> Any:
         """The mesh of some axes alone; with no such axis of several ranks, KeyError."""

@@ -73,7 +73,7 @@ def test_the_number_of_targets_is_summed_where_it_is_computed() -> None:
     summed: list[Any] = []
 
     class World:
-        device, dp, cp = "meta", 2, 1
+        device, dp = "meta", 2
 
         def sum(self, number: torch.Tensor, *axes: str) -> torch.Tensor:
             summed.append((number.device.type, axes))
