@@ -50,6 +50,8 @@ _GLANCE_CALLS = 3.0
 # A case that would eat more than this of its block is skipped unless it is required.
 _GREEDY = 0.15
 _MAX_ROUNDS = 3
+# Projections overstate: what is required begins in that much less time.
+_OVERSTATED = 1.3
 # Seconds that a run may take beyond its time until it has one value: on a busy machine loading
 # torch may take all of a small budget, and a run without any number is worth nothing.
 _PATIENCE = 6.0
@@ -287,9 +289,8 @@ class Executor:
         if abs(left) < self._patience:
             return None
         cost = self._cost(task)
-        if cost > left or (
-            cost > _GREEDY * whole and not task.planned.required and not task.planned.seconds
-        ):
+        is_greedy = cost > _GREEDY * whole and not task.planned.seconds
+        if cost > left * _OVERSTATED if task.planned.required else cost > left or is_greedy:
             return _no_time(cost, left)
         return None
 
