@@ -43,7 +43,7 @@ def settings(folder: Path) -> dict[str, str]:
 
 def ask(folder: Path) -> dict[int, Dump]:
     """What each rank remembers, of those that have a pipe and answer."""
-    asked: list[Path] = []
+    requested: list[Path] = []
     for pipe in sorted(folder.glob("collectives-*.pipe")):
         with contextlib.suppress(OSError):  # ENXIO: nobody reads it, its rank is gone
             file = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -51,12 +51,12 @@ def ask(folder: Path) -> dict[int, Dump]:
                 os.write(file, b"1\0")
             finally:
                 os.close(file)
-            asked.append(pipe.with_suffix(""))
+            requested.append(pipe.with_suffix(""))
     until = time.monotonic() + _WAIT
     found: dict[int, Dump] = {}
-    while asked and time.monotonic() < until:
+    while requested and time.monotonic() < until:
         found = read(folder)
-        if len(found) >= len(asked):
+        if len(found) >= len(requested):
             break
         time.sleep(0.1)
     return found
