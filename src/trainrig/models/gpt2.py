@@ -42,17 +42,18 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.qkv_bias)
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.out_bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask`` (T, T): where a layer looks back on a window only."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, window: int = 0) -> Tensor:
+        """How far a layer looks back: a ``window`` of tokens (0: all), or the mask (T, T) of it."""
         batch, num_tokens, _ = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, -1, 3, self.head_dim)
         q, k, v = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D)
         how = {"causal": mask is None, "mask": mask, "attention": self.attention}
+        how |= {"window": window} if window else {}
         return self.out(merge_heads(self.kernel(q, k, v, scale=self.scale, **how)))
 
 
 class Block(PreNormBlock):
-    """One layer; takes a mask (T, T) besides, where it looks back on a window only."""
+    """One layer; takes a mask (T, T), or a window, besides where it does not look back on all."""
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__(shape, Attention(shape, attention))
@@ -77,8 +78,10 @@ class Model(NextTokenModel):
         return self.tokens(tokens) + self.positions(where)
 
     def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
-        """A mask of all tokens where a layer looks back on a window only."""
+        """The window of each layer; on the host a mask of all tokens, one for all layers."""
         windows = self.shape.windows or (0,) * self.shape.num_layers
+        if device.type == "cuda":
+            return lambda number: (None, windows[number])
         every = num_tokens * self.stretch.parts
         masks = {w: causal_mask(every, device, w) for w in set(windows) - {0}}
         return lambda number: (masks.get(windows[number]),)

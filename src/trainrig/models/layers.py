@@ -43,15 +43,24 @@ def attend(
     scale: float,
     causal: bool = False,
     mask: Tensor | None = None,
+    window: int = 0,
     attention: str = "auto",
 ) -> Tensor:
     """softmax(scale · q·kᵀ + mask) · v for each head.
 
     q (B, H, T, D); k, v (B, K, S, D); returns (B, H, T, D).  ``mask`` broadcasts to (B, H, T, S):
     bool, True where a query may look, or numbers that are added.  ``causal`` (without a mask): a
-    query looks at no later token.  ``attention``: one of ATTENTIONS; UsageError for "tiles" where
-    `cpu_attention` has none.
+    query looks at no later token; with a ``window`` at no more than so many, its own among them.
+    ``attention``: one of ATTENTIONS; UsageError for "tiles" where `cpu_attention` has none.
     """
+    if window >= q.shape[-2]:
+        window = 0
+    elif window and attention == "plain":
+        causal, mask = False, causal_mask(q.shape[-2], q.device, window)
+    elif window:
+        if not torch.compiler.is_compiling():
+            attentions_run.add("sdpa")
+        return attend_in_window(q, k, v, scale=scale, window=window)
     if attention == "auto":
         attention = "tiles" if is_faster(q, k, causal=causal, mask=mask) else "sdpa"
     if not torch.compiler.is_compiling():
@@ -69,6 +78,32 @@ def attend(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
+
+
+def attend_in_window(q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int) -> Tensor:
+    """Causal attention to ``window`` tokens at most, in pieces of that length.
+
+    A piece sees itself and the one before: 2·T·window scores instead of T², and a mask of
+    (window, 2·window) instead of (T, T), which flash kernels do not take.  The first piece has none
+    before it and is plainly causal.
+    """
+    num_tokens = q.shape[-2]
+    short = -num_tokens % window  # the last piece is filled up with what no query may see
+    q, k, v = (F.pad(t, (0, 0, 0, short)) for t in (q, k, v))
+    grouped = {"scale": scale, "enable_gqa": k.shape[1] != q.shape[1]}
+    start = F.scaled_dot_product_attention(
+        *(t[:, :, :window] for t in (q, k, v)), is_causal=True, **grouped
+    )
+    own = q[:, :, window:].unflatten(2, (-1, window)).transpose(1, 2)  # (B, pieces, H, W, D)
+    pairs = [t.unfold(2, 2 * window, window).movedim(2, 1).mT for t in (k, v)]
+    place = torch.arange(window, device=q.device)[:, None]
+    seen = torch.arange(2 * window, device=q.device)[None, :]
+    inside = (seen > place) & (seen <= place + window)
+    rest = F.scaled_dot_product_attention(
+        *(t.flatten(0, 1) for t in (own, *pairs)), attn_mask=inside, **grouped
+    )
+    rest = rest.unflatten(0, own.shape[:2]).transpose(1, 2).flatten(2, 3)
+    return torch.cat((start, rest), dim=2)[:, :, :num_tokens]
 
 
 def plain_attend(

@@ -11,6 +11,7 @@ from trainrig.errors import UsageError
 from trainrig.workload.layout import RECOMPUTE
 
 torch = pytest.importorskip("torch", reason="needs torch")
+from trainrig.models import layers  # noqa: E402
 from trainrig.models.t5 import RelativeBias, shift_right  # noqa: E402
 
 SHAPES = {
@@ -126,6 +127,34 @@ def test_no_token_sees_a_later_one(family: str) -> None:
     before, after = model(tokens), model(changed)
     assert torch.equal(before[:, :15], after[:, :15])
     assert not torch.equal(before[:, 15], after[:, 15])
+
+
+@pytest.mark.parametrize("num_tokens", [4, 5, 10, 13])
+@pytest.mark.parametrize("heads_of_keys", [4, 2])
+def test_attention_in_a_window_needs_no_mask_of_all_tokens(
+    num_tokens: int, heads_of_keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-Neo's local layers gave every kernel a (T, T) mask, and flash kernels take none."""
+    generator = torch.Generator().manual_seed(3)
+    heads = (4, heads_of_keys, heads_of_keys)
+    q, k, v = (
+        torch.randn(2, n, num_tokens, 8, generator=generator, requires_grad=True) for n in heads
+    )
+    mask = layers.causal_mask(num_tokens, q.device, 5)
+    expected = layers.attend(q, k, v, scale=0.3, mask=mask, attention="plain")
+    whole = torch.autograd.grad(expected.square().sum(), (q, k, v))
+    monkeypatch.setattr(layers, "causal_mask", None)
+    found = layers.attend(q, k, v, scale=0.3, causal=True, window=5, attention="sdpa")
+    torch.testing.assert_close(found, expected)
+    for own, other in zip(torch.autograd.grad(found.square().sum(), (q, k, v)), whole, strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_a_gpu_is_given_windows_and_no_mask() -> None:
+    with torch.device("meta"):
+        model = models.build(SHAPES["gpt-neo"], device="meta")
+    assert model.block_arguments(24, torch.device("cuda"))(1) == (None, 5)
+    assert model.block_arguments(24, torch.device("cpu"))(1)[0].shape == (24, 24)
 
 
 def test_a_window_hides_what_is_further_back() -> None:
