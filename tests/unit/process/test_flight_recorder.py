@@ -82,6 +82,17 @@ def test_a_pickle_that_would_call_something_is_not_read(tmp_path: Path) -> None:
         assert flight_recorder.read(tmp_path) == {}
 
 
+def test_plain_values_are_those_that_were_written(tmp_path: Path) -> None:
+    content = (RECORDED / "collectives-0").read_bytes()
+    assert flight_recorder._plain_values(content) == pickle.loads(content)  # noqa: S301 - our own fixture
+    value = {"a": [1, -2, 2.5, None, True, (1,), (1, 2, 3, 4), 2**40], "b": {}, "c": "é" * 300}
+    for protocol in (2, 3, 4, 5):
+        assert flight_recorder._plain_values(pickle.dumps(value, protocol)) == value
+    for end in range(len(content) - 1):
+        (tmp_path / "collectives-0").write_bytes(content[:end])
+        assert flight_recorder.read(tmp_path) == {}
+
+
 def test_ranks_are_told_where_to_write(tmp_path: Path) -> None:
     settings = flight_recorder.settings(tmp_path)
     assert settings["TORCH_FR_BUFFER_SIZE"] == settings["TORCH_NCCL_TRACE_BUFFER_SIZE"]

@@ -37,7 +37,7 @@ from trainrig.data.open_batches import open_batches
 from trainrig.errors import TrainrigError, UnavailableError
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
-from trainrig.train.native.precision import Weights
+from trainrig.train.native.precision import Weights, placed
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
 
@@ -329,9 +329,22 @@ class Engine:
         """The norm of all gradients; they are shortened to ``clip`` where it is larger."""
         self.scaler.unscale_(self.optimizer)
         norm = self.weights.norm()
-        if self.experiment.clip:
-            self.weights.clip(self.experiment.clip, norm)
+        most = self.experiment.clip
+        if most and self._divides:  # in the update's own pass over the gradients
+            self.optimizer.grad_scale = torch.clamp((norm + 1e-6) / most, min=1.0)
+        elif most:
+            self.weights.clip(most, norm)
         return norm
+
+    @property
+    def _divides(self) -> bool:
+        """Whether the optimizer's kernel divides gradients by a number: torch's fused AdamW.
+
+        fp16's scaler uses that number itself, and it cannot be given beside DTensors.
+        """
+        fused = all(group.get("fused") for group in self.optimizer.param_groups)
+        plain = not any(map(placed, self.weights.master.values()))
+        return fused and plain and not self.scaler.is_enabled()
 
     def _finished_row(self, pending: _Pending) -> Row:
         times = self.watch.read(pending.marked)  # waits until the numbers are there, too

@@ -27,7 +27,7 @@ from trainrig.process.events import Events
 from trainrig.train.config import Experiment, check
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
-from trainrig.train.native import checkpoint, layout_observed
+from trainrig.train.native import checkpoint, gpu, layout_observed
 from trainrig.train.native.breakdown import profiled
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices
@@ -98,11 +98,12 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
     if experiment.parallel == "dataparallel":
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     before = memory_before(device)
-    _timed(experiment, own, job)
-    events.emit("memory", **memory_of(devices, before))
-    gc.collect()
-    if job.probe:
-        _probe(probe_of(experiment), own)
+    with gpu.settings(device, experiment.precision):
+        _timed(experiment, own, job)
+        events.emit("memory", **memory_of(devices, before))
+        gc.collect()
+        if job.probe:
+            _probe(probe_of(experiment), own)
 
 
 def _device(experiment: Experiment) -> str:
@@ -110,7 +111,6 @@ def _device(experiment: Experiment) -> str:
         return "cpu"
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
-    torch.set_float32_matmul_precision("high" if experiment.precision == "tf32" else "highest")
     return device
 
 

@@ -9,7 +9,7 @@ from fake_cuda import FakeCuda
 from trainrig.train import layout_check
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import memory_before, memory_of, multiplies_in_tf32
-from trainrig.train.native import layout_observed, rank_main
+from trainrig.train.native import gpu, layout_observed, rank_main
 from trainrig.train.native.step_timer import stopwatch_for
 
 
@@ -41,11 +41,23 @@ def test_a_rank_multiplies_in_what_its_experiment_says_and_its_layout_finds_it(
 ) -> None:
     """TF32 was neither set nor told, and published TF32 stood beside our fp32."""
     with FakeCuda(1):
-        device = rank_main._device(Experiment.of(precision=precision, device="cuda"))
-        assert multiplies_in_tf32() is rounds
-        assert layout_observed.settings(device)["tf32"] is rounds
+        device = rank_main._device(Experiment.of(device="cuda"))
+        with gpu.settings(device, precision):
+            assert multiplies_in_tf32() is rounds
+            assert layout_observed.settings(device)["tf32"] is rounds
     facts = {"weight_dtype": "float32", "tf32": rounds}
     assert layout_check._precision(facts) == precision
+
+
+def test_attention_is_cudnn_s_first_where_that_is_faster() -> None:
+    kinds = torch.nn.attention.SDPBackend
+    first = {capability: gpu.order_of(capability)[0] for capability in ((8, 6), (9, 0), (12, 0))}
+    assert first == {
+        (8, 6): kinds.FLASH_ATTENTION,
+        (9, 0): kinds.CUDNN_ATTENTION,
+        (12, 0): kinds.CUDNN_ATTENTION,
+    }
+    assert len(set(gpu.order_of((9, 0)))) == 4  # what takes no such mask falls to the next
 
 
 def test_a_device_says_what_lies_outside_of_the_allocator() -> None:

@@ -20,6 +20,7 @@ from trainrig.process.events import OTHER, PARTS
 from trainrig.train.config import Experiment
 from trainrig.train.native import checkpoint
 from trainrig.train.native.loop import Diverged, Engine
+from trainrig.train.native.precision import Weights
 from trainrig.train.native.step_timer import Stopwatch
 from trainrig.workload import ModelShape, custom
 
@@ -209,6 +210,34 @@ def test_clipping_shortens_long_gradients_only() -> None:
     assert moved(norm / 2) == pytest.approx(norm / 2 * 1e-2, rel=1e-3)
     assert moved(norm * 2) == pytest.approx(norm * 1e-2, rel=1e-3)
     assert moved(0.0) == pytest.approx(norm * 1e-2, rel=1e-3)
+
+
+def test_a_fused_optimizer_shortens_gradients_in_its_own_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clipping in a pass of its own read and wrote every gradient once more."""
+    own = TINY.replace(clip=0.1, steps=3, precision="bf16")
+    passes: list[float] = []
+    clip = Weights.clip
+
+    def counted(weights: Weights, most: float, norm: torch.Tensor) -> None:
+        passes.append(most)
+        clip(weights, most, norm)
+
+    monkeypatch.setattr(Weights, "clip", counted)
+    apart = engine_for(own.replace(optimizer="adamw"))
+    rows = train(apart, 3)
+    assert len(passes) == 3 and min(row["grad_norm"] for row in rows) > 0.1
+    folded = engine_for(own.replace(optimizer="adamw-fused"))
+    assert [row["grad_norm"] for row in train(folded, 3)] == pytest.approx(
+        [row["grad_norm"] for row in rows], rel=1e-3
+    )
+    assert len(passes) == 3
+    moments = [  # Adam's step hides a gradient's scale; its moments do not
+        [state["exp_avg"].norm() for state in engine.optimizer.state.values()]
+        for engine in (apart, folded)
+    ]
+    torch.testing.assert_close(*map(torch.stack, moments), rtol=1e-2, atol=1e-7)
 
 
 def test_matrices_decay_and_vectors_do_not() -> None:

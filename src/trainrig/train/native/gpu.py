@@ -1,0 +1,50 @@
+"""What a process on a GPU sets once, before anything is computed: TF32, and kernels of attention.
+
+Unverified on hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import torch
+from torch.nn import attention
+
+_HOPPER = (9, 0)
+
+
+@contextmanager
+def settings(device: str, precision: str) -> Iterator[None]:
+    """In the body products are of ``precision``, and attention's kernels in the order of speed.
+
+    torch asks for flash attention first.  On Hopper and after it cuDNN's is faster (its release
+    notes of 9.0; torch 2.5 had it first for a while), and FlashAttention 3 where it is installed
+    and torch (2.11 and later) can call it.  Each falls back to the next where it takes no such
+    shape or mask.  Which kernel ran is looked at, not set: see `layout_observed`.
+    """
+    if not device.startswith("cuda"):
+        yield
+        return
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    capability = torch.cuda.get_device_capability(device)
+    with attention.sdpa_kernel(order_of(capability), set_priority=True):
+        if flash_3 := _flash_3(capability):
+            attention.activate_flash_attention_impl(flash_3)
+        yield
+
+
+def order_of(capability: tuple[int, int]) -> list[attention.SDPBackend]:
+    """The kernels of attention, the first that takes a call has it."""
+    kinds = attention.SDPBackend
+    fused = [kinds.FLASH_ATTENTION, kinds.CUDNN_ATTENTION]
+    if capability >= _HOPPER and _flash_3(capability) is None:
+        fused.reverse()
+    return [*fused, kinds.EFFICIENT_ATTENTION, kinds.MATH]
+
+
+def _flash_3(capability: tuple[int, int]) -> str | None:
+    """FlashAttention 3 is Hopper's alone; its package is called so."""
+    can = hasattr(attention, "activate_flash_attention_impl") and capability == _HOPPER
+    return "FA3" if can and find_spec("flash_attn_interface") is not None else None
