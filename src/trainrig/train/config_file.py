@@ -113,7 +113,9 @@ Keys = Mapping[str, Any]
 
 def tiny(model: str, stages: int = 1) -> str:
     """The model's family at a size that trains in seconds, a layer for each pipeline stage."""
-    family = find(model).family
+    family, experts = find(model).family, find(model).num_experts
+    if experts:
+        return "mixtral-small-cpu"
     heads = ",num_heads=2" if family == "gpt-neo" else ""
     return f"{family}:num_layers={max(2, stages)},{_TINY}{heads}"
 

@@ -355,15 +355,12 @@ _SPLITS = {
     "cp": "context parallelism",
     "ep": "expert parallelism",
 }
-_LATER = ("ep",)
-"""What the native framework does not train yet."""
 
 
 def _layout_refused_by_native(layout: Layout) -> Refusal:
-    for name in _LATER:
-        if getattr(layout, name) > 1:
-            words = f"{name} = {getattr(layout, name)}: {_SPLITS[name]} comes in a later version"
-            return words, f"leave {name} out; nproc and zero spread a training over ranks"
+    if layout.ep > 1 and layout.tp * layout.cp > 1:
+        words = "expert parallelism beside tensor or context parallelism comes in a later version"
+        return words, "leave ep, or tp and cp, out"
     if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
         words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
         return words, f"grad_accum {layout.pp} or more"

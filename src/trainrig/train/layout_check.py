@@ -38,13 +38,13 @@ class RequestedLayout:
     interleave: int
     cp: int
     zero: int
-    shard_ranks: int
+    shard_ranks: int | None
     grad_accum: int
     micro_tokens: int
     precision: str
     gradient_precision: str
     master_precision: str
-    recompute: str
+    recompute: str | None
     optimizer: str
     fused_optimizer: bool
     compile: bool
@@ -60,6 +60,8 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     layout, mesh = experiment.layout, experiment.mesh
     cp = int(getattr(layout, "cp", 1))
+    mixture = find(experiment.model).num_experts > 0  # its products and shares are the router's
+    shards = (experiment.shard_size or mesh.dp) * cp if experiment.zero else 1
     sequence = mesh.tp if layout.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
     seen = experiment.attention != "auto" and not experiment.compile
@@ -71,13 +73,13 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
         interleave=int(layout.interleave),
         cp=cp,
         zero=experiment.zero,
-        shard_ranks=(experiment.shard_size or mesh.dp) * cp if experiment.zero else 1,
+        shard_ranks=None if mesh.ep > 1 else shards,
         grad_accum=experiment.grad_accum,
         micro_tokens=experiment.batch_size * experiment.seq_len // (cp * sequence),
         precision=experiment.precision,
         gradient_precision="fp32",
         master_precision="fp32",
-        recompute=experiment.recompute,
+        recompute=None if mixture else experiment.recompute,
         optimizer=optimizer,
         fused_optimizer=fused,
         compile=experiment.compile,
@@ -239,6 +241,8 @@ def expected_exchanges(
     if not facts.get("mesh_axes") or experiment.mesh.ranks == 1:
         return None
     shape = shape or find(experiment.model)
+    if experiment.ep > 1:  # how many rows go where is the router's choice
+        return None
     here = sorted(facts["stages_here"], key=lambda stage: stage["from"])
     ends = {stage["from"] + stage["blocks"] for stage in here}
     begins = {stage["from"] for stage in here}

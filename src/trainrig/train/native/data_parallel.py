@@ -12,7 +12,7 @@
 The numbers are those of ZeRO (Rajbhandari et al. 2020).  1, 2 and 3 are torch's FSDP2, by its
 public setters: on a mesh of two axes it shards over one and replicates over the other (hybrid
 sharding; with shards of one rank it is DDP, which goes with tensor and pipeline parallelism).
-Plain data parallelism is torch's DDP: it was faster than that (perf/data_parallel.py).
+Plain data parallelism is torch's DDP, whose buckets leave in backward, each gradient copied once.
 
 In bf16 the model computes in bf16, and gradients are summed over micro-batches and ranks in fp32
 and applied to fp32 masters, whatever the sharding.  Losses are divided by the targets of all ranks
@@ -227,16 +227,29 @@ class Sharded(Spread):
             root.set_is_last_backward(last)
 
 
-def shard(module: Any, dtype: str, zero: int, world: World, *, offload: bool, piped: bool) -> None:
-    """Make a model on meta, or one stage of it, one that FSDP2 shards; in place."""
+def shard(
+    module: Any,
+    dtype: str,
+    zero: int,
+    world: World,
+    *,
+    offload: bool,
+    piped: bool,
+    experts: Sequence[nn.Module] = (),
+) -> None:
+    """Make a model on meta, or one stage of it, one that FSDP2 shards; in place.
+
+    ``experts``: what lies on the ranks with the same experts, each a unit of its own.
+    """
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     axes = tuple(axis for axis in DATA if axis == "dp_shard" or world.sizes[axis] > 1)
     how = policies(DTYPES[dtype], world.device, offload=offload)
     mesh = world.view(*axes)
-    for unit in _units([module]):
+    for unit in (*experts, *_units([module])):
         reshard = zero == 3 and unit is not module and not piped
-        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, **how)
+        where = world.view("ep_outer") if unit in experts else mesh
+        fully_shard(unit, mesh=where, reshard_after_forward=reshard, **how)
         # Gradients are sums: no backend has to divide, and gloo cannot.
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)

@@ -52,13 +52,13 @@ def apply(model: nn.Module, shape: ModelShape, mesh: DeviceMesh) -> list[nn.Modu
 
 def _exchange(group: Any, ranks: int, experts: nn.Module, rows: Tensor, counts: Tensor) -> Tensor:
     """Results of ``rows`` (R, C), sorted by expert; ``counts`` (E): rows of each."""
-    theirs = torch.empty_like(counts)
-    dist.all_to_all_single(theirs, counts, group=group)
-    by_sender = theirs.view(ranks, -1)  # of this rank's experts
-    sent, received = (each.view(ranks, -1).sum(1).tolist() for each in (counts, theirs))
+    arriving = torch.empty_like(counts)
+    dist.all_to_all_single(arriving, counts, group=group)
+    by_sender = arriving.view(ranks, -1)  # of this rank's experts
+    sent, received = (each.view(ranks, -1).sum(1).tolist() for each in (counts, arriving))
     got: Tensor = all_to_all_single_autograd(rows, received, sent, group)
     expert = torch.arange(by_sender.shape[1], device=rows.device).repeat(ranks)
-    order = expert.repeat_interleave(theirs).argsort(stable=True)
+    order = expert.repeat_interleave(arriving).argsort(stable=True)
     results = experts(got[order], by_sender.sum(0).tolist())
     unsorted = torch.empty_like(results).index_copy(0, order, results)
     back: Tensor = all_to_all_single_autograd(unsorted, sent, received, group)

@@ -243,7 +243,7 @@ class Engine:
         return loss
 
     def _through_stages(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
-        """Forward and backward by a pipeline's schedule; all but stages' forwards counts as backward."""
+        """By a pipeline's schedule; all but the stages' forwards counts as backward."""
         inputs, labels, factor = _together(micros, weight)
         with self.part("backward"), _forwards_within(self.watch, self.weights.modules):
             return self.weights.run(inputs, labels, factor)

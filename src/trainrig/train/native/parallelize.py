@@ -1,6 +1,6 @@
 """The one place where a layout is applied to a model, in one order, before it has memory.
 
-    pipeline stages → tensor parallel → context parallel → recomputation → compile → FSDP2
+    pipeline stages → tensor, context, expert parallel → recomputation → compile → FSDP2
     → memory → first weights
 
 A model on meta is cut and spread first, so that a rank never holds more of the first weights than
@@ -15,7 +15,7 @@ from torch import nn
 from trainrig import models
 from trainrig.models import recompute
 from trainrig.train.config import Experiment, objective_of
-from trainrig.train.native import context_parallel, data_parallel, pipeline, tensor_parallel
+from trainrig.train.native import context_parallel, data_parallel, expert, pipeline, tensor_parallel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.world import World
@@ -35,14 +35,14 @@ def parallelize(
             tensor_parallel.apply(part, shape, world.view("tp"), sequence_parallel=split)
         if own.cp > 1:
             context_parallel.apply(part, world.view("cp"))
+        experts = expert.apply(part, shape, world.view("ep")) if own.ep > 1 else []
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part)
         if world.shards:
             offload = own.offload == "host"
-            data_parallel.shard(
-                part, own.precision, int(own.zero), world, offload=offload, piped=bool(stages)
-            )
+            how = {"offload": offload, "piped": bool(stages)}
+            data_parallel.shard(part, own.precision, int(own.zero), world, **how, experts=experts)
         part.to_empty(device="cpu" if own.offload == "host" else device)
         models.fill_weights(part, experiment.seed)
     even = objective_of(shape) != "masked"

@@ -53,7 +53,7 @@ class World:
         # Shards of one rank: how FSDP2 is told that all is replicated.  A pipeline's micro-batches
         # add up in fp32 that way, too.
         several = others > 1 or (own.pp > 1 and layout.precision not in ("fp32", "tf32"))
-        one = {"dp_shard"} if self.is_split and several else set[str]()
+        one = {"dp_shard"} if (self.is_split and several) or own.ep > 1 else set[str]()
         present = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
         present = present or ["dp_replicate"]
         self._kind = torch.device(device).type
@@ -65,7 +65,7 @@ class World:
         if own.cp > 1:
             self._views["cp"] = self._beside("cp", own.cp, own.tp)
         if own.ep > 1:
-            self._views["ep"] = self._beside("ep", own.ep, inner)
+            self._experts(own.pp, own.dp // own.ep, own.ep, inner)
         self.shards = "dp_shard" in present
         """Weights are FSDP2's."""
         rank = dist.get_rank()
@@ -91,6 +91,21 @@ class World:
         groups = [dist.new_group(ranks) for ranks in every]
         own = next(number for number, ranks in enumerate(every) if dist.get_rank() in ranks)
         return DeviceMesh.from_group(groups[own], self._kind, mesh_dim_names=(axis,))
+
+    def _experts(self, stages: int, outer: int, size: int, inner: int) -> None:
+        """One mesh for the ranks that share all experts and for those that have the same ones."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        names = ("ep_stage", "ep_outer", "ep", "ep_inner")
+        backend = dist.get_backend_config()
+        mesh = init_device_mesh(
+            self._kind,
+            (stages, outer, size, inner),
+            mesh_dim_names=names,
+            backend_override={"ep": backend, "ep_outer": backend},
+        )
+        self._views |= {"ep": mesh, "ep_outer": mesh}
+        self.sizes |= {"ep": size, "ep_outer": outer}
 
     def view(self, *axes: str) -> Any:
         """The mesh of some axes alone; with no such axis of several ranks, KeyError."""
