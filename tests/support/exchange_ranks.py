@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import PrepareModuleInput
 
 from trainrig import models
-from trainrig.models import parallel_plan
+from trainrig.models import parallel_plan, recompute
 from trainrig.models.recompute import blocks_of
 from trainrig.process.child import die_with_parent, leave
 from trainrig.process.events import Events
@@ -77,6 +77,7 @@ def step(case: dict[str, Any]) -> list[dict[str, Any]]:
         split = bool(layout.sequence_parallel)
         tensor_parallel.apply(model, shape, mesh["tp"], sequence_parallel=split)
     tensor_parallel.plan_of = before
+    recompute.apply(model, layout.recompute)
     units = [*blocks_of(model), model]
     if dp > 1:
         for unit in units:

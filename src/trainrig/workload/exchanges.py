@@ -129,8 +129,6 @@ def exchanges(
     whole = StageParts(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)
     here, place = list(stages) or [whole], place or Place()
     split = int(layout.tp) > 1 or layout.cp > 1
-    if layout.recompute != "none" and split:
-        return None
     if split and shape.family not in COUNTED:
         return None
     tally = _Tally()
@@ -184,6 +182,14 @@ def _data(
                 tally.add("all_reduce", "dp_replicate", _FP32, padded // shards, each)
 
 
+def _again(layout: Layout, *, whole: bool) -> int:
+    """What recomputation repeats for a block of its forward exchanges.
+
+    All that comes before its last product, whose result nothing of backward needs.
+    """
+    return 0 if layout.recompute == "none" else 2 if whole else 1
+
+
 def _tensor(
     tally: _Tally, shape: ModelShape, layout: Layout, stage: StageParts, chunk_rows: int
 ) -> None:
@@ -193,10 +199,12 @@ def _tensor(
     wide = tokens * shape.hidden
     ends = stage.first + stage.last
     if not layout.sequence_parallel:
-        tally.add("all_reduce", "tp", dtype, wide, micro * (4 * stage.blocks + ends))
+        each = 4 + _again(layout, whole=False)
+        tally.add("all_reduce", "tp", dtype, wide, micro * (each * stage.blocks + ends))
     else:
-        tally.add("all_gather", "tp", dtype, wide, micro * (4 * stage.blocks + ends))
-        tally.add("reduce_scatter", "tp", dtype, wide, micro * (4 * stage.blocks + ends))
+        for operation, whole in (("all_gather", True), ("reduce_scatter", False)):
+            each = 4 + _again(layout, whole=whole)
+            tally.add(operation, "tp", dtype, wide, micro * (each * stage.blocks + ends))
         if stage.first and shape.positions == "learned":
             tally.add("all_gather", "tp", dtype, seq * shape.hidden, micro)
         norms = 2 * stage.blocks + stage.last
@@ -241,4 +249,5 @@ def _context(
     keys = tokens * shape.num_kv_heads * shape.head_dim // tp
     for stage in stages:
         for numbers in (queries, keys, keys, queries):
-            tally.add("all_to_all", "cp", dtype, numbers, 2 * micro * stage.blocks)
+            passes = 2 if layout.recompute == "none" else 3
+            tally.add("all_to_all", "cp", dtype, numbers, passes * micro * stage.blocks)

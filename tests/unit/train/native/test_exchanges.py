@@ -26,6 +26,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "hybrid": {"zero": 3, "shard_size": 2, "grad_accum": 2},
     "tp": {"tp": 4, "grad_accum": 2},
     "tp+sp": {"tp": 4, "sequence_parallel": 1, "grad_accum": 2},
+    "tp, recomputed": {"tp": 4, "recompute": "full"},
+    "tp+sp, recomputed": {"tp": 4, "sequence_parallel": 1, "recompute": "full"},
+    "tp+sp, recomputed but products": {"tp": 4, "sequence_parallel": 1, "recompute": "selective"},
     "zero-3 × tp+sp": {"tp": 2, "sequence_parallel": 1, "zero": 3},
 }
 BASE = {"gpus": RANKS, "batch_size": 2, "seq_len": 16, "precision": "fp32"}
