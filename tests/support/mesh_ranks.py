@@ -170,7 +170,7 @@ def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
     staged = None
     if mesh["pp"].size() > 1:
         staged = Pipeline(stages, layout_of(case), mesh["pp"], torch.device("cpu"))
-    rows, sent = [], Sent()
+    rows, sent, moved = [], Sent(), []
     for step in range(STEPS):
         inputs, labels = batch(case["family"], step)
         targets = int((labels != IGNORED).sum())
@@ -187,6 +187,7 @@ def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
                 loss = modules[0](inputs, labels=labels) / targets
                 loss.backward()
                 total = loss.detach().clone()
+            moved = [n for m in modules for n, p in m.named_parameters() if is_apart(p)]
             tensor_parallel.place_gradients(parameters)
             if staged is not None:
                 staged.add_tied()
@@ -197,7 +198,14 @@ def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
         rows.append((float(total), float(squares.sqrt())))
-    return {"rows": rows, "digests": first, "count": sent.count, "bytes": sent.bytes}
+    told = {"count": sent.count, "bytes": sent.bytes, "moved": moved}
+    return {"rows": rows, "digests": first, **told}
+
+
+def is_apart(parameter: Any) -> bool:
+    """Whether its gradient lies otherwise than itself."""
+    grad = parameter.grad
+    return isinstance(grad, DTensor) and grad.placements != parameter.placements
 
 
 def digests(modules: list[Any], mesh: DeviceMesh) -> dict[str, str]:

@@ -104,6 +104,5 @@ def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> 
 
 def compile_blocks(model: nn.Module, **options: Any) -> None:
     """torch.compile for each block, in place: equal blocks share one compilation."""
-    for blocks in (model.blocks, getattr(model, "decoder_blocks", [])):
-        for block in blocks:
-            block.compile(**options)
+    for block in recomputation.blocks_of(model):
+        block.compile(**options)

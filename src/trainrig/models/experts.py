@@ -65,6 +65,7 @@ class MixtureFeedForward(nn.Module):
         self.exchange: Exchange | None = None
         """How rows reach experts on other ranks and come back."""
 
+    @torch.compiler.disable  # how many rows an expert has is known on the host alone
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
         shares, chosen = self.router(tokens).float().topk(self.per_token, dim=-1)  # (N, k)

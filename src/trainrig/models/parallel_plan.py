@@ -18,8 +18,19 @@ Sources: Shoeybi et al. 2019 (tensor parallel), Korthikanti et al. 2022 (sequenc
 
 from __future__ import annotations
 
-from torch import nn
-from torch.distributed.tensor import Placement, Replicate, Shard
+from functools import partial
+
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -46,7 +57,7 @@ def plan_of(model: nn.Module, *, sequence_parallel: bool) -> Plan:
     between: Placement = Shard(1) if sequence_parallel else Replicate()
     shared = SequenceParallel(use_local_output=True)
     plan: Plan = {
-        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        "tokens": _Vocabulary(between),
         "head": ColwiseParallel(),
         "bias.buckets": ColwiseParallel(),  # a number for each head: of the heads that are here
         "decoder_bias.buckets": ColwiseParallel(),
@@ -77,6 +88,34 @@ def _block(family: str, between: Placement, norm: ParallelStyle) -> Plan:
     if between.is_shard():
         plan |= dict.fromkeys(("norm_1", "norm_cross", "norm_2"), norm)
     return plan
+
+
+class _Vocabulary(ParallelStyle):
+    """A token embedding of whose rows each rank has some.
+
+    torch's RowwiseParallel would make the gradient of all rows on each rank.
+    """
+
+    def __init__(self, between: Placement) -> None:
+        super().__init__()
+        self.between = between
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        weight = distribute_tensor(module.weight.data, device_mesh, [Shard(0)], src_data_rank=None)
+        module.weight = nn.Parameter(weight)
+        module.forward = partial(_look_up, module, self.between)
+        return module
+
+
+def _look_up(embedding: nn.Module, between: Placement, tokens: Tensor) -> Tensor:
+    """The vectors of those tokens whose rows are here, 0 for others, summed over the ranks."""
+    whole: DTensor = embedding.weight
+    mesh, own = whole.device_mesh, whole.to_local()
+    local = tokens - mesh.get_local_rank() * -(-whole.shape[0] // mesh.size())
+    elsewhere = (local < 0) | (local >= len(own))
+    found = F.embedding(local.masked_fill(elsewhere, 0), own).masked_fill(elsewhere[..., None], 0)
+    summed = DTensor.from_local(found, mesh, [Partial()], run_check=False)
+    return summed.redistribute(placements=[between]).to_local()
 
 
 def _entry(between: Placement, others: int) -> ParallelStyle:

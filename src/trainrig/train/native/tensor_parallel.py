@@ -63,8 +63,8 @@ def _gather(memory: Tensor, mesh: DeviceMesh) -> Tensor:
 def place_gradients(parameters: Iterable[Any]) -> None:
     """Give each gradient the placements of its parameter, once after the last backward pass.
 
-    A norm's under sequence parallel is a partial sum until then, an embedding's is whole on each
-    rank.  Not needed where `fully_shard` has the parameters: it does this itself.
+    A norm's under sequence parallel is a partial sum until then.  Not needed where `fully_shard`
+    has the parameters: it does this itself.
     """
     for parameter in parameters:
         grad = parameter.grad

@@ -153,6 +153,13 @@ def test_tensor_parallel_sums_four_times_a_block(found: Found) -> None:
     assert sent["bytes"]["allreduce"] == 3 * 256 * 4
 
 
+def test_gradients_lie_as_their_weights_but_those_of_norms(found: Found) -> None:
+    """A token embedding's, of the rows of this rank alone, is never whole on each rank."""
+    assert found["gpt2-tp"]["moved"] == found["t5-tp"]["moved"] == []
+    norms = {name.split(".")[-2][:4] for name in found["gpt2-tp+sp"]["moved"]}
+    assert norms == {"norm"}
+
+
 def test_sequence_parallel_scatters_what_it_sums(found: Found) -> None:
     """All-reduces are those of norms' gradients, 128 bytes each; the planted trap has larger ones.
 
