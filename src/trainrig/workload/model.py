@@ -91,7 +91,7 @@ class ModelShape:
     num_experts: int = 0
     """Feed-forward nets of a block (E), of width ``ffn`` each; 0: one, and no router (llama)."""
     experts_per_token: int = 0
-    """Of those, the ones that a token goes through."""
+    """Experts that a token goes through."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -246,7 +246,7 @@ class Matrix:
     copies: int = 1
     """Experts that have one each."""
     copies_per_token: int = 1
-    """Those that a token's product is with."""
+    """Experts whose matrix a token is multiplied by."""
 
     @property
     def num_parameters(self) -> int:
