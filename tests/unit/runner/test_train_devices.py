@@ -214,9 +214,15 @@ def test_memory_is_told_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"cuda:0": (5, 8), "cuda:1": (3, 4)}
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: held[name][0])
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda name: held[name][1])
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda name: held[name][1])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (80, 100))
+    stats = {"cuda:0": {"num_alloc_retries": 2, "num_ooms": 1}, "cuda:1": {}}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda name: stats[name])
     said = common.memory_of(["cuda:0", "cuda:1"], 1)
     assert (said["peak"], said["reserved"]) == (4.0, 8.0)
     assert [each["allocated"] for each in said["devices"]] == [4.0, 3.0]
+    assert [each["outside"] for each in said["devices"]] == [12.0, 16.0]
+    assert [(each["retries"], each["ooms"]) for each in said["devices"]] == [(2, 1), (0, 0)]
 
 
 def test_cores_are_written_as_ranges() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from fake_cuda import FakeCuda
-from trainrig.train import layout_check
+from trainrig.train import engines, layout_check
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import memory_before, memory_of, multiplies_in_tf32
 from trainrig.train.native import gpu, layout_observed, rank_main
@@ -58,6 +60,27 @@ def test_attention_is_cudnn_s_first_where_that_is_faster() -> None:
         (12, 0): kinds.CUDNN_ATTENTION,
     }
     assert len(set(gpu.order_of((9, 0)))) == 4  # what takes no such mask falls to the next
+
+
+def test_ranks_on_gpus_get_threads_an_allocator_that_grows_and_a_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(engines, "_cores", lambda: 16)
+    own = Experiment.of(device="cuda", nproc=4)
+    found = engines.ENGINES["native"].command(own, tmp_path, engines.Job()).env
+    assert found["OMP_NUM_THREADS"] == "4"
+    assert found["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert int(found["TORCH_FR_BUFFER_SIZE"]) > 0
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    chosen = engines.ENGINES["native"].command(own.replace(nproc=1), tmp_path, engines.Job()).env
+    assert (
+        not {"OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE"} & chosen.keys()
+    )
+    host = engines.ENGINES["native"].command(Experiment.of(device="cpu"), tmp_path, engines.Job())
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in host.env
 
 
 def test_a_device_says_what_lies_outside_of_the_allocator() -> None:
