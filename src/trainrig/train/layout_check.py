@@ -37,6 +37,7 @@ class RequestedLayout:
     pp: int
     interleave: int
     cp: int
+    ep: int
     zero: int
     shard_ranks: int | None
     grad_accum: int
@@ -55,12 +56,14 @@ class RequestedLayout:
     """"auto" asks for nothing, and what is compiled is not seen."""
 
 
-def requested_layout(experiment: Experiment) -> RequestedLayout:
+def requested_layout(experiment: Experiment, shape: ModelShape | None = None) -> RequestedLayout:
     """What an experiment asks for."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     layout, mesh = experiment.layout, experiment.mesh
-    cp = int(getattr(layout, "cp", 1))
-    mixture = find(experiment.model).num_experts > 0  # its products and shares are the router's
+    cp = int(layout.cp)
+    mixture = (
+        shape or find(experiment.model)
+    ).num_experts > 0  # its products and shares are the router's
     shards = (experiment.shard_size or mesh.dp) * cp if experiment.zero else 1
     sequence = mesh.tp if layout.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
@@ -72,6 +75,7 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
         pp=mesh.pp,
         interleave=int(layout.interleave),
         cp=cp,
+        ep=int(layout.ep),
         zero=experiment.zero,
         shard_ranks=None if mesh.ep > 1 else shards,
         grad_accum=experiment.grad_accum,
@@ -139,7 +143,7 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         pp=sizes.get("pp", 1) if exchanges is not None else None,
         interleave=facts.get("stages"),
         cp=(sizes.get("cp", 1) if _on(counted, "cp") else 1) if exchanges is not None else None,
-        ep=split.get("ep"),
+        ep=sizes.get("ep", 1) if exchanges is not None else None,
         replicas=copied.get("dp_replicate"),
         tf32=facts.get("tf32"),
         p2p=facts.get("p2p"),

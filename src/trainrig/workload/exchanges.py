@@ -129,6 +129,8 @@ def exchanges(
     whole = StageParts(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)
     here, place = list(stages) or [whole], place or Place()
     split = int(layout.tp) > 1 or layout.cp > 1
+    if shape.num_experts or (layout.cp > 1 and layout.recompute != "none"):
+        return None
     if split and shape.family not in COUNTED:
         return None
     tally = _Tally()
@@ -249,5 +251,4 @@ def _context(
     keys = tokens * shape.num_kv_heads * shape.head_dim // tp
     for stage in stages:
         for numbers in (queries, keys, keys, queries):
-            passes = 2 if layout.recompute == "none" else 3
-            tally.add("all_to_all", "cp", dtype, numbers, passes * micro * stage.blocks)
+            tally.add("all_to_all", "cp", dtype, numbers, 2 * micro * stage.blocks)

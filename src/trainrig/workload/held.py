@@ -39,7 +39,13 @@ class Held:
 
 def held(shape: ModelShape, layout: Layout) -> Held | None:
     """Of the first rank; None where our engine does not train such a layout, or by other rules."""
-    others = layout.pp > 1 or layout.cp > 1 or layout.lora_rank or layout.offload != "none"
+    others = (
+        shape.num_experts
+        or layout.pp > 1
+        or layout.cp > 1
+        or layout.lora_rank
+        or layout.offload != "none"
+    )
     if not layout.traits.own_models or others or layout.optimizer not in ("adamw", "adamw-fused"):
         return None
     tp, compute = int(layout.tp), max(2, dtype_bytes(layout.precision))

@@ -115,6 +115,7 @@ class Look:
             "place": _place(self._weights()),
             "stages_here": [_stage_facts(module) for module in self._modules],
             "placements": _placements(blocks[0]),
+            "pinned": traffic.pinned,
             "master_device": masters[0].device.type,
             **_axes_of(blocks),
             **settings(device),
@@ -244,7 +245,7 @@ def _axes_of(blocks: Sequence[nn.Module]) -> Facts:
     }
 
 
-_AXES = ("tp", "dp_shard", "ep")
+_AXES = ("tp", "dp_shard")
 
 
 def _before_sharding(weight: Any) -> int:

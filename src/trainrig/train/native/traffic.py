@@ -55,6 +55,9 @@ class Traffic(TorchDispatchMode):
         self._exchanges: Counter[tuple[str, str, str]] = Counter()
         self._bytes: Counter[tuple[str, str, str]] = Counter()
         self.single_numbers = 0
+        self.pinned: bool | None = None
+        """Whether tokens came to a GPU from pinned memory; None: none came.  Unverified on
+        hardware."""
         self.sizes: dict[str, int] = {}
         """Ranks of each axis that tensors were exchanged over."""
         self.products: Counter[bool] = Counter()
@@ -90,6 +93,8 @@ class Traffic(TorchDispatchMode):
         space, _, name = schema.name.partition("::")
         if space in _SPACES:
             self._exchange(name, (*args, *(kwargs or {}).values()), out)
+        elif name == "_to_copy" and out.is_cuda and args[0].device.type == "cpu" and args[0].ndim:
+            self.pinned = self.pinned is not False and bool(args[0].is_pinned())
         elif name in _PRODUCTS:
             self.products[in_backward()] += 1
         elif "scaled_dot_product" in name and "backward" not in name:
