@@ -430,6 +430,8 @@ class TrainRun:
                 resume=path if self.resuming and os.path.exists(path) else "",
                 heldout=True,
             )
+        elif experiment.framework == REFERENCE:
+            job = Job(heldout=experiment.heldout_batches > 0)
         self._train_first(outcome, slug, job)
 
     def _predict(self, experiment: Experiment) -> None:

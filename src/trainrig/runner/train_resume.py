@@ -50,7 +50,10 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
             f"{path} has no checkpoint", "without --steps it is trained from its start"
         )
     if len(experiments) == 1:
-        experiments = (experiments[0].replace(**_batch_that_fitted(run), **keys),)
+        changes = {**_batch_that_fitted(run), **keys}
+        if "steps" in keys:  # the rates of steps that were planned stay as they were
+            changes["decay_steps"] = experiments[0].planned_steps
+        experiments = (experiments[0].replace(**changes),)
     if len(done_in(run, experiments)) == len(experiments):
         if len(experiments) == 1:
             steps = experiments[0].steps

@@ -94,6 +94,8 @@ class Experiment:
     """The highest of the schedule."""
     warmup: Annotated[int | None, _range(0, 2**63)] = None
     """Steps until then; a tenth of all, at most 100, unless given."""
+    decay_steps: Whole = 0
+    """Steps that the schedule is planned for, warm-up included; 0: as many as are trained."""
     weight_decay: From0 = 0.1
     beta1: Share = 0.9
     beta2: Share = 0.95
@@ -185,13 +187,18 @@ class Experiment:
     @property
     def warmup_steps(self) -> int:
         """Steps of the warm-up, the usual ones if none are given."""
-        return min(100, self.steps // 10) if self.warmup is None else self.warmup
+        return min(100, self.planned_steps // 10) if self.warmup is None else self.warmup
+
+    @property
+    def planned_steps(self) -> int:
+        """Steps of the learning rate's schedule; behind them it stays at its lowest."""
+        return self.decay_steps or self.steps
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of ``step``, counted from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
-        left = max(1, self.steps - self.warmup_steps)
+        left = max(1, self.planned_steps - self.warmup_steps)
         share, floor = min(1.0, (step - self.warmup_steps) / left), FLOOR * self.lr
         return floor + (self.lr - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
 
@@ -229,7 +236,8 @@ KEYS: dict[str, Any] = {
     for name in (
         *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
-        *("optimizer", "lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "seed"),
+        *("optimizer", "lr", "warmup", "decay_steps"),
+        *("weight_decay", "beta1", "beta2", "eps", "clip", "seed"),
         *("heldout_batches", "checkpoint_every", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),

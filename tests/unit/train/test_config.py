@@ -88,6 +88,15 @@ def test_the_schedule_has_its_values() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
+def test_a_longer_training_keeps_the_rates_that_were_planned() -> None:
+    """A8: resumed with more steps, a step's rate is what it was, and none is warmed up again."""
+    short = Experiment.of(lr=1.0, steps=20)
+    longer = short.replace(steps=400, decay_steps=short.planned_steps)
+    rates = [longer.learning_rate(step) for step in range(400)]
+    assert rates[:20] == [short.learning_rate(step) for step in range(20)]
+    assert rates[20:] == pytest.approx([0.1] * 380)
+
+
 def test_a_schedule_of_one_step_is_one() -> None:
     assert Experiment.of(lr=2.0, steps=1).learning_rate(0) == 2.0
 
