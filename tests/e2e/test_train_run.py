@@ -138,11 +138,11 @@ def test_a_layout_that_is_another_fails(
 
 @pytest.mark.usefixtures("in_process")
 def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
-    _, whole = run(experiment(data, steps=8), tmp_path)
+    _, whole = run(experiment(data, steps=8, decay_steps=5), tmp_path)  # as planned at first
     first, _ = run(experiment(data, steps=5, checkpoint_every=4), tmp_path)
     path = first.run
     # As after a crash behind the checkpoint of step 4.
-    again = experiment(data, steps=8, checkpoint_every=4)
+    again = experiment(data, steps=8, decay_steps=5, checkpoint_every=4)
     with Engine(again, check(again)) as engine:
         engine.run(lambda _: None, lambda step: step >= 4)
         checkpoint.save(engine, path / CHECKPOINT)
