@@ -495,6 +495,17 @@ RULES = (
         lambda c: f"schedule {c.x.schedule} needs a pipeline",
         "--pp 2 or more, or leave --schedule out",
     ),
+    Rule(  # torch's checkpointing and compiled graphs know no backward pass in two halves
+        lambda c: (
+            (c.x.schedule not in PREDICTED_SCHEDULES)
+            & ((c.x.recompute == "selective") | (c.x.kernels == "compiled"))
+        ),
+        lambda c: (
+            f"schedule {c.x.schedule} has two backward passes: none through compiled blocks "
+            "or those that are recomputed selectively"
+        ),
+        "--schedule 1f1b; or --recompute full, without --compile",
+    ),
     Rule(
         lambda c: (c.x.pp > 1) & (c.x.interleave != 2) & (c.x.schedule == "zbv"),
         lambda _: "ZBV has two stages on each rank",

@@ -17,6 +17,8 @@ from trainrig.errors import UsageError
 from trainrig.process.supervisor import Command, launch
 from trainrig.record import Status
 from trainrig.train.native import pipeline, tensor_parallel
+from trainrig.workload import find
+from trainrig.workload.layout import Layout, check_layout
 
 Cases = dict[str, dict[str, Any]]
 FAMILIES = ("gpt2", "gpt-neo", "llama", "bert", "t5")
@@ -207,3 +209,15 @@ def test_what_has_no_equal_shares_is_refused(changes: dict[str, int], words: str
     model: Any = models.build(shape, device="meta")
     with pytest.raises(UsageError, match=words):
         tensor_parallel.apply(model, shape, Two(), sequence_parallel=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [{"recompute": "selective"}, {"kernels": "compiled"}])
+@pytest.mark.parametrize(("schedule", "interleave"), [("zb", 1), ("zbv", 2)])
+def test_zero_bubble_takes_no_graphs_of_one_backward_pass(
+    schedule: str, interleave: int, change: dict[str, str]
+) -> None:
+    """Seen on ranks: torch raises in the first backward pass of such blocks."""
+    layout = Layout(gpus=2, pp=2, grad_accum=4, schedule=schedule, interleave=interleave, **change)
+    with pytest.raises(UsageError, match="two backward passes"):
+        check_layout(find("gpt2"), layout)
+    check_layout(find("gpt2"), layout.replace(schedule="1f1b"))
