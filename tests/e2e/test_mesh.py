@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).resolve().parents[2] / "experiments" / "mesh.toml"
-FEW = ("DDP, bf16", "TP 2, SP, bf16", "PP 2, zero bubble V", "CP 2, ZeRO-3", "MoE, EP 2, ZeRO-3")
+FEW = ("TP 2, SP, bf16", "CP 2, ZeRO-3", "PP 2 x DP 2, ZeRO-1")
 LEAST = 32
 
 
