@@ -171,7 +171,7 @@ def suite(target: Target, quick: bool) -> list[Task]:
     usual = [
         t
         for t in tasks
-        if not t.seconds and (t.benchmark == "vector" or t.case.get("dtype") in dtypes)
+        if not t.planned.seconds and (t.benchmark == "vector" or t.case.get("dtype") in dtypes)
     ]
     small = [t for t in usual if t.case.get("m") == 128 or t.case.get("num_elements") == 1 << 14]
     return small[:3] if quick else usual
