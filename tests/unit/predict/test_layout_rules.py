@@ -68,6 +68,12 @@ REFUSED = [
     (GPT, {"ep": 2}, "is dense", "--ep 1"),
     (GPT, {"ep": 3}, "is dense", "--ep 1"),
     (GPT, {"schedule": "zb"}, "zb needs a pipeline", "--pp 2"),
+    (
+        GPT,
+        {"pp": 2, "schedule": "zb", "recompute": "selective"},
+        "none through compiled blocks",
+        "--recompute full",
+    ),
     (GPT, {"pp": 2, "schedule": "zbv"}, "two stages on each rank", "--interleave 2"),
     (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
     (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),
