@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,8 +73,8 @@ def run(asked: Experiment, tmp_path: Path, **how: Any) -> tuple[Any, dict[str, A
 
 
 def fifty_watts() -> Meter:
-    """A device that takes as much all the time."""
-    return Meter(device="package-0", source="RAPL", read=lambda: 50.0 * time.monotonic())
+    """A device that takes as much all the time, whenever it is asked."""
+    return Meter(device="package-0", source="RAPL", read=lambda: 50.0, is_power=True)
 
 
 def test_a_training_becomes_a_run(

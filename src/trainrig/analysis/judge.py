@@ -150,8 +150,10 @@ def _outcome(
         f"all required steps ran, {reached} of {len(required)} had a target and reached it; "
         f"{counted(len(able), 'point')} within the expected band"
     )
-    if not able:
-        return Outcome.MEASURED, "all required steps ran; no target known for any point"
+    if not able or (required and not reached):
+        others = f"{counted(len(able), 'other point')} within the expected band"
+        of_what = f"them; {others}" if able else "any point"
+        return Outcome.MEASURED, f"all required steps ran; no target known for {of_what}"
     if unjudged := _unjudged(rows):
         return Outcome.MEASURED, f"{what}; not judged: {', '.join(unjudged)}"
     return Outcome.PASS, what

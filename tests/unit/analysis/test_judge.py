@@ -355,6 +355,19 @@ def test_no_target_known_is_said_and_no_fault():
     assert "no target known" in verdict.reason
 
 
+def test_a_target_of_what_is_not_required_makes_no_pass():
+    good = point(165e12)
+    bare = planned(good, 0, 0, value=None, interval=None, status=Status.MISSING, source=None)
+    small = point(160e12, case={**good.case, "m": 1024})
+    beside = planned(small, LOW, HIGH, conditions={"step": "fp16 matmul, small"})
+    verdict = judge([bare, beside, good, small])
+    assert verdict.outcome is Outcome.MEASURED
+    assert verdict.reason == (
+        "all required steps ran; no target known for them; 1 other point within the expected band"
+    )
+    assert judge([planned(good, LOW, HIGH), beside, good, small]).outcome is Outcome.PASS
+
+
 def test_a_repeated_point_replaces_the_disturbed_one():
     busy, good = point(20e12, disturbed="busy"), point(165e12)
     verdict = judge([planned(good, LOW, HIGH), busy, good])

@@ -240,7 +240,8 @@ def meter(uuid: str | None = None, watts: float = 50.0) -> Meter:
         device="thing",
         uuid=uuid,
         source="a counter",
-        read=lambda: watts * time.monotonic(),
+        read=lambda: watts,
+        is_power=True,
     )
 
 
