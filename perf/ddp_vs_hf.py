@@ -49,6 +49,7 @@ def main() -> None:
             "precision": arguments.dtype,
             "batch_size": 4,
             "nproc": 2,
+            "threads": 1,  # as `trainrig train` sets it: torch's own choice is one a processor
             "device": "cpu",
         }
         race(keys, Path(folder), rounds=1 if arguments.quick else arguments.rounds)
