@@ -61,7 +61,8 @@ def test_the_surface_is_as_promised() -> None:
             "--strict --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
-            "--precision --optimizer --lr --seed --recompute --attention --compile "
+            "--precision --optimizer --lr --lr-schedule --warmup --heldout-every --seed "
+            "--recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --p2p --only "

@@ -61,7 +61,7 @@ def train(own: Experiment, folder: Path, **how: Any) -> tuple[Ended, Result]:
 def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Path) -> None:
     """One of two ranks that trains as one process does, and one that diverges."""
     asked = (
-        experiment(data, name="fine", zero=1, grad_accum=2),
+        experiment(data, name="fine", zero=1, grad_accum=2, heldout_batches=1, heldout_every=4),
         experiment(data, name="wild", lr=1e30),
         experiment(data, name="wide", nproc=4096),
     )
@@ -80,7 +80,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert fine["parity"]["compared"] and fine["layout_found"]["zero"] == 1
     assert sum(fine["breakdown"].values()) == pytest.approx(fine["step_time_s"])
     assert fine["samples_per_s"] == pytest.approx(8 / fine["step_time_s"])
-    assert fine["peak_memory_bytes"] > 0
+    check_people(fine)
     run = read_run(outcomes.run)
     told = [r for r in run.records if r.kind is Kind.PREDICTED and r.case["experiment"] == "fine"]
     assert [r.metric for r in told] == ["time", "flop_rate", "peak_memory"] and told[0].value
@@ -97,8 +97,8 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert points["time"].device_count == 2 and points["sample_rate"].status is Status.OK
     statuses = {r.case["experiment"]: r.status for r in measured if r.metric == "time"}
     assert statuses == {"fine": Status.OK, "wild": Status.FAILED, "wide": Status.SKIPPED}
-    assert [row["step"] for row in run.series["steps-fine"]] == list(range(6))
-    assert {row["tokens"] for row in run.series["steps-fine"]} == {8 * 16}
+    rows = run.series["steps-fine"]
+    assert [(row["step"], row["tokens"]) for row in rows] == [(n, 8 * 16) for n in range(6)]
     for parts in (fine["profiled"], found["predicted"][0]["parts"]):
         waits = parts["communication_s"] + parts["bubble_s"]
         assert parts["own_s"] + waits == pytest.approx(parts["step_s"])
@@ -109,6 +109,14 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     assert (outcomes.run / "report.html").exists()
     errors = {f["id"] for f in found["findings"] if f["severity"] == "error"}
     assert errors == {"training-failed"}  # on a busy machine a part of the time may be in no part
+
+
+def check_people(fine: Mapping[str, Any]) -> None:
+    """What is told of ranks as of one process: held-out losses, and which weights decay."""
+    assert [each["step"] for each in fine["heldout"]] == [4, 6]
+    assert fine["heldout_loss"] == fine["heldout"][-1]["loss"] < 7
+    assert fine["peak_memory_bytes"] > 0
+    assert fine["weight_decay"]["decayed"] > 50 * fine["weight_decay"]["kept"] > 0
 
 
 def measure_rates(folder: Path) -> None:

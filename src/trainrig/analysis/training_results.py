@@ -156,6 +156,18 @@ class ProfiledStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """The loss over the held-out part, taken while a model was trained or behind it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    step: int
+    """Steps that were trained before."""
+    loss: _Number
+    """The mean over its targets, in nats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
     """One experiment: what was asked for, what was observed, how fast it was, and its verdict.
 
@@ -211,6 +223,10 @@ class TrainingResult:
     profiled: ProfiledStep | None = None
     """None: of one process, or of a framework that is not profiled."""
     heldout_loss: _Number | None = None
+    """The last of ``heldout``."""
+    heldout: tuple[HeldOut, ...] = ()
+    weight_decay: dict[str, _Amount] = field(default_factory=dict)
+    """Weights of the whole model that decay (``decayed``) and that do not (``kept``)."""
     reserved_memory_bytes: _Amount | None = None
     devices: tuple[UsedDevice, ...] = ()
     cuda_visible_devices: str | None = None

@@ -48,6 +48,12 @@ _WHAT = rows(
         "adamw-fused, adamw, adamw-8bit or sgd.",
     ),
     ("--lr", float, "0.001", "The highest learning rate."),
+    (
+        *("--lr-schedule", names_in("train.config", "LR_SCHEDULES"), "{first}"),
+        "How it goes down: {words}.",
+    ),
+    ("--warmup", int, "a tenth of the steps, at most 100", "Steps until it is reached."),
+    ("--heldout-every", int, "at the end alone", "Steps between held-out losses."),
     ("--seed", int, "0", "Random seed: first weights, order of the data."),
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
     (

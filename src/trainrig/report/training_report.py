@@ -338,6 +338,7 @@ def _losses(results: Sequence[TrainingResult]) -> doc.Table:
         column("loss 1", lambda r: r.losses[0] if r.losses else None, "{:.4f}".format),
         column("norm 1", lambda r: r.grad_norms[0] if r.losses else None, "{:.4f}".format),
         column(f"loss {steps}", last),
+        column("held out", lambda r: r.heldout_loss, "{:.4f}".format),
         title="Loss of the first and the last step, norm of the first gradient, observed layout",
     )
 

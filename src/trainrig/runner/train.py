@@ -467,6 +467,9 @@ class TrainRun:
             series += f"-gpu-{experiment.devices}"
 
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
+            if rank == 0 and event["event"] == "heldout" and event["loss"] is not None:
+                text = f"{experiment.name}: held-out loss after {event['step']} steps"
+                self.watch(Progress(text=f"{text}: {event['loss']:.4f}"))
             if rank == 0 and event["event"] == "row":
                 self.run.append_series(series, step_row(event, number, launch.training_id))
                 loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"

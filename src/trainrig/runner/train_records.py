@@ -359,6 +359,8 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "wrong_layout": trained.wrong_layout,
         "profiled": first.result.profiled,
         "software_found": dict((first.result.facts or {}).get("software", {})),
+        "heldout": [{"step": step, "loss": loss} for step, loss in first.result.heldout],
+        "weight_decay": dict(zip(("decayed", "kept"), first.result.decayed or (), strict=False)),
         "straggler": waited_for([counted(rows) for rows in first.result.rows_of_ranks]),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,
@@ -416,7 +418,7 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
     yield "time.overlapped", "s", trained.mean("overlapped")
     yield "peak_memory", "B", result.memory
     yield "reserved_memory", "B", result.reserved
-    yield "heldout_loss", "nat", result.heldout_loss
+    yield "heldout_loss", "nat", result.heldout[-1][1] if result.heldout else None
     for name, row in (("first_loss", 0), ("train_loss", -1)):
         yield name, "nat", result.rows[row]["loss"] if result.rows else None
 
@@ -431,6 +433,8 @@ def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
         for metric in ("sample_rate", "first_loss", "train_loss")
     )
     line = f"{name}: {format_quantity(rate, 'sample/s')}, loss {first:.4f} to {last:.4f}"
+    if "heldout_loss" in records:
+        line += f", held out {records['heldout_loss'].value:.4f}"
     verdict = time.conditions["row_verdict"]
     if verdict != "agreed":
         return f"{line}: {verdict}"

@@ -51,7 +51,8 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
         )
     if len(experiments) == 1:
         changes = {**_batch_that_fitted(run), **keys}
-        if "steps" in keys:  # the rates of steps that were planned stay as they were
+        if "steps" in keys and not experiments[0].decay_tokens:
+            # The rates of steps that were planned stay as they were.
             changes["decay_steps"] = experiments[0].planned_steps
         experiments = (experiments[0].replace(**changes),)
     if len(done_in(run, experiments)) == len(experiments):

@@ -5,15 +5,22 @@ keys are flat, each the name of its field.  `Experiment.of` checks names, types 
 refuses what contradicts itself or the model, in one line, before anything is started.  Where the
 tokens lie is in it, which tokens they are is their hash, in the case.
 
-The learning rate of a step: a linear warm-up, then half a cosine down to a tenth.
+The learning rate of a step: a linear warm-up, then by ``lr_schedule`` down to a floor, a tenth of
+the peak unless ``min_lr_factor`` says otherwise.  Lengths are in steps or in tokens, of which every
+step has equally many: u = 1, or the tokens of a step.
 
-    step < warmup    peak · (step + 1) / warmup
-    after            floor + (peak − floor) · (1 + cos(π · x)) / 2,
-                     x = (step − warmup) / (steps − warmup), floor = peak / 10
+    done = u · step < warmup    peak · min(1, (done + u) / warmup)
+    after                       floor + (peak − floor) · f(x),  x = (done − warmup) / (all − warmup)
+    constant                    f = 1
+    linear                      f = 1 − x
+    cosine                      f = (1 + cos(π · x)) / 2
+    wsd                         f = 1, then linear to 0 over the last ``decay_ratio`` of ``all``
 
 The warm-up's last step runs at the peak, and the last step a little above the floor: no step is
-wasted on a rate of zero.  Beyond the planned steps the rate stays at the floor.  The cosine is
-that of Loshchilov and Hutter 2017 (arXiv 1608.03983), the tenth that of Hoffmann et al. 2022.
+wasted on a rate of zero.  Beyond the planned length the rate stays at the floor.  The cosine is
+that of Loshchilov and Hutter 2017 (arXiv 1608.03983), the tenth that of Hoffmann et al. 2022; wsd,
+warm-up, stable, decay, of Hu et al. 2024 (MiniCPM, arXiv 2404.06395).  min_lr_factor and
+decay_ratio are torchtitan's words.
 """
 
 from __future__ import annotations
@@ -38,8 +45,8 @@ from trainrig.workload.layout import Layout, Mesh, check_layout
 from trainrig.workload.model import ATTENTIONS
 from trainrig.workload.span_corruption import written_tokens
 
-FLOOR = 0.1
-"""The lowest rate as a share of the highest."""
+LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
+"""How the learning rate goes down; the first is the usual one."""
 
 
 T = TypeVar("T")
@@ -94,9 +101,21 @@ class Experiment:
     """The highest of the schedule."""
     warmup: Annotated[int | None, _range(0, 2**63)] = None
     """Steps until then; a tenth of all, at most 100, unless given."""
+    warmup_tokens: Whole = 0
+    """Tokens of the warm-up, in place of ``warmup``."""
+    lr_schedule: Text = LR_SCHEDULES[0]
+    """One of LR_SCHEDULES."""
     decay_steps: Whole = 0
     """Steps that the schedule is planned for, warm-up included; 0: as many as are trained."""
+    decay_tokens: Whole = 0
+    """Tokens that it is planned for, in place of ``decay_steps``."""
+    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0, description="a number above 0 to 1")] = 0.1
+    """Share of the planned length in which wsd decays, at its end."""
+    min_lr_factor: Share = 0.1
+    """The lowest rate as a share of the highest."""
     weight_decay: From0 = 0.1
+    decay_embeddings: Switch = True
+    """Whether the embeddings' weights decay like other matrices."""
     beta1: Share = 0.9
     beta2: Share = 0.95
     eps: Above0 = 1e-8
@@ -105,7 +124,9 @@ class Experiment:
     seed: Whole = 0
     """Of the first weights and of the samples' order."""
     heldout_batches: Whole = 8
-    """Batches of the held-out part that the loss is taken of at the end; 0: none."""
+    """Batches of the held-out part that the loss is taken of; 0: none."""
+    heldout_every: Whole = 0
+    """Steps between held-out losses; 0: one at the end.  There is one at the end in any case."""
     checkpoint_every: Whole = 100
     """Steps between checkpoints; 0: none."""
     device: Text = ""
@@ -171,8 +192,9 @@ class Experiment:
         return dataclasses.replace(self, layout=layout, **own)
 
     def __post_init__(self) -> None:
-        if self.attention not in ATTENTIONS:
-            raise unknown("attention", self.attention, ATTENTIONS)
+        for name, words in (("attention", ATTENTIONS), ("lr_schedule", LR_SCHEDULES)):
+            if getattr(self, name) not in words:
+                raise unknown(name, getattr(self, name), words)
 
     @property
     def mesh(self) -> Mesh:
@@ -185,22 +207,39 @@ class Experiment:
         return 1 if self.parallel == "dataparallel" else self.mesh.ranks
 
     @property
+    def tokens_per_step(self) -> int:
+        """Tokens that all ranks read in a step."""
+        return self.global_samples * self.seq_len
+
+    @property
     def warmup_steps(self) -> int:
         """Steps of the warm-up, the usual ones if none are given."""
+        if self.warmup_tokens:
+            return math.ceil(self.warmup_tokens / self.tokens_per_step)
         return min(100, self.planned_steps // 10) if self.warmup is None else self.warmup
 
     @property
     def planned_steps(self) -> int:
         """Steps of the learning rate's schedule; behind them it stays at its lowest."""
+        if self.decay_tokens:
+            return math.ceil(self.decay_tokens / self.tokens_per_step)
         return self.decay_steps or self.steps
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of ``step``, counted from 0."""
-        if step < self.warmup_steps:
-            return self.lr * (step + 1) / self.warmup_steps
-        left = max(1, self.planned_steps - self.warmup_steps)
-        share, floor = min(1.0, (step - self.warmup_steps) / left), FLOOR * self.lr
-        return floor + (self.lr - floor) * (1.0 + math.cos(math.pi * share)) / 2.0
+        unit = self.tokens_per_step if self.warmup_tokens or self.decay_tokens else 1
+        warmup = self.warmup_tokens or self.warmup_steps * unit
+        planned = self.decay_tokens or self.planned_steps * unit
+        done = step * unit
+        if done < warmup:
+            return self.lr * min(1.0, (done + unit) / warmup)
+        floor = self.min_lr_factor * self.lr
+        share = min(1.0, (done - warmup) / max(1, planned - warmup))
+        if self.lr_schedule == "wsd":
+            begin = planned - max(1, self.decay_ratio * planned)
+            share = min(1.0, max(0.0, (done - begin) / (planned - begin)))
+        left = {"constant": 1.0, "cosine": (1.0 + math.cos(math.pi * share)) / 2.0}
+        return floor + (self.lr - floor) * left.get(self.lr_schedule, 1.0 - share)
 
     @property
     def device_numbers(self) -> tuple[int, ...]:
@@ -236,9 +275,10 @@ KEYS: dict[str, Any] = {
     for name in (
         *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
-        *("optimizer", "lr", "warmup", "decay_steps"),
-        *("weight_decay", "beta1", "beta2", "eps", "clip", "seed"),
-        *("heldout_batches", "checkpoint_every", "device", "devices", "nproc", "zero"),
+        *("optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens", "decay_steps"),
+        *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
+        *("beta1", "beta2", "eps", "clip", "seed", "heldout_batches", "heldout_every"),
+        *("checkpoint_every", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),
     )
@@ -348,6 +388,21 @@ def check(experiment: Experiment) -> ModelShape:
     check_layout(shape, own.predicted_layout)
     given = own.device_numbers
     rules = (
+        (
+            own.warmup is not None and own.warmup_tokens > 0,
+            "warmup and warmup_tokens both say how long the learning rate rises",
+            "leave one of them out",
+        ),
+        (
+            own.decay_steps > 0 and own.decay_tokens > 0,
+            "decay_steps and decay_tokens both say how long the schedule is planned for",
+            "leave one of them out",
+        ),
+        (
+            own.heldout_every > 0 and own.heldout_batches == 0,
+            "heldout_every, and heldout_batches is 0: of nothing",
+            "heldout_batches = 8",
+        ),
         (
             own.comparable == bool(own.why),
             "comparable = false and why go together",

@@ -92,7 +92,7 @@ class Lines:
             raise self.error("", number, error.message, error.hint) from None
 
 
-_NO_KEYS = {"auto_batch", "heldout_batches", "checkpoint_every"}
+_NO_KEYS = {"auto_batch", "checkpoint_every"}
 """What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
 FIELDS = tuple(name for name in EXPERIMENT_KEYS if name not in _NO_KEYS)
 KEYS = (*FIELDS, "tokens", "scale")
@@ -294,7 +294,7 @@ def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
 def keys_of(own: Experiment) -> dict[str, Any]:
     """An experiment in the words of a file; what is empty stays out."""
     found = {key: getattr(own, key) for key in FIELDS}
-    found["warmup"] = own.warmup_steps
+    found["warmup"] = "" if own.warmup_tokens else own.warmup_steps
     if own.auto_batch:
         found["batch_size"] = AUTO
     return {key: value for key, value in found.items() if value != ""}

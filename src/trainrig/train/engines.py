@@ -93,7 +93,10 @@ class Result:
     """The most steps of rank 0 in a row without a checkpoint between them."""
     ended: float | None = None
     """When the last of these was over, by the monotonic clock."""
-    heldout_loss: float | None = None
+    heldout: tuple[tuple[int, float], ...] = ()
+    """Steps trained and held-out loss, in nats a target, whenever it was taken."""
+    decayed: tuple[int, int] | None = None
+    """Weights of the whole model that decay, and those that do not."""
     probe: Probe | None = None
     profiled: Mapping[str, float] | None = None
     """Seconds of a profiled step by part, the mean of all ranks; None: there are no others."""
@@ -119,7 +122,7 @@ class Job:
     resume: str = ""
     """The checkpoint that it goes on from."""
     heldout: bool = False
-    """The held-out loss is taken at the end, by one process of our engine."""
+    """The held-out loss is taken, by our engine."""
 
 
 Refusal = tuple[str, str] | None
@@ -209,6 +212,7 @@ class Framework:
         reserved = [each["reserved"] for _, each in memory if each.get("reserved")]
         stretch, ended = longest_stretch(first)
         probe = next(reversed(_called("parity", first)), None)
+        decay = next(reversed(_called("weight_decay", first)), None)
         return Result(
             rows=rows[0] if rows else (),
             facts=facts[0] if facts else None,
@@ -222,7 +226,12 @@ class Framework:
             visible=placed[0][1].get("visible") if placed else None,
             stretch=stretch,
             ended=ended,
-            heldout_loss=next((event["loss"] for event in _called("heldout", first)), None),
+            heldout=tuple(
+                (event["step"], event["loss"])
+                for event in _called("heldout", first)
+                if event["loss"] is not None
+            ),
+            decayed=(decay["decayed"], decay["kept"]) if decay else None,
             profiled=_mean_of_ranks([_called("breakdown", events) for events in reported]),
             probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
             if probe
@@ -267,7 +276,7 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float | None]:
-    """The longest run of a rank's rows without a checkpoint, and when its last step was over.
+    """The longest run of a rank's rows without a checkpoint or a held-out loss, and its end.
 
     A row comes when its step is over, or the next one; behind the last of a stretch comes nothing
     that takes time.
@@ -279,7 +288,7 @@ def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float |
         if event["event"] == "row":
             stretches[-1].append(event)
             ended[-1] = at
-        elif event["event"] == "checkpoint":
+        elif event["event"] in ("checkpoint", "heldout"):
             stretches.append([])
             ended.append(0.0)
         elif event["event"] == "trained" and stretches[-1]:
@@ -404,6 +413,9 @@ def _refused_by_trainer(own: Experiment) -> Refusal:
     if own.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"
         return words, "attention sdpa, plain or auto"
+    if own.heldout_every or not own.decay_embeddings:
+        name = "heldout_every" if own.heldout_every else "decay_embeddings"
+        return f"{name} is the native framework's", f"--framework native, or leave {name} out"
     if own.steps > MOST_STEPS:
         words = f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at"
         return f"{words} most", "fewer steps, or --framework native"

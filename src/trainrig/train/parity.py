@@ -48,8 +48,19 @@ class Probe:
 def probe_of(experiment: Experiment) -> Experiment:
     """The five steps of plain gradient descent that are compared."""
     return experiment.replace(
-        steps=STEPS, optimizer="sgd", lr=RATE, warmup=0, weight_decay=0.0, clip=0.0
+        steps=STEPS,
+        optimizer="sgd",
+        lr=RATE,
+        **{name: getattr(_USUAL, name) for name in _SCHEDULE},
+        warmup=0,
+        weight_decay=0.0,
+        clip=0.0,
+        heldout_every=0,
     )
+
+
+_USUAL = Experiment.of()
+_SCHEDULE = ("lr_schedule", "warmup_tokens", "decay_steps", "decay_tokens", "min_lr_factor")
 
 
 def reference_of(experiment: Experiment) -> Experiment:

@@ -11,6 +11,7 @@ from trainrig.benchmarks.spec import benchmark
 from trainrig.benchmarks.training import FIELDS, memory
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.train.config import (
+    LR_SCHEDULES,
     Experiment,
     case_of,
     check,
@@ -95,6 +96,59 @@ def test_a_longer_training_keeps_the_rates_that_were_planned() -> None:
     rates = [longer.learning_rate(step) for step in range(400)]
     assert rates[:20] == [short.learning_rate(step) for step in range(20)]
     assert rates[20:] == pytest.approx([0.1] * 380)
+
+
+@pytest.mark.parametrize(
+    ("word", "half", "last"),
+    [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1), ("constant", 1.0, 1.0), ("wsd", 1.0, 0.1)],
+)
+def test_schedules_by_name(word: str, half: float, last: float) -> None:
+    rate = Experiment.of(lr=1.0, steps=110, warmup=10, lr_schedule=word).learning_rate
+    assert rate(4) == pytest.approx(0.5)
+    assert rate(60) == pytest.approx(half)
+    assert rate(110) == rate(1000) == pytest.approx(last)
+
+
+def test_wsd_decays_over_its_last_share() -> None:
+    own = Experiment.of(lr=1.0, steps=100, warmup=10, lr_schedule="wsd", decay_ratio=0.2)
+    rates = [own.replace(min_lr_factor=0.0).learning_rate(step) for step in range(101)]
+    assert rates[10:81] == [1.0] * 71
+    assert rates[80:101:5] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+
+
+@pytest.mark.parametrize("word", LR_SCHEDULES)
+def test_a_schedule_by_tokens_is_that_of_their_steps(word: str) -> None:
+    """Whatever a step's tokens are made of, and in whichever unit each length is given."""
+    usual = {"lr": 1.0, "lr_schedule": word, "batch_size": 2, "seq_len": 8, "steps": 50}
+    by_steps = Experiment.of(**usual, warmup=5, decay_steps=40)
+    expected = [by_steps.learning_rate(step) for step in range(50)]
+    for keys in (
+        {"warmup_tokens": 80, "decay_tokens": 640},
+        {"warmup_tokens": 80, "decay_steps": 40},
+        {"warmup": 5, "decay_tokens": 640},
+    ):
+        own = Experiment.of(**usual, **keys)
+        assert [own.learning_rate(step) for step in range(50)] == pytest.approx(expected)
+    twice = {**usual, "batch_size": 1, "nproc": 4}  # twice the tokens a step: half the steps
+    own = Experiment.of(**twice, warmup_tokens=80, decay_tokens=640)
+    assert (own.warmup_steps, own.planned_steps) == (3, 20)
+    assert own.learning_rate(2) == 1.0 and own.learning_rate(20) == pytest.approx(
+        expected[40], abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"warmup": 1, "warmup_tokens": 5}, "warmup and warmup_tokens"),
+        ({"decay_steps": 1, "decay_tokens": 5}, "decay_steps and decay_tokens"),
+        ({"heldout_every": 5, "heldout_batches": 0}, "heldout_every"),
+        ({"lr_schedule": "cosinus"}, "lr_schedule"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check(Experiment.of(**keys))
 
 
 def test_a_schedule_of_one_step_is_one() -> None:

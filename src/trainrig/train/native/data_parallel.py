@@ -100,6 +100,14 @@ class Spread(Weights):
         with self.wire.waiting("all_reduce"):
             return self.world.sum(loss.clone(), "pp", *DATA)
 
+    def decayed(self, groups: Sequence[dict[str, Any]]) -> tuple[int, int]:
+        """Of the whole model, over the stages of a pipeline; the copy of a tied weight is none."""
+        named = self.master.items()
+        copies = frozenset(id(own) for name, own in named if id(self.model[name]) in self._copies)
+        counts = torch.tensor(self._count(groups, copies), device=self.world.device)
+        found = self.world.sum(counts, "pp").tolist()
+        return found[0], found[1]
+
     def norm(self) -> Tensor:
         """Of all gradients, each counted once: squares are summed over the axes that shard them."""
         squares: dict[tuple[str, ...], list[Tensor]] = {}
@@ -217,6 +225,11 @@ class Sharded(Spread):
         if self._zero < 2:
             self.sync(last=last)
         return self.module.loss(inputs, labels)
+
+    def rest(self) -> None:
+        """What forward passes gathered is freed."""
+        for unit in _units(self.modules):
+            unit.reshard()
 
     def sync(self, *, last: bool) -> None:
         """Whether the backward that comes is the one that reduces, and frees whole weights."""

@@ -197,7 +197,10 @@ class Engine:
             if experiment.compile:
                 models.compile_blocks(self.model)
             self.weights = (spread or Weights)(self.model, experiment.precision)
-        self.optimizer = make_optimizer(experiment, self.weights.groups(experiment.weight_decay))
+        self.optimizer = make_optimizer(
+            experiment,
+            self.weights.groups(experiment.weight_decay, embeddings=experiment.decay_embeddings),
+        )
         self.scaler = torch.amp.GradScaler(
             torch.device(device).type, enabled=experiment.precision == "fp16"
         )
@@ -207,6 +210,8 @@ class Engine:
         self._pending: deque[_Pending] = deque()
         self._loader: Loader[tuple[Micro, ...]] | None = None
         self.next_step = 0
+        self.on_heldout: Callable[[int, float], None] = lambda _step, _loss: None
+        """Told the held-out loss after so many steps, every ``heldout_every``."""
 
     def step(self) -> None:
         """One step: the global batch forward and backward, then one update."""
@@ -262,6 +267,10 @@ class Engine:
             self.step()
             while len(self._pending) > behind:
                 emit(self._finished_row(self._pending.popleft()))
+            every = self.experiment.heldout_every
+            if every and self.next_step % every == 0 and self.next_step < self.experiment.steps:
+                self.drain(emit)
+                self.on_heldout(self.next_step, self.heldout_loss())
         self.drain(emit)
 
     def drain(self, emit: Callable[[Row], None]) -> None:
@@ -282,11 +291,12 @@ class Engine:
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
             if self.weights.pipeline:
                 inputs, labels, factor = _together([m.to(self.device) for m in micros], weight)
-                total += self.weights.pipeline.evaluate(inputs, labels, factor) * factor
+                total += self.weights.pipeline.evaluate(inputs, labels) * factor
                 continue
             for micro in micros:
                 here = micro.to(self.device)
                 total += self.model.loss(here.inputs, here.labels) * (micro.share * weight)
+        self.weights.rest()
         return float(self.weights.total(total)) / self.experiment.heldout_batches
 
     @property

@@ -38,6 +38,7 @@ from torch.distributed.pipelining import (
 )
 
 from trainrig.errors import UsageError
+from trainrig.train.native.precision import DTYPES
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 
@@ -123,7 +124,8 @@ class Pipeline:
     ) -> None:
         """``layout.grad_accum`` micro-batches; the stages are spread, sharded and filled."""
         self.stages, self.group = stages, mesh.get_group()
-        self._rank, self._ranks = mesh.get_local_rank(), mesh.size()
+        self._rank, self._ranks, self._layout = mesh.get_local_rank(), mesh.size(), layout
+        self._dtype = DTYPES[layout.precision]
         self._factor: Tensor | float = 1.0
         self._last = any(stage.module.last for stage in stages)
         self._first = any(stage.module.first for stage in stages)
@@ -159,14 +161,37 @@ class Pipeline:
         return torch.stack([loss.detach() for loss in losses]).sum() / factor
 
     @torch.no_grad()
-    def evaluate(self, inputs: Tensor, labels: Tensor, factor: Tensor | float) -> Tensor:
-        """Forward alone, of as many micro-batches; the rest as `run`."""
-        self._factor = factor
-        losses: list[Tensor] = []
-        given = (inputs,) if self._first else ()
-        wanted = {"target": labels, "losses": losses} if self._last else {}
-        self._schedule.eval(*given, labels=labels, **wanted)
-        return sum(losses, torch.zeros((), device=labels.device)) / factor
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Forward alone, of as many micro-batches, from stage to stage; the rest as `run`.
+
+        Not by the schedule: torch's ``eval`` of ZBV fails where a rank's stages are neighbours.
+        """
+        total = torch.zeros((), device=labels.device)
+        parts = (each.chunk(self._layout.grad_accum) for each in (inputs, labels))
+        for tokens, targets in zip(*parts, strict=True):
+            hidden = tokens
+            for stage in sorted(self.stages, key=lambda each: each.number):
+                module: Any = stage.module
+                before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
+                if not module.first and before != self._rank:
+                    size = (*_between(module, targets), module.shape.hidden)
+                    hidden = torch.empty(size, dtype=self._dtype, device=labels.device)
+                    dist.recv(hidden, group=self.group, group_src=before)
+                hidden = module(hidden, labels=targets)
+                if module.last:
+                    total += hidden
+                elif after != self._rank:
+                    dist.send(hidden.contiguous(), group=self.group, group_dst=after)
+        return total
+
+    def _rank_of(self, number: int) -> int:
+        """The rank that has a stage; one beyond either end is nobody's."""
+        found = (
+            rank
+            for rank in range(self._ranks)
+            if number in stage_numbers(rank, self._ranks, self._layout)
+        )
+        return next(found, -1)
 
     def _scaled(self, loss: Tensor, _: Tensor) -> Tensor:
         return loss.sum() * self._factor
@@ -194,6 +219,11 @@ class Pipeline:
         ):
             work.wait()
         own[0] += other
+
+
+def _between(module: Any, tokens: Tensor) -> tuple[int, int]:
+    """Samples and tokens of the hidden states that a stage is given, for a part's ``tokens``."""
+    return tokens.shape[0], tokens.shape[1] // module.stretch.spread
 
 
 def _local(gradient: Any) -> Tensor:

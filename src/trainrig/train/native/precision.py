@@ -27,6 +27,9 @@ DTYPES = {
     "fp16": torch.float16,
 }
 
+COPY = ", copy"
+"""Behind the name of a tied weight whose other end lies on the same rank."""
+
 
 class Weights:
     """A model's parameters and their masters, by name, in one process that has them all.
@@ -53,7 +56,7 @@ class Weights:
         found: set[str] = set()
         for module in self.modules:
             for name, weight in module.named_parameters():
-                yield f"{name}, copy" if name in found else name, weight
+                yield f"{name}{COPY}" if name in found else name, weight
                 found.add(name)
 
     def weight_of(self, num_targets: int) -> float | Tensor:
@@ -127,19 +130,46 @@ class Weights:
         for weight in self.model.values():
             weight.grad = None
 
-    def groups(self, decay: float) -> list[dict[str, Any]]:
+    def groups(self, decay: float, *, embeddings: bool = True) -> list[dict[str, Any]]:
         """Masters for the optimizer: matrices decay, vectors (biases, norms) do not.
 
+        nanoGPT goes by the number of axes, as here; transformers.Trainer leaves out norms and what
+        is named a bias, Megatron biases and vectors: in all three embeddings decay.  Without
+        ``embeddings`` they do not, nor does a head that is one (OLMo's ``decay_embeddings``).
         A kernel over many tensors takes those of one mesh alone.
         """
+        apart = set() if embeddings else self._embeddings()
         found: dict[tuple[bool, Any], list[Tensor]] = {}
-        for master in self.master.values():
-            key = master.ndim >= 2, getattr(master, "device_mesh", None)
+        for name, master in self.master.items():
+            decays = master.ndim >= 2 and name.removesuffix(COPY) not in apart
+            key = decays, getattr(master, "device_mesh", None)
             found.setdefault(key, []).append(master)
         return [
-            {"params": masters, "weight_decay": decay if is_matrix else 0.0}
-            for (is_matrix, _), masters in sorted(found.items(), key=lambda each: not each[0][0])
+            {"params": masters, "weight_decay": decay if decays else 0.0}
+            for (decays, _), masters in sorted(found.items(), key=lambda each: not each[0][0])
         ]
+
+    def _embeddings(self) -> set[str]:
+        modules = (each for module in self.modules for each in module.named_modules())
+        return {f"{name}.weight" for name, each in modules if isinstance(each, nn.Embedding)}
+
+    def decayed(self, groups: Sequence[dict[str, Any]]) -> tuple[int, int]:
+        """Of the whole model's weights in the optimizer's ``groups``: how many decay, how many not.
+
+        All ranks ask together.
+        """
+        return self._count(groups, frozenset())
+
+    def _count(self, groups: Sequence[dict[str, Any]], copies: frozenset[int]) -> tuple[int, int]:
+        """Of the weights whose masters are not among ``copies``, by their ids."""
+        counts = [0, 0]
+        for group in groups:
+            own = (master for master in group["params"] if id(master) not in copies)
+            counts[not group["weight_decay"]] += sum(master.numel() for master in own)
+        return counts[0], counts[1]
+
+    def rest(self) -> None:
+        """After forward passes that no backward follows: what was gathered for them is freed."""
 
 
 def total_norm(grads: Sequence[Tensor]) -> Tensor:

@@ -93,6 +93,8 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
         events.set_position(part="joining the other ranks")
         join(device)
     world = World(experiment.layout, device) if size > 1 else None
+    if not job.heldout:
+        experiment = experiment.replace(heldout_every=0)
     own = _Rank(shape=shape, device=device, world=world, events=events)
     devices = [device]
     if experiment.parallel == "dataparallel":
@@ -121,14 +123,14 @@ def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
     engine, wire = own.engine(experiment)
     with engine:
         engine.watch.entered = lambda part: events.set_position(part=part)
+        engine.on_heldout = lambda step, loss: events.emit("heldout", step=step, loss=loss)
         if job.resume:
             checkpoint.load(engine, Path(job.resume))
         events.set_position(step=engine.next_step, part="first step")
         until = math.inf if job.seconds is None else time.monotonic() + job.seconds
         stop = experiment.steps if job.stop is None else min(job.stop, experiment.steps)
         first = engine.next_step
-        facts = layout_observed.first_step(engine, own.world.axes if own.world else None)
-        events.emit("layout", **facts)
+        _look(engine, own)
 
         def over(step: int) -> bool:
             if wire is not None and step - 1 not in overlapped:  # asked again between stretches
@@ -155,9 +157,18 @@ def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
         engine.drain(emit)
         events.emit("trained")  # energy is counted up to here
         if job.heldout and experiment.heldout_batches:
-            events.emit("heldout", loss=engine.heldout_loss())
+            events.set_position(part="the held-out loss")
+            engine.on_heldout(engine.next_step, engine.heldout_loss())
         if own.world is not None:
             _profile(engine, own)
+
+
+def _look(engine: Engine, own: _Rank) -> None:
+    """Train the first step, and tell what it was trained on and with."""
+    facts = layout_observed.first_step(engine, own.world.axes if own.world else None)
+    own.events.emit("layout", **facts)
+    decayed, kept = engine.weights.decayed(engine.optimizer.param_groups)
+    own.events.emit("weight_decay", decayed=decayed, kept=kept)
 
 
 def _profile(engine: Engine, own: _Rank) -> None:

@@ -250,6 +250,21 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     assert len(decayed["params"]) + len(kept["params"]) == names  # type: ignore[arg-type]
 
 
+def test_embeddings_decay_unless_they_are_left_out() -> None:
+    engine = engine_for(TINY.replace(decay_embeddings=False))
+    master = engine.weights.master
+    (decay, kept) = (group["params"] for group in engine.optimizer.param_groups)
+    assert {id(master[name]) for name in ("tokens.weight", "positions.weight")} <= set(
+        map(id, kept)
+    )
+    assert sum(weight.ndim == 2 for weight in kept) == 2
+    whole = sum(weight.numel() for weight in master.values())
+    assert sum(engine.weights.decayed(engine.optimizer.param_groups)) == whole
+    assert engine.weights.decayed(engine.optimizer.param_groups)[0] == sum(
+        weight.numel() for weight in decay
+    )
+
+
 # ---- precision
 
 
