@@ -226,7 +226,7 @@ class TrainingResult:
     """The last of ``heldout``."""
     heldout: tuple[HeldOut, ...] = ()
     weight_decay: dict[str, _Amount] = field(default_factory=dict)
-    """Weights of the whole model that decay (``decayed``) and that do not (``kept``)."""
+    """Weights of the whole model that decay (``decayed``) and that do not (``not_decayed``)."""
     reserved_memory_bytes: _Amount | None = None
     devices: tuple[UsedDevice, ...] = ()
     cuda_visible_devices: str | None = None

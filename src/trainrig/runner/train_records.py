@@ -360,7 +360,9 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "profiled": first.result.profiled,
         "software_found": dict((first.result.facts or {}).get("software", {})),
         "heldout": [{"step": step, "loss": loss} for step, loss in first.result.heldout],
-        "weight_decay": dict(zip(("decayed", "kept"), first.result.decayed or (), strict=False)),
+        "weight_decay": dict(
+            zip(("decayed", "not_decayed"), first.result.decayed or (), strict=False)
+        ),
         "straggler": waited_for([counted(rows) for rows in first.result.rows_of_ranks]),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,

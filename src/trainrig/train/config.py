@@ -121,6 +121,8 @@ class Experiment:
     eps: Above0 = 1e-8
     clip: From0 = 1.0
     """Gradients of a larger norm are shortened to it; 0: never."""
+    divergence: From0 = 2.0
+    """Losses above so many times the usual one end the training (`divergence`); 0: none does."""
     seed: Whole = 0
     """Of the first weights and of the samples' order."""
     heldout_batches: Whole = 8
@@ -277,7 +279,16 @@ KEYS: dict[str, Any] = {
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
         *("optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens", "decay_steps"),
         *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
-        *("beta1", "beta2", "eps", "clip", "seed", "heldout_batches", "heldout_every"),
+        *(
+            "beta1",
+            "beta2",
+            "eps",
+            "clip",
+            "divergence",
+            "seed",
+            "heldout_batches",
+            "heldout_every",
+        ),
         *("checkpoint_every", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),

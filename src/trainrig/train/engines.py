@@ -231,7 +231,7 @@ class Framework:
                 for event in _called("heldout", first)
                 if event["loss"] is not None
             ),
-            decayed=(decay["decayed"], decay["kept"]) if decay else None,
+            decayed=(decay["decayed"], decay["not_decayed"]) if decay else None,
             profiled=_mean_of_ranks([_called("breakdown", events) for events in reported]),
             probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
             if probe

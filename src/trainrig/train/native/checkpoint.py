@@ -27,7 +27,7 @@ SCHEMA = 1
 _AGAIN = "train from the start, or name another run"
 # What may differ between a run and its resume: how long it trains, and where the data lies.
 _FREE = {"steps", "data", "checkpoint_every", "heldout_batches", "name", "rounds", "threads"}
-_FREE |= {"heldout_every"}
+_FREE |= {"heldout_every", "divergence"}
 _FREE |= {"decay_steps"}  # of a run: what was planned at its first start (`runner.train_resume`)
 
 

@@ -34,9 +34,10 @@ from trainrig.data.batches import Batch, Shard
 from trainrig.data.loader import Loader
 from trainrig.data.masking import IGNORED
 from trainrig.data.open_batches import open_batches
-from trainrig.errors import TrainrigError, UnavailableError
+from trainrig.errors import UnavailableError
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
+from trainrig.train.divergence import LossWatch
 from trainrig.train.native.precision import Weights, placed
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
@@ -142,12 +143,6 @@ Row = dict[str, Any]
 """What is known of a step: its number, loss, gradient norm, learning rate, tokens, times."""
 
 
-class Diverged(TrainrigError):
-    """The loss or the gradient is no number any more."""
-
-    exit_code = 1
-
-
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """A step whose numbers may still be on their way from the device."""
@@ -206,6 +201,7 @@ class Engine:
         )
         self.watch = watch or stopwatch_for(device)
         self._backwards = partial(self.watch.within, "backward")
+        self._losses = LossWatch(experiment.divergence, experiment.warmup_steps)
         self._make = batches or self._batches("train")
         self._pending: deque[_Pending] = deque()
         self._loader: Loader[tuple[Micro, ...]] | None = None
@@ -260,7 +256,7 @@ class Engine:
     def run(self, emit: Callable[[Row], None], stop: Callable[[int], bool]) -> None:
         """Steps until ``stop(next step)``; each row is told once its numbers are known.
 
-        Raises Diverged at the first loss that is no number; the rows before it were told.
+        Raises Diverged by `divergence.LossWatch`; the rows before it were told.
         """
         behind = 2 if self.device.startswith("cuda") else 1
         while not stop(self.next_step):
@@ -359,13 +355,7 @@ class Engine:
     def _finished_row(self, pending: _Pending) -> Row:
         times = self.watch.read(pending.marked)  # waits until the numbers are there, too
         loss, norm = (float(number) for number in pending.numbers)
-        if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
-            what = "loss" if not math.isfinite(loss) else "gradient norm"
-            value = loss if not math.isfinite(loss) else norm
-            raise Diverged(
-                f"the {what} is {value} at step {pending.row['step']}: training stopped",
-                "a lower --lr, or fp32, and look at the series of the loss",
-            )
+        self._losses.see(pending.row["step"], loss, norm, scaled=self.scaler.is_enabled())
         return {
             **pending.row,
             "loss": loss,

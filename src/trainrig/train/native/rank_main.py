@@ -167,8 +167,8 @@ def _look(engine: Engine, own: _Rank) -> None:
     """Train the first step, and tell what it was trained on and with."""
     facts = layout_observed.first_step(engine, own.world.axes if own.world else None)
     own.events.emit("layout", **facts)
-    decayed, kept = engine.weights.decayed(engine.optimizer.param_groups)
-    own.events.emit("weight_decay", decayed=decayed, kept=kept)
+    decayed, spared = engine.weights.decayed(engine.optimizer.param_groups)
+    own.events.emit("weight_decay", decayed=decayed, not_decayed=spared)
 
 
 def _profile(engine: Engine, own: _Rank) -> None:

@@ -18,8 +18,9 @@ from trainrig.errors import DataError, StoreError
 from trainrig.models import loss
 from trainrig.process.events import OTHER, PARTS
 from trainrig.train.config import Experiment
+from trainrig.train.divergence import Diverged
 from trainrig.train.native import checkpoint
-from trainrig.train.native.loop import Diverged, Engine
+from trainrig.train.native.loop import Engine
 from trainrig.train.native.precision import Weights
 from trainrig.train.native.step_timer import Stopwatch
 from trainrig.workload import ModelShape, custom
