@@ -129,10 +129,9 @@ def beside(keys: dict[str, Any], folder: Path) -> None:
         f"  one rank to two: {rates[0]:.2f} to {rates[1]:.2f} samples/s, {rates[1] / rates[0]:.2f}"
     )
     for name, run in (("without", two), ("with", more)):
-        whole, said = run.mean("time") or math.nan, run.mean("communication") or 0.0
-        print(
-            f"  exposed communication {name} accumulation: {100.0 * said / whole:.1f} % of a step"
-        )
+        parts = run.first.result.profiled or {}
+        share = parts.get("communication_s", 0.0) / parts.get("step_s", math.nan)
+        print(f"  exposed communication {name} accumulation: {100.0 * share:.1f} % of a step")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from trainrig.benchmarks.spec import Benchmark, benchmarks
 from trainrig.machine.counters import HostConditions
 from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing, PcieLink
 from trainrig.measure import buffers, disk_activity, fio, layer, noise, timing
-from trainrig.process.events import COMMUNICATION, OTHER, PARTS
+from trainrig.process.events import OTHER, PARTS
 from trainrig.record import Kind
 from trainrig.stats import AGREEMENT, FLAT, FLAT_GROWTH, Change
 
@@ -55,7 +55,7 @@ def test_every_metric_is_defined(spec: Benchmark) -> None:
 
 
 def test_every_result_of_a_step_is_defined() -> None:
-    parts = {f"time.{part}" for part in (*PARTS, COMMUNICATION, OTHER)}
+    parts = {f"time.{part}" for part in (*PARTS, OTHER)}
     more = {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul", "peak_memory"}
     assert parts | more <= named(section("training"))
 

@@ -29,7 +29,7 @@ from trainrig.train.config_file import experiment_of
 from trainrig.train.huggingface_init import check_room
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
-PARTS = ("data_wait", "forward", "backward", "optimizer", "communication", "other")
+PARTS = ("data_wait", "forward", "backward", "optimizer", "other")
 Act = Callable[[Path], None]
 
 

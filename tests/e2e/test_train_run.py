@@ -90,7 +90,7 @@ def test_a_training_becomes_a_run(
     assert summary["samples_per_s"] == pytest.approx(4 / summary["step_time_s"])
     assert summary["tokens_per_s"] == pytest.approx(64 / summary["step_time_s"])
     assert summary["framework"] == "native"
-    parts = {"data_wait", "forward", "backward", "optimizer", "communication", "other"}
+    parts = {"data_wait", "forward", "backward", "optimizer", "other"}
     assert set(summary["breakdown"]) == parts
     assert summary["peak_memory_bytes"] > 0
     assert summary["mean_power_w"] == pytest.approx(50.0, rel=1e-3)

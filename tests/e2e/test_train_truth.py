@@ -28,7 +28,7 @@ from trainrig.train.native.layout_observed import first_step
 from trainrig.train.native.loop import Engine, split
 from trainrig.train.native.precision import Weights
 
-PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")
+PARTS = ("data_wait", "forward", "backward", "optimizer", "other")
 
 
 def rows(number: int = 8, **parts: float) -> tuple[dict[str, Any], ...]:
@@ -142,10 +142,10 @@ def test_a_step_is_the_mean_of_the_middle_half_of_what_counts() -> None:
 
 
 def test_what_is_unknown_in_one_step_is_unknown() -> None:
-    steps = tuple(row | {"overlapped": None} for row in rows(forward=1.0))
-    assert trained_once(Experiment.of(), Result(rows=steps)).mean("overlapped") is None
-    mixed = tuple(row | {"overlapped": 1.0 if row["step"] % 2 else None} for row in steps)
-    assert trained_once(Experiment.of(), Result(rows=mixed)).mean("overlapped") is None
+    steps = tuple(row | {"other": None} for row in rows(forward=1.0))
+    assert trained_once(Experiment.of(), Result(rows=steps)).mean("other") is None
+    mixed = tuple(row | {"other": 1.0 if row["step"] % 2 else None} for row in steps)
+    assert trained_once(Experiment.of(), Result(rows=mixed)).mean("other") is None
 
 
 @pytest.mark.parametrize(("other", "ids"), [(0.04, []), (0.06, ["time-in-no-part"])])
@@ -164,39 +164,51 @@ def test_time_in_no_part_or_in_two_is_a_finding(other: float, ids: list[str], si
 # ---- the other ranks
 
 
+def profiled(number: int = 5, waits: float = 0.0, **own_in: float) -> tuple[dict[str, Any], ...]:
+    """Steps under the profiler: what a rank did itself, and its waits."""
+    own = sum(own_in.values())
+    step = {"step_s": own + waits, "own_s": own, "communication_s": waits, "bubble_s": 0.0}
+    step |= {"idle_s": 0.0, "overlapped_s": 0.0, "own_in": own_in}
+    return (step,) * number
+
+
+QUICK = profiled(forward=0.100, backward=0.200, waits=0.080)
+SLOW = profiled(forward=0.170, backward=0.200, waits=0.010)
+
+
 def test_the_rank_that_others_wait_for_is_named_with_what_it_is_longer_in() -> None:
     """Rank 0 alone would show communication, as if a link were slow."""
-    quick = rows(forward=0.100, backward=0.200, communication=0.080)
-    slow = rows(forward=0.170, backward=0.200, communication=0.010)
-    said = waited_for([quick, slow])
+    said = waited_for([QUICK, SLOW])
     assert said is not None
     assert "70.0 ms is another rank's waiting for rank 1" in said
     assert said.endswith("takes 70.0 ms longer in forward")
-    said = waited_for([rows(data_wait=0.3, communication=0.01), quick, quick])
+    said = waited_for([profiled(data_wait=0.37, waits=0.01), QUICK, QUICK])
     assert said is not None and "waiting for rank 0" in said and "longer in data wait" in said
+    unknown = [tuple(step | {"own_in": {}} for step in own) for own in (QUICK, SLOW)]
+    assert (waited_for(unknown) or "").endswith("waiting for rank 1")  # no driver's phases
 
 
 def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
-    even = rows(forward=0.100, backward=0.200, communication=0.080)
-    near = rows(forward=0.110, backward=0.200, communication=0.070)
-    assert waited_for([even, near]) is None
-    assert waited_for([even]) is None
-    assert waited_for([even, ()]) is None
-    slow = rows(forward=0.170, backward=0.200, communication=0.010)
-    assert waited_for([even, slow]) is not None
-    assert waited_for([even[:3], slow[:3]]) is None
-    # In two of eight steps it was the other one: what others did on the machine.
-    assert waited_for([(*even[:6], *slow[6:]), (*slow[:6], *even[6:])]) is None
+    near = profiled(forward=0.110, backward=0.200, waits=0.070)
+    assert waited_for([QUICK, near]) is None
+    assert waited_for([QUICK]) is None
+    assert waited_for([QUICK, ()]) is None
+    assert waited_for([QUICK[:3], SLOW[:3]]) is None
+    # In one of five steps it was the other one: what others did on the machine.
+    assert waited_for([(*QUICK[:4], *SLOW[4:]), (*SLOW[:4], *QUICK[4:])]) is None
 
 
 def test_a_rank_that_is_waited_for_is_a_warning() -> None:
-    quick = rows(forward=0.1, communication=0.1)
-    peer = OtherRank(rank=1, rows=rows(forward=0.19, communication=0.01))
+    peer = OtherRank(rank=1, facts=FACTS)
     own = Experiment.of(name="two", nproc=2)
-    found = trained_once(own, Result(rows=quick, peers=(peer,)))
+    result = Result(rows=rows(forward=0.38), peers=(peer,), profiles=(QUICK, SLOW))
+    found = trained_once(own, result)
     (finding,) = findings_of(found)
     assert (finding.id, finding.severity) == ("rank-waited-for", "warning")
-    assert finding.evidence.startswith("two: of a step of 200 ms, 90.0 ms")
+    assert finding.evidence.startswith("two: of a step of 380 ms, 70.0 ms")
+    shown = summary_of(found)["profiled"]
+    assert (shown["step_s"], shown["own_s"]) == pytest.approx((0.38, 0.335))  # the ranks' mean
+    assert shown["communication_s"] == pytest.approx(0.045)
 
 
 FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
@@ -349,7 +361,8 @@ def test_what_every_rank_told_is_collected(tmp_path: Path) -> None:
     found = ENGINES["native"].collect(tmp_path)
     assert found.memory == 3.0
     assert [row["rank"] for row in found.rows] == [0, 0]
-    assert [(p.rank, len(p.rows), (p.facts or {})["wrapped"]) for p in found.peers] == [
-        (1, 2, "of 1"),
-        (2, 2, "of 2"),
+    assert [(p.rank, (p.facts or {})["wrapped"]) for p in found.peers] == [
+        (1, "of 1"),
+        (2, "of 2"),
     ]
+    assert found.profiles == ((), (), ()) and found.profiled is None

@@ -36,7 +36,13 @@ def summary(name: str, seconds: float, **changes: Any) -> dict[str, Any]:
         "hfu": 0.6 / seconds,
         "peak_memory_bytes": 1.7e10,
         "breakdown": {part: share * seconds for part, share in zip(PARTS, SHARES, strict=True)},
-        "overlapped_communication_s": 0.15 * seconds,
+        "profiled": {
+            "step_s": seconds,
+            "own_s": 0.8 * seconds,
+            "communication_s": 0.2 * seconds,
+            "bubble_s": 0.0,
+            "overlapped_s": 0.15 * seconds,
+        },
         "disturbed": None,
         "reason": None,
         "parity": {"not_comparable": None},
@@ -55,7 +61,7 @@ def experiments_view(
     rows = (
         summary("one process", 1.0),
         summary("DDP", 0.45 * slow),
-        summary(LONG, 2.3, settings=settings, overlapped_communication_s=None),
+        summary(LONG, 2.3, settings=settings, profiled=None),
         summary("busy", 0.9, disturbed="other processes used 30 % of the processors"),
         summary(
             "Hugging Face <b>&amp;`|",

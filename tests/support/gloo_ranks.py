@@ -79,7 +79,7 @@ def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for how in (experiment, probe_of(experiment)):
         watch = stopwatch_for("cpu")
-        wire = None if alone else Collectives(watch)
+        wire: Any = None if alone else Collectives()
         with engine_for(how, wire, watch) as engine:
             facts = facts or layout_observed.first_step(engine, getattr(wire, "axes", None))
             if how is not experiment:
@@ -95,7 +95,7 @@ def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
 def clipped(experiment: Experiment, *, alone: bool) -> dict[str, torch.Tensor]:
     """The whole weights after a few steps with clipping and decay."""
     watch = stopwatch_for("cpu")
-    wire = None if alone else Collectives(watch)
+    wire: Any = None if alone else Collectives()
     with engine_for(experiment.replace(**CLIPPED), wire, watch) as engine:
         engine.run(lambda _: None, lambda step: step >= CLIPPED["steps"])
     found = {}

@@ -6,8 +6,8 @@ beforehand.  Warnings do not: time in no part, a loss that does not fall
 below what token frequencies give, or a rank that others wait for.
 
 What is shown of a training is what rank 0 saw.  A rank that is slower than the others shows there
-as communication of rank 0, which waits for it, or, if it is rank 0, as less communication than the
-others have.  Samples are shared out evenly: whoever waits least in collectives is the straggler.
+as waiting of rank 0.  Samples are shared out evenly: whoever waits least for the others in the
+profiled steps is the straggler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.training_facts import GONE_ON, given_up
 from trainrig.analysis.training_results import TrainingResult, results
 from trainrig.errors import DataError
-from trainrig.process.events import COMMUNICATION, PARTS
 from trainrig.record import Finding, Outcome, Severity, Status, Verdict
 from trainrig.units import counted as plural
 from trainrig.units import format_time
@@ -167,31 +166,33 @@ def _fix(status: str, reason: str) -> str:
 def waited_for(ranks: Sequence[Rows]) -> str | None:
     """Which rank the others wait for, and what it is longer in; None where they are even.
 
-    ``ranks``: the steps that count, of each rank.
+    ``ranks``: the profiled steps of each rank.
     """
     if len(ranks) < 2 or min(map(len, ranks)) < _LEAST_STEPS:
         return None
-    waits = [_usual(rows, COMMUNICATION) for rows in ranks]
-    step = _usual(ranks[0], "time")
-    slow, gap = waits.index(min(waits)), max(waits) - min(waits)
+    waits = [[float(s["communication_s"]) + float(s["bubble_s"]) for s in own] for own in ranks]
+    usual, step = [median(own) for own in waits], median(float(s["step_s"]) for s in ranks[0])
+    slow, gap = usual.index(min(usual)), max(usual) - min(usual)
     # The share of steps in which no rank waits less than this one.
-    together = [
-        [float(row.get(COMMUNICATION) or 0.0) for row in rows] for rows in zip(*ranks, strict=False)
-    ]
+    together = list(zip(*waits, strict=False))
     steadiness = sum(each[slow] <= min(each) for each in together) / len(together)
     if not gap > MAX_UNEVEN * step or steadiness < STEADY:
         return None
-    others = [rows for rows in ranks if rows is not ranks[slow]]
-    longer = {
-        part: _usual(ranks[slow], part) - median(_usual(rows, part) for rows in others)
-        for part in PARTS
-    }
-    part = max(longer, key=longer.__getitem__)
-    return (
+    text = (
         f"of a step of {format_time(step)}, {format_time(gap)} is another rank's waiting for rank "
-        f"{slow}, which takes {format_time(longer[part])} longer in {part.replace('_', ' ')}"
+        f"{slow}"
     )
+    others = [own for own in ranks if own is not ranks[slow]]
+    longer = {
+        phase: _usual(ranks[slow], phase) - median(_usual(own, phase) for own in others)
+        for phase in ranks[slow][0].get("own_in", {})
+    }
+    if not longer:
+        return text
+    phase = max(longer, key=longer.__getitem__)
+    return f"{text}, which takes {format_time(longer[phase])} longer in {phase.replace('_', ' ')}"
 
 
-def _usual(rows: Rows, name: str) -> float:
-    return median(float(row.get(name) or 0.0) for row in rows)
+def _usual(steps: Rows, phase: str) -> float:
+    """A rank's own work in a phase."""
+    return median(float(step["own_in"].get(phase, 0.0)) for step in steps)

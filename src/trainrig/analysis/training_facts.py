@@ -16,12 +16,14 @@ from trainrig.analysis.run_view import RunView
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.errors import DataError
-from trainrig.process.events import COMMUNICATION, OTHER, PARTS
+from trainrig.process.events import OTHER, PARTS
 from trainrig.record import Kind, Record, Scalar, Status
 
 Rows = Sequence[Mapping[str, Any]]
 BENCHMARK = TRAINING.name
-BREAKDOWN = (*PARTS, COMMUNICATION, OTHER)
+BREAKDOWN = (*PARTS, OTHER)
+_OLDER = "communication"
+"""A part of earlier versions, whose ranks timed their waits (now: `TrainingResult.profiled`)."""
 _VERDICT = "row_verdict"
 """The condition that a training's record has, and one of an older run has not."""
 GONE_ON = "went_on"
@@ -62,7 +64,6 @@ _OF_METRIC = {
     "mfu": "mfu",
     "hfu": "hfu",
     "mfu_of_measured_matmul": "mfu_of_matmul",
-    "overlapped_communication_s": "time.overlapped",
     "peak_memory_bytes": "peak_memory",
     "reserved_memory_bytes": "reserved_memory",
     "heldout_loss": "heldout_loss",
@@ -109,7 +110,11 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
             }
             for each, rows in zip(rounds, steps, strict=True)
         ],
-        "breakdown": {part: values.get(f"time.{part}") for part in BREAKDOWN} if trained else {},
+        "breakdown": {
+            part: values.get(f"time.{part}")
+            for part in (*BREAKDOWN, _OLDER)
+            if trained and (part in BREAKDOWN or f"time.{part}" in values)
+        },
         "parity": parity,
         "record": time.id,
         "peak_flops_per_s_claimed": limit.value if limit else None,

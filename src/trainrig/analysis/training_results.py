@@ -153,6 +153,8 @@ class ProfiledStep:
     """A rank waited for other stages of the pipeline."""
     overlapped_s: _Amount
     """Communication beside a rank's own work: no part of the sum."""
+    idle_s: _Amount | None = None
+    """Of ``own_s``: no operation ran, on a GPU no kernel.  None: predicted, or of an older run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +221,8 @@ class TrainingResult:
     peak_flops_per_s_claimed: _Amount | None = None
     peak_source: str | None = None
     no_mfu_reason: str | None = None
-    overlapped_communication_s: _Amount | None = None
     profiled: ProfiledStep | None = None
-    """None: of one process, or of a framework that is not profiled."""
+    """None: of one process without a GPU, whose step is its own work."""
     heldout_loss: _Number | None = None
     """The last of ``heldout``."""
     heldout: tuple[HeldOut, ...] = ()
@@ -364,7 +365,7 @@ class TrainingPrediction:
 def _predicted_parts(time: Record) -> ProfiledStep | None:
     named = {each.name: time.conditions.get(f"parts.{each.name}") for each in fields(ProfiledStep)}
     known = {name: float(part) for name, part in named.items() if isinstance(part, float | int)}
-    return ProfiledStep(**known) if len(known) == len(named) else None
+    return ProfiledStep(**known) if named.keys() - known.keys() <= {"idle_s"} else None
 
 
 def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:

@@ -25,8 +25,6 @@ from typing import Any
 
 PARTS = ("data_wait", "forward", "backward", "optimizer")
 """Keys of a row, the event that a rank writes of each step: seconds of its parts."""
-COMMUNICATION = "communication"
-"""Exposed: beside it nothing was computed.  A part only where there are several ranks."""
 OTHER = "other"
 
 _HEARTBEAT_BYTES = 256

@@ -49,7 +49,7 @@ PARTS = {
     "data_wait": ("data", "data"),
     "forward": ("forward", "fwd"),
     "backward": ("backward", "bwd"),
-    "communication": ("communication", "comm"),
+    "communication": ("communication", "comm"),  # of earlier versions
     "optimizer": ("optimizer", "opt"),
     "other": ("other", "other"),
 }
@@ -246,7 +246,9 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
             return min(1.0, sample / slowest / step * max(0.0, seconds or 0.0))
 
         parts = tuple((name, share(result.breakdown.get(p))) for p, (name, _) in PARTS.items())
-        return doc.Cell("", drawing=doc.Stack(parts, share(result.overlapped_communication_s)))
+        seen = result.profiled
+        beside = step * seen.overlapped_s / seen.step_s if seen and seen.step_s else None
+        return doc.Cell("", drawing=doc.Stack(parts, share(beside)))
 
     yield table(
         timed,
@@ -268,16 +270,13 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
     def part(name: str) -> Callable[[TrainingResult], float | None]:
         return lambda result: _divided(result.breakdown.get(name), result.step_time_s)
 
-    overlapped = percent(
-        "overlapped", lambda r: _divided(r.overlapped_communication_s, r.step_time_s), optional=1
-    )
-    any_overlapped = any(result.overlapped_communication_s for result in results)
+    older = any("communication" in result.breakdown for result in results)
+    shown = {name: head for name, (_, head) in PARTS.items() if older or name != "communication"}
     return table(
         results,
         _EXPERIMENT,
         column("step", lambda result: result.step_time_s or None, format_time),
-        *(percent(head, part(name)) for name, (_, head) in PARTS.items()),
-        *([overlapped] if any_overlapped else []),
+        *(percent(head, part(name)) for name, head in shown.items()),
         percent("MFU", lambda result: result.mfu),
         percent("HFU", lambda result: result.hfu),
         title="A step's time, and what the device did of its claimed peak",
@@ -419,6 +418,7 @@ def _profiled(
             words("experiment", lambda line: line[0]),
             column("step", lambda line: line[1].step_s, format_time),
             column("own work", lambda line: line[1].own_s, format_time),
+            column("of it idle", lambda line: line[1].idle_s, format_time),
             column("exposed communication", lambda line: line[1].communication_s, format_time),
             column("pipeline bubble", lambda line: line[1].bubble_s, format_time),
             column("overlapped", lambda line: line[1].overlapped_s, format_time),

@@ -246,7 +246,6 @@ def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[st
         "tokens_per_s": tokens / seconds if seconds and tokens else None,
         "lr": event.get("lr"),
         "parts": {name: event[name] for name in BREAKDOWN if name in event},
-        "overlapped": event.get("overlapped"),
         "at": event.get("at"),
     }
 
@@ -363,7 +362,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "weight_decay": dict(
             zip(("decayed", "not_decayed"), first.result.decayed or (), strict=False)
         ),
-        "straggler": waited_for([counted(rows) for rows in first.result.rows_of_ranks]),
+        "straggler": waited_for(first.result.profiles),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,
         "parity": {
@@ -417,7 +416,6 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
         yield name, _RATES[name], value
     for part in BREAKDOWN:
         yield f"time.{part}", "s", trained.mean(part)
-    yield "time.overlapped", "s", trained.mean("overlapped")
     yield "peak_memory", "B", result.memory
     yield "reserved_memory", "B", result.reserved
     yield "heldout_loss", "nat", result.heldout[-1][1] if result.heldout else None

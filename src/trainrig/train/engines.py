@@ -66,7 +66,6 @@ class OtherRank:
     """What a rank beside the first reported."""
 
     rank: int
-    rows: tuple[Mapping[str, Any], ...] = ()
     facts: Mapping[str, Any] | None = None
 
 
@@ -98,13 +97,20 @@ class Result:
     decayed: tuple[int, int] | None = None
     """Weights of the whole model that decay, and those that do not."""
     probe: Probe | None = None
-    profiled: Mapping[str, float] | None = None
-    """Seconds of a profiled step by part, the mean of all ranks; None: there are no others."""
+    profiles: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    """Of each rank its profiled steps: seconds by part (`native.breakdown`)."""
 
     @property
-    def rows_of_ranks(self) -> list[tuple[Mapping[str, Any], ...]]:
-        """The steps of each rank."""
-        return [self.rows, *(peer.rows for peer in self.peers)]
+    def profiled(self) -> dict[str, float] | None:
+        """Seconds of a profiled step by part: each rank's of median length, the mean of the ranks.
+
+        All ranks have the same step, and so the means add up to it.  None: not of every rank.
+        """
+        if not self.profiles or not all(self.profiles):
+            return None
+        middle = [sorted(own, key=lambda s: s["step_s"])[len(own) // 2] for own in self.profiles]
+        parts = [name for name in middle[0] if name.endswith("_s")]
+        return {part: sum(float(each[part]) for each in middle) / len(middle) for part in parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +208,6 @@ class Framework:
         ranks = range(len(list(run.glob("events-*.jsonl"))))
         reported = [[event for _, event in read_events(run, rank)] for rank in ranks]
         first = reported[0] if reported else []
-        rows = [tuple(_called("row", events)) for events in reported]
         facts = [next(reversed(_called("layout", events)), None) for events in reported]
         placed = [(rank, (own or {}).get("placed", {})) for rank, own in enumerate(facts)]
         memory = [
@@ -214,11 +219,9 @@ class Framework:
         probe = next(reversed(_called("parity", first)), None)
         decay = next(reversed(_called("weight_decay", first)), None)
         return Result(
-            rows=rows[0] if rows else (),
+            rows=tuple(_called("row", first)),
             facts=facts[0] if facts else None,
-            peers=tuple(
-                OtherRank(rank=rank, rows=rows[rank], facts=facts[rank]) for rank in ranks[1:]
-            ),
+            peers=tuple(OtherRank(rank=rank, facts=facts[rank]) for rank in ranks[1:]),
             memory=max(peaks, default=None),
             reserved=max(reserved, default=None),
             memories=_devices(memory),
@@ -232,7 +235,10 @@ class Framework:
                 if event["loss"] is not None
             ),
             decayed=(decay["decayed"], decay["not_decayed"]) if decay else None,
-            profiled=_mean_of_ranks([_called("breakdown", events) for events in reported]),
+            profiles=tuple(
+                tuple(next(reversed(_called("breakdown", events)), {}).get("steps", ()))
+                for events in reported
+            ),
             probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
             if probe
             else None,
@@ -295,15 +301,6 @@ def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float |
             ended[-1] = at
     place = max(range(len(stretches)), key=lambda number: len(stretches[number]))
     return tuple(stretches[place]), ended[place] or None
-
-
-def _mean_of_ranks(reported: Sequence[Sequence[Event]]) -> dict[str, float] | None:
-    """Of each part; all ranks have the same step, and so the means add up to it."""
-    last = [events[-1] for events in reported if events]
-    if not last or len(last) < len(reported):
-        return None
-    parts = [name for name in last[0] if name.endswith("_s")]
-    return {part: sum(float(each[part]) for each in last) / len(last) for part in parts}
 
 
 def _called(name: str, events: Sequence[Event]) -> list[Event]:

@@ -418,7 +418,13 @@ GOOD = own(
     "x",
     1.0,
     rounds=[{"step_times_s": list(JITTER), "disturbed": None}] * 3,
-    overlapped_communication_s=0.1,
+    profiled={
+        "step_s": 1.0,
+        "own_s": 1.0,
+        "communication_s": 0.0,
+        "bubble_s": 0.0,
+        "overlapped_s": 0.1,
+    },
     breakdown={"forward": 0.5, "backward": 0.4},
     software_found={"torch": "2"},
 )

@@ -46,7 +46,7 @@ DRIVERS = SRC / "trainrig" / "train" / "drivers"
 FOREIGN = [path for path in DRIVERS.glob("*.py") if path.stem != "huggingface_init"]
 """What runs in a framework's own Python: its first weights are written by ours."""
 LIGHT = ("trainrig.process.child", "trainrig.process.events")
-STOPWATCH = "trainrig.train.native.step_timer"
+TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
 FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
 
@@ -270,12 +270,13 @@ def test_drivers_import_their_project_and_our_data_alone() -> None:
         allowed = {"torch", "transformers"} if path.stem != "start" else set()
         for module in imports_of(path):
             top = module.split(".")[0]
-            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", STOPWATCH, *LIGHT))
+            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", *TIMERS, *LIGHT))
             assert ours or top in allowed | sys.stdlib_module_names, (path.name, module)
 
 
-def test_the_stopwatch_loads_torch_alone_and_only_where_a_gpu_is() -> None:
-    path = path_of(STOPWATCH)
+@pytest.mark.parametrize("timer", TIMERS)
+def test_what_times_a_driver_loads_torch_alone(timer: str) -> None:
+    path = path_of(timer)
     assert path is not None
     for module in imports_of(path):
         ours = module.startswith(LIGHT)

@@ -47,7 +47,7 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, **how: Any
     own = OWN.replace(**asked)
     made = own if built is None else own.replace(**built)
     shape, watch = gloo_ranks.SHAPES["gpt2"], stopwatch_for("cpu")
-    wire = Collectives(watch)
+    wire = Collectives()
     world = World(made.layout, "cpu")
     spread = partial(parallelize, experiment=made, shape=shape, world=world, wire=wire)
     batches = gloo_ranks.batches_for(own, shape, 0)

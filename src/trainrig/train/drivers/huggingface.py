@@ -35,6 +35,7 @@ from trainrig.process.child import run_rank
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
+from trainrig.train.native.breakdown import STEPS
 
 OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -59,24 +60,13 @@ def train(folder: Path, events: Events) -> None:
     options = request["experiment"]
     if options["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
-    on_gpu = options["device"].startswith("cuda")
-    before = 0 if on_gpu else common.memory_before("cpu")
     events.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
-    plain = request.get("plain_loss", False)
-    trainer = trainer_for(folder, options, hf, plain=plain)
-    trainer.prepare(hf["rates"], options, events, events.emit)
-    trainer.train()
-    for row in trainer.rows():  # losses are read once all is computed: no step waits for them
-        events.emit("row", **row)
-    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    used = [gpu for gpu in gpus if torch.cuda.max_memory_allocated(gpu)] if on_gpu else ["cpu"]
-    events.emit("memory", **common.memory_of(used, before))
-    del trainer
+    _timed(folder, events, request, hf)
     gc.collect()
     if request["probe"]:
         probe = options | {k: v for k, v in hf["probe"].items() if k != "rates"}
         events.set_position(step=0, part="the comparison's steps")
-        trainer = trainer_for(folder, probe, hf, plain=plain)
+        trainer = trainer_for(folder, probe, hf, plain=request.get("plain_loss", False))
         trainer.prepare(hf["probe"]["rates"], probe, events, lambda *_, **__: None)
         trainer.train()
         rows = trainer.rows()
@@ -84,8 +74,31 @@ def train(folder: Path, events: Events) -> None:
         events.emit("parity", losses=losses, grad_norms=norms)
 
 
-def trainer_for(folder: Path, options: dict[str, Any], hf: dict[str, Any], *, plain: bool) -> Timed:
-    """A Trainer with a new model of the first weights."""
+def _timed(folder: Path, events: Events, request: dict[str, Any], hf: dict[str, Any]) -> None:
+    """The steps that are asked for, and behind them those under the profiler."""
+    options = request["experiment"]
+    on_gpu = options["device"].startswith("cuda")
+    before = 0 if on_gpu else common.memory_before("cpu")
+    # On one CPU there is nothing but a step's own work.
+    more = STEPS + 1 if request["probe"] and (common.SIZE > 1 or on_gpu) else 0
+    plain = request.get("plain_loss", False)
+    trainer = trainer_for(folder, options, hf, plain=plain, more=more)
+
+    def trained() -> None:
+        for row in trainer.rows():  # losses are read once all is computed: no step waits for them
+            events.emit("row", **row)
+        gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        used = [gpu for gpu in gpus if torch.cuda.max_memory_allocated(gpu)] if on_gpu else ["cpu"]
+        events.emit("memory", **common.memory_of(used, before))
+
+    trainer.prepare(hf["rates"], options, events, events.emit, trained=trained)
+    trainer.train()
+
+
+def trainer_for(
+    folder: Path, options: dict[str, Any], hf: dict[str, Any], *, plain: bool, more: int = 0
+) -> Timed:
+    """A Trainer with a new model of the first weights; ``more``: steps behind those asked for."""
     transformers.set_seed(options["seed"] % 2**32)  # numpy takes no more
     config = getattr(transformers, hf["config_class"])(**hf["config"])
     if options["attention"] != "auto":
@@ -119,7 +132,7 @@ def trainer_for(folder: Path, options: dict[str, Any], hf: dict[str, Any], *, pl
         dataloader_persistent_workers=options["loader_workers"] > 0,
         per_device_train_batch_size=options["batch_size"],
         gradient_accumulation_steps=options["grad_accum"],
-        max_steps=options["steps"],
+        max_steps=options["steps"] + more,
         optim=OPTIMIZERS[options["optimizer"]],
         learning_rate=options["lr"],
         adam_beta1=options["beta1"],
@@ -140,7 +153,7 @@ def trainer_for(folder: Path, options: dict[str, Any], hf: dict[str, Any], *, pl
     return Timed(
         model=model,
         args=arguments,
-        train_dataset=Micros(options, hf),
+        train_dataset=Micros(options, hf, more),
         compute_loss_func=None if its_own else sum_over_targets,
     )
 
@@ -155,10 +168,10 @@ def sum_over_targets(outputs: Any, labels: Any, num_items_in_batch: Any = None) 
 class Micros(torch.utils.data.Dataset[Any]):
     """Our micro-batches of this rank, in order."""
 
-    def __init__(self, options: dict[str, Any], hf: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], hf: dict[str, Any], more: int) -> None:
         self._accum, self._objective = options["grad_accum"], hf["objective"]
         samples = options["batch_size"] * self._accum
-        self._length = options["steps"] * self._accum
+        self._length = (options["steps"] + more) * self._accum
         self._make = open_batches(
             Path(options["data"]),
             "train",

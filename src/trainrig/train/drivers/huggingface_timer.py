@@ -2,10 +2,13 @@
 
 What it trains, and with which arguments, is `huggingface`'s matter.  Nothing here waits: marks are
 events of a GPU's stream or readings of the host's clock, and rows are made of them at the end.
+Behind the steps that are asked for come a few under the profiler, as our own engine has them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,8 +16,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
-from trainrig.process.events import COMMUNICATION, Events
+from trainrig.process.events import Events
 from trainrig.train.drivers import common
+from trainrig.train.native.breakdown import STEPS, Recorder
 from trainrig.train.native.step_timer import Marked, stopwatch_for
 
 TAKES_NORM = hasattr(Trainer, "_get_grad_norm")
@@ -33,31 +37,45 @@ class Steps(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self._trainer.step_ended()
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        self._trainer.ended()
-
 
 class Timed(Trainer):
     """Trainer, with marks around what a step is made of."""
 
     def prepare(
-        self, rates: list[float], options: dict[str, Any], events: Events, emit: Any
+        self,
+        rates: list[float],
+        options: dict[str, Any],
+        events: Events,
+        emit: Any,
+        *,
+        trained: Callable[[], None] = lambda: None,
     ) -> None:
-        """What the marks and the schedule need; ``emit`` is silent where nobody is to be told."""
+        """What the marks and the schedule need; ``emit`` is silent where nobody is to be told.
+
+        ``trained``: called when the steps that are asked for are over.
+        """
         self.rates, self.options, self.events, self.emit = rates, options, events, emit
+        self._trained, self._recorder = trained, Recorder()
+        self._recorded = ExitStack()
         self.watch = stopwatch_for(options["device"])
         self.steps: list[Marked[Any]] = []
         self.losses: list[Any] = []
         self.norms: list[Any] = []
         self.facts: dict[str, Any] = {"micro_batches": 0, "block_forwards": 0}
         self.reduced = 0
-        self._launched: Any = None
-        self._fetches = False
         if not TAKES_NORM:
             self._watch_norms()
         self.add_callback(Steps(self))
-        gather, self.accelerator.gather = self.accelerator.gather, self._gather
-        self._gather_as_it_is = gather
+        gather = self.accelerator.gather
+
+        def named(*args: Any, **kwargs: Any) -> Any:
+            """While it fetches samples, Trainer asks all ranks for the number of their targets."""
+            self.events.set_position(operation="all_gather")
+            found = gather(*args, **kwargs)
+            self.events.set_position()
+            return found
+
+        self.accelerator.gather = named
 
     def get_train_dataloader(self) -> Any:
         """Ours hands out whole micro-batches: nothing is collated or shuffled."""
@@ -75,28 +93,12 @@ class Timed(Trainer):
     def _part(self, name: str, start: Any) -> None:
         self.steps[-1].parts.append((name, start, self.watch.mark()))
 
-    def _out_of(self, part: str, start: Any) -> None:
-        """What has passed since ``start`` is exposed communication, and no more of ``part``."""
-        self.steps[-1].inner.append((COMMUNICATION, part, start, self.watch.mark()))
-
-    def _gather(self, *args: Any, **kwargs: Any) -> Any:
-        """While it fetches samples, Trainer asks all ranks for the number of their targets."""
-        start = self.watch.mark()
-        self.events.set_position(operation="all_gather")
-        found = self._gather_as_it_is(*args, **kwargs)
-        self.events.set_position()
-        if self._fetches:
-            self._out_of("data_wait", start)
-        return found
-
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """A step begins with waiting for its samples."""
         self.events.set_position(step=len(self.steps), part="data_wait")
         self.steps.append(self.watch.begin())
         self.losses.append(torch.zeros((), device=self.args.device))
-        self._fetches = True
         found = super().get_batch_samples(*args, **kwargs)
-        self._fetches = False
         self._part("data_wait", self.steps[-1].start)
         return found
 
@@ -110,9 +112,6 @@ class Timed(Trainer):
         loss = super().training_step(*args, **kwargs)
         self._part("backward", self._backward_from)
         self.events.set_position(part="optimizer")
-        if self._launched is not None:
-            self._out_of("backward", self._launched)
-            self._launched = None
         self.losses[-1] += loss.detach()
         self._update_from = self.watch.mark()
         return loss
@@ -148,16 +147,27 @@ class Timed(Trainer):
         """After update, schedule and zeroing of the gradients."""
         self._part("optimizer", self._update_from)
         self.emit("alive", step=len(self.steps) - 1)
+        behind = len(self.steps) - self.options["steps"]
+        if behind == 0:
+            self._ended()
+        self._recorded.close()
+        if behind == 1:  # the first of those behind settles
+            self._recorder.start()
+        if 1 <= behind <= STEPS:
+            self._recorded.enter_context(self._recorder.step())
+        if behind == STEPS + 1:
+            self.emit("breakdown", steps=self._recorder.stop())
 
-    def ended(self) -> None:
-        """After the last step, which is waited for: energy is counted up to here."""
+    def _ended(self) -> None:
+        """After the last step that is asked for, which is waited for: energy is counted to here."""
         self.watch.end()
         if self.args.device.type == "cuda":
             torch.cuda.synchronize()
         self.emit("trained")
+        self._trained()
 
     def _hook(self) -> None:
-        """Count a block's forwards; name the dtype it computes in; time the gradients' sums."""
+        """Count a block's forwards; name the dtype it computes in; see the gradients' sums."""
         model = self.accelerator.unwrap_model(self.model_wrapped)
         blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
         self._leave = common.watch_matrix(blocks[0], self.facts)
@@ -166,13 +176,11 @@ class Timed(Trainer):
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
     def _reduce(self, bucket: Any) -> Any:
-        """What DDP does by itself, with a mark when the last bucket goes out."""
+        """What DDP does by itself, counted."""
         self.reduced += 1
         self.events.set_position(operation="all_reduce")
         self.facts["reduce_dtype"] = common.kind([bucket.buffer()])
         future = dist.all_reduce(bucket.buffer().div_(common.SIZE), async_op=True).get_future()
-        if bucket.is_last():
-            self._launched = self.watch.mark()
         return future.then(lambda done: done.value()[0])
 
     def look(self) -> None:
@@ -209,7 +217,7 @@ class Timed(Trainer):
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a step: the loss as the mean over ranks, the parts in seconds."""
-        steps = len(self.norms)
+        steps = min(len(self.norms), self.options["steps"])
         losses = torch.stack(self.losses[:steps]).double()
         if dist.is_initialized():
             self.events.set_position(part="the mean of the losses", operation="all_reduce")
@@ -226,7 +234,6 @@ class Timed(Trainer):
                 "loss": float(losses[step]),
                 "grad_norm": float(self.norms[step]),
                 **self.watch.read(self.steps[step]),
-                "overlapped": None,
             }
             for step in range(steps)
         ]

@@ -3,11 +3,13 @@
     communication   exposed: the rank waits for a collective and computes nothing
     bubble          it waits for another stage of the pipeline: for a message, or, where there are
                     stages, for the sum of single numbers (norm, loss) that ends a step
-    own             all the rest: products, kernels, the host's time between them, samples
+    own             all the rest: operations, samples, the host's time between them
+    idle            of `own`: no operation, on a GPU no kernel ran; the residual of what is seen
     overlapped      communication that went on beside `own`; it costs no time by itself
 
 own + communication + bubble is the step.  It is the same for every layout, engine and backend,
-since it knows no caller: messages and collectives are those that the profiler saw.
+since it knows no caller: messages and collectives are those that the profiler saw.  Where a step's
+phases are recorded (`part`), each has its share of `own`.
 
 On the CPU a collective is in flight from its call to its end in a thread of gloo's (events
 ``gloo:…``); the rank waits where it is in ``Work.wait`` or ``wait_tensor``, or, as DDP does at the
@@ -16,6 +18,8 @@ kernels of NCCL's streams communicate, all others compute; unverified on hardwar
 
 Profiled steps are slower than others by what each recorded operation costs (about 2 µs), so the
 parts are told for a step of their own length, ``step_s``.
+
+Imports torch alone: drivers of other engines have it, too.
 """
 
 from __future__ import annotations
@@ -30,27 +34,60 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 Span = tuple[float, float]
 """Begin and end, in seconds."""
-STEPS = 3
+Step = dict[str, Any]
+"""Seconds of a step by part, and of ``own`` by phase: ``own_in``."""
+STEPS = 5
 GAP = 2e-4
 """Seconds without an operation that are no more the host's way to the next one."""
-_STEP, _WAIT = "trainrig:step", "trainrig:wait"
+_STEP, _WAIT, _PHASE = "trainrig:step", "trainrig:wait", "trainrig:phase:"
 _MESSAGES = ("send", "recv", "Send", "Recv")
 
 
-def profiled(step: Callable[[], None], *, piped: bool, steps: int = STEPS) -> dict[str, float]:
-    """Seconds by part of the median of ``steps`` calls; ``piped``: a pipeline has stages."""
-    on_gpu = torch.cuda.is_available()
-    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+class Recorder:
+    """Steps under the profiler: `start`, a few times `step`, `stop`."""
+
+    def __init__(self, *, piped: bool = False) -> None:
+        """``piped``: a pipeline has stages."""
+        self._piped, self._on_gpu = piped, torch.cuda.is_available()
+        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+        self._profile = profile(activities=kinds, record_shapes=True)
+        self._waits = _waits_recorded()
+
+    def start(self) -> None:
+        """From here on everything is recorded."""
+        self._profile.start()
+        self._waits.__enter__()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """The body is a step, with all that a GPU still has to do of it."""
+        with record_function(_STEP):
+            yield
+            if self._on_gpu:
+                torch.cuda.synchronize()
+
+    def stop(self) -> list[Step]:
+        """The steps since `start`."""
+        self._waits.__exit__(None, None, None)
+        self._profile.stop()
+        events = list(self._profile.events() or ())
+        return [_parts(events, span, piped=self._piped) for span in _spans(events, _STEP)]
+
+
+def profiled(step: Callable[[], None], *, piped: bool, steps: int = STEPS) -> list[Step]:
+    """The parts of ``steps`` calls, after one that is not looked at."""
     step()  # as many steps are under way then as later
-    with profile(activities=kinds, record_shapes=True) as seen, _waits_recorded():
-        for _ in range(steps):
-            with record_function(_STEP):
-                step()
-                if on_gpu:
-                    torch.cuda.synchronize()
-    events = list(seen.events() or ())
-    found = [_parts(events, span, piped=piped) for span in _spans(events, _STEP)]
-    return sorted(found, key=lambda parts: parts["step_s"])[len(found) // 2]
+    recorder = Recorder(piped=piped)
+    recorder.start()
+    for _ in range(steps):
+        with recorder.step():
+            step()
+    return recorder.stop()
+
+
+def phase(name: str) -> contextlib.AbstractContextManager[Any]:
+    """The body is phase ``name`` of a profiled step: forward, backward."""
+    return record_function(_PHASE + name)
 
 
 @contextlib.contextmanager
@@ -69,22 +106,39 @@ def _waits_recorded() -> Iterator[None]:
         dist.Work.wait = original
 
 
-def _parts(events: Sequence[Any], step: Span, *, piped: bool) -> dict[str, float]:
+def _parts(events: Sequence[Any], step: Span, *, piped: bool) -> Step:
     here = [event for event in events if _begins_in(event, step)]
     kernels = [event for event in here if event.device_type != torch.autograd.DeviceType.CPU]
+    work = _kernels(kernels) if kernels else _operations(here)
     waits = _waits_of_streams(kernels) if kernels else _waits_of_host(here, step, piped=piped)
     bubble, exposed, in_flight = waits
     exposed = without(exposed, bubble)
-    taken = length(bubble) + length(exposed)
-    whole = step[1] - step[0]
-    beside = length(without(in_flight, [*bubble, *exposed]))
-    return {
-        "step_s": whole,
-        "own_s": whole - taken,
+    taken = merged([*bubble, *exposed])
+    own = without([step], taken)
+    phases = [] if kernels else [e for e in here if e.name.startswith(_PHASE)]
+    found: Step = {
+        "step_s": step[1] - step[0],
+        "own_s": length(own),
+        "idle_s": length(without(own, work)),
         "communication_s": length(exposed),
         "bubble_s": length(bubble),
-        "overlapped_s": beside,
+        "overlapped_s": length(without(in_flight, taken)),
+        "own_in": {},
     }
+    for each in phases:
+        name = each.name.removeprefix(_PHASE)
+        seconds = length(both(own, [_span(each)]))
+        found["own_in"][name] = found["own_in"].get(name, 0.0) + seconds
+    return found
+
+
+def _operations(events: Sequence[Any]) -> list[Span]:
+    """Of the host.  Waits of those that redistribute a tensor over ranks are taken out after."""
+    return [_span(event) for event in events if event.name.startswith(("aten::", "mkl"))]
+
+
+def _kernels(kernels: Sequence[Any]) -> list[Span]:
+    return [_span(event) for event in kernels if "nccl" not in event.name.lower()]
 
 
 Waits = tuple[list[Span], list[Span], list[Span]]
@@ -100,10 +154,7 @@ def _waits_of_host(events: Sequence[Any], step: Span, *, piped: bool) -> Waits:
         span for event, span in flights if not _is_message(event) and not _is_single(event)
     ]
     waited = [_span(e) for e in events if e.name == _WAIT or e.name.endswith("::wait_tensor")]
-    leaves = [
-        _span(e) for e in events if not e.cpu_children and e.name.startswith(("aten::", "mkl"))
-    ]
-    idle = [(a, b) for a, b in without([step], leaves) if b - a > GAP]
+    idle = [(a, b) for a, b in without([step], _operations(events)) if b - a > GAP]
     for_collectives = [*both(waited, collectives), *both(idle, collectives)]
     others = [*messages, *sums] if piped else messages
     bubble = without(both(waited, others), both(waited, collectives))
@@ -115,7 +166,7 @@ def _waits_of_host(events: Sequence[Any], step: Span, *, piped: bool) -> Waits:
 def _waits_of_streams(kernels: Sequence[Any]) -> Waits:
     """A receiving kernel of NCCL runs from its launch on, and so waits for who sends."""
     nccl = [event for event in kernels if "nccl" in event.name.lower()]
-    computing = [_span(event) for event in kernels if "nccl" not in event.name.lower()]
+    computing = _kernels(kernels)
     messages = [_span(event) for event in nccl if _is_message(event)]
     collectives = [_span(event) for event in nccl if not _is_message(event)]
     return (

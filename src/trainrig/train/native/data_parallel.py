@@ -21,7 +21,6 @@ before backward: gradients are sums, and no rank averages them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -155,9 +154,8 @@ class Replicated(Spread):
         self.wrapped = DistributedDataParallel(LossOf(self.module), process_group=group)
         # A hook is checked for annotations by type, which here are strings: it gets none.
         self.wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
-        wire.group = group
+        self._group = group
         self._on_the_way: list[tuple[Tensor, list[Tensor]]] = []
-        self._since: tuple[Any, float] | None = None
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """The mean loss of a micro-batch; only the last one's backward synchronises."""
@@ -170,15 +168,13 @@ class Replicated(Spread):
         if not last:
             self.collect()
             return
-        if self._since is not None:  # all was computed when the last bucket went out
-            self.wire.waited_since(*self._since)
         self.wire.name("")
         for flat, sums in self._on_the_way:
             parts = flat.split([part.numel() for part in sums])
             torch._foreach_copy_(
                 sums, [part.view_as(to) for part, to in zip(parts, sums, strict=True)]
             )
-        self._on_the_way, self._since = [], None
+        self._on_the_way = []
         if self.narrow:
             self.end_of_sum()
 
@@ -194,9 +190,8 @@ class Replicated(Spread):
             sums = [self.add(self._names[weight], grad) for weight, grad in named]
             flat = torch.cat([part.view(-1) for part in sums])
             self._on_the_way.append((flat, sums))
-        future = self.wire.start_all_reduce(flat)
-        if bucket.is_last():
-            self._since = self.wire.watch.mark(), time.perf_counter()
+        self.wire.name("all_reduce")
+        future = dist.all_reduce(flat, group=self._group, async_op=True).get_future()
         return future.then(lambda _: bucket.buffer())
 
 
@@ -214,7 +209,7 @@ class Sharded(Spread):
     ) -> None:
         super().__init__(modules, "fp32", world, wire, even=even)  # FSDP2 rounds what it gathers
         self._zero = zero
-        if wire.on_host:
+        if world.device == "cpu":
             gather, scatter = fsdp_hooks(wire)
             for unit in _units(modules):
                 unit.set_custom_all_gather(gather)

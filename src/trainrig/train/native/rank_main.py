@@ -14,9 +14,11 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,12 +30,11 @@ from trainrig.train.config import Experiment, check
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
 from trainrig.train.native import checkpoint, gpu, layout_observed
-from trainrig.train.native.breakdown import profiled
+from trainrig.train.native.breakdown import phase, profiled
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices
 from trainrig.train.native.loop import Engine, Row
 from trainrig.train.native.parallelize import parallelize
-from trainrig.train.native.step_timer import stopwatch_for
 from trainrig.train.native.world import World, join
 from trainrig.train.parity import probe_of
 from trainrig.workload import ModelShape
@@ -61,22 +62,24 @@ class _Rank:
     """None: it is alone."""
     events: Events
 
-    def engine(self, experiment: Experiment) -> tuple[Engine, Collectives | None]:
-        """An engine of first weights, and what it says to the other ranks."""
-        watch, on_host = stopwatch_for(self.device), not self.device.startswith("cuda")
-        make = partial(Engine, shape=self.shape, device=self.device, watch=watch)
+    def engine(self, experiment: Experiment) -> Engine:
+        """An engine of first weights."""
+        make = partial(Engine, shape=self.shape, device=self.device)
         if experiment.parallel == "dataparallel":  # one process reads for all devices
             devices = list(range(experiment.mesh.ranks))
             whole = experiment.replace(batch_size=experiment.batch_size * len(devices), nproc=1)
-            return make(whole, spread=partial(ManyDevices, devices=devices)), None
+            return make(whole, spread=partial(ManyDevices, devices=devices))
         if self.world is None:
-            return make(experiment), None
-        wire = Collectives(watch, self.events, on_host=on_host)
+            return make(experiment)
         spread = partial(
-            parallelize, experiment=experiment, shape=self.shape, world=self.world, wire=wire
+            parallelize,
+            experiment=experiment,
+            shape=self.shape,
+            world=self.world,
+            wire=Collectives(self.events),
         )
         tokens = self.world.tokens(experiment.seq_len)
-        return make(experiment, parallel=spread, rank=self.world.data_rank, tokens=tokens), wire
+        return make(experiment, parallel=spread, rank=self.world.data_rank, tokens=tokens)
 
 
 def train(experiment: Experiment, events: Events, size: int, job: Job | None = None) -> None:
@@ -101,8 +104,7 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     before = memory_before(device)
     with gpu.settings(device, experiment.precision):
-        _timed(experiment, own, job)
-        events.emit("memory", **memory_of(devices, before))
+        _timed(experiment, own, job, lambda: memory_of(devices, before))
         gc.collect()
         if job.probe:
             _probe(probe_of(experiment), own)
@@ -116,12 +118,12 @@ def _device(experiment: Experiment) -> str:
     return device
 
 
-def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
+def _timed(
+    experiment: Experiment, own: _Rank, job: Job, memory: Callable[[], dict[str, Any]]
+) -> None:
     """The experiment's steps, each told as a row; the layout is looked at in the first one."""
     events = own.events
-    overlapped: dict[int, float | None] = {}
-    engine, wire = own.engine(experiment)
-    with engine:
+    with own.engine(experiment) as engine:
         engine.watch.entered = lambda part: events.set_position(part=part)
         engine.on_heldout = lambda step, loss: events.emit("heldout", step=step, loss=loss)
         if job.resume:
@@ -133,15 +135,12 @@ def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
         _look(engine, own)
 
         def over(step: int) -> bool:
-            if wire is not None and step - 1 not in overlapped:  # asked again between stretches
-                overlapped[step - 1] = wire.take_overlapped()
             events.set_position(step=step)
             enough = step - first > WARM_UP
             return step >= stop or (enough and time.monotonic() >= until)
 
         def emit(row: Row) -> None:
-            beside = 0.0 if wire is None else overlapped.get(row["step"])
-            events.emit("row", **row, overlapped=beside)
+            events.emit("row", **row)
 
         def is_due(due: int, step: int) -> bool:
             return over(step) or step >= due
@@ -159,7 +158,8 @@ def _timed(experiment: Experiment, own: _Rank, job: Job) -> None:
         if job.heldout and experiment.heldout_batches:
             events.set_position(part="the held-out loss")
             engine.on_heldout(engine.next_step, engine.heldout_loss())
-        if own.world is not None:
+        events.emit("memory", **memory())
+        if job.probe and (own.world is not None or own.device != "cpu"):
             _profile(engine, own)
 
 
@@ -175,15 +175,15 @@ def _profile(engine: Engine, own: _Rank) -> None:
     """Where a step's time goes: a few more of them, which belong to no training any more."""
     own.events.set_position(part="the profiled steps")
     piped = engine.experiment.mesh.pp > 1
-    own.events.emit("breakdown", **profiled(engine.step, piped=piped))
+    engine.watch.recording = phase
+    own.events.emit("breakdown", steps=profiled(engine.step, piped=piped))
     engine.watch.end()
 
 
 def _probe(experiment: Experiment, own: _Rank) -> None:
     """Five steps of plain gradient descent: losses and gradient norms."""
     rows: list[Row] = []
-    engine, _ = own.engine(experiment)
-    with engine:
+    with own.engine(experiment) as engine:
         own.events.set_position(step=0, part="the comparison's steps")
         engine.run(rows.append, lambda step: step >= experiment.steps)
     losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))

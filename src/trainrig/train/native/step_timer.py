@@ -2,8 +2,8 @@
 
 A part is what lies between its own start and end marks; a step lasts from its start to the next
 one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.  Where
-several ranks train, what lies within a part and is waiting for the others is taken out of it and
-makes up ``communication``.  The head's gradients, which the loss computes in the forward pass
+several ranks train, a part holds its waiting for the others: how much that is, steps under a
+profiler say (`breakdown`).  The head's gradients, which the loss computes in the forward pass
 (`models.loss`), belong to backward, as in an engine whose autograd computes them there.
 
 On the CPU a mark is the host's clock.  On a GPU it is an event in the stream, which costs the
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +45,8 @@ class Stopwatch(Generic[M]):
         self._part = ""
         self.entered: Callable[[str], None] = lambda _: None
         """Told the name of each part when it begins."""
+        self.recording: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext()
+        """Around each part, by its name: a profiler's label."""
 
     def begin(self) -> Marked[M]:
         """A step starts; the one before, if it was not ended, ends with the same mark."""
@@ -66,7 +68,8 @@ class Stopwatch(Generic[M]):
         assert self._open is not None and name in PARTS
         self.entered(name)
         start, self._part = self.mark(), name
-        yield
+        with self.recording(name):
+            yield
         self._open.parts.append((name, start, self.mark()))
         self._part = ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("accelerate", reason="needs accelerate")
 from trainrig.train.drivers import huggingface_timer as driver
+from trainrig.train.native.breakdown import STEPS, Recorder
 from trainrig.train.native.step_timer import Stopwatch
 
 
@@ -43,33 +46,26 @@ def trainer(clock: Clock) -> Any:
     """A Trainer of one step of two micro-batches that was never given a model."""
     found: Any = driver.Timed.__new__(driver.Timed)
     found.watch = Stopwatch(clock, lambda start, end: end - start)
-    found.steps, found._fetches = [], False
+    found.steps = []
     found.losses, found.norms, found.rates = [torch.tensor(9.0)], [2.0], [0.1]
-    found.options = {"batch_size": 4, "grad_accum": 2, "seq_len": 8}
-    found._gather_as_it_is = lambda _: clock.passes(5.0)
+    found.options = {"batch_size": 4, "grad_accum": 2, "seq_len": 8, "steps": 2}
     found.emit = found.events = Silent()
+    found._recorded = ExitStack()
     return found
 
 
 def step(clock: Clock, found: Any) -> dict[str, float]:
-    """A delay of its own size in each part, and a slow link in two of them."""
+    """A delay of its own size in each part."""
     found.steps.append(found.watch.begin())
-    found._fetches = True
     clock.passes(1.0)
-    found._gather("the number of targets")
-    found._fetches = False
     found._part("data_wait", found.steps[-1].start)
-    for last in (False, True):
+    for _ in range(2):
         start = found.watch.mark()
         clock.passes(2.0)
         found._part("forward", start)
         start = found.watch.mark()
         clock.passes(3.0)
-        launched = found.watch.mark()
-        clock.passes(0.5 * last)  # the last bucket is on its way, and nothing is left to compute
         found._part("backward", start)
-        if last:
-            found._out_of("backward", launched)
     found._update_from = found.watch.mark()
     clock.passes(4.0)
     found.step_ended()
@@ -80,26 +76,34 @@ def step(clock: Clock, found: Any) -> dict[str, float]:
 
 
 def test_each_delay_is_found_in_its_own_part(clock: Clock) -> None:
-    """Trainer asks the other ranks while it fetches samples: that is no waiting for data."""
     row = step(clock, trainer(clock))
     expected = {
         "data_wait": 1.0,
         "forward": 4.0,
         "backward": 6.0,
         "optimizer": 4.0,
-        "communication": 5.5,
         "other": 0.25,
-        "time": 20.75,
+        "time": 15.25,
     }
     assert {name: row[name] for name in expected} == expected
-    assert row["overlapped"] is None  # nobody looked
 
 
-def test_what_is_gathered_elsewhere_stays_where_it_is(clock: Clock) -> None:
-    found = trainer(clock)
-    found.steps.append(found.watch.begin())
-    found._gather("at the end")
-    assert found.steps[0].inner == []
+def test_steps_behind_those_asked_for_are_profiled_and_told_of_alone(clock: Clock) -> None:
+    """What is trained ends before: its rows, its memory, its energy."""
+    found, said = trainer(clock), []
+    found.args = SimpleNamespace(device=torch.device("cpu"))
+    found.emit = lambda event, **content: said.append((event, content.get("steps")))
+    found._trained = lambda: said.append(("rows", None))
+    found._recorder = Recorder()
+    for _ in range(2 + STEPS + 1):
+        found.steps.append(found.watch.begin())
+        found._update_from = found.watch.mark()
+        torch.ones(8).sum()
+        found.step_ended()
+    told = [(event, steps) for event, steps in said if event != "alive"]
+    assert [event for event, _ in told] == ["trained", "rows", "breakdown"]
+    assert len(told[-1][1] or ()) == STEPS
+    assert all(each["own_s"] == each["step_s"] > each["idle_s"] for each in told[-1][1] or ())
 
 
 def test_a_loss_is_the_mean_over_the_ranks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,8 @@ def parts(events: list[Any], *, piped: bool = False) -> dict[str, float]:
     """Milliseconds of a step of 100."""
     found = breakdown._parts(events, (0.0, 0.1), piped=piped)
     assert found["own_s"] + found["communication_s"] + found["bubble_s"] == pytest.approx(0.1)
-    return {name: round(seconds * 1e3, 6) for name, seconds in found.items()}
+    own_in = found.pop("own_in")
+    return {name: round(seconds * 1e3, 6) for name, seconds in (found | own_in).items()}
 
 
 def test_intervals() -> None:
@@ -49,6 +50,31 @@ def test_a_wait_for_a_collective_is_exposed_and_the_rest_of_it_overlapped() -> N
     )
     assert (found["communication_s"], found["bubble_s"]) == (30, 0)
     assert found["overlapped_s"] == 30
+
+
+def test_what_nothing_ran_in_is_shown_and_a_phase_has_its_own_work_alone() -> None:
+    found = parts(
+        [
+            event("trainrig:phase:forward", 0, 40),
+            event("aten::mm", 5, 40),
+            event("trainrig:phase:backward", 40, 95),
+            event("aten::mm", 40, 60),
+            event("gloo:all_reduce", 55, 90),
+            event("trainrig:wait", 60, 90),
+            event("aten::mm", 90, 95),
+        ]
+    )
+    assert (found["own_s"], found["communication_s"], found["idle_s"]) == (70, 30, 10)
+    assert (found["forward"], found["backward"]) == (40, 25)
+
+
+def test_an_operation_that_calls_another_is_work_too() -> None:
+    """A product's own call lies around one that takes no time: all of it was taken for a wait."""
+    outer, inner = event("aten::mm", 0, 50), event("aten::resolve_conj", 0, 1)
+    outer.cpu_children = [inner]
+    found = parts([outer, inner, event("gloo:all_reduce", 10, 100)])
+    assert (found["communication_s"], found["overlapped_s"]) == (50, 40)
+    assert found["idle_s"] == 0
 
 
 def test_ddp_waits_in_no_operation() -> None:
@@ -79,4 +105,4 @@ def test_on_a_gpu_kernels_beside_others_are_overlapped() -> None:
         ]
     )
     assert (found["communication_s"], found["bubble_s"]) == (20, 10)
-    assert found["overlapped_s"] == 20
+    assert (found["overlapped_s"], found["idle_s"]) == (20, 10)

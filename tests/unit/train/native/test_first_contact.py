@@ -14,7 +14,6 @@ from trainrig.process.supervisor import Command, launch
 from trainrig.record import Status
 from trainrig.train.native import data_parallel
 from trainrig.train.native.collectives import Collectives
-from trainrig.train.native.step_timer import stopwatch_for
 
 RANK = """
 import json, os, sys
@@ -39,7 +38,7 @@ torch.set_num_threads(1)
 join("cpu")
 shape = custom("llama", num_layers=8, hidden=512, num_heads=8, vocab=16384, max_positions=64)
 own = Experiment.of(nproc=4, zero=3, precision="fp32", seq_len=64)
-world, wire = World(own.layout, "cpu"), Collectives(stopwatch_for("cpu"))
+world, wire = World(own.layout, "cpu"), Collectives()
 small = custom("llama", num_layers=1, hidden=64, num_heads=1, vocab=64, max_positions=64)
 parallelize(models.build(small, device="meta"), own, small, world, wire)  # imports and threads
 Path("/proc/self/clear_refs").write_text("5")
@@ -80,6 +79,6 @@ def test_the_number_of_targets_is_summed_where_it_is_computed() -> None:
             return number
 
     own = object.__new__(data_parallel.Spread)
-    own.world, own.wire, own.even = World(), Collectives(stopwatch_for("cpu")), False  # type: ignore[assignment]
+    own.world, own.wire, own.even = World(), Collectives(), False  # type: ignore[assignment]
     own.weight_of(3)
     assert summed == [("meta", ("dp_replicate", "dp_shard"))]
