@@ -19,7 +19,7 @@ from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import energy, train_prepare, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.progress import Progress
-from trainrig.runner.train_resume import CHECKPOINT, experiments_of
+from trainrig.runner.train_resume import checkpoints_of, experiments_of
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check, to_dict
 from trainrig.train.native import checkpoint
@@ -142,9 +142,11 @@ def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
     path = first.run
     # As after a crash behind the checkpoint of step 4.
     again = experiment(data, steps=8, decay_steps=5, checkpoint_every=4)
-    with Engine(again, check(again)) as engine:
+    folder = checkpoints_of(path, "01-native")
+    shutil.rmtree(folder)
+    with Engine(again, check(again)) as engine, checkpoint.Saver(engine, folder) as saver:
         engine.run(lambda _: None, lambda step: step >= 4)
-        checkpoint.save(engine, path / CHECKPOINT)
+        saver.save(last=True)
     with pytest.raises(UsageError, match="5 steps"):
         experiments_of(path, {})
     (asked,) = experiments_of(path, {"steps": 8})
@@ -154,7 +156,9 @@ def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
     assert summary["losses"][-4:] == whole["losses"][-4:]
     assert experiments_of(path, {"steps": 9})[0].steps == 9
     with pytest.raises(UsageError, match="its own experiments"):
-        experiments_of(path, {"batch_size": 2})
+        experiments_of(path, {"seed": 2})
+    with pytest.raises(UsageError, match="4 samples, under this layout 2"):
+        experiments_of(path, {"steps": 9, "batch_size": 2})
 
 
 def refuse_batches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:

@@ -70,7 +70,8 @@ def engine_for(experiment: Experiment, wire: Any, watch: Any) -> Engine:
     wire.axes = world.axes
     parallel = partial(parallelize, experiment=experiment, shape=shape, world=world, wire=wire)
     batches = batches_for(experiment, shape, world.data_rank)
-    return Engine(experiment, shape, batches=batches, watch=watch, parallel=parallel)
+    tokens = world.tokens(experiment.seq_len)
+    return Engine(experiment, shape, batches=batches, watch=watch, parallel=parallel, tokens=tokens)
 
 
 def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:

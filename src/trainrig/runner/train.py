@@ -73,9 +73,10 @@ from trainrig.runner.train_records import (
     slug_of,
     step_row,
 )
-from trainrig.runner.train_resume import CHECKPOINT, done_in
+from trainrig.runner.train_resume import checkpoints_of, done_in
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
+from trainrig.train.checkpoint_folder import newest
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config_file import NAME, file_of
 from trainrig.train.engines import ENGINES, Job
@@ -422,17 +423,20 @@ class TrainRun:
         if outcome.auto_batch:
             slug += f"-batch-{experiment.batch_size}"
         job = Job()
-        if self._is_level(experiment):  # it saves, goes on, and says its held-out loss
-            path = str(self.run.path / CHECKPOINT)
+        if experiment.framework == REFERENCE:  # it saves, goes on, and says its held-out loss
+            folder = checkpoints_of(self.run.path, outcome.slug)
+            goes_on = self.resuming and newest(folder) is not None
+            if not goes_on:  # those of a batch that did not fit
+                shutil.rmtree(folder, ignore_errors=True)
             job = Job(
-                probe=False,
-                checkpoint=path,
-                resume=path if self.resuming and os.path.exists(path) else "",
-                heldout=True,
+                probe=not self._is_level(experiment),
+                checkpoint=str(folder),
+                resume=str(folder) if goes_on else "",
+                heldout=experiment.heldout_batches > 0,
             )
-        elif experiment.framework == REFERENCE:
-            job = Job(heldout=experiment.heldout_batches > 0)
         self._train_first(outcome, slug, job)
+        if outcome.status is Status.OK and not self.alone and job.checkpoint:
+            shutil.rmtree(job.checkpoint, ignore_errors=True)
 
     def _predict(self, experiment: Experiment) -> None:
         """Write down what it should take, before it is trained."""
@@ -467,6 +471,12 @@ class TrainRun:
             series += f"-gpu-{experiment.devices}"
 
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
+            if rank == 0 and event["event"] == "resumed":
+                text = f"{experiment.name}: goes on from step {event['step']}"
+                if event["broken_off"]:
+                    steps = ", ".join(map(str, event["broken_off"]))
+                    text += f"; the save of step {steps} was broken off"
+                self.watch(Progress(text=text, level="stage"))
             if rank == 0 and event["event"] == "heldout" and event["loss"] is not None:
                 text = f"{experiment.name}: held-out loss after {event['step']} steps"
                 self.watch(Progress(text=f"{text}: {event['loss']:.4f}"))

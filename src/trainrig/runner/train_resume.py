@@ -1,12 +1,14 @@
 """Going on with a run of experiments that was broken off.
 
 A run holds its experiments as they were resolved, and what came of each that ended.  One that ended
-well and has all its rounds stays as its records say; any other is trained from its first step: half
-a training is no measurement.  The data and the machine must be those of the run.
+well and has all its rounds stays as its records say; any other of our engine goes on from its last
+checkpoint, and without one from its first step.  The data and the machine must be those of the run;
+a single experiment may go on under another layout, with as many samples a step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,23 @@ from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, RunView, Status
 from trainrig.runner.view import view_of
 from trainrig.store import read_run
+from trainrig.train.checkpoint_folder import LAYOUT_KEYS, newest
 from trainrig.train.config import Experiment, from_run
 
-CHECKPOINT = ".checkpoint.pt"
-"""In the folder of a run of one process; hidden files are left out of bundles."""
+_CHECKPOINTS = ".checkpoints"
+"""In the folder of a run; hidden files are left out of bundles."""
+_OLD_CHECKPOINT = ".checkpoint.pt"
+_OTHER_LAYOUT = (LAYOUT_KEYS - {"framework"}) | {"devices"}
+"""What a single experiment may be given anew."""
+
+
+def checkpoints_of(run: Path, slug: str) -> Path:
+    """The folder of the checkpoints of an experiment of a run, which its logs call ``slug``."""
+    return run / _CHECKPOINTS / slug
 
 
 def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
-    """The experiments of a run, as they were resolved; beside it only more steps of one are taken.
+    """The experiments of a run, as they were resolved; of one alone, more steps or another layout.
 
     Raises UsageError where all of them are done, DataError where their text is another one now.
     """
@@ -40,21 +51,14 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
             "train it anew; trainrig report shows what is there",
         )
     experiments = tuple(from_run(each, str(path)) for each in stored_experiments)
-    if keys.keys() - ({"steps"} if len(experiments) == 1 else set()):
-        raise UsageError(
-            "a run is resumed with its own experiments",
-            "beside --resume only --json, and --steps of a single experiment, are taken",
-        )
-    if keys and not (path / CHECKPOINT).exists():
-        raise UsageError(
-            f"{path} has no checkpoint", "without --steps it is trained from its start"
-        )
+    _check_keys(path, keys, alone=len(experiments) == 1)
     if len(experiments) == 1:
-        changes = {**_batch_that_fitted(run), **keys}
-        if "steps" in keys and not experiments[0].decay_tokens:
+        own = experiments[0].replace(**_batch_that_fitted(run))
+        if "steps" in keys:
             # The rates of steps that were planned stay as they were.
-            changes["decay_steps"] = experiments[0].planned_steps
-        experiments = (experiments[0].replace(**changes),)
+            planned = {} if own.decay_tokens else {"decay_steps": own.planned_steps}
+            own = own.replace(steps=keys["steps"], **planned)
+        experiments = (_under_another_layout(own, keys),)
     if len(done_in(run, experiments)) == len(experiments):
         if len(experiments) == 1:
             steps = experiments[0].steps
@@ -66,10 +70,52 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     return experiments
 
 
+def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
+    """Refuse what cannot be changed at a resume, and changes of what has no checkpoint."""
+    if keys.keys() - ({"steps", *_OTHER_LAYOUT} if alone else set()):
+        raise UsageError(
+            "a run is resumed with its own experiments",
+            "beside it: --json; of a single experiment --steps and the options of its layout, too",
+        )
+    if keys and not any(newest(folder) for folder in (path / _CHECKPOINTS).glob("*")):
+        if (path / _OLD_CHECKPOINT).exists():
+            words = "an older trainrig saved its checkpoint, in a form that is not read any more"
+            raise DataError(f"{path}: {words}", "train it anew")
+        raise UsageError(
+            f"{path} has no checkpoint", f"without --{min(keys)} it is trained from its start"
+        )
+
+
 def _batch_that_fitted(run: RunView) -> dict[str, Any]:
     """The last one that was tried: a run's own experiment has the one that was asked for."""
     tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == BENCHMARK]
     return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
+
+
+def _under_another_layout(own: Experiment, keys: Mapping[str, Any]) -> Experiment:
+    """With the layout that is asked for: as many samples a step, by another batch if need be.
+
+    Raises UsageError where these are no equal shares.
+    """
+    changes = {key: value for key, value in keys.items() if key in _OTHER_LAYOUT}
+    if not changes:
+        return own
+    splits = ("tp", "pp", "cp")
+    other = {name: int(changes.get(name, getattr(own, name))) for name in splits}
+    ranks = math.prod(other.values())
+    if "nproc" not in changes and own.mesh.ranks % ranks:
+        changes["nproc"] = ranks
+    changed = own.replace(**changes)
+    if "batch_size" not in changes:
+        batch, left = divmod(own.global_samples, changed.mesh.dp * changed.grad_accum)
+        if left == 0 < batch:
+            changed = changed.replace(batch_size=batch)
+    if changed.global_samples != own.global_samples:
+        raise UsageError(
+            f"a step has {own.global_samples} samples, under this layout {changed.global_samples}",
+            "--batch-size and --grad-accum that make as many, over all data-parallel ranks",
+        )
+    return changed
 
 
 def done_in(run: RunView, experiments: Sequence[Experiment]) -> dict[str, TrainingResult]:

@@ -130,7 +130,11 @@ class Experiment:
     heldout_every: Whole = 0
     """Steps between held-out losses; 0: one at the end.  There is one at the end in any case."""
     checkpoint_every: Whole = 100
-    """Steps between checkpoints; 0: none."""
+    """Steps between checkpoints; 0: none by steps."""
+    checkpoint_interval_s: From0 = 600.0
+    """Seconds between checkpoints, at the step in which they are over; 0: none by time."""
+    keep_checkpoints: Count = 2
+    """The newest of them that stay."""
     device: Text = ""
     """cpu or cuda; empty: a GPU where there is one."""
     devices: Text = ""
@@ -279,17 +283,9 @@ KEYS: dict[str, Any] = {
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
         *("optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens", "decay_steps"),
         *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
-        *(
-            "beta1",
-            "beta2",
-            "eps",
-            "clip",
-            "divergence",
-            "seed",
-            "heldout_batches",
-            "heldout_every",
-        ),
-        *("checkpoint_every", "device", "devices", "nproc", "zero"),
+        *("beta1", "beta2", "eps", "clip", "divergence", "seed", "heldout_batches"),
+        *("heldout_every", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
+        *("device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),
     )

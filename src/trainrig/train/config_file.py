@@ -92,8 +92,8 @@ class Lines:
             raise self.error("", number, error.message, error.hint) from None
 
 
-_NO_KEYS = {"auto_batch", "checkpoint_every"}
-"""What is said by ``batch_size = "auto"``, and what only one that trains alone has."""
+_NO_KEYS = {"auto_batch"}
+"""What is said by ``batch_size = "auto"``."""
 FIELDS = tuple(name for name in EXPERIMENT_KEYS if name not in _NO_KEYS)
 KEYS = (*FIELDS, "tokens", "scale")
 AUTO = "auto"

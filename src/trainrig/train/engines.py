@@ -124,9 +124,9 @@ class Job:
     seconds: float | None = None
     """Time after which one process begins no step."""
     checkpoint: str = ""
-    """Where one process of our engine saves; empty: nowhere."""
+    """The folder of its checkpoints, where our engine saves; empty: nowhere."""
     resume: str = ""
-    """The checkpoint that it goes on from."""
+    """The checkpoint that it goes on from, or a folder of which it is the newest."""
     heldout: bool = False
     """The held-out loss is taken, by our engine."""
 

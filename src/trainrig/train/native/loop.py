@@ -38,7 +38,7 @@ from trainrig.errors import UnavailableError
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.divergence import LossWatch
-from trainrig.train.native.precision import Weights, placed
+from trainrig.train.native.precision import Weights, local, placed
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
 
@@ -294,6 +294,45 @@ class Engine:
                 total += self.model.loss(here.inputs, here.labels) * (micro.share * weight)
         self.weights.rest()
         return float(self.weights.total(total)) / self.experiment.heldout_batches
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a training goes on from, between two steps: this rank's tensors, and numbers.
+
+        Tensors are the live ones, by names of the whole model: ``weights/NAME`` those that the
+        optimizer updates, ``optimizer/NAME/STATE``.  Numbers are the same on all ranks, of types
+        that JSON has.  The samples and the learning rate follow from the next step.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, master in self.weights.owned():
+            tensors[f"weights/{name}"] = master.detach()
+            for kind, value in self.optimizer.state.get(master, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer/{name}/{kind}"] = value
+        return tensors, {"scaler": self.scaler.state_dict()}
+
+    def make_states(self) -> None:
+        """Let the optimizer have its states before the first step, to be read into.
+
+        The weights are to be read, too: this is an update by gradients of zero.
+        """
+        masters = list(self.weights.master.values())
+        for master in masters:
+            master.grad = torch.zeros_like(master)
+        self.optimizer.step()
+        for master in masters:
+            master.grad = None
+
+    def load_state(self, next_step: int, numbers: Mapping[str, Any]) -> None:
+        """Go on at ``next_step``: the tensors of `state` have been read, and ``numbers``."""
+        for name, master in self.weights.copies():
+            pairs = [(master, self.weights.master[name])]
+            own, read = (self.optimizer.state.get(each, {}) for each in pairs[0])
+            pairs += [(own[kind], read[kind]) for kind in own]
+            for copy, origin in pairs:
+                local(copy.detach()).copy_(local(origin.detach()))
+        self.weights.publish()
+        self.scaler.load_state_dict(numbers["scaler"])
+        self.next_step = next_step
 
     @property
     def loader(self) -> Loader[tuple[Micro, ...]]:

@@ -59,6 +59,16 @@ class Weights:
                 yield f"{name}{COPY}" if name in found else name, weight
                 found.add(name)
 
+    def owned(self) -> Iterator[tuple[str, Any]]:
+        """The masters by their names in the whole model, each once."""
+        return ((name, own) for name, own in self.master.items() if not name.endswith(COPY))
+
+    def copies(self) -> Iterator[tuple[str, Any]]:
+        """Second copies of weights that lie here twice, each by the name of the first."""
+        for name, own in self.master.items():
+            if name.endswith(COPY):
+                yield name.removesuffix(COPY), own
+
     def weight_of(self, num_targets: int) -> float | Tensor:
         """What this rank's mean loss weighs: its targets over those of all ranks."""
         return 1.0

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from trainrig.errors import UsageError
 from trainrig.process.child import run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.train.config import Experiment, check
+from trainrig.train.divergence import Diverged
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
 from trainrig.train.native import checkpoint, gpu, layout_observed
@@ -38,6 +39,9 @@ from trainrig.train.native.parallelize import parallelize
 from trainrig.train.native.world import World, join
 from trainrig.train.parity import probe_of
 from trainrig.workload import ModelShape
+
+Memory = Callable[[], dict[str, Any]]
+"""What the process held most; read once: what a checkpoint is copied to belongs to no training."""
 
 
 def main() -> None:
@@ -104,9 +108,9 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     before = memory_before(device)
     with gpu.settings(device, experiment.precision):
-        _timed(experiment, own, job, lambda: memory_of(devices, before))
+        is_whole = _timed(experiment, own, job, cache(lambda: memory_of(devices, before)))
         gc.collect()
-        if job.probe:
+        if job.probe and is_whole:
             _probe(probe_of(experiment), own)
 
 
@@ -118,49 +122,75 @@ def _device(experiment: Experiment) -> str:
     return device
 
 
-def _timed(
-    experiment: Experiment, own: _Rank, job: Job, memory: Callable[[], dict[str, Any]]
-) -> None:
-    """The experiment's steps, each told as a row; the layout is looked at in the first one."""
+def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool:
+    """The experiment's steps, and what is known at their end; the first one is looked at.
+
+    False where a signal ended them: they go on another time, from the checkpoint that was saved.
+    """
     events = own.events
-    with own.engine(experiment) as engine:
+    engine = own.engine(experiment)
+    folder = Path(job.checkpoint) if job.checkpoint else None
+    with engine, checkpoint.Saver(engine, folder) as saver:
         engine.watch.entered = lambda part: events.set_position(part=part)
         engine.on_heldout = lambda step, loss: events.emit("heldout", step=step, loss=loss)
         if job.resume:
-            checkpoint.load(engine, Path(job.resume))
-        events.set_position(step=engine.next_step, part="first step")
-        until = math.inf if job.seconds is None else time.monotonic() + job.seconds
-        stop = experiment.steps if job.stop is None else min(job.stop, experiment.steps)
-        first = engine.next_step
-        _look(engine, own)
-
-        def over(step: int) -> bool:
-            events.set_position(step=step)
-            enough = step - first > WARM_UP
-            return step >= stop or (enough and time.monotonic() >= until)
-
-        def emit(row: Row) -> None:
-            events.emit("row", **row)
-
-        def is_due(due: int, step: int) -> bool:
-            return over(step) or step >= due
-
-        every, saved = experiment.checkpoint_every if job.checkpoint else 0, -1
-        while not over(engine.next_step) or (every and saved != engine.next_step):
-            due = (engine.next_step // every + 1) * every if every else stop
-            engine.run(emit, partial(is_due, due))
-            if every:
-                checkpoint.save(engine, Path(job.checkpoint))
-                saved = engine.next_step
-                events.emit("checkpoint", step=saved)
-        engine.drain(emit)
+            saved = checkpoint.load(engine, Path(job.resume))
+            saver.saved_step = saved.next_step
+            since = {"step": saved.next_step, "ranks": saved.ranks}
+            events.emit("resumed", **since, broken_off=saver.broken_off)
+        try:
+            _steps(engine, saver, own, job, memory)
+        except Diverged as error:
+            raise error.naming(saver.saved_step) from None
         events.emit("trained")  # energy is counted up to here
+        saver.wait()
+        if saver.ended is not None:
+            events.emit("memory", **memory())
+            events.emit("stopped", step=engine.next_step, signal=saver.ended)
+            return False
         if job.heldout and experiment.heldout_batches:
             events.set_position(part="the held-out loss")
             engine.on_heldout(engine.next_step, engine.heldout_loss())
         events.emit("memory", **memory())
         if job.probe and (own.world is not None or own.device != "cpu"):
             _profile(engine, own)
+    return True
+
+
+def _steps(
+    engine: Engine,
+    saver: checkpoint.Saver,
+    own: _Rank,
+    job: Job,
+    memory: Memory,
+) -> None:
+    """Train, each step told as a row, and save when it is due."""
+    events, total = own.events, engine.experiment.steps
+    first = engine.next_step
+    events.set_position(step=first, part="first step")
+    until = math.inf if job.seconds is None else time.monotonic() + job.seconds
+    stop = total if job.stop is None else min(job.stop, total)
+    _look(engine, own)
+
+    def over(step: int) -> bool:
+        events.set_position(step=step)
+        enough = step - first > WARM_UP
+        late = enough and time.monotonic() >= until
+        return step >= stop or late or saver.ended is not None
+
+    def emit(row: Row) -> None:
+        events.emit("row", **row)
+
+    is_over = False
+    while not is_over:
+        engine.run(emit, lambda step: saver.is_due(step) or over(step))
+        is_over = over(engine.next_step)
+        if saver.is_due(engine.next_step) or (is_over and saver.saves_last):
+            memory()
+            events.set_position(part="saving a checkpoint")
+            saver.save(last=is_over)
+            events.emit("checkpoint", step=saver.saved_step, blocked_s=saver.blocked)
+    engine.drain(emit)
 
 
 def _look(engine: Engine, own: _Rank) -> None:

@@ -36,6 +36,14 @@ def join(device: str) -> None:
     dist.init_process_group(backend, timeout=PATIENCE)
 
 
+def host_group() -> Any:
+    """A new group of all ranks, by gloo, for a thread or a purpose of its own; None of one process.
+
+    What two threads say on one group gets mixed up: each needs its own.
+    """
+    return dist.new_group(backend="gloo", timeout=PATIENCE) if dist.is_initialized() else None
+
+
 class World:
     """One rank's view of all; the processes have joined a group before (`join`)."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,11 @@ import torch
 
 from trainrig import models
 from trainrig.data.batches import Batch
-from trainrig.errors import DataError, StoreError
+from trainrig.errors import DataError
 from trainrig.models import loss
 from trainrig.process.events import OTHER, PARTS
 from trainrig.train.config import Experiment
 from trainrig.train.divergence import Diverged
-from trainrig.train.native import checkpoint
 from trainrig.train.native.loop import Engine
 from trainrig.train.native.precision import Weights
 from trainrig.train.native.step_timer import Stopwatch
@@ -74,68 +72,6 @@ def assert_equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
     assert a.keys() == b.keys()
     for name, tensor in a.items():
         assert torch.equal(tensor, b[name]), name
-
-
-# ---- resume
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, dtype: str) -> None:
-    experiment = TINY.replace(precision=dtype)
-    whole = engine_for(experiment)
-    expected = train(whole, 6)
-    first = engine_for(experiment)
-    train(first, 3)
-    checkpoint.save(first, tmp_path / "c.pt")
-    second = engine_for(experiment.replace(seed=0))
-    checkpoint.load(second, tmp_path / "c.pt")
-    resumed = train(second, 6)
-    assert [row["step"] for row in resumed] == [3, 4, 5]
-    assert [row["loss"] for row in resumed] == [row["loss"] for row in expected[3:]]
-    assert_equal(weights_of(second), weights_of(whole))
-
-
-def test_a_resume_that_forgot_the_moments_would_be_seen(tmp_path: Path) -> None:
-    whole = engine_for(TINY)
-    train(whole, 6)
-    first = engine_for(TINY)
-    train(first, 3)
-    first.optimizer.state.clear()
-    checkpoint.save(first, tmp_path / "c.pt")
-    second = engine_for(TINY)
-    checkpoint.load(second, tmp_path / "c.pt")
-    train(second, 6)
-    pairs = zip(weights_of(whole).values(), weights_of(second).values(), strict=True)
-    assert not all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_foreign_and_truncated_checkpoints_are_refused(tmp_path: Path) -> None:
-    engine = engine_for(TINY)
-    train(engine, 1)
-    good = tmp_path / "c.pt"
-    checkpoint.save(engine, good)
-    (tmp_path / "cut.pt").write_bytes(good.read_bytes()[:-200])
-    (tmp_path / "text.pt").write_text("no checkpoint")
-    torch.save({"weights": {}}, tmp_path / "other.pt")
-    for name in ("cut.pt", "text.pt", "other.pt", "absent.pt"):
-        with pytest.raises(DataError, match=name):
-            checkpoint.load(engine, tmp_path / name)
-    with pytest.raises(DataError, match="lr = "):
-        checkpoint.load(engine_for(TINY.replace(lr=1.0)), good)
-
-
-def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path) -> None:
-    engine = engine_for(TINY)
-    train(engine, 1)
-    checkpoint.save(engine, tmp_path / "c.pt")
-    before = (tmp_path / "c.pt").read_bytes()
-    engine.weights.master["broken"] = (lambda: None).__code__  # type: ignore[assignment]
-    with pytest.raises(TypeError):
-        checkpoint.save(engine, tmp_path / "c.pt")
-    assert (tmp_path / "c.pt").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
-    with pytest.raises(StoreError):
-        checkpoint.save(engine_for(TINY), Path("/proc/none/c.pt"))
 
 
 # ---- accumulation, recomputation, clipping
@@ -298,16 +234,6 @@ def test_fp16_scales_its_loss_and_reports_it_unscaled() -> None:
     assert engine.scaler.get_scale() > 1.0
     assert rows[0]["loss"] == pytest.approx(wide[0]["loss"], rel=5e-3)
     assert rows[0]["grad_norm"] == pytest.approx(wide[0]["grad_norm"], rel=2e-2)
-
-
-def test_fp16_resumes_with_the_scale_that_it_had(tmp_path: Path) -> None:
-    engine = engine_for(TINY.replace(precision="fp16"))
-    train(engine, 1)
-    engine.scaler.update(new_scale=2.0**9)
-    checkpoint.save(engine, tmp_path / "c.pt")
-    again = engine_for(TINY.replace(precision="fp16"))
-    checkpoint.load(again, tmp_path / "c.pt")
-    assert again.scaler.get_scale() == 2.0**9
 
 
 def test_fp16_leaves_out_an_update_that_overflowed() -> None:

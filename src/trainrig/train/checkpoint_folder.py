@@ -1,0 +1,231 @@
+"""Checkpoints on disk: which are whole, what they were saved for, whether they are still unchanged.
+
+    FOLDER/                     the checkpoints of one training
+      step-000000100/           one, whole: the next step is number 100
+        __0_0.distcp ...        tensors, a file or more of each rank (torch.distributed.checkpoint)
+        .metadata               which tensor lies where
+        checkpoint.json         all that is no tensor; bytes and CRC-32 of each file above
+      .draft-000000200/         one that is being written, or was broken off
+
+A checkpoint is written as a draft, synced, and renamed when every rank is done and checkpoint.json
+is there: a folder without a leading dot is whole, whenever the writer was killed.  A CRC-32 finds
+what was truncated or has changed by accident, and no forger.
+
+Reads and renames; tensors are the business of `native.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import DataError
+from trainrig.store import write_atomic
+from trainrig.train.config import Experiment, to_dict
+
+SCHEMA = 2
+MANIFEST = "checkpoint.json"
+AGAIN = "train from the start, or name another run"
+LAYOUT_KEYS = frozenset(
+    {
+        *("framework", "parallel", "nproc", "zero", "shard_size", "tp", "sequence_parallel"),
+        *("pp", "interleave", "schedule", "cp", "ep", "offload", "recompute"),
+        *("batch_size", "grad_accum"),
+    }
+)
+"""What says how a step is spread over ranks and micro-batches: any of them may resume any other, as
+long as a step has as many samples."""
+_FREE = LAYOUT_KEYS | {
+    *("steps", "data", "name", "rounds", "threads", "devices", "p2p", "comparable", "why"),
+    *("checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
+    *("heldout_batches", "heldout_every", "divergence"),
+    "decay_steps",  # of a run: what was planned at its first start (`runner.train_resume`)
+}
+"""What may differ between a training and its resume."""
+_WHOLE = re.compile(r"step-(\d+)")
+_DRAFT = ".draft-"
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A whole checkpoint: all of it that is no tensor."""
+
+    path: Path
+    next_step: int
+    tokens: int
+    """Trained before it, on all ranks."""
+    experiment: Mapping[str, Any]
+    """The flat keys of what was trained."""
+    ranks: int
+    """That saved it."""
+    numbers: Mapping[str, Any]
+    """Of the loop, beside its tensors: see `native.loop.Engine.state`."""
+    files: Mapping[str, tuple[int, int]]
+    """Bytes and CRC-32 of each, by name."""
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The keys that say how it was spread over ranks."""
+        return {key: self.experiment.get(key) for key in LAYOUT_KEYS}
+
+
+def place_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint in front of ``step`` lies."""
+    return folder / f"step-{step:09d}"
+
+
+def draft_of(folder: Path, step: int) -> Path:
+    """Where it is written."""
+    return folder / f"{_DRAFT}{step:09d}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The next step of each whole checkpoint, the newest last."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(found[1]) for name in names if (found := _WHOLE.fullmatch(name)))
+
+
+def newest(path: Path) -> Path | None:
+    """The checkpoint at ``path``, or the last whole one of a training's folder."""
+    if (path / MANIFEST).exists():
+        return path
+    steps = steps_in(path)
+    return place_of(path, steps[-1]) if steps else None
+
+
+def broken_off(folder: Path) -> list[int]:
+    """The steps of drafts that nobody finished."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    steps = [name.removeprefix(_DRAFT) for name in names if name.startswith(_DRAFT)]
+    return sorted(int(step) for step in steps if step.isdecimal())
+
+
+def remove_drafts(folder: Path) -> None:
+    """Free the space of what was broken off."""
+    for path in folder.glob(f"{_DRAFT}*") if folder.is_dir() else ():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def publish(folder: Path, step: int, content: Mapping[str, Any], count: int) -> None:
+    """Make a draft, complete but for its manifest, the newest checkpoint; ``count`` of them stay.
+
+    Raises StoreError, OSError.
+    """
+    draft, place = draft_of(folder, step), place_of(folder, step)
+    write_atomic(draft / MANIFEST, json.dumps({"schema": SCHEMA, **content}))
+    _sync(draft)
+    if place.exists():  # an older checkpoint was resumed, and its steps trained again
+        _remove(place)
+    draft.rename(place)
+    _sync(folder)
+    for old in steps_in(folder)[:-count]:
+        _remove(place_of(folder, old))
+
+
+def _remove(place: Path) -> None:
+    """Take a checkpoint away at once: what is left of it, if this is broken off, is a draft."""
+    doomed = place.with_name(_DRAFT + "removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    place.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system that has no such thing
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Bytes and CRC-32 of files, by name.  Raises OSError."""
+    found = {}
+    for name in names:
+        size = crc = 0
+        with (folder / name).open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+        found[name] = size, crc
+    return found
+
+
+def read_saved(path: Path) -> Saved:
+    """The checkpoint at ``path``, or the newest of that folder; its files are not read yet.
+
+    Raises DataError for what is no checkpoint of this version.
+    """
+    place = newest(path)
+    if place is None:
+        old = path.is_file() or path.with_suffix(".pt").is_file()
+        words = "an older trainrig saved it as one file" if old else "no whole checkpoint"
+        raise DataError(f"{path}: {words}", AGAIN)
+    try:
+        content = json.loads((place / MANIFEST).read_text())
+        if content["schema"] != SCHEMA:
+            raise DataError(f"{place} is of schema {content['schema']}, not {SCHEMA}", AGAIN)
+        return Saved(
+            path=place,
+            next_step=int(content["next_step"]),
+            tokens=int(content["tokens"]),
+            experiment=dict(content["experiment"]),
+            ranks=int(content["ranks"]),
+            numbers=dict(content["numbers"]),
+            files={name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()},
+        )
+    except OSError as error:
+        raise DataError(f"cannot read {place / MANIFEST}: {error.strerror}", AGAIN) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{place / MANIFEST} is no checkpoint's, or truncated", AGAIN) from None
+
+
+def damage(saved: Saved, part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with the files of a checkpoint, in one line; a rank reads its part of them."""
+    for name in sorted(saved.files)[part::parts]:
+        try:
+            found = checksums(saved.path, [name])[name]
+        except OSError as error:
+            return f"cannot read {saved.path / name}: {error.strerror}"
+        size, crc = saved.files[name]
+        if found[0] != size:
+            return f"{saved.path / name} has {found[0]} bytes of {size}: it is truncated"
+        if found[1] != crc:
+            return f"{saved.path / name} has changed since it was saved (CRC-32)"
+    return None
+
+
+def older_than(saved: Saved) -> str:
+    """What to do without a checkpoint that is damaged."""
+    steps = [step for step in steps_in(saved.path.parent) if step < saved.next_step]
+    if not steps:
+        return AGAIN
+    return f"remove {saved.path}, and --resume goes on from step {steps[-1]}"
+
+
+def check_same(saved: Saved, experiment: Experiment) -> None:
+    """Raise DataError where a checkpoint was saved for another training."""
+    known, requested = saved.experiment, to_dict(experiment)
+    for name in sorted((requested.keys() | known.keys()) - _FREE):
+        if requested.get(name) != known.get(name):
+            raise DataError(
+                f"{saved.path} was trained with {name} = {known.get(name)}, "
+                f"not {requested.get(name)}",
+                "resume with the same experiment, or train from the start",
+            )
+    before = Experiment.of(**known)
+    if before.global_samples != experiment.global_samples:
+        raise DataError(
+            f"{saved.path} was trained with {before.global_samples} samples a step, not "
+            f"{experiment.global_samples}",
+            "batch_size x grad_accum x data-parallel ranks stay the same",
+        )
