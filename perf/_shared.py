@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import subprocess
@@ -61,6 +62,18 @@ def middle(values: Sequence[float]) -> str:
     """Median and range in milliseconds."""
     low, high = min(values), max(values)
     return f"{statistics.median(values) * 1e3:8.1f} ms  ({low * 1e3:.1f} to {high * 1e3:.1f})"
+
+
+def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Theirs over ours, each round with itself: mean of the logarithms and Student's interval."""
+    from scipy.stats import t
+
+    logs = [math.log(b / a) for a, b in zip(ours, theirs, strict=True)]
+    if len(logs) < 2:
+        return math.exp(logs[0]), 0.0, math.inf
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = float(t.ppf(0.975, len(logs) - 1)) * error
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
 def verdict(met: bool, *, can_tell: bool = True) -> str:

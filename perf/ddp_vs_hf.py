@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _shared import in_turns, middle, options, say_load, verdict
+from _shared import in_turns, middle, options, ratio_of, say_load, verdict
 
 from trainrig.data.prepare import prepare
 from trainrig.process.supervisor import launch
@@ -105,18 +104,6 @@ def race(keys: dict[str, Any], folder: Path, rounds: int) -> None:
         f"95 % interval {low:.3f} to {high:.3f} "
         f"(target {TARGET}: {said})"
     )
-
-
-def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """Theirs over ours, each round with itself: mean of the logarithms and Student's interval."""
-    from scipy.stats import t
-
-    logs = [math.log(b / a) for a, b in zip(ours, theirs, strict=True)]
-    if len(logs) < 2:
-        return math.exp(logs[0]), 0.0, math.inf
-    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    reach = float(t.ppf(0.975, len(logs) - 1)) * error
-    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
 def beside(keys: dict[str, Any], folder: Path) -> None:

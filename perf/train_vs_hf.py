@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _shared import in_turns, middle, options, say_load, verdict
+from _shared import in_turns, middle, options, ratio_of, say_load, verdict
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -128,16 +128,6 @@ def race(dtype: str, *, rounds: int, steps: int, shape: ModelShape, threads: int
         f"ratio {ratio:.3f} of samples/s in {dtype}, 95 % interval {low:.3f} to {high:.3f} "
         f"(target {TARGETS[dtype]}: {verdict(ratio >= TARGETS[dtype])})"
     )
-
-
-def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """Theirs over ours, each round with itself: mean of the logarithms and Student's interval."""
-    from scipy.stats import t
-
-    logs = [math.log(b / a) for a, b in zip(ours, theirs, strict=True)]
-    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    reach = float(t.ppf(0.975, len(logs) - 1)) * error
-    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
 class Side:
