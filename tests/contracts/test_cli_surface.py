@@ -65,8 +65,8 @@ def test_the_surface_is_as_promised() -> None:
             "--recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
-            "--interleave --schedule --cp --ep --offload --p2p --only "
-            "--rounds --scale --timeout --dry-run --out --resume --strict --json",
+            "--interleave --schedule --cp --ep --offload --max-restarts --min-nproc --p2p --only "
+            "--rounds --scale --timeout --write --dry-run --out --resume --strict --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
             "--framework --parallel --batch-size --grad-accum --tp --pp --cp "

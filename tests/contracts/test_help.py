@@ -23,7 +23,7 @@ WITHOUT_DEFAULT = {
     "fits": {"--model", "--on", "--rates"},
     "plan": {"--model", "--on", "--rates", "--gpus", "--global-batch", "--tokens", "--days"}
     | {"--what-if", "--write", "--lora-rank"},
-    "train": {"--tokens", "--scale", "--only", "--resume"},
+    "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
     "report": {"--html", "--md"},
     "compare": {"--md"},
     "bundle": {"--unpack"},

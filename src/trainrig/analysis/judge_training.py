@@ -21,6 +21,7 @@ from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.training_facts import GONE_ON, given_up
 from trainrig.analysis.training_results import TrainingResult, results
 from trainrig.errors import DataError
+from trainrig.process.lost_ranks import Restart
 from trainrig.record import Finding, Outcome, Severity, Status, Verdict
 from trainrig.units import counted as plural
 from trainrig.units import format_time
@@ -129,9 +130,21 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
         )
         fix = "another --lr, more steps, or look for labels that do not belong to the inputs"
         yield finding("does-not-learn", "warning", words, fix)
+    for words in map(_loss, result.restarts):
+        fix = "look at that host's kernel log, its memory, power and temperature"
+        yield finding("rank-lost", "warning", words, fix)
     if result.straggler is not None:
         fix = "look what else runs on that rank's device or core, and how fast it is alone"
         yield finding("rank-waited-for", "warning", result.straggler, fix)
+
+
+def _loss(restart: Restart) -> str:
+    """Who was lost, and what it cost."""
+    if restart.step is None:
+        return restart.cause
+    ranks, steps = plural(restart.ranks or 1, "rank"), plural(restart.steps_lost or 0, "step")
+    lost = f"{steps} and {format_time(restart.time_lost_s or 0.0)} lost"
+    return f"{restart.cause}; went on from step {restart.step} with {ranks}, {lost}"
 
 
 def has_learned(heldout_loss: float, entropy: float) -> bool:
@@ -163,10 +176,10 @@ def _fix(status: str, reason: str) -> str:
     return f"{more}its ranks' logs are in the run's logs folder"
 
 
-def waited_for(ranks: Sequence[Rows]) -> str | None:
+def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
     """Which rank the others wait for, and what it is longer in; None where they are even.
 
-    ``ranks``: the profiled steps of each rank.
+    ``ranks``: the profiled steps of each rank; ``hosts``: where each is, as far as it is known.
     """
     if len(ranks) < 2 or min(map(len, ranks)) < _LEAST_STEPS:
         return None
@@ -178,9 +191,10 @@ def waited_for(ranks: Sequence[Rows]) -> str | None:
     steadiness = sum(each[slow] <= min(each) for each in together) / len(together)
     if not gap > MAX_UNEVEN * step or steadiness < STEADY:
         return None
+    where = f" on {hosts[slow]}" if len(hosts) == len(ranks) and hosts[slow] else ""
     text = (
         f"of a step of {format_time(step)}, {format_time(gap)} is another rank's waiting for rank "
-        f"{slow}"
+        f"{slow}{where}"
     )
     others = [own for own in ranks if own is not ranks[slow]]
     longer = {

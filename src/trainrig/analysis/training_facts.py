@@ -17,6 +17,7 @@ from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.errors import DataError
 from trainrig.process.events import OTHER, PARTS
+from trainrig.process.lost_ranks import final_rows
 from trainrig.record import Kind, Record, Scalar, Status
 
 Rows = Sequence[Mapping[str, Any]]
@@ -31,7 +32,7 @@ GONE_ON = "went_on"
 SOFTWARE = "software_found"
 FACTS = (
     *("layout_asked", "layout_found", "wrong_layout", "parity", "straggler", "unigram_entropy"),
-    *("profiled", "rounds", "devices", "memory_by_rank", "needs_gpu"),
+    *("profiled", "rounds", "devices", "memory_by_rank", "needs_gpu", "restarts"),
 )
 """Groups of conditions that the tables and the findings of trainings show."""
 
@@ -159,14 +160,16 @@ def _requested(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
 
 
 def _steps(view: RunView, training_id: str) -> Rows:
-    """The rows of one training, in their order."""
-    return [
-        row
-        for name, rows in view.series.items()
-        if name.startswith(STEPS)
-        for row in rows
-        if row.get("training_id") == training_id
-    ]
+    """The rows of one training, in their order; what was trained again stands once."""
+    return final_rows(
+        [
+            row
+            for name, rows in view.series.items()
+            if name.startswith(STEPS)
+            for row in rows
+            if row.get("training_id") == training_id
+        ]
+    )
 
 
 STEPS = "steps-"

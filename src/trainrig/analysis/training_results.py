@@ -30,6 +30,7 @@ from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.training_facts import LARGEST, summary_of_records, trainings
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, first_problem
+from trainrig.process.lost_ranks import Restart
 from trainrig.record import Kind, Record
 from trainrig.units import ranges
 from trainrig.workload.observed_layout import ObservedLayout
@@ -246,6 +247,8 @@ class TrainingResult:
     """Why its speed must not be judged."""
     wrong_layout: tuple[str, ...] = ()
     """What was asked for and not observed, in words."""
+    restarts: tuple[Restart, ...] = ()
+    """After each rank that was lost, in the round that says what it computes."""
     straggler: str | None = None
     """Which rank the others wait for, and where."""
     unigram_entropy: _Number | None = None

@@ -94,6 +94,8 @@ _LAYOUT = rows(
         *("--offload", Names(lambda: ("none", "host")), "none"),
         "Where sharded weights and optimizer states live: none (on the GPU) or host.",
     ),
+    ("--max-restarts", int, "0", "Restarts from the newest checkpoint after a rank is lost."),
+    ("--min-nproc", int, "all", "With --max-restarts: fewest ranks to go on with."),
     ("--p2p/--no-p2p", None, "on where the GPUs can", "GPUs copy to each other directly."),
 )
 _FILE = rows(
@@ -102,6 +104,7 @@ _FILE = rows(
     ("--rounds", int, "1", "Repeat each, interleaved; 3 or more for a verdict."),
     ("--scale", "tiny", "", "Train the models' families at a size that takes seconds."),
     ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+    ("--write", PATH, "", "Write scripts for torchrun and Slurm to this folder; train nothing."),
     ("--dry-run", None, "", "Show the resolved experiments; start and write nothing."),
 )
 
@@ -125,6 +128,7 @@ def command(
     timeout: str | None,
     out: Path,
     resume: Path | None,
+    write: Path | None,
     dry_run: bool | None,
     strict: bool,
     as_json: bool,
@@ -147,14 +151,14 @@ def command(
     from trainrig.cli import output, progress
     from trainrig.errors import EXIT_OK, UsageError
     from trainrig.report.training_report import training_document
-    from trainrig.runner import train, train_prepare, train_records, train_resume
+    from trainrig.runner import launch_scripts, train, train_prepare, train_records, train_resume
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
     if resume is not None and file is not None:
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
-    if resume is not None and dry_run:
-        hint = "leave --dry-run or --resume out"
+    if resume is not None and (dry_run or write):
+        hint = "leave --dry-run and --write, or --resume, out"
         raise UsageError("a run that is resumed has been checked already", hint)
     given = {name: value for name, value in keys.items() if value not in (None, ())}
     given |= {name: str(given[name]) for name in ("data", "python") if name in given}
@@ -166,6 +170,19 @@ def command(
             as_json,
             lambda: {"experiments": found},
             lambda: train_prepare.resolved_document(found),
+        )
+        return EXIT_OK
+    if write is not None:
+        folders = launch_scripts.write_scripts(
+            train_prepare.requested_experiments(file, given),
+            write,
+            progress.on_stderr(),
+            train_prepare.stall_timeout_of(timeout),
+        )
+        output.answer(
+            as_json,
+            lambda: {"folders": [str(folder) for folder in folders]},
+            lambda: launch_scripts.scripts_document(folders),
         )
         return EXIT_OK
     outcomes = train.train(

@@ -1,6 +1,7 @@
 """Processes: the only room that starts or kills one.
 
     supervisor   a child in a session of its own; the ranks of a training from start to end
+    lost_ranks   which rank was lost, where and since when; the attempts of one training
     worker       a child that stays and answers requests, one at a time
     programs     a program that ends by itself, run for its output; a command that goes on alone
     child        what a child does: die with its parent, say why it failed, leave at once

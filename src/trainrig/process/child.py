@@ -61,10 +61,11 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 def run_rank(train: Callable[[Path, Events], None]) -> NoReturn:
     """``train(folder, events)`` for the folder on the command line; then the process ends at once.
 
-    Emits ``done``, or ``failed`` with a reason and a kind.
+    Emits ``start``, then ``done``, or ``failed`` with a reason and a kind.
     """
     die_with_parent()
     events = Events(Path(sys.argv[1]), int(os.environ.get("RANK", "0")))
+    events.start()
     code = 1
     try:
         train(Path(sys.argv[1]), events)

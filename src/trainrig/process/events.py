@@ -6,8 +6,10 @@ training writes them to a file, so that whoever starts it (torchrun too) needs n
 
     events-<rank>.jsonl   each line written by one call: a step's row, the observed layout, the
                           reason of a failure.  Nothing is read out of logs.
-    where-<rank>          256 bytes of shared memory: step, part, and the collective that the rank
-                          waits in.  They cost no system call and outlive the rank.
+    where-<rank>          256 bytes of shared memory: since when the rank is in which step, part and
+                          collective.  They cost no system call and outlive the rank.
+
+A rank that is started again appends to the events of the one before it (`lost_ranks`).
 
 Pure standard library: foreign Pythons import it.
 """
@@ -17,9 +19,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +31,33 @@ PARTS = ("data_wait", "forward", "backward", "optimizer")
 OTHER = "other"
 
 _HEARTBEAT_BYTES = 256
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-"""A folder is of one training: a second one, started by hand, begins its events anew."""
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Events:
     """The child's side: appends events to its file and moves its heartbeat."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.rank = rank
-        self._file = os.open(events_path(folder, rank), _NEW)
+        self.folder, self.rank = folder, rank
+        self._before = position_of(folder, rank)
+        self._file = os.open(events_path(folder, rank), _APPENDED)
         self._step, self._part = 0, "start"
         with (folder / f"where-{rank}").open("wb+") as file:
             # A hole would be filled later, and on a full disk that kills the process.
             file.write(bytes(_HEARTBEAT_BYTES))
             file.flush()
             self._memory = mmap.mmap(file.fileno(), _HEARTBEAT_BYTES)
+
+    def start(self) -> None:
+        """Say which process this is, how many there are, and where the one before it was last."""
+        self.emit(
+            "start",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            ranks=int(os.environ.get("WORLD_SIZE", "1")),
+            clock=time.time() - time.monotonic(),
+            before=None if self._before is None else asdict(self._before),
+        )
 
     def emit(self, event: str, **content: Any) -> None:
         """Write one event, whole or not at all."""
@@ -55,7 +69,8 @@ class Events:
         """Move the heartbeat; None leaves a field as it was, no operation means computing."""
         self._step = self._step if step is None else step
         self._part = self._part if part is None else part
-        text = f"{self._step}|{self._part}|{operation}".encode()[: _HEARTBEAT_BYTES - 1]
+        place = f"{time.time():.3f}|{self._step}|{self._part}|{operation}"
+        text = place.encode()[: _HEARTBEAT_BYTES - 1]
         self._memory[: len(text) + 1] = text + b"\0"
 
 
@@ -106,6 +121,8 @@ class Position:
     part: str
     operation: str
     """The collective it waits in; empty if it computes."""
+    since: float = 0.0
+    """Seconds since the epoch, by the rank's clock; 0: not known."""
 
     def __str__(self) -> str:
         what = f"{self.operation} in {self.part}" if self.operation else self.part
@@ -116,7 +133,7 @@ def position_of(folder: Path, rank: int) -> Position | None:
     """A rank's position, also after its death; None if it has not written one."""
     try:
         text = (folder / f"where-{rank}").read_bytes().partition(b"\0")[0].decode()
-        step, part, operation = text.split("|")
-        return Position(step=int(step), part=part, operation=operation)
+        since, step, part, operation = text.split("|")
+        return Position(step=int(step), part=part, operation=operation, since=float(since))
     except (OSError, ValueError):
         return None

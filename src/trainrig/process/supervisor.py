@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.process import flight_recorder
 from trainrig.process.child import PARENT
-from trainrig.process.events import Position, position_of, read_events
+from trainrig.process.events import Position, event_line, events_path, position_of, read_events
+from trainrig.process.lost_ranks import Lost, place, stalled
 from trainrig.process.programs import last_line
 from trainrig.process.python_env import without_python_paths
 from trainrig.record import Status
@@ -46,6 +46,8 @@ DEATH_TIMEOUT = 5.0
 _CHANCES = 3
 _POLL = 0.05
 _TICK = 1.0
+_OF_OTHERS = ("peer", "error")
+"""Kinds of failures that another attempt need not have: of a lost peer, a device, a driver."""
 _GRACE = 2.0
 """After the first death the others have so long to emit why they cannot go on."""
 
@@ -90,13 +92,6 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def is_stopped(self) -> bool:
-        """Whether it is held by SIGSTOP or a debugger, where the system shows that."""
-        with contextlib.suppress(OSError, IndexError):
-            path = Path(f"/proc/{self.process.pid}/stat")
-            return path.read_text().rpartition(")")[2].split()[0] in "Tt"
-        return False
-
     def how_it_ended(self, name: str, where: str = "") -> Ended:
         """Why a child that is over has failed: the memory's killer, a signal or its exit code."""
         code, words = self.process.returncode, last_line(self.log, "")
@@ -122,6 +117,10 @@ class Command:
     """A program of ours that runs first, alone."""
     external: bool = False
     """The ranks' Python has packages of its own: no path of ours is handed on."""
+    max_restarts: int = 0
+    """How often it goes on after a rank was lost: all are started again."""
+    fewer: tuple[int, ...] = ()
+    """Numbers of ranks that it may go on with where one stays lost, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +130,8 @@ class Ended:
     status: Status
     reason: str | None = None
     duration: float = 0.0
+    lost: Lost | None = None
+    """The rank whose loss ended it: others may go on where they have a checkpoint."""
 
 
 def launch(
@@ -146,21 +147,70 @@ def launch(
 
     ``tick`` is called about once a second meanwhile.
 
-    UsageError for a port that is taken.  Where another program takes a free port before the first
-    rank does, the ranks are started again on another one.
+    A rank that dies or hangs ends all.  They are started again up to ``command.max_restarts``
+    times, and find by themselves what they go on from; after an attempt without a step it is with
+    fewer ranks, where the command allows that: one stays lost.  What has a reason of its own (no
+    memory, a loss that is no number) would end so again, and is left.
+
+    UsageError for a port that is taken.
     """
     began = time.monotonic()
-    ended = Ended(status=Status.FAILED)
     if command.prepare and (failed := _prepare(command, folder, stall_timeout)) is not None:
         return failed
-    for _ in range(_CHANCES):
+    restarts = 0
+    while True:
+        stepped: list[int] = []
+
+        def watched(rank: int, event: Mapping[str, Any], stepped: list[int] = stepped) -> None:
+            if event["event"] == "row":
+                stepped.append(rank)
+            on_event(rank, event)
+
+        ended = _attempt(command, folder, stall_timeout, began + limit, watched, tick)
+        if ended.lost is None or restarts == command.max_restarts:
+            return replace(ended, duration=time.monotonic() - began)
+        restarts += 1
+        if not stepped and command.fewer:
+            command = _without(command, ended.lost.rank)
+        restart = {**ended.lost.event(), "ranks": command.ranks}
+        with events_path(folder, 0).open("ab") as file:  # which no rank has open now
+            file.write(event_line("restart", **restart))
+
+
+def _without(command: Command, rank: int) -> Command:
+    """The next smaller number of ranks; on GPUs that are named, without that of the lost one."""
+    env = dict(command.env)
+    if devices := env.get(_DEVICES, "").split(",") if _DEVICES in env else []:
+        env[_DEVICES] = ",".join(each for n, each in enumerate(devices) if n != rank)
+    return replace(command, ranks=command.fewer[0], fewer=command.fewer[1:], env=env)
+
+
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def _attempt(
+    command: Command,
+    folder: Path,
+    stall_timeout: float,
+    until: float,
+    on_event: OnEvent,
+    tick: Callable[[], None],
+) -> Ended:
+    """One start of all ranks, to their end.
+
+    Where another program takes a free port before the first rank does, they are started again on
+    another one.
+    """
+    before = {path: path.stat().st_size for path in folder.glob("events-*.jsonl")}
+    chances = _CHANCES
+    while True:
+        chances -= 1
         with _Ranks(command, folder) as ranks:
-            ended = ranks.watch(stall_timeout, began + limit, on_event, tick)
-        if not ranks.lost_port or "MASTER_PORT" in os.environ:
-            break
+            ended = ranks.watch(stall_timeout, until, on_event, tick)
+        if not ranks.lost_port or "MASTER_PORT" in os.environ or not chances:
+            return ended
         for path in folder.glob("events-*.jsonl"):
-            path.unlink()
-    return replace(ended, duration=time.monotonic() - began)
+            os.truncate(path, before.get(path, 0))
 
 
 def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
@@ -184,7 +234,8 @@ class _Ranks:
         self._folder = folder
         self.children: list[Child] = []
         self._died: list[int] = []
-        self._offsets = [0] * command.ranks
+        sizes = [events_path(folder, rank) for rank in range(command.ranks)]
+        self._offsets = [path.stat().st_size if path.exists() else 0 for path in sizes]
         self._last: list[list[Mapping[str, Any]]] = [[] for _ in range(command.ranks)]
         """Each rank's ``failed`` and ``done`` events."""
         self.lost_port = False
@@ -243,7 +294,8 @@ class _Ranks:
             if len(ended) == len(codes):
                 return Ended(status=Status.OK)
             if time.monotonic() - last > stall_timeout:
-                return Ended(status=Status.TIMEOUT, reason=self._who_waits(stall_timeout))
+                lost = stalled(self._folder, self._processes(), stall_timeout)
+                return Ended(status=Status.TIMEOUT, reason=lost.cause, lost=lost)
             if time.monotonic() > until:
                 return Ended(status=Status.TIMEOUT, reason="the time for it was over before it was")
             if time.monotonic() - ticked > _TICK:
@@ -289,35 +341,25 @@ class _Ranks:
         if not killed and failures and (failures[0][1].get("kind") != "peer" or not silent):
             rank, event = failures[0]
             status = Status.OOM if event.get("kind") == "oom" else Status.FAILED
-            return Ended(status=status, reason=f"rank {rank}: {event.get('reason')}")
+            ended = Ended(status=status, reason=f"rank {rank}: {event.get('reason')}")
+            return self._with_lost(ended, rank) if event.get("kind") in _OF_OTHERS else ended
         rank = [*killed, *silent, *(rank for rank in self._died if codes[rank]), *self._died][0]
-        position = position_of(self._folder, rank)
-        where = f" in {position}" if position is not None else ""
-        return self.children[rank].how_it_ended(f"rank {rank}", where)
+        where = place(position_of(self._folder, rank), *self._processes()[rank])
+        ended = self.children[rank].how_it_ended(f"rank {rank}", where)
+        return ended if ended.status is Status.OOM else self._with_lost(ended, rank)
+
+    def _with_lost(self, ended: Ended, rank: int) -> Ended:
+        host, pid = self._processes()[rank]
+        position, cause = position_of(self._folder, rank), ended.reason or ""
+        lost = Lost(cause=cause, rank=rank, host=host, pid=pid, position=position)
+        return replace(ended, lost=lost)
+
+    def _processes(self) -> dict[int, tuple[str, int | None]]:
+        host = socket.gethostname()
+        return {rank: (host, child.process.pid) for rank, child in enumerate(self.children)}
 
     def _positions(self) -> dict[int, Position | None]:
         return {rank: position_of(self._folder, rank) for rank in range(len(self.children))}
-
-    def _who_waits(self, stall_timeout: float) -> str:
-        """After a stall: who waits in which collective, and who did not come there."""
-        positions = self._positions()
-        stopped = {rank for rank, child in enumerate(self.children) if child.is_stopped()}
-        waiting = [
-            f"rank {rank} waits in {position}"
-            for rank, position in positions.items()
-            if position and position.operation and rank not in stopped
-        ]
-        absent = [
-            f"rank {rank} {'is stopped' if rank in stopped else 'is'} in {position}"
-            if position
-            else f"rank {rank} has not reported where it is"
-            for rank, position in positions.items()
-            if position is None or not position.operation or rank in stopped
-        ]
-        recorded = flight_recorder.explain(flight_recorder.ask(self._folder))
-        enqueued = [] if recorded is None else [f"by what was enqueued {recorded}"]
-        words = "; ".join([*absent, *waiting, *enqueued])
-        return f"no progress for {stall_timeout:.0f} s: {words}"
 
 
 def master_port() -> int:

@@ -431,7 +431,7 @@ class TrainRun:
             job = Job(
                 probe=not self._is_level(experiment),
                 checkpoint=str(folder),
-                resume=str(folder) if goes_on else "",
+                resume=str(folder) if goes_on or experiment.max_restarts else "",
                 heldout=experiment.heldout_batches > 0,
             )
         self._train_first(outcome, slug, job)
@@ -513,6 +513,8 @@ class TrainRun:
         uuids = [str(device["uuid"]) for device in launch.devices if device.get("uuid")]
         counters = energy.of_devices(meters, uuids)
         launch.used = energy.used(counters, counted(result.stretch), result.ended)
+        if ended.status is Status.OK and 0 < result.ranks < experiment.processes:
+            launch.disturbed = f"{result.ranks} of its {experiment.processes} ranks were left"
         fine = tuple(itertools.takewhile(lambda row: row["loss"] is not None, result.rows))
         if fine != result.rows:
             launch.status = Status.FAILED

@@ -29,7 +29,7 @@ from trainrig.runner.targets import Target
 from trainrig.runner.view import RunOutcome, view_of
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.store import read_run
-from trainrig.train.config import Experiment, case_of
+from trainrig.train.config import Experiment, case_of, on_ranks
 from trainrig.train.engines import Result, engine_of
 from trainrig.train.layout_check import (
     differences,
@@ -127,10 +127,10 @@ class Trained:
         """What was asked for and not found."""
         if self.found is None:
             return []
-        return [
-            *wrong_on_ranks(self.experiment, self.first.result),
-            *device_differences(self.experiment, self.first.devices),
-        ]
+        result, own = self.first.result, self.experiment
+        if 0 < result.ranks < own.processes and self.first.status is Status.OK:
+            own = on_ranks(own, result.ranks)  # that went on without the others
+        return [*wrong_on_ranks(own, result), *device_differences(own, self.first.devices)]
 
     @property
     def disturbed(self) -> str | None:
@@ -362,7 +362,8 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "weight_decay": dict(
             zip(("decayed", "not_decayed"), first.result.decayed or (), strict=False)
         ),
-        "straggler": waited_for(first.result.profiles),
+        "restarts": [dataclasses.asdict(each) for each in first.result.restarts],
+        "straggler": waited_for(first.result.profiles, first.result.hosts),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,
         "parity": {

@@ -30,6 +30,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -135,6 +136,10 @@ class Experiment:
     """Seconds between checkpoints, at the step in which they are over; 0: none by time."""
     keep_checkpoints: Count = 2
     """The newest of them that stay."""
+    max_restarts: Annotated[int, _range(0, 1001)] = 0
+    """How often all ranks are started again from the newest checkpoint after one was lost."""
+    min_nproc: Annotated[int, _range(0, 4097)] = 0
+    """The fewest ranks that it goes on with where one stays lost; 0: as many as there were."""
     device: Text = ""
     """cpu or cuda; empty: a GPU where there is one."""
     devices: Text = ""
@@ -285,7 +290,7 @@ KEYS: dict[str, Any] = {
         *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
         *("beta1", "beta2", "eps", "clip", "divergence", "seed", "heldout_batches"),
         *("heldout_every", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
-        *("device", "devices", "nproc", "zero"),
+        *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),
     )
@@ -436,6 +441,11 @@ def check(experiment: Experiment) -> ModelShape:
             "--nproc 2 or more, or --zero 0",
         ),
         (
+            own.min_nproc > own.nproc,
+            f"min_nproc = {own.min_nproc} of nproc = {own.nproc}",
+            "as many ranks as there are, or fewer",
+        ),
+        (
             own.attention == "tiles" and own.device.startswith("cuda"),
             "attention = tiles: only the native engine has it, on a CPU",
             "attention sdpa, plain or auto",
@@ -445,6 +455,52 @@ def check(experiment: Experiment) -> ModelShape:
         if is_broken:
             raise UsageError(words, hint)
     return shape
+
+
+def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
+    """The experiment on fewer ranks than it was made for: on other ranks, the same training.
+
+    Each data-parallel rank trains on the samples of several, in more micro-batches; tensor,
+    pipeline and context parallelism stay.  Raises UsageError where the layout does not allow it.
+    """
+    own = experiment
+    if ranks == own.processes:
+        return own
+    if not own.min_nproc <= ranks < own.processes or not own.min_nproc:
+        raise UsageError(
+            f"{ranks} ranks were started, and the experiment has nproc = {own.processes}"
+            + (f" and min_nproc = {own.min_nproc}" if own.min_nproc else ""),
+            "torchrun --nnodes N --nproc-per-node M with N · M = nproc; min_nproc allows fewer",
+        )
+    inner = own.tp * own.pp * own.cp
+    if ranks % inner or own.mesh.dp % (ranks // inner):
+        raise UsageError(
+            f"{ranks} ranks cannot share the samples of {own.mesh.dp} data-parallel ranks evenly",
+            f"a divisor of {own.mesh.dp}"
+            + (f", times the {inner} ranks that share samples" if inner > 1 else ""),
+        )
+    num_data = ranks // inner
+    keys: dict[str, Any] = {"nproc": ranks, "grad_accum": own.grad_accum * own.mesh.dp // num_data}
+    if own.shard_size and num_data % own.shard_size:
+        keys["shard_size"] = 0
+    if num_data * own.cp == 1:  # nothing to shard over, nobody to wrap for
+        keys |= {"zero": 0, "shard_size": 0, "parallel": "auto"}
+    if own.device_numbers:
+        keys["devices"] = ",".join(map(str, own.device_numbers[:ranks]))
+    fewer = own.replace(**keys)
+    check(fewer)
+    return fewer
+
+
+def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
+    """Numbers of ranks that it may go on with where one stays lost, the largest first."""
+    found: list[int] = []
+    least = experiment.min_nproc or experiment.processes
+    for ranks in range(experiment.processes - 1, least - 1, -1):
+        with suppress(UsageError):
+            on_ranks(experiment, ranks)
+            found.append(ranks)
+    return tuple(found)
 
 
 def check_compiler(experiment: Experiment) -> None:

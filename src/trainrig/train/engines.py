@@ -34,6 +34,7 @@ from trainrig.machine.cgroup import cpu_quota
 from trainrig.machine.system_access import ThisMachine
 from trainrig.process import flight_recorder
 from trainrig.process.events import read_events
+from trainrig.process.lost_ranks import Restart, final_rows, process_of, restarts_of
 from trainrig.process.python_env import (
     interpreter_for,
     is_external,
@@ -41,7 +42,7 @@ from trainrig.process.python_env import (
     variable_of,
 )
 from trainrig.process.supervisor import Command
-from trainrig.train.config import Experiment, to_dict
+from trainrig.train.config import Experiment, fewer_ranks, to_dict
 from trainrig.train.parity import Probe
 from trainrig.workload import find, parameters
 from trainrig.workload.frameworks import FRAMEWORKS, Traits
@@ -97,6 +98,12 @@ class Result:
     decayed: tuple[int, int] | None = None
     """Weights of the whole model that decay, and those that do not."""
     probe: Probe | None = None
+    ranks: int = 0
+    """That trained last, as far as they said it."""
+    hosts: tuple[str, ...] = ()
+    """Of each rank."""
+    restarts: tuple[Restart, ...] = ()
+    """After each rank that was lost."""
     profiles: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     """Of each rank its profiled steps: seconds by part (`native.breakdown`)."""
 
@@ -126,7 +133,9 @@ class Job:
     checkpoint: str = ""
     """The folder of its checkpoints, where our engine saves; empty: nowhere."""
     resume: str = ""
-    """The checkpoint that it goes on from, or a folder of which it is the newest."""
+    """The checkpoint that it goes on from, or a folder that may have some: the newest."""
+    stall_timeout: float = 0.0
+    """Seconds without a move of any rank after which each ends by itself; 0: others see to it."""
     heldout: bool = False
     """The held-out loss is taken, by our engine."""
 
@@ -201,6 +210,8 @@ class Framework:
             env=env,
             external=is_external(python),
             prepare=(sys.executable, *self.prepare, str(run)) if self.prepare else (),
+            max_restarts=experiment.max_restarts,
+            fewer=fewer_ranks(experiment) if experiment.max_restarts else (),
         )
 
     def collect(self, run: Path) -> Result:
@@ -208,7 +219,10 @@ class Framework:
         ranks = range(len(list(run.glob("events-*.jsonl"))))
         reported = [[event for _, event in read_events(run, rank)] for rank in ranks]
         first = reported[0] if reported else []
-        facts = [next(reversed(_called("layout", events)), None) for events in reported]
+        starts = _called("start", first)
+        if starts:  # ranks of earlier attempts are gone
+            ranks = ranks[: starts[-1]["ranks"]]
+        facts = [next(reversed(_called("layout", reported[rank])), None) for rank in ranks]
         placed = [(rank, (own or {}).get("placed", {})) for rank, own in enumerate(facts)]
         memory = [
             (rank, event) for rank in ranks for event in _called("memory", reported[rank])[-1:]
@@ -219,7 +233,7 @@ class Framework:
         probe = next(reversed(_called("parity", first)), None)
         decay = next(reversed(_called("weight_decay", first)), None)
         return Result(
-            rows=tuple(_called("row", first)),
+            rows=final_rows(_called("row", first)),
             facts=facts[0] if facts else None,
             peers=tuple(OtherRank(rank=rank, facts=facts[rank]) for rank in ranks[1:]),
             memory=max(peaks, default=None),
@@ -230,14 +244,19 @@ class Framework:
             stretch=stretch,
             ended=ended,
             heldout=tuple(
-                (event["step"], event["loss"])
-                for event in _called("heldout", first)
-                if event["loss"] is not None
+                {
+                    event["step"]: (event["step"], event["loss"])
+                    for event in _called("heldout", first)
+                    if event["loss"] is not None
+                }.values()
             ),
             decayed=(decay["decayed"], decay["not_decayed"]) if decay else None,
+            ranks=len(ranks) if starts else 0,
+            hosts=tuple(process_of(run, rank)[0] for rank in ranks),
+            restarts=restarts_of(first),
             profiles=tuple(
-                tuple(next(reversed(_called("breakdown", events)), {}).get("steps", ()))
-                for events in reported
+                tuple(next(reversed(_called("breakdown", reported[rank])), {}).get("steps", ()))
+                for rank in ranks
             ),
             probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
             if probe
@@ -294,7 +313,7 @@ def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float |
         if event["event"] == "row":
             stretches[-1].append(event)
             ended[-1] = at
-        elif event["event"] in ("checkpoint", "heldout"):
+        elif event["event"] in ("checkpoint", "heldout", "start") and stretches[-1]:
             stretches.append([])
             ended.append(0.0)
         elif event["event"] == "trained" and stretches[-1]:
@@ -401,6 +420,9 @@ def _layout_refused_by_trainer(layout: Layout) -> Refusal:
 
 
 def _refused_by_trainer(own: Experiment) -> Refusal:
+    if own.max_restarts or own.min_nproc:
+        words = "max_restarts and min_nproc go on from the native framework's checkpoints"
+        return words, "--framework native"
     if own.zero > 0 and not own.device.startswith("cuda"):
         words = f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say"
         return f"{words} so", "zero 0, or --framework native"

@@ -13,9 +13,10 @@ import gc
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from typing import Any
 import torch
 
 from trainrig.benchmarks.training import WARM_UP
-from trainrig.errors import UsageError
-from trainrig.process.child import run_rank, tune_malloc
+from trainrig.process.child import leave, run_rank, tune_malloc
 from trainrig.process.events import Events
-from trainrig.train.config import Experiment, check
+from trainrig.process.lost_ranks import Lost, lost_before, watch_for_stall
+from trainrig.train.checkpoint_folder import newest
+from trainrig.train.config import Experiment, check, on_ranks
 from trainrig.train.divergence import Diverged
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
@@ -89,16 +91,18 @@ class _Rank:
 def train(experiment: Experiment, events: Events, size: int, job: Job | None = None) -> None:
     """The timed training, and the probe behind it."""
     job = job or Job()
+    check(experiment)
+    experiment = on_ranks(experiment, size)  # whoever starts the ranks may start more or fewer
     shape = check(experiment)
-    if size != experiment.processes:  # whoever starts the ranks by hand may start more or fewer
-        raise UsageError(
-            f"{size} ranks were started, and the experiment has nproc = {experiment.processes}",
-            "torchrun --nnodes N --nproc-per-node M with N · M = nproc",
-        )
     device = _device(experiment)
+    if job.stall_timeout:
+        watch_for_stall(events.folder, size, job.stall_timeout, partial(_give_up, events))
     if size > 1:
         events.set_position(part="joining the other ranks")
         join(device)
+    if events.rank == 0 and (lost := lost_before(events.folder)) is not None:
+        events.emit("restart", **lost.event(), ranks=size)
+        sys.stderr.write(f"restarted with {size} ranks: {lost.cause}\n")
     world = World(experiment.layout, device) if size > 1 else None
     if not job.heldout:
         experiment = experiment.replace(heldout_every=0)
@@ -112,6 +116,13 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
         gc.collect()
         if job.probe and is_whole:
             _probe(probe_of(experiment), own)
+
+
+def _give_up(events: Events, lost: Lost) -> None:
+    """End this process, from a thread of it, so that its starter starts all of them again."""
+    events.emit("failed", reason=lost.cause, kind="stall", lost=asdict(lost))
+    sys.stderr.write(f"{lost.cause}\n")
+    leave(1)
 
 
 def _device(experiment: Experiment) -> str:
@@ -133,7 +144,8 @@ def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool
     with engine, checkpoint.Saver(engine, folder) as saver:
         engine.watch.entered = lambda part: events.set_position(part=part)
         engine.on_heldout = lambda step, loss: events.emit("heldout", step=step, loss=loss)
-        if job.resume:
+        may_be_first = job.resume == job.checkpoint
+        if job.resume and not (may_be_first and newest(Path(job.resume)) is None):
             saved = checkpoint.load(engine, Path(job.resume))
             saver.saved_step = saved.next_step
             since = {"step": saved.next_step, "ranks": saved.ranks}

@@ -1,0 +1,234 @@
+"""Which rank of a training was lost, where and since when; and the attempts of one that went on.
+
+An attempt is one start of all ranks.  Each rank appends to its events: ``start`` (its host and
+process, and where the process before it was last), then rows.  Between two attempts the first
+rank's events have ``restart`` with who was lost: of our supervisor, which saw it die, or, under
+torchrun, of the new first rank, which reads what the last attempt has left.
+
+A step that was lost is trained again: of several rows of one step the last counts.  The time that
+a loss costs is that from the end of the last step that counts to the end of the next one.
+
+Pure standard library: ranks import it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainrig.process import flight_recorder
+from trainrig.process.events import Position, position_of, read_events
+
+Event = Mapping[str, Any]
+_TICK = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A rank that ended, or hangs."""
+
+    cause: str
+    """``rank 1 was ended by SIGKILL in backward of step 3 (process 42 on node7, since …)``."""
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    position: Position | None = None
+
+    def event(self) -> dict[str, Any]:
+        """What the event ``restart`` says of it."""
+        at = self.position
+        return {
+            "cause": self.cause,
+            "rank": self.rank,
+            "host": self.host,
+            "pid": self.pid,
+            "operation": None if at is None else str(at),
+            "since": None if at is None else at.since,
+        }
+
+
+def place(position: Position | None, host: str = "", pid: int | None = None) -> str:
+    """`` in backward of step 3 (process 42 on node7, since 12:30:05 UTC)``: what is known of it."""
+    process = f"process {pid}" if pid else ""
+    since = time.strftime("since %H:%M:%S UTC", time.gmtime(position.since)) if position else ""
+    beside = ", ".join(filter(None, [" on ".join(filter(None, [process, host])), since]))
+    text = "" if position is None else f" in {position}"
+    return f"{text} ({beside})" if beside else text
+
+
+def stalled(folder: Path, processes: Mapping[int, tuple[str, int | None]], timeout: float) -> Lost:
+    """Who hangs; its cause says who did not come, and who waits in which collective.
+
+    ``processes``: host and process id of each rank.
+    """
+    positions = {rank: position_of(folder, rank) for rank in processes}
+    stopped = {rank for rank, process in processes.items() if _is_stopped(*process)}
+    absent: list[Lost] = []
+    waiting: list[str] = []
+    for rank, position in positions.items():
+        host, pid = processes[rank]
+        if position is None:
+            how = "has not reported where it is"
+        elif rank in stopped or not position.operation:
+            how = "is stopped" if rank in stopped else "is"
+        else:
+            waiting.append(f"rank {rank} waits in {position}")
+            continue
+        cause = f"rank {rank} {how}{place(position, host, pid)}"
+        absent.append(Lost(cause=cause, rank=rank, host=host, pid=pid, position=position))
+    recorded = flight_recorder.explain(flight_recorder.ask(folder))
+    enqueued = [] if recorded is None else [f"by what was enqueued {recorded}"]
+    words = "; ".join([*(each.cause for each in absent), *waiting, *enqueued])
+    sentence = f"no progress for {timeout:.0f} s: {words}"
+    if absent:
+        first = min(absent, key=lambda each: each.rank not in stopped)
+        return replace(first, cause=sentence)
+    # All wait: the one that has waited longest may be in another collective than the others.
+    rank, position = min(positions.items(), key=lambda each: each[1].since if each[1] else 0.0)
+    host, pid = processes[rank]
+    return Lost(cause=sentence, rank=rank, host=host, pid=pid, position=position)
+
+
+def _is_stopped(host: str, pid: int | None) -> bool:
+    """Whether a process of this host is held by SIGSTOP or a debugger, where that is shown."""
+    if pid is None or host not in ("", socket.gethostname()):
+        return False
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
+def watch_for_stall(
+    folder: Path, ranks: int, timeout: float, give_up: Callable[[Lost], Any]
+) -> None:
+    """Call ``give_up`` with who hangs once no rank has moved for ``timeout`` seconds.
+
+    What our supervisor does for its ranks, in each rank of a starter that only sees who dies.  The
+    folder is one that all hosts see.
+    """
+
+    def watch() -> None:
+        last, positions = time.monotonic(), None
+        while time.monotonic() - last < timeout:
+            time.sleep(min(_TICK, timeout / 4))
+            now = [position_of(folder, rank) for rank in range(ranks)]
+            if now != positions:
+                last, positions = time.monotonic(), now
+        processes = {rank: process_of(folder, rank) for rank in range(ranks)}
+        give_up(stalled(folder, processes, timeout))
+
+    threading.Thread(target=watch, name="stall", daemon=True).start()
+
+
+def process_of(folder: Path, rank: int) -> tuple[str, int | None]:
+    """Host and process id of a rank's last start; nothing of one that has not said them."""
+    starts = [event for _, event in read_events(folder, rank) if event["event"] == "start"]
+    return (str(starts[-1]["host"]), starts[-1]["pid"]) if starts else ("", None)
+
+
+def lost_before(folder: Path) -> Lost | None:
+    """Who was lost in the attempt before this one, whose ranks have all started; None: nobody.
+
+    Who failed by something else than a lost peer comes before who ended without a word; of several
+    of these, the one that has not moved for longest.
+    """
+    first = [event for _, event in read_events(folder, 0)]
+    starts = [event for event in first if event["event"] == "start"]
+    if len(starts) < 2 or any(event["event"] == "restart" for event in first[-2:]):
+        return None
+    failed: list[tuple[bool, Lost]] = []
+    silent: list[tuple[float, Lost]] = []
+    for rank in range(starts[-2]["ranks"]):
+        events = [event for _, event in read_events(folder, rank)]
+        position = position_of(folder, rank)
+        if rank < starts[-1]["ranks"]:  # what its last start and what follows is of this attempt
+            last = max(n for n, event in enumerate(events) if event["event"] == "start")
+            before = events[last]["before"]
+            position = None if before is None else Position(**before)
+            events = events[:last]
+        own = [event for event in events if event["event"] == "start"]
+        if not own or events[-1]["event"] == "done":
+            continue
+        host, pid = own[-1]["host"], own[-1]["pid"]
+        has_reason, where = events[-1]["event"] == "failed", place(position, host, pid)
+        cause = f"rank {rank} ended without a word{where}"
+        if has_reason:
+            cause = f"rank {rank}: {events[-1]['reason']}{where}"
+        lost = Lost(cause=cause, rank=rank, host=host, pid=pid, position=position)
+        if (hung := events[-1].get("lost")) is not None:  # it tells of another one, which hangs
+            at = hung["position"]
+            lost = Lost(**{**hung, "position": None if at is None else Position(**at)})
+        if has_reason:
+            failed.append((events[-1]["kind"] == "peer", lost))
+        else:
+            silent.append((position.since if position else 0.0, lost))
+    failed.sort(key=lambda each: each[0])
+    silent.sort(key=lambda each: each[0])
+    blamed = [lost for is_peer, lost in failed if not is_peer]
+    return next(iter([*blamed, *(lost for _, lost in silent), *(lost for _, lost in failed)]), None)
+
+
+def final_rows(rows: Sequence[Event]) -> tuple[Event, ...]:
+    """The rows that count: a step that was trained again stands once, as it was the last time."""
+    found: list[Event] = []
+    for row in rows:
+        while found and found[-1]["step"] >= row["step"]:
+            found.pop()
+        found.append(row)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """One loss, and how the training went on."""
+
+    cause: str
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    operation: str | None = None
+    """Where the rank was: part, step, and the collective that it waited in."""
+    since: float | None = None
+    """Seconds since the epoch."""
+    ranks: int | None = None
+    """That went on."""
+    step: int | None = None
+    """The first that was trained then; None: none was."""
+    steps_lost: int | None = None
+    time_lost_s: float | None = None
+
+
+def restarts_of(events: Sequence[Event]) -> tuple[Restart, ...]:
+    """Of the first rank's events."""
+    found: list[dict[str, Any]] = []
+    rows: list[tuple[int, float]] = []
+    clock, began, open_since = 0.0, 0.0, 0
+    for event in events:
+        name, at = event["event"], clock + float(event.get("at") or 0.0)
+        if name == "start":
+            clock = float(event["clock"])
+            began = began or clock + float(event["at"])
+        elif name == "restart":
+            found.append({key: event.get(key) for key in _OF_EVENT} | {"_at": at})
+        elif name == "row":
+            before = len(rows)
+            while rows and rows[-1][0] >= event["step"]:
+                rows.pop()
+            starts = [rows[-1][1] if rows else began, *(e["_at"] for e in found[open_since + 1 :])]
+            for number, each in enumerate(found[open_since:]):
+                ends = [*starts[1:], at]
+                each["step"] = event["step"]
+                each["steps_lost"] = 0 if number else before - len(rows)
+                each["time_lost_s"] = max(0.0, ends[number] - starts[number])
+            open_since = len(found)
+            rows.append((event["step"], at))
+    return tuple(Restart(**{k: v for k, v in each.items() if k != "_at"}) for each in found)
+
+
+_OF_EVENT = ("cause", "rank", "host", "pid", "operation", "since", "ranks")

@@ -1,0 +1,136 @@
+"""Scripts that start an experiment's ranks in place of our supervisor: torchrun's, and Slurm's.
+
+A folder for each experiment, on a disk that all nodes see:
+
+    experiment.json   what is trained; ranks read it, and write their events beside it
+    node.sh           the ranks of one node: torchrun, with its environment
+    job.sbatch        node.sh on each node of a Slurm job, which is requeued until it is done
+
+Ranks save checkpoints there and go on from the newest one, whoever starts them again: torchrun
+after a lost rank, the remaining agents after a lost node, Slurm after a lost job.  What torchrun is
+told besides the usual: TORCH_DISABLE_SHARE_RDZV_TCP_STORE, without which a new attempt may read the
+address of a dead rank in the rendezvous' store; a lost agent is missed after three seconds (15 are
+torch's default); TRAINRIG_PARENT, by which a rank knows its agent, and ends with it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainrig.errors import UsageError
+from trainrig.machine import inspect
+from trainrig.process.supervisor import STALL_TIMEOUT, Command
+from trainrig.report.document import Column, Document, Table
+from trainrig.runner.progress import Watcher
+from trainrig.runner.targets import described
+from trainrig.runner.train_prepare import placed, site_of, with_data
+from trainrig.runner.train_records import slug_of
+from trainrig.store import store_errors
+from trainrig.train.config import Experiment
+from trainrig.train.engines import ENGINES, Job
+
+GRACE = 120
+"""Seconds between SIGTERM and the end of a Slurm job: ranks save and leave."""
+
+
+def write_scripts(
+    experiments: Sequence[Experiment],
+    out: Path,
+    watch: Watcher,
+    stall_timeout: float = STALL_TIMEOUT,
+) -> list[Path]:
+    """Write a folder for each experiment, new ones in ``out``.  Raises UsageError, StoreError."""
+    site = site_of(described(inspect()))
+    ready = [placed(own, site) for own in experiments]
+    ready = with_data([own.replace(threads=own.threads or 1) for own in ready], watch)
+    folders: list[Path] = []
+    for number, own in enumerate(ready, 1):
+        folder = out.resolve() / f"{number:02d}-{slug_of(own.name)}"
+        if folder.exists():
+            raise UsageError(f"{folder} is there already", "another folder, or remove it")
+        if own.auto_batch:
+            raise UsageError("batch_size auto is looked for here, not by others", "name one")
+        saved = str(folder / "checkpoints")
+        job = Job(probe=False, checkpoint=saved, resume=saved, stall_timeout=stall_timeout)
+        with store_errors(folder):
+            command = ENGINES[own.framework].command(own, folder, job)
+            (folder / "node.sh").write_text(node_script(own, command))
+            (folder / "job.sbatch").write_text(sbatch_script(own, folder))
+        folders.append(folder)
+    return folders
+
+
+def node_script(experiment: Experiment, command: Command) -> str:
+    """``node.sh``: what one node runs."""
+    python, *program = command.argv
+    env = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in command.env.items())
+    prepare = f"{shlex.join(command.prepare)}\n" if command.prepare else ""
+    ranks = command.ranks
+    return f"""#!/bin/sh
+# The ranks of one node of {experiment.name!r}: {ranks} in all, by torchrun.
+#   one node        sh node.sh
+#   several         NNODES=2 NPROC_PER_NODE={max(1, ranks // 2)} RDZV=HOST:29500 sh node.sh
+#   one may go      NNODES=1:2, with min_nproc in the experiment
+set -eu
+: "${{NNODES:=1}}" "${{NPROC_PER_NODE:={ranks}}}" "${{RDZV:=localhost:0}}"
+: "${{MAX_RESTARTS:={experiment.max_restarts}}}" "${{RDZV_ID:={slug_of(experiment.name)}}}"
+{env}export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1 TRAINRIG_PARENT=$$
+{prepare}exec {shlex.quote(python)} -m torch.distributed.run \\
+    --nnodes "$NNODES" --nproc-per-node "$NPROC_PER_NODE" --max-restarts "$MAX_RESTARTS" \\
+    --rdzv-backend c10d --rdzv-endpoint "$RDZV" --rdzv-id "$RDZV_ID" \\
+    --rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3 \\
+    {shlex.join(program)}
+"""
+
+
+def sbatch_script(experiment: Experiment, folder: Path) -> str:
+    """``job.sbatch``: ``sbatch --nodes 2 job.sbatch`` shares the ranks out over two nodes."""
+    own, where = experiment, shlex.quote(str(folder))
+    gpus = ""
+    if own.device.startswith("cuda"):
+        gpus = f"#SBATCH --gpus-per-node={own.processes}\n"
+    least, elastic = own.min_nproc or own.processes, ""
+    if own.min_nproc:
+        elastic = "#SBATCH --no-kill\n"
+    return f"""#!/bin/bash
+# {own.name!r} by torchrun on one node; sbatch --nodes N job.sbatch shares the ranks out over N.
+# TERM comes {GRACE} s before the time is over: ranks save a checkpoint and leave, and the job goes
+# on in another allocation, as it does after a lost step.
+#SBATCH --job-name={slug_of(own.name)}
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+{gpus}{elastic}#SBATCH --signal=TERM@{GRACE}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={folder}/slurm-%j.log
+set -u
+per_node=$(({own.processes} / SLURM_NNODES))
+if [ $((per_node * SLURM_NNODES)) -ne {own.processes} ]; then
+    echo "{own.processes} ranks cannot be shared out over $SLURM_NNODES nodes" >&2
+    exit 2
+fi
+export NPROC_PER_NODE=$per_node NNODES=$((({least} + per_node - 1) / per_node)):$SLURM_NNODES
+export RDZV_ID=$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
+first=$(srun --nodes=1 --ntasks=1 hostname)
+export RDZV=$first:$((20000 + SLURM_JOB_ID % 10000))
+srun --kill-on-bad-exit={0 if own.min_nproc else 1} sh {where}/node.sh && exit 0
+code=$?
+# A lost step or the end of the time: the same job goes on from its newest checkpoint.
+if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {own.max_restarts} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $code
+"""
+
+
+def scripts_document(folders: Sequence[Path]) -> Document:
+    """Which command starts each."""
+    table = Table(
+        columns=(Column("by torchrun", "words"), Column("by Slurm", "words")),
+        rows=tuple((f"sh {folder}/node.sh", f"sbatch {folder}/job.sbatch") for folder in folders),
+        title="Scripts",
+        notes=("several nodes: the first lines of node.sh, and sbatch --nodes N",),
+    )
+    return Document(title="", blocks=(table,))
