@@ -167,7 +167,7 @@ def test_docstrings_stand_alone(room: str) -> None:
 
 def test_the_check_sees_every_kind_of_name() -> None:
     planted = ast.parse(
-        "import x as told\nclass Foretold:\n  def final_rows(self, ours): self.moot = 1\n"
+        "import x as told\nclass Foretold:\n  def kept_rows(self, ours): self.moot = 1\n"
         "for odd in (): pass\n"
         "def f():\n  '''The same.'''\n  raise ValueError(f'nothing said {1}')\n"
     )

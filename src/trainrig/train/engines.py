@@ -420,9 +420,6 @@ def _layout_refused_by_trainer(layout: Layout) -> Refusal:
 
 
 def _refused_by_trainer(own: Experiment) -> Refusal:
-    if own.max_restarts or own.min_nproc:
-        words = "max_restarts and min_nproc go on from the native framework's checkpoints"
-        return words, "--framework native"
     if own.zero > 0 and not own.device.startswith("cuda"):
         words = f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say"
         return f"{words} so", "zero 0, or --framework native"
@@ -432,8 +429,13 @@ def _refused_by_trainer(own: Experiment) -> Refusal:
     if own.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"
         return words, "attention sdpa, plain or auto"
-    if own.heldout_every or not own.decay_embeddings:
-        name = "heldout_every" if own.heldout_every else "decay_embeddings"
+    natives = {
+        "heldout_every": own.heldout_every,
+        "decay_embeddings": not own.decay_embeddings,
+        "max_restarts": own.max_restarts,
+        "min_nproc": own.min_nproc,
+    }
+    if name := next((name for name, is_set in natives.items() if is_set), None):
         return f"{name} is the native framework's", f"--framework native, or leave {name} out"
     if own.steps > MOST_STEPS:
         words = f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at"
