@@ -1,7 +1,8 @@
 """Two real ranks that train tiny models with all that a training has, layout after layout.
 
-Clipped hard, by a schedule, with weight decay, and held-out losses between the steps; what came out
-must be what one process has (`train`).  Started by `trainrig.process.supervisor`, as ranks are.
+Clipped hard, by a schedule, with weight decay and dropout, and held-out losses between the steps;
+what came out must be what one process has (`train`).  Started by
+`trainrig.process.supervisor`, as ranks are.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ USUAL: dict[str, Any] = {
     "warmup": 2,
     "clip": 0.05,
     "weight_decay": 0.1,
+    "dropout": 0.1,
     "heldout_batches": 2,
     "heldout_every": 2,
     "threads": 1,
@@ -91,6 +93,7 @@ def train(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
         how = {"parallel": spread, "rank": world.data_rank, "tokens": world.tokens(TOKENS)}
     rows: list[dict[str, Any]] = []
     heldout: list[float] = []
+    torch.manual_seed(os.getpid())  # nothing of what follows may depend on it
     with OfTests(experiment, shape, watch=watch, **how) as engine:
         engine.on_heldout = lambda _, loss: heldout.append(loss)
         engine.run(rows.append, lambda step: step >= experiment.steps)

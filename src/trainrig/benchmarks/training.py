@@ -65,7 +65,7 @@ _EXAMPLE: Case = {
 }
 SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
 """Of a case that is split so; older ones have none of these."""
-TRAINERS = ("liger", "loader_workers")
+TRAINERS = ("liger", "loader_workers", "dropout")
 """What another framework's trainer is given to be at its best; of a case that has it."""
 FIELDS: spec.Fields = {
     **dict.fromkeys(_EXAMPLE, ()),
@@ -143,9 +143,9 @@ def layout_of(case: Case) -> Layout:
         precision=str(case["precision"]),
         grad_accum=accum,
         recompute=str(case["recompute"]),
-        kernels="compiled" if case["compile"] else "flash",
+        kernels="compiled" if case["compile"] else "eager" if case.get("dropout") else "flash",
         optimizer=str(case["optimizer"]),
-        dropout="no",
+        dropout="yes" if case.get("dropout") else "no",
     )
 
 

@@ -5,11 +5,12 @@
     recompute               what blocks keep for backward, and what they compute again
     first_weights           fresh weights by (seed, name)
     loss                    cross-entropy in chunks, so that the logits never exist whole
+    dropout                 what is dropped, the same in every layout
     hf_weights              weights to and from Hugging Face's names and layouts
 
 A model is built from a `workload.ModelShape` alone and computes what Hugging Face's computes with
-the same weights, within rounding.  There is no dropout: today's pretraining runs without it, and a
-run that repeats exactly can be compared.  Importing this room imports torch.
+the same weights, within rounding.  Nothing is dropped unless `dropout` is applied: today's
+pretraining runs without it.  Importing this room imports torch.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from trainrig.errors import UsageError, unknown
-from trainrig.models import bert, gpt2, llama, t5
+from trainrig.models import bert, dropout, gpt2, llama, t5
 from trainrig.models import recompute as recomputation
 from trainrig.models.first_weights import fill_weights
 from trainrig.workload.layout import RECOMPUTE
 from trainrig.workload.model import ATTENTIONS, ModelShape
 
-__all__ = ["block_inputs", "build", "build_block", "compile_blocks", "fill_weights"]
+__all__ = ["block_inputs", "build", "build_block", "compile_blocks", "dropout", "fill_weights"]
 
 _FILES: dict[str, ModuleType] = {
     "gpt2": gpt2,

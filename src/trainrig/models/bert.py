@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
+from trainrig.models import dropout
+from trainrig.models.dropout import Dropout
 from trainrig.models.layers import (
     ACTIVATIONS,
     FeedForward,
@@ -30,9 +32,9 @@ from trainrig.workload.model import ModelShape
 class Attention(HeadProjections):
     """Each token asks all others.  (B, T, C) → (B, T, C)"""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, **samples: Tensor) -> Tensor:
         """``mask`` (B, 1, 1, T) bool: False for padding, which nobody looks at."""
-        return self.attend(*self.project(x, x), mask=mask)
+        return self.attend(*self.project(x, x), mask=mask, **samples)
 
 
 class Block(nn.Module):
@@ -45,9 +47,13 @@ class Block(nn.Module):
         self.ffn = FeedForward(shape)
         self.norm_2 = norm_of(shape)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = self.norm_1(x + self.attention(x, mask))
-        return self.norm_2(x + self.ffn(x))
+    drops: tuple[Dropout | None, ...] = (None, None)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, **samples: Tensor) -> Tensor:
+        given = samples.get("samples")
+        attended = dropout.drop(self.attention(x, mask, **samples), self.drops[0], given)
+        x = self.norm_1(x + attended)
+        return self.norm_2(x + dropout.drop(self.ffn(x), self.drops[1], given))
 
 
 class Model(nn.Module):
@@ -73,9 +79,14 @@ class Model(nn.Module):
 
     first = last = True  # a pipeline stage may be neither, see layers.NextTokenModel
     stretch = Stretch()
+    drop: Dropout | None = None
 
     def hidden(
-        self, x: Tensor, mask: Tensor | None = None, segments: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        **samples: Tensor,
     ) -> Tensor:
         """(B, T) → (B, T, C), what the logits are computed from; or from stage to stage.
 
@@ -85,9 +96,10 @@ class Model(nn.Module):
             where = torch.arange(x.shape[1], device=x.device)
             segments = torch.zeros_like(x) if segments is None else segments
             x = self.norm(self.tokens(x) + self.segments(segments) + self.positions(where))
+            x = dropout.drop(x, self.drop, samples.get("samples"))
         looked_at = None if mask is None else mask[:, None, None, :]
         for block in self.blocks.children():
-            x = block(x, looked_at)
+            x = block(x, looked_at, **samples)
         return self.head_norm(self.act(self.transform(x))) if self.last else x
 
     def forward(
@@ -97,9 +109,10 @@ class Model(nn.Module):
         segments: Tensor | None = None,
         *,
         labels: Tensor | None = None,
+        **samples: Tensor,
     ) -> Tensor:
         """(B, T) → logits (B, T, V); with ``labels`` (B, T) the sum of the loss over them."""
-        hidden = self.hidden(x, mask, segments)
+        hidden = self.hidden(x, mask, segments, **samples)
         if not self.last:
             return hidden
         if labels is None:
@@ -114,7 +127,8 @@ class Model(nn.Module):
         segments: Tensor | None = None,
         *,
         rows: int | None = None,
+        **samples: Tensor,
     ) -> Tensor:
         """Mean cross-entropy; targets (B, T) are the true tokens where masked, else -100."""
-        x = self.hidden(tokens, mask, segments)
+        x = self.hidden(tokens, mask, segments, **samples)
         return cross_entropy(x, self.head_weight, targets, self.head_bias, rows=rows)

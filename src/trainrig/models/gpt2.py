@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainrig.models.dropout import Dropout
 from trainrig.models.layers import (
     NextTokenModel,
     PreNormBlock,
@@ -42,13 +43,18 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.qkv_bias)
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.out_bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, window: int = 0) -> Tensor:
+    drop: Dropout | None = None
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, window: int = 0, **samples: Tensor
+    ) -> Tensor:
         """How far a layer looks back: a ``window`` of tokens (0: all), or the mask (T, T) of it."""
         batch, num_tokens, _ = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, -1, 3, self.head_dim)
         q, k, v = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D)
-        how = {"causal": mask is None, "mask": mask, "attention": self.attention}
+        how: dict[str, Any] = {"causal": mask is None, "mask": mask, "attention": self.attention}
         how |= {"window": window} if window else {}
+        how |= {**samples, "drop": self.drop} if samples else {}
         return self.out(merge_heads(self.kernel(q, k, v, scale=self.scale, **how)))
 
 

@@ -18,7 +18,9 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from trainrig.errors import UsageError
+from trainrig.models import dropout
 from trainrig.models.cpu_attention import attend_in_tiles, fits, is_faster
+from trainrig.models.dropout import Dropout
 from trainrig.models.experts import MixtureFeedForward
 from trainrig.models.loss import cross_entropy
 from trainrig.workload.model import ModelShape
@@ -45,6 +47,8 @@ def attend(
     mask: Tensor | None = None,
     window: int = 0,
     attention: str = "auto",
+    drop: Dropout | None = None,
+    samples: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale · q·kᵀ + mask) · v for each head.
 
@@ -52,21 +56,22 @@ def attend(
     bool, True where a query may look, or numbers that are added.  ``causal`` (without a mask): a
     query looks at no later token; with a ``window`` at no more than so many, its own among them.
     ``attention``: one of ATTENTIONS; UsageError for "tiles" where `cpu_attention` has none.
+    ``drop`` with ``samples`` (B,): what of the softmax is dropped; it is plain then.
     """
+    attention = attention if samples is None else "plain"
     if window >= q.shape[-2]:
         window = 0
     elif window and attention == "plain":
         causal, mask = False, causal_mask(q.shape[-2], q.device, window)
     elif window:
-        if not torch.compiler.is_compiling():
-            attentions_run.add("sdpa")
+        _note("sdpa")
         return attend_in_window(q, k, v, scale=scale, window=window)
     if attention == "auto":
         attention = "tiles" if is_faster(q, k, causal=causal, mask=mask) else "sdpa"
-    if not torch.compiler.is_compiling():
-        attentions_run.add(attention)
+    _note(attention)
     if attention == "plain":
-        return plain_attend(q, k, v, scale=scale, causal=causal, mask=mask)
+        how: dict[str, Any] = {"causal": causal, "mask": mask, "drop": drop, "samples": samples}
+        return plain_attend(q, k, v, scale=scale, **how)
     if attention == "tiles":
         if not fits(q, k, mask=mask):
             raise UsageError(
@@ -78,6 +83,11 @@ def attend(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
+
+
+def _note(attention: str) -> None:
+    if not torch.compiler.is_compiling():
+        attentions_run.add(attention)
 
 
 def attend_in_window(q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int) -> Tensor:
@@ -107,7 +117,15 @@ def attend_in_window(q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: i
 
 
 def plain_attend(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+    drop: Dropout | None = None,
+    samples: Tensor | None = None,
 ) -> Tensor:
     """`attend` written out: every score is in memory at once, (B, H, T, S)."""
     groups = q.shape[1] // k.shape[1]
@@ -120,7 +138,7 @@ def plain_attend(
     elif mask is not None:
         scores = scores + mask
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
-    return weights @ v
+    return dropout.drop(weights, drop, samples) @ v
 
 
 def causal_mask(num_tokens: int, device: torch.device, window: int = 0) -> Tensor:
@@ -160,11 +178,21 @@ class HeadProjections(nn.Module):
         q, k, v = self.q(x), self.k(memory), self.v(memory)
         return tuple(split_heads(part, self.head_dim) for part in (q, k, v))
 
+    drop: Dropout | None = None
+
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        causal: bool = False,
+        mask: Tensor | None = None,
+        samples: Tensor | None = None,
     ) -> Tensor:
-        """(B, H, T, D), (B, K, S, D) twice → (B, T, C); ``mask`` as for `attend`."""
-        how = {"causal": causal, "mask": mask, "attention": self.attention}
+        """(B, H, T, D), (B, K, S, D) twice → (B, T, C); the rest as for `attend`."""
+        how: dict[str, Any] = {"causal": causal, "mask": mask, "attention": self.attention}
+        how |= {} if samples is None else {"samples": samples, "drop": self.drop}
         return self.out(merge_heads(self.kernel(q, k, v, scale=self.scale, **how)))
 
 
@@ -206,10 +234,14 @@ class PreNormBlock(nn.Module):
         act = ACTIVATIONS[shape.activation]
         self.ffn = MixtureFeedForward(shape, act) if experts else FeedForward(shape)
 
-    def forward(self, x: Tensor, *arguments: Tensor | None) -> Tensor:
-        """``arguments``: what the attention takes besides ``x``."""
-        x = x + self.attention(self.norm_1(x), *arguments)
-        return x + self.ffn(self.norm_2(x))
+    drops: tuple[Dropout | None, ...] = (None, None)
+
+    def forward(self, x: Tensor, *arguments: Tensor | None, **samples: Tensor) -> Tensor:
+        """``arguments``: what the attention takes besides ``x``; ``samples`` as `loss` has it."""
+        given = samples.get("samples")
+        attended = self.attention(self.norm_1(x), *arguments, **samples)
+        x = x + dropout.drop(attended, self.drops[0], given)
+        return x + dropout.drop(self.ffn(self.norm_2(x)), self.drops[1], given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +269,7 @@ class NextTokenModel(nn.Module):
     head: nn.Linear | None
     first = last = True
     stretch = Stretch()
+    drop: Dropout | None = None
 
     @property
     def head_weight(self) -> Tensor:
@@ -251,28 +284,34 @@ class NextTokenModel(nn.Module):
         """What the block of a number takes besides hidden states; ``num_tokens``: of this part."""
         raise NotImplementedError
 
-    def hidden(self, x: Tensor) -> Tensor:
+    def hidden(self, x: Tensor, **samples: Tensor) -> Tensor:
         """(B, T) → (B, T, C), what the logits are computed from; or from stage to stage."""
         num_tokens = x.shape[1] * (1 if self.first else self.stretch.spread)
         arguments = self.block_arguments(num_tokens, x.device)
         if self.first:
-            x = self.embed(x)
+            x = dropout.drop(self.embed(x), self.drop, samples.get("samples"))
         for number, block in self.blocks.named_children():
-            x = block(x, *arguments(int(number)))
+            x = block(x, *arguments(int(number)), **samples)
         return self.norm(x) if self.last else x
 
-    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, labels: Tensor | None = None, **samples: Tensor) -> Tensor:
         """(B, T) → logits (B, T, V); with ``labels`` (B, T) the sum of the loss over them."""
-        hidden = self.hidden(x)
+        hidden = self.hidden(x, **samples)
         if not self.last:
             return hidden
         if labels is None:
             return F.linear(hidden, self.head_weight)
         return cross_entropy(hidden, self.head_weight, labels, reduction="sum")
 
-    def loss(self, tokens: Tensor, targets: Tensor, *, rows: int | None = None) -> Tensor:
-        """Mean cross-entropy; targets (B, T) are the tokens one place further on."""
-        return cross_entropy(self.hidden(tokens), self.head_weight, targets, rows=rows)
+    def loss(
+        self, tokens: Tensor, targets: Tensor, *, rows: int | None = None, **samples: Tensor
+    ) -> Tensor:
+        """Mean cross-entropy; targets (B, T) are the tokens one place further on.
+
+        ``samples`` (B,): their numbers in the training, by which `dropout` drops; without them
+        nothing is dropped.
+        """
+        return cross_entropy(self.hidden(tokens, **samples), self.head_weight, targets, rows=rows)
 
 
 def head_of(shape: ModelShape) -> nn.Linear | None:

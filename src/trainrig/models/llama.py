@@ -59,10 +59,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(HeadProjections):
     """Each token asks all earlier ones.  (B, T, C) → (B, T, C)"""
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, **samples: Tensor) -> Tensor:
         """``cos``, ``sin`` (T, D/2) from `rotary_angles`."""
         q, k, v = self.project(x, x)
-        return self.attend(rotate(q, cos, sin), rotate(k, cos, sin), v, causal=True)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        return self.attend(q, k, v, causal=True, **samples)
 
 
 class Block(PreNormBlock):

@@ -68,7 +68,7 @@ def apply(model: nn.Module, recompute: str) -> None:
 def _run(forward: Callable[..., Any], recompute: str, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    # No dropout here: nothing random has to be repeated.
+    # No generator's state to repeat: dropout is a function of its arguments.
     again = partial(checkpoint, forward, *args, use_reentrant=False, preserve_rng_state=False)
     if recompute == "selective":
         return again(context_fn=partial(create_selective_checkpoint_contexts, _policy), **kwargs)

@@ -122,6 +122,8 @@ class Experiment:
     eps: Above0 = 1e-8
     clip: From0 = 1.0
     """Gradients of a larger norm are shortened to it; 0: never."""
+    dropout: Share = 0.0
+    """Share of hidden states and of attention's probabilities that is dropped in training."""
     divergence: From0 = 2.0
     """Losses above so many times the usual one end the training (`divergence`); 0: none does."""
     seed: Whole = 0
@@ -195,8 +197,11 @@ class Experiment:
         changes = {name: keys[name] for name in KEYS_OF_LAYOUT if name in keys}
         if "nproc" in keys:
             changes |= {"gpus": keys["nproc"], "gpus_per_node": keys["nproc"]}
-        if "compile" in keys:
-            changes["kernels"] = "compiled" if keys["compile"] else "flash"
+        if {"compile", "dropout"} & keys.keys():
+            drops = keys.get("dropout", self.dropout) > 0
+            usual = "eager" if drops else "flash"  # scores exist whole where some are dropped
+            changes["kernels"] = "compiled" if keys.get("compile", self.compile) else usual
+            changes["dropout"] = "yes" if drops else "no"
         if "sequence_parallel" in changes:  # a size among the others
             changes["sequence_parallel"] = int(changes["sequence_parallel"])
         layout = self.layout.replace(**changes) if changes else self.layout
@@ -286,7 +291,8 @@ KEYS: dict[str, Any] = {
     for name in (
         *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
-        *("optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens", "decay_steps"),
+        *("dropout", "optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens"),
+        *("decay_steps",),
         *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
         *("beta1", "beta2", "eps", "clip", "divergence", "seed", "heldout_batches"),
         *("heldout_every", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
@@ -296,7 +302,9 @@ KEYS: dict[str, Any] = {
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
-KEYS_OF_LAYOUT = tuple(name for name in KEYS if name in Layout.__dataclass_fields__)
+KEYS_OF_LAYOUT = tuple(
+    name for name in KEYS if name in Layout.__dataclass_fields__ and name not in _OWN
+)
 """Keys of the layout; besides, ``nproc`` are its GPUs, and ``compile`` says its kernels."""
 
 RETIRED = {
@@ -444,6 +452,16 @@ def check(experiment: Experiment) -> ModelShape:
             own.min_nproc > own.nproc,
             f"min_nproc = {own.min_nproc} of nproc = {own.nproc}",
             "as many ranks as there are, or fewer",
+        ),
+        (
+            own.dropout > 0 and (shape.family == "t5" or own.compile),
+            f"dropout {'beside compile' if own.compile else 'of t5'} comes in a later version",
+            "leave one of them out" if own.compile else "dropout 0",
+        ),
+        (
+            own.dropout > 0 and own.attention in ("sdpa", "tiles"),
+            f"dropout drops of attention's scores, which attention = {own.attention} never has",
+            "attention = plain or auto",
         ),
         (
             own.attention == "tiles" and own.device.startswith("cuda"),

@@ -420,27 +420,53 @@ def _layout_refused_by_trainer(layout: Layout) -> Refusal:
 
 
 def _refused_by_trainer(own: Experiment) -> Refusal:
-    if own.zero > 0 and not own.device.startswith("cuda"):
-        words = f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say"
-        return f"{words} so", "zero 0, or --framework native"
-    if own.liger and find(own.model).family != "llama":
-        words = f"liger: it has no kernels for {find(own.model).family}"
-        return words, "leave it out, or a llama model"
-    if own.attention == "tiles":
-        words = "attention = tiles: only the native framework has it, on a CPU"
-        return words, "attention sdpa, plain or auto"
+    family = find(own.model).family
     natives = {
         "heldout_every": own.heldout_every,
         "decay_embeddings": not own.decay_embeddings,
         "max_restarts": own.max_restarts,
         "min_nproc": own.min_nproc,
     }
-    if name := next((name for name, is_set in natives.items() if is_set), None):
-        return f"{name} is the native framework's", f"--framework native, or leave {name} out"
-    if own.steps > MOST_STEPS:
-        words = f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at"
-        return f"{words} most", "fewer steps, or --framework native"
-    return None
+    name = next((name for name, is_set in natives.items() if is_set), "")
+    rules = (
+        (
+            own.zero > 0 and not own.device.startswith("cuda"),
+            f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say so",
+            "zero 0, or --framework native",
+        ),
+        (
+            own.liger and family != "llama",
+            f"liger: it has no kernels for {family}",
+            "leave it out, or a llama model",
+        ),
+        (
+            own.attention == "tiles",
+            "attention = tiles: only the native framework has it, on a CPU",
+            "attention sdpa, plain or auto",
+        ),
+        (
+            own.dropout > 0 and own.comparable,
+            f"dropout {own.dropout:g}: Trainer's masks come from a generator: no other training "
+            "has them",
+            "comparable = false, with why, or dropout 0",
+        ),
+        (
+            own.dropout > 0 and family == "llama",
+            "Hugging Face's Llama drops of attention alone",
+            "dropout 0, or another family",
+        ),
+        (
+            bool(name),
+            f"{name} is the native framework's",
+            f"--framework native, or leave {name} out",
+        ),
+        (
+            own.steps > MOST_STEPS,
+            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
+            "fewer steps, or --framework native",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
 MOST_STEPS = 1_000_000

@@ -37,7 +37,10 @@ def main() -> None:
     hf = {
         "config_class": config_class,
         "model_class": model_class,
-        "config": config_of(shape),
+        "config": {
+            name: experiment.dropout if "drop" in name else value
+            for name, value in config_of(shape).items()
+        },
         "objective": objective_of(shape),
         "vocab": shape.vocab,
         "rates": [experiment.learning_rate(step) for step in range(experiment.steps)],

@@ -112,7 +112,7 @@ def is_reference(own: Experiment, other: Experiment) -> bool:
     )
 
 
-_SAME = ("model", "data", "seq_len", "precision", "seed", "device")
+_SAME = ("model", "data", "seq_len", "precision", "seed", "device", "dropout")
 
 
 def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:

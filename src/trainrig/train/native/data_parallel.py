@@ -43,9 +43,9 @@ class LossOf(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, labels: Tensor, **samples: Tensor) -> Tensor:
         """The mean over the targets."""
-        return self.model.loss(inputs, labels)
+        return self.model.loss(inputs, labels, **samples)
 
 
 class Spread(Weights):
@@ -75,9 +75,11 @@ class Spread(Weights):
             named = dict(stage.module.named_parameters())
             self._copies |= {id(named[name]) for name in stage.copies}
 
-    def run(self, inputs: Tensor, labels: Tensor, factor: Tensor | float) -> Tensor:
+    def run(
+        self, inputs: Tensor, labels: Tensor, factor: Tensor | float, **samples: Tensor
+    ) -> Tensor:
         """Forward and backward of a step's micro-batches, through the pipeline; the loss."""
-        loss = self.pipeline.run(inputs, labels, factor) * factor
+        loss = self.pipeline.run(inputs, labels, factor, **samples) * factor
         for weight in self.model.values():
             weight.grad = as_placed(weight.grad, weight)
         self.pipeline.add_tied()
@@ -157,10 +159,10 @@ class Replicated(Spread):
         self._group = group
         self._on_the_way: list[tuple[Tensor, list[Tensor]]] = []
 
-    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
         """The mean loss of a micro-batch; only the last one's backward synchronises."""
         self.wrapped.require_backward_grad_sync = last
-        return self.wrapped(inputs, labels)
+        return self.wrapped(inputs, labels, **samples)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients; with the last micro-batch they become the sum over the ranks."""
@@ -215,11 +217,11 @@ class Sharded(Spread):
                 unit.set_custom_all_gather(gather)
                 unit.set_custom_reduce_scatter(scatter)
 
-    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
         """The mean loss of a micro-batch; under ZeRO 0 and 1 the last one's backward talks."""
         if self._zero < 2:
             self.sync(last=last)
-        return self.module.loss(inputs, labels)
+        return self.module.loss(inputs, labels, **samples)
 
     def rest(self) -> None:
         """What forward passes gathered is freed."""
@@ -292,6 +294,6 @@ class ManyDevices(Weights):
         super().__init__(model, dtype)
         self.wrapped = nn.DataParallel(LossOf(self.module), device_ids=devices)
 
-    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
         """The mean of the devices' mean losses."""
-        return self.wrapped(inputs, labels).mean()
+        return self.wrapped(inputs, labels, **samples).mean()

@@ -58,6 +58,13 @@ class Micro:
     """Of the targets that this rank's samples of the step have."""
     targets: int
     """Tokens with a label."""
+    samples: Tensor | None = None
+    """(B,): numbers of its samples in the training; where something is dropped."""
+
+    @property
+    def dropping(self) -> dict[str, Tensor]:
+        """What a model takes besides, to drop."""
+        return {} if self.samples is None else {"samples": self.samples}
 
     def to(self, device: str) -> Micro:
         """The batch on ``device``; the copy runs beside the device's work."""
@@ -66,15 +73,22 @@ class Micro:
             labels=self.labels.to(device, non_blocking=True),
             share=self.share,
             targets=self.targets,
+            samples=None if self.samples is None else self.samples.to(device, non_blocking=True),
         )
 
 
 def split(
-    batch: Batch, num_micro: int, *, tokens: slice = slice(None), pinned: bool
+    batch: Batch,
+    num_micro: int,
+    *,
+    tokens: slice = slice(None),
+    pinned: bool,
+    first: int | None = None,
 ) -> tuple[Micro, ...]:
     """``batch`` in equal micro-batches, of each sequence the ``tokens`` of this rank.
 
-    ``pinned``: in memory that a GPU copies from by itself.
+    ``pinned``: in memory that a GPU copies from by itself.  ``first``: the number of the first
+    sample in the training, where something is dropped.
     """
     parts = (torch.from_numpy(part[:, tokens]) for part in (batch.inputs, batch.labels))
     inputs, labels = (part.contiguous() for part in parts)
@@ -83,9 +97,12 @@ def split(
     pairs = zip(inputs.chunk(num_micro), labels.chunk(num_micro), strict=True)
     counts = [int((chunk != IGNORED).sum()) for chunk in labels.chunk(num_micro)]
     total = max(1, sum(counts))
+    samples: Sequence[Tensor | None] = [None] * num_micro
+    if first is not None:
+        samples = (first + torch.arange(len(inputs))).chunk(num_micro)
     return tuple(
-        Micro(inputs=x, labels=y, share=count / total, targets=count)
-        for (x, y), count in zip(pairs, counts, strict=True)
+        Micro(inputs=x, labels=y, share=count / total, targets=count, samples=own)
+        for (x, y), count, own in zip(pairs, counts, samples, strict=True)
     )
 
 
@@ -179,7 +196,7 @@ class Engine:
         self.model = models.build(
             shape,
             device="meta" if parallel else device,
-            recompute="none" if parallel else experiment.recompute,
+            recompute="none" if parallel or experiment.dropout else experiment.recompute,
             attention=experiment.attention,
             seed=experiment.seed,
         )
@@ -189,6 +206,9 @@ class Engine:
         else:
             if weights is not None:
                 self.model.load_state_dict(weights)
+            if experiment.dropout:
+                models.dropout.apply(self.model, experiment.dropout, experiment.seed)
+                models.recomputation.apply(self.model, experiment.recompute)
             if experiment.compile:
                 models.compile_blocks(self.model)
             self.weights = (spread or Weights)(self.model, experiment.precision)
@@ -236,7 +256,7 @@ class Engine:
         for micro in micros:
             last = micro is micros[-1]
             with self.part("forward"), ahead_of_backward(self._backwards):
-                part = self.weights.loss(micro.inputs, micro.labels, last=last)
+                part = self.weights.loss(micro.inputs, micro.labels, last=last, **micro.dropping)
                 part = part * (micro.share * weight)
             with self.part("backward"):
                 self.weights.backward(self.scaler.scale(part), last=last)
@@ -246,8 +266,10 @@ class Engine:
     def _through_stages(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
         """By a pipeline's schedule; all but the stages' forwards counts as backward."""
         inputs, labels, factor = _together(micros, weight)
+        numbers = [micro.samples for micro in micros if micro.samples is not None]
+        dropping = {"samples": torch.cat(numbers)} if numbers else {}
         with self.part("backward"), _forwards_within(self.watch, self.weights.modules):
-            return self.weights.run(inputs, labels, factor)
+            return self.weights.run(inputs, labels, factor, **dropping)
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Where a part of the step is timed; tests make one of them slower here."""
@@ -338,8 +360,13 @@ class Engine:
     def loader(self) -> Loader[tuple[Micro, ...]]:
         """Samples from the next step on, made ahead of time; started when first needed."""
         if self._loader is None:
-            make = self._make
-            self._loader = Loader(lambda step: self._split(make(step)), start=self.next_step)
+            make, own = self._make, self.experiment
+
+            def micros(step: int) -> tuple[Micro, ...]:
+                first = step * own.global_samples + self._rank * own.samples
+                return self._split(make(step), first if own.dropout else None)
+
+            self._loader = Loader(micros, start=self.next_step)
         return self._loader
 
     def __enter__(self) -> Engine:
@@ -360,9 +387,10 @@ class Engine:
             vocab_size=self.shape.vocab,
         )
 
-    def _split(self, batch: Any) -> tuple[Micro, ...]:
+    def _split(self, batch: Any, first: int | None = None) -> tuple[Micro, ...]:
         pinned = self.device.startswith("cuda")
-        return split(batch, self.experiment.grad_accum, tokens=self._tokens, pinned=pinned)
+        num_micro = self.experiment.grad_accum
+        return split(batch, num_micro, tokens=self._tokens, pinned=pinned, first=first)
 
     def _set_learning_rate(self, step: int) -> float:
         rate = self.experiment.learning_rate(step)

@@ -1,6 +1,6 @@
 """The one place where a layout is applied to a model, in one order, before it has memory.
 
-    pipeline stages → tensor, context, expert parallel → recomputation → compile → FSDP2
+    pipeline stages → tensor, context, expert parallel → dropout → recomputation → compile → FSDP2
     → memory → first weights
 
 A model on meta is cut and spread first, so that a rank never holds more of the first weights than
@@ -9,17 +9,20 @@ it keeps; each rank then draws its own part (`models.fill_weights`).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from trainrig import models
-from trainrig.models import recompute
+from trainrig.models import dropout, recompute
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.native import context_parallel, data_parallel, expert, pipeline, tensor_parallel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.world import World
 from trainrig.workload import ModelShape
+from trainrig.workload.layout import Layout
 
 
 def parallelize(
@@ -36,6 +39,8 @@ def parallelize(
         if own.cp > 1:
             context_parallel.apply(part, world.view("cp"))
         experts = expert.apply(part, shape, world.view("ep")) if own.ep > 1 else []
+        if experiment.dropout:
+            dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, own, world))
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part)
@@ -56,3 +61,12 @@ def parallelize(
     if stages:
         weights.through(Pipeline(stages, own, world.view("pp"), torch.device(device)))
     return weights
+
+
+def _parts(model: Any, layout: Layout, world: World) -> dict[str, int]:
+    """Which part of the tokens and of attention's heads this rank has, of equal ones."""
+    tp, cp = int(layout.tp), int(layout.cp)
+    among = world.view("tp").get_local_rank() if tp > 1 else 0
+    stretch = model.stretch
+    tokens = stretch.part * stretch.spread + (among if stretch.spread > 1 else 0)
+    return {"token_part": tokens, "head_part": among * cp + stretch.part}

@@ -145,7 +145,9 @@ class Pipeline:
             }
             self._schedule = several[layout.schedule](parts, layout.grad_accum, **how)
 
-    def run(self, inputs: Tensor, labels: Tensor, factor: Tensor | float) -> Tensor:
+    def run(
+        self, inputs: Tensor, labels: Tensor, factor: Tensor | float, **samples: Tensor
+    ) -> Tensor:
         """Forward and backward of a step; the sum of the loss, 0 but where the last stage is.
 
         inputs, labels (B, T): of all micro-batches, the same on all ranks of the pipeline.
@@ -155,7 +157,8 @@ class Pipeline:
         losses: list[Tensor] = []
         given = (inputs,) if self._first else ()
         wanted = {"target": labels, "losses": losses} if self._last else {}
-        self._schedule.step(*given, labels=labels, return_outputs=False, **wanted)
+        how = {"labels": labels, "return_outputs": False, **samples}
+        self._schedule.step(*given, **how, **wanted)
         if not losses:
             return torch.zeros((), device=labels.device)
         return torch.stack([loss.detach() for loss in losses]).sum() / factor

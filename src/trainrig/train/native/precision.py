@@ -73,9 +73,12 @@ class Weights:
         """What this rank's mean loss weighs: its targets over those of all ranks."""
         return 1.0
 
-    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool) -> Tensor:
-        """The mean loss of a micro-batch; ``last``: it is the last one of its step."""
-        return self.module.loss(inputs, labels)
+    def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
+        """The mean loss of a micro-batch; ``last``: it is the last one of its step.
+
+        ``samples``: their numbers in the training, where something is dropped.
+        """
+        return self.module.loss(inputs, labels, **samples)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of ``loss`` to the step's."""

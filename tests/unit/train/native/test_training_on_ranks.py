@@ -1,7 +1,7 @@
 """What a training has besides gradients is on ranks what it is in one process.
 
 Held-out losses, a global clip that shortens every step's gradients, a schedule, weight decay and
-its groups: five steps on two real ranks in each layout.
+its groups, dropout: five steps on two real ranks in each layout.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {"batch_size": 4},
     "ddp, bert": {"model": "bert", "batch_size": 2, "grad_accum": 2},
     "zero 2": {"batch_size": 4, "zero": 2},
-    "zero 3": {"batch_size": 4, "zero": 3},
+    "zero 3, recomputed": {"batch_size": 4, "zero": 3, "recompute": "full"},
     "tp, bert": {"model": "bert", "tp": 2},
-    "tp and sequence parallel": {"tp": 2, "sequence_parallel": True},
-    "pp, tied": {"pp": 2, "batch_size": 4, "grad_accum": 2},
+    "tp, sp": {"tp": 2, "sequence_parallel": True, "recompute": "selective"},
+    "pp, tied": {"pp": 2, "batch_size": 2, "grad_accum": 4, "recompute": "full"},
     "zbv": {"pp": 2, "interleave": 2, "schedule": "zbv", "batch_size": 2, "grad_accum": 4},
     "cp": {"model": "llama", "cp": 2},
     "ep": {"model": "mixture", "batch_size": 4, "ep": 2},
@@ -64,10 +64,14 @@ def alone() -> Mapping[str, Found]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_hard_clip_a_schedule_and_decay_move_every_layout_alike(
+def test_clip_schedule_decay_and_dropout_move_every_layout_alike(
     name: str, ranks: list[Found], alone: Mapping[str, Found]
 ) -> None:
-    """Plain gradient descent: a norm that misses a shard, or counts one twice, is another step."""
+    """Plain gradient descent: a norm that misses a shard, or counts one twice, is another step.
+
+    A mask that is not that of one process, or not repeated where blocks are recomputed, is another
+    loss.
+    """
     expected = alone[LAYOUTS[name].get("model", "gpt2")]
     assert min(expected["grad_norms"]) > 5 * train_ranks.USUAL["clip"]
     for found in ranks:
@@ -95,11 +99,13 @@ def test_the_same_weights_decay_in_every_layout(
     assert [tuple(found[name]["decayed"]) for found in ranks] == [expected, expected]
 
 
-@pytest.mark.parametrize("changes", [{"clip": 0.0}, {"weight_decay": 0.0}, {"warmup": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"clip": 0.0}, {"weight_decay": 0.0}, {"warmup": 0}, {"dropout": 0.0}]
+)
 def test_each_of_them_changes_the_losses(
     changes: dict[str, Any], alone: Mapping[str, Found]
 ) -> None:
     """So that the tests above see it."""
     own = BASE.replace(nproc=1, model="gpt2", **changes)
     without = train_ranks.train(own, alone=True)["losses"]
-    assert without[-1] != pytest.approx(alone["gpt2"]["losses"][-1], rel=1e-4)
+    assert without[-1] != pytest.approx(alone["gpt2"]["losses"][-1], rel=2e-5)
