@@ -87,8 +87,7 @@ def train(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
     how: dict[str, Any] = {}
     if not alone:
         world = World(experiment.layout, "cpu")
-        wire = Collectives(watch)
-        wire.axes = world.axes
+        wire = Collectives()
         spread = partial(parallelize, experiment=experiment, shape=shape, world=world, wire=wire)
         how = {"parallel": spread, "rank": world.data_rank, "tokens": world.tokens(TOKENS)}
     rows: list[dict[str, Any]] = []
