@@ -67,22 +67,19 @@ def test_the_surface_is_as_promised() -> None:
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --max-restarts --min-nproc --p2p --only "
             "--rounds --scale --timeout --write --dry-run --out --resume --strict --json",
-            "predict": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
-            "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--framework --parallel --batch-size --grad-accum --tp --pp --cp "
-            "--interleave --schedule --zero "
-            "--shard-size --sequence-parallel --expert-parallel/--ep "
-            "--tokens --what-if --cases --json",
-            "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
-            "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--framework --parallel --batch-size --grad-accum --tp --pp --cp "
-            "--interleave --schedule --zero "
-            "--shard-size --sequence-parallel --expert-parallel/--ep "
-            "--json",
-            "plan": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
-            "--lora-rank --on --rates --gpus --gpus-per-node --link --fabric-gbps --p2p "
-            "--framework --parallel --expert-parallel/--ep --global-batch "
-            "--tokens "
+            "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
+            "--fabric-gbps --p2p --framework --parallel --batch-size --grad-accum "
+            "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
+            "--sequence-parallel --tokens --what-if --cases --json",
+            "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
+            "--fabric-gbps --p2p --framework --parallel --batch-size --grad-accum "
+            "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
+            "--sequence-parallel --json",
+            "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
+            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
+            "--fabric-gbps --p2p --framework --parallel --global-batch --tokens "
             "--days --top --what-if --write --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",

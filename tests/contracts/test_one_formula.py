@@ -97,7 +97,9 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
 def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
     shape = named(model)
     layout = Layout(seq_len=1, kernels="flash")
-    assert stage_of(shape, layout, last=True).num_parameters == parameters(shape).total
+    assert stage_of(shape, layout, last=True).num_parameters == pytest.approx(
+        parameters(shape).total, rel=1e-12
+    )
     adapted = stage_of(shape, layout.replace(lora_rank=8), last=True)
     assert adapted.num_trained == lora_parameters(shape, 8)
     assert MeshSizes(shape, layout.replace(lora_rank=8)).trained == [lora_parameters(shape, 8)]

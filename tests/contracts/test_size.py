@@ -13,5 +13,5 @@ SOURCES = {
     path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines())
     for path in (ROOT / "src" / "trainrig").rglob("*.py")
 }
-MOST_FILES = 249
-MOST_LINES = 47_700
+MOST_FILES = 262
+MOST_LINES = 51_000

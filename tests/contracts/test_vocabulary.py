@@ -44,7 +44,6 @@ PLACE = {"on", "rates", "link", "fabric_gbps", "p2p"}
 """Where something would run."""
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json"}
 ABOUT_ANSWERS = {"what_if", "cases", "top", "days", "write", "as_json"}
-LATER = {"expert_parallel"}
 
 
 def options(verb: str) -> set[str]:
@@ -61,7 +60,7 @@ def options(verb: str) -> set[str]:
 @pytest.mark.parametrize("verb", ["train", "predict", "fits", "plan"])
 def test_options_are_fields(verb: str) -> None:
     known = LAYOUT | EXPERIMENT | DERIVED | {"model", "json"}
-    about = ABOUT_RUNS if verb == "train" else ABOUT_ANSWERS | PLACE | LATER
+    about = ABOUT_RUNS if verb == "train" else ABOUT_ANSWERS | PLACE
     assert options(verb) <= known | about, options(verb) - known - about
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHERE, given
+from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHERE, given
 from trainrig.cli.verb import json_option, options, verb
 
 
 @verb()
-@options(WHAT, WHERE, FRAMEWORK, HOW, LATER)
+@options(WHAT, WHERE, FRAMEWORK, HOW)
 @json_option()
 def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     """Show the fullest GPU's memory by part, the largest batch size that fits, and what saves most.

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, LATER, WHAT, WHAT_IF, WHERE, given
+from trainrig.cli.predict_options import FRAMEWORK, WHAT, WHAT_IF, WHERE, given
 from trainrig.cli.verb import PATH, json_option, option, options, verb
 
 _search = partial(option, group="Search")
@@ -14,7 +14,7 @@ _result = partial(option, group="Result")
 
 
 @verb()
-@options(WHAT, WHERE, FRAMEWORK, LATER)
+@options(WHAT, WHERE, FRAMEWORK)
 @_search("--global-batch", type=int, help="Samples of a step.")
 @_search("--tokens", type=float, help="Tokens of the whole training.")
 @_search("--days", type=float, help="With --tokens: find how many GPUs it takes.")

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, LATER, WHAT, WHAT_IF, WHERE, given
+from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHAT_IF, WHERE, given
 from trainrig.cli.verb import PATH, json_option, options, rows, verb
 
 
 @verb()
 @options(
-    *(WHAT, WHERE, FRAMEWORK, HOW, LATER),
+    *(WHAT, WHERE, FRAMEWORK, HOW),
     rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),
     [WHAT_IF],
     rows("Result", ("--cases", PATH, "", "Predict a table of layouts, one a row.")),

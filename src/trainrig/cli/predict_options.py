@@ -53,6 +53,7 @@ HOW = rows(
     ("--tp", int, "1", "Tensor parallel: GPUs that share a matrix."),
     ("--pp", int, "1", "Pipeline parallel: stages of layers."),
     ("--cp", int, "1", "Context parallel: GPUs that share each sequence."),
+    ("--ep", int, "1", "Expert parallel: GPUs that share the experts of a mixture."),
     ("--interleave", int, "1", "Groups of layers on each stage."),
     ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: {words}."),
     (
@@ -62,7 +63,7 @@ HOW = rows(
     ("--shard-size", int, "all data-parallel ranks", "Ranks that share a copy of what is sharded."),
     ("--sequence-parallel", None, "", "With --tp: split norms and dropout along the sequence."),
 )
-LATER = (option("--expert-parallel", "--ep", type=int, hidden=True, help="Not available yet."),)
+
 WHAT_IF = option(
     "--what-if",
     metavar="LIST",

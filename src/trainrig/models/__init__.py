@@ -56,6 +56,9 @@ def build(
     if recompute not in RECOMPUTE:
         raise unknown("recompute", recompute, RECOMPUTE)
     _check_attention(attention)
+    if shape.is_only_predicted:
+        what = "latent attention" if shape.kv_rank else "such a mixture of experts"
+        raise UsageError(f"{shape.name}: {what} is predicted, not trained yet", "mixtral-small-cpu")
     with torch.device("meta"):
         model = _FILES[shape.family].Model(shape, attention=attention)
         recomputation.apply(model, recompute)

@@ -143,6 +143,7 @@ _SIZES = (
     "tp",
     "pp",
     "cp",
+    "ep",
     "interleave",
     "batch_size",
     "grad_accum",
@@ -157,14 +158,10 @@ _WORDS_AND_LENGTHS = (
 
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
-    experts = options.pop("expert_parallel", 1)
-    refuse_unpredicted(Layout(ep=experts, schedule=options.get("schedule", SCHEDULES[0])))
+    refuse_unpredicted(Layout(schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
         raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
-    shape = find(options["model"])
-    if shape.num_experts:
-        raise UsageError(f"{shape.name}: mixtures of experts are trained, not predicted yet")
-    return shape, options
+    return find(options["model"]), options
 
 
 def _cluster(options: Options, measured: Measured) -> Cluster:

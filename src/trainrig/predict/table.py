@@ -18,7 +18,7 @@ import csv
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -44,6 +44,7 @@ from trainrig.predict.table_words import (
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout, check_layout
 from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape, parameters
+from trainrig.workload.model_lookup import spelled
 from trainrig.workload.presets import custom
 
 NEEDED = ("chip", "layers", "hidden", "seq")
@@ -54,6 +55,7 @@ READ = (
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share"),
+    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -87,6 +89,7 @@ def case_of(row: Row) -> Case:
     _refuse(cells)
     chip = chip_of(cells)
     shape = _shape_of(cells)
+    is_named = not cells["layers"]
     cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
     sizes = _sizes_of(cells)
     trays, sizes = _joined(chip, sizes)
@@ -121,6 +124,9 @@ def case_of(row: Row) -> Case:
     if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
+    least = memory(shape, layout.replace(recompute="full")).total if is_named else 0
+    if least > _TOO_MUCH * rates.memory_bytes:  # scaled down for few GPUs, and nobody says so
+        raise UsageError(f"layers: not stated, and {shape.name} whole does not fit: a part of it?")
     mean_seq = cells.whole("mean_seq", 0)
     if mean_seq > layout.seq_len:
         raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
@@ -140,14 +146,12 @@ def case_of(row: Row) -> Case:
     )
 
 
+_TOO_MUCH = 1.3
+"""Of a GPU's memory: more than what is not known of a run can explain."""
+
+
 def _refuse(cells: Cells) -> None:
-    if cells.whole("ep", 1) > 1:
-        raise UsageError(f"expert parallelism (ep = {cells['ep']}) comes later")
-    model = cells.word("model")
-    for word in ("moe", "mixtral", "expert", "switch"):
-        if word in model.replace("-", " ").split() or f"{word}-" in model:
-            raise UsageError("mixture of experts comes later: dense models only so far")
-    if "transformer-xl" in model:
+    if "transformer-xl" in cells.word("model"):
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
 
 
@@ -211,7 +215,8 @@ def _sizes_of(cells: Cells) -> dict[str, int]:
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "interleave": cells.whole("vpp", 1),
+        "ep": cells.whole("ep", 1) or 1,
+        "interleave": cells.whole("vpp", 1) if pp > 1 else 1,
         "batch_size": micro,
         "grad_accum": accum,
         "zero": zero,
@@ -242,6 +247,10 @@ def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
         if not batch:
             cells.unstated.append("grad_accum")
     if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
+        others = round(batch / (dp * micro))
+        if cells["grad_accum"] and cells["micro_batch"] and others * dp * micro == batch:
+            cells.unstated.append("grad_accum")  # the other three agree without it
+            return micro, others
         raise UsageError(
             f"a global batch of {batch} is not micro-batches of {micro} × {accum} × {dp} ranks"
         )
@@ -266,8 +275,60 @@ def _usual_heads(hidden: int, tp: int) -> int:
     return min(aligned, key=lambda n: abs(hidden / n - 64))
 
 
+_MIXTURE = {
+    "num_experts": "num_experts",
+    "experts_per_token": "topk",
+    "expert_ffn": "moe_ffn",
+    "shared_experts": "shared_experts",
+    "dense_layers": "first_dense_layers",
+}
+"""Numbers of a mixture of experts and the columns that state them."""
+_PLAIN = {
+    "num_layers": "layers",
+    "hidden": "hidden",
+    "num_heads": "heads",
+    "num_kv_heads": "kv_heads",
+    "ffn": "ffn",
+    "vocab": "vocab",
+}
+"""Numbers of any model, and theirs."""
+
+
+def _mixture_of(cells: Cells) -> dict[str, int]:
+    """What a row states of its mixture of experts: nothing of a dense model."""
+    found = {field: cells.whole(name) for field, name in _MIXTURE.items() if cells[name]}
+    if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
+        return {}
+    words = re.split("[^a-z]+", cells.word("model"))
+    if found or cells.whole("ep", 1) > 1 or set(words) & {"moe", "mixtral", "experts", "switch"}:
+        return {"num_experts": 0} | found
+    return {}
+
+
+def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
+    """A model that is known by its name, where a row leaves its numbers to that; with those stated.
+
+    None where the row states them itself, or no name is known.
+    """
+    if cells["layers"] and cells["hidden"] and (not mixture or mixture["num_experts"]):
+        return None
+    shape = spelled(cells["model"])
+    if shape is None or (mixture and not shape.num_experts):
+        return None
+    stated: dict[str, Any] = {f: cells.whole(name) for f, name in _PLAIN.items() if cells[name]}
+    stated |= {field: number for field, number in mixture.items() if number}
+    if stated.get("hidden", shape.hidden) != shape.hidden:
+        raise UsageError(f"hidden = {stated['hidden']}: {shape.name} has {shape.hidden}")
+    return dataclasses.replace(shape, **stated)
+
+
 def _shape_of(cells: Cells) -> ModelShape:
     """The shape of a row.  UsageError where numbers are missing or contradict."""
+    mixture = _mixture_of(cells)
+    if (known := _published(cells, mixture)) is not None:
+        return known
+    if mixture and not mixture["num_experts"]:
+        raise UsageError("num_experts: not stated, nor is the model known by its name")
     layers, hidden = cells.whole("layers"), cells.whole("hidden")
     heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
     kv_heads, ffn = cells.whole("kv_heads", heads), cells.whole("ffn", 0)
@@ -285,6 +346,8 @@ def _shape_of(cells: Cells) -> ModelShape:
     numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden}
     numbers |= {field: size for field, size in sizes.items() if size}
     numbers |= {"name": name or None, "max_positions": max(seq, 512)}
+    if mixture:
+        return custom("llama", **numbers | mixture | {"num_kv_heads": kv_heads})
     if family == "t5":
         halves = dict.fromkeys(("num_layers", "num_decoder_layers"), max(1, layers // 2))
         return custom(family, **numbers | halves)

@@ -317,7 +317,7 @@ def _of_ranks(
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
     wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
-    exposed = float(step.tensor_comm + step.pipeline_comm + step.data_comm)
+    exposed = float(step.tensor_comm + step.expert_comm + step.pipeline_comm + step.data_comm)
     parts: dict[str, Scalar] = {
         "parts.step_s": float(seconds),
         "parts.own_s": float(seconds - exposed - step.bubble),

@@ -303,7 +303,8 @@ def _slug(one: Candidate) -> str:
     layout = one.layout
     words = [layout.framework]
     words += [layout.scheme] if layout.scheme not in ("none", "own") else []
-    for name, value in (("tp", layout.tp), ("pp", layout.pp), ("v", layout.interleave)):
+    sizes = {"tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "v": layout.interleave}
+    for name, value in sizes.items():
         words += [f"{name}{value}"] if value > 1 else []
     words += [f"zero{layout.zero}"] if layout.zero else []
     words += [f"shard{layout.shard_size}"] if layout.shard_size else []

@@ -40,11 +40,16 @@ from trainrig.workload.operators import (
 
 
 def block(
-    shape: ModelShape, layout: Layout, *, decoder: bool = False, half: bool = False
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    decoder: bool = False,
+    dense: bool = False,
+    half: bool = False,
 ) -> list[Operator]:
     """One block; ``decoder``: t5's, over ``layout.written`` tokens, with cross-attention.
 
-    ``half``: half of the causal scores are counted.
+    ``dense``: one of a mixture that has no experts; ``half``: half of the causal scores count.
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
     seq = layout.written if decoder else layout.part_of_sequence
@@ -53,10 +58,13 @@ def block(
     rows = _share(layout, tokens) if layout.sequence_parallel else tokens
     parts: list[Operator] = []
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
-        every = matrices(shape, decoder=decoder, tp=int(layout.tp))
+        cuts = {"tp": int(layout.tp), "ep": layout.ep, "expert_tp": int(layout.expert_tp)}
+        every = matrices(shape, decoder=decoder, dense=dense, **cuts)
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
-            inside = _feed_forward(weights, tokens, layout.precision)
+            # Where an expert is whole, each rank has its own part of the tokens.
+            routed = tokens if layout.expert_tp == layout.tp else _share(layout, tokens)
+            inside = _feed_forward(weights, tokens, routed, layout.precision)
         else:
             inside = _attention(shape, layout, branch, weights, decoder=decoder, half=half)
         normed = norm(f"{branch}.norm", rows, shape.hidden, layout.precision)
@@ -85,7 +93,12 @@ def _attention(
     read = seq if is_self else layout.seq_len
     rows = {part: batch * (read if part in "kv" else seq) for part in weights}
     *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
-    queries, keys = weights["q"].wide_out, weights["k"].wide_out
+    queries = weights["q"].wide_out
+    keys = weights["k"].wide_out if "k" in weights else shape.rope_dim
+    if shape.kv_rank:  # what is narrowed is normalised, and only a part of each head turns
+        narrow = shape.q_rank + shape.kv_rank
+        products.append(norm("attention.narrow", batch * seq, narrow, dtype))
+        queries = queries // shape.head_dim * shape.rope_dim
     if not _apart(shape):  # one matrix for the three, as in `models`
         products = [linear("attention.qkv", rows["q"], shape.hidden, queries + 2 * keys, dtype)]
     if is_self and shape.positions == "rotary":
@@ -98,7 +111,8 @@ def _attention(
         keys=read * layout.cp,  # its own, and those that are passed round
         num_heads=_share(layout, shape.num_heads),
         num_kv_heads=_share(layout, shape.num_kv_heads),
-        head_dim=shape.head_dim,
+        # Scores and values count alike: heads of different width as those of their mean.
+        head_dim=(shape.head_dim + shape.value_dim) // 2 if shape.kv_rank else shape.head_dim,
         half=causal and half,
     )
     bias = heads.num_heads * seq * seq if is_self and shape.positions == "relative" else 0
@@ -106,28 +120,36 @@ def _attention(
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
 
 
-def _feed_forward(weights: dict[str, Matrix], rows: int, dtype: str) -> list[Operator]:
+def _feed_forward(weights: dict[str, Matrix], rows: int, routed: int, dtype: str) -> list[Operator]:
     """2·rows·h·f up and as much down, once more up if gated; of each expert of a token.
 
-    A mixture's rows are gathered by expert, and scattered back with their weights.
+    A mixture's ``routed`` rows are gathered by expert, and scattered back with their weights; all
+    experts are taken to have equally many.  A rank of several has a part of the experts, and for
+    those the rows of all of these ranks.
     """
-    nets = {part: each for part, each in weights.items() if part != "router"}
-    per_token = weights["up"].copies_per_token
-    *ups, down = (_product(each, rows * per_token, dtype) for each in nets.values())
-    wide = rows * per_token * weights["up"].wide_out
-    act = elementwise("ffn.activation", "elementwise", wide, dtype, reads=len(ups))
+    shared = [each for part, each in weights.items() if part.startswith("shared_")]
+    nets = [each for part, each in weights.items() if part in ("gate", "up", "down")]
     if "router" not in weights:
-        return [*ups, act, down]
-    sorted_rows = rows * per_token * weights["up"].wide_in
-    route = _product(weights["router"], rows, dtype)
+        return _net(nets, rows, dtype)
+    here = routed * weights["up"].copies_per_token
+    sorted_rows = here * weights["up"].wide_in
+    route = _product(weights["router"], routed, dtype)
     gather = elementwise("ffn.gather", "elementwise", sorted_rows, dtype, reads=1)
     scatter = elementwise("ffn.scatter", "elementwise", sorted_rows, dtype, reads=2)
-    return [route, gather, *ups, act, down, scatter]
+    beside = _net(shared, rows, dtype) if shared else []
+    return [*beside, route, gather, *_net(nets, here, dtype), scatter]
+
+
+def _net(nets: list[Matrix], rows: int, dtype: str) -> list[Operator]:
+    *ups, down = (_product(each, rows, dtype) for each in nets)
+    wide = rows * nets[0].wide_out
+    act = elementwise("ffn.activation", "elementwise", wide, dtype, reads=len(ups))
+    return [*ups, act, down]
 
 
 def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
-    name = f"{matrix.branch}.{matrix.part}"
-    return linear(name, rows, matrix.wide_in, matrix.wide_out, dtype)
+    name, groups = f"{matrix.branch}.{matrix.part}", min(matrix.copies, max(1, rows))
+    return linear(name, rows, matrix.wide_in, matrix.wide_out, dtype, groups)
 
 
 def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
@@ -192,7 +214,22 @@ def total(items: Iterable[SavedTensor], policy: str, *, split: bool) -> float:
 def saved_tensors(
     shape: ModelShape, numerics: Numerics, seq: int, *, decoder: bool = False, read: int = 0
 ) -> list[SavedTensor]:
-    """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens."""
+    """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens.
+
+    Of a mixture with dense blocks, too: each tensor as large as it is on average.
+    """
+    if shape.dense_layers:
+        none = dict.fromkeys(
+            ("num_experts", "experts_per_token", "expert_ffn", "shared_experts", "dense_layers"), 0
+        )
+        dense = replace(shape, **none)  # type: ignore[arg-type]
+        share = shape.dense_layers / shape.num_layers
+        kinds = ((dense, share), (replace(shape, dense_layers=0), 1.0 - share))
+        return [
+            replace(each, num_bytes=weight * each.num_bytes)
+            for kind, weight in kinds
+            for each in saved_tensors(kind, numerics, seq)
+        ]
     items = _saved_by_branch(shape, numerics, seq, "attention", first=True)
     items += _saved_by_attention(shape, numerics, "attention", seq, seq)
     if decoder:
@@ -263,6 +300,10 @@ def _saved_by_attention(
     c, wide = numerics.compute, seq * shape.num_heads * shape.head_dim
     keys = c * read * shape.num_kv_heads * shape.head_dim
     items = [_tp(f"{name}.q", c * wide, _RESULT)]
+    if shape.kv_rank:  # what is narrowed, before and after its norm; heads of keys for all queries
+        narrow = 2 * c * seq * (shape.q_rank + shape.kv_rank)
+        items.append(_seq(f"{name}.narrow", narrow, _RESULT))
+        wide, keys = seq * shape.num_heads * shape.value_dim, c * wide
     for part in (f"{name}.k", f"{name}.v"):
         items.append(_tp(part, keys, _IDLE if numerics.repeats_keys else _RESULT))
         if numerics.repeats_keys:
@@ -289,7 +330,7 @@ def _saved_by_attention(
 
 def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
     per_token, c = max(1, shape.experts_per_token), numerics.compute
-    wide = per_token * seq * shape.ffn
+    wide = seq * shape.width_per_token
     down = _seq("ffn.down", c * per_token * seq * shape.hidden, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]

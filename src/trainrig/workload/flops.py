@@ -150,10 +150,15 @@ def until_saved(parts: list[Operator]) -> list[Operator]:
 
 def _sections(shape: ModelShape, layout: Layout) -> list[_Section]:
     plain, logits = block(shape, layout), head(shape, layout)
+    dense: list[_Section] = []
+    if shape.dense_layers:
+        parts = block(shape, layout, dense=True)
+        dense.append(_Section("block.dense", parts, shape.dense_layers, is_block=True))
     if shape.family != "t5":
         return [
             _Section("model", embed(shape, layout, layout.part_of_sequence), 1),
-            _Section("block", plain, shape.num_layers, is_block=True),
+            _Section("block", plain, shape.num_layers - shape.dense_layers, is_block=True),
+            *dense,
             _Section("model", logits, 1),
         ]
     last = norm("norm", int(layout.batch_size) * layout.seq_len, shape.hidden, layout.precision)

@@ -22,6 +22,7 @@ from trainrig.workload.model import ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+Whole = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"]
 _GPT_CONSTANTS = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
@@ -222,6 +223,55 @@ class _Llama(_Config):
         return {"rope_parameters": rope}
 
 
+class _Mistral(_Llama):
+    """All tokens are looked back on: windows are not read."""
+
+    sliding_window: None = None
+
+
+class _Mixtral(_Llama):
+    """A mixture as `models` builds it."""
+
+    num_experts: Count = Field(
+        validation_alias=AliasChoices("num_local_experts", "num_experts", "n_routed_experts")
+    )
+    experts_per_token: Count = Field(
+        validation_alias=AliasChoices("num_experts_per_tok", "experts_per_token")
+    )
+
+
+class _Mixture(_Mixtral):
+    """Mixtral's followers, DeepSeek's with latent attention: they are read, not written."""
+
+    expert_ffn: Count | None = Field(None, alias="moe_intermediate_size")
+    shared: Whole | None = Field(None, alias="n_shared_experts")
+    shared_width: Whole | None = Field(None, alias="shared_expert_intermediate_size")
+    dense_layers: Whole = Field(0, alias="first_k_dense_replace")
+    kv_rank: Whole | None = Field(None, alias="kv_lora_rank")
+    q_rank: Whole | None = Field(None, alias="q_lora_rank")
+    nope_dim: Whole = Field(0, alias="qk_nope_head_dim")
+    rope_dim: Whole = Field(0, alias="qk_rope_head_dim")
+    value_dim: Whole = Field(0, alias="v_head_dim")
+
+    def extra(self) -> dict[str, Any]:
+        found = _Llama.extra(self)
+        width = self.expert_ffn or self.ffn
+        found["expert_ffn"] = width
+        found["shared_experts"] = self.shared or -(-(self.shared_width or 0) // width)
+        if self.kv_rank:
+            found["head_dim"] = self.nope_dim + self.rope_dim
+        return found
+
+
+_OTHERS: dict[str, type[_Config]] = {
+    "mistral": _Mistral,
+    "mixtral": _Mixtral,
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "gpt_oss"), _Mixture),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"), _Mixture),
+}
+"""Further model types, all of the family llama."""
+
+
 _FAMILIES: dict[str, type[_Config]] = {
     "gpt2": _Gpt2,
     "gpt-neo": _GptNeo,
@@ -281,24 +331,22 @@ def read_config(path: Path) -> ModelShape:
     return shape_of_config(config, str(path))
 
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-
-
 def shape_of_config(config: object, where: str) -> ModelShape:
     """The shape of a parsed config.json; ``where`` names it in errors."""
-    families = {name.replace("-", "_"): name for name in _FAMILIES}
-    known = "one of: " + ", ".join(families)
+    families = {name.replace("-", "_"): name for name in _FAMILIES} | dict.fromkeys(
+        _OTHERS, "llama"
+    )
     keys: dict[str, Any] = config if isinstance(config, dict) else {}
-    if any(isinstance(keys.get(name), int) and keys[name] > 1 for name in _EXPERTS):
-        raise DataError(f"{where}: mixture of experts comes later: dense models only so far", known)
     kind = keys.get("model_type")
     if not isinstance(kind, str) or kind not in families:
-        raise DataError(f"{where}: unknown model_type {kind!r}", known)
-    return _shape_from(families[kind], keys, where)
+        raise DataError(f"{where}: unknown model_type {kind!r}", "one of: " + ", ".join(families))
+    return _shape_from(families[kind], keys, where, _OTHERS.get(kind))
 
 
-def _shape_from(name: str, config: Mapping[str, Any], where: str) -> ModelShape:
-    family = _FAMILIES[name]
+def _shape_from(
+    name: str, config: Mapping[str, Any], where: str, reader: type[_Config] | None = None
+) -> ModelShape:
+    family = reader or _FAMILIES[name]
     try:
         read = family.model_validate(config)
     except ValidationError as error:
@@ -307,4 +355,4 @@ def _shape_from(name: str, config: Mapping[str, Any], where: str) -> ModelShape:
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"
     given = {field: value for field, value in copied.items() if value is not None}
-    return custom(name, name=where, **given, **read.extra())
+    return custom(name, name=where, **(given | read.extra()))

@@ -39,6 +39,8 @@ class Kernels:
     """What one device runs for some parts in one direction."""
 
     products: tuple[Product, ...] = ()
+    batched: tuple[Product, ...] = ()
+    """Of attention that is not fused: many small products in one call."""
     attention: tuple[Heads, ...] = ()
     """Fused attentions; the direction says whether forward or backward."""
     streams: tuple[tuple[float, int], ...] = ()
@@ -48,6 +50,7 @@ class Kernels:
     def __add__(self, other: Kernels) -> Kernels:
         return Kernels(
             products=self.products + other.products,
+            batched=self.batched + other.batched,
             attention=self.attention + other.attention,
             streams=self.streams + other.streams,
             launches=self.launches + other.launches,
@@ -106,17 +109,15 @@ def _multiplied(part: Operator, numerics: Numerics, backward: bool) -> Kernels:
     """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
-        return Kernels(products=products, launches=len(products)) + _copied(
-            part, numerics, backward
-        )
+        return Kernels(batched=products, launches=len(products)) + _copied(part, numerics, backward)
     if backward and numerics.frozen:
         products = products[:1]
     extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
     kernels = Kernels(products=products, launches=len(products) + extra)
     if not numerics.autocast or numerics.stack == "compiled":
         return kernels
-    _, rows, _, wide_in = part.forward.products[0]
-    return kernels + Kernels(streams=((6.0 * rows * wide_in, 1),), launches=1)
+    count, rows, _, wide_in = part.forward.products[0]
+    return kernels + Kernels(streams=((6.0 * count * rows * wide_in, 1),), launches=1)
 
 
 def _copied(part: Operator, numerics: Numerics, backward: bool) -> Kernels:

@@ -154,6 +154,20 @@ class Layout:
         return self.gpus // (self.tp * self.pp * self.cp)
 
     @property
+    def expert_tp(self) -> Whole:
+        """Ranks that share one expert's matrices: the tensor-parallel ones, where there are enough.
+
+        Else Megatron deals whole experts to them, too: ep · tp · pp ranks or more are needed to
+        split both ways.
+        """
+        fits = self.gpus % (self.tp * self.pp * self.ep) == 0
+        if isinstance(fits, bool):
+            return self.tp if fits else 1
+        import numpy as np
+
+        return np.where(fits, self.tp, 1)
+
+    @property
     def mesh(self) -> Mesh:
         """The arrangement of one layout's ranks."""
         sizes = {name: int(getattr(self, name)) for name in ("tp", "pp", "cp", "ep", "dp")}
@@ -359,9 +373,6 @@ def legal_mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
 
 def refuse_unpredicted(layout: Layout) -> None:
     """Raise UsageError for what trains, maybe, and whose time and memory are not predicted."""
-    if _any(layout.ep, 2):
-        words = "mixture of experts comes later: dense models only so far"
-        raise UsageError(words, "leave --ep out, or give 1")
     if layout.schedule not in PREDICTED_SCHEDULES:
         words = f"schedule {layout.schedule} is not predicted yet"
         raise UsageError(words, "one of: " + ", ".join(PREDICTED_SCHEDULES))
@@ -470,10 +481,20 @@ RULES = (
         lambda c: f"{c.m.name} is dense: it has no experts to share",
         "--ep 1, or a mixture of experts",
     ),
-    Rule(
-        lambda c: c.x.gpus % (c.x.tp * c.x.pp * c.x.cp * c.x.ep) != 0,
-        lambda c: f"{c.x.dp} data-parallel ranks cannot be cut into groups of {c.x.ep} for experts",
+    Rule(  # Megatron folds them over the ranks of tensor and context parallel as well
+        lambda c: (
+            c.x.gpus // c.x.pp // (1 if c.x.traits.grad_buffer else c.x.tp * c.x.cp) % c.x.ep != 0
+        ),
+        lambda c: (
+            f"{c.x.gpus // c.x.pp if c.x.traits.grad_buffer else c.x.dp} data-parallel ranks "
+            f"cannot be cut into groups of {c.x.ep} for experts"
+        ),
         lambda c: "--ep " + _divisors(int(c.x.dp)),
+    ),
+    Rule(
+        lambda c: getattr(c.m, "num_experts", 0) % c.x.ep != 0,
+        lambda c: f"{c.m.num_experts} experts cannot be dealt to {c.x.ep} ranks",
+        lambda c: "--ep " + _divisors(c.m.num_experts),
     ),
     Rule(
         lambda c: (c.x.pp > 1) & (c.m.num_decoder_layers > 0),

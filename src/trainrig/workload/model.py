@@ -8,8 +8,10 @@ Parameters are counted exactly, by formula, in the parts that people speak of.  
 = heads · head_dim, k = kv_heads · head_dim, f the feed-forward width and V the vocabulary: an
 attention has h·a + 2·h·k + a·h weights, a feed-forward network 2·h·f (3·h·f gated), a mixture of E
 of them E times that and a router of h·E, an embedding V·h; biases and norms besides.  A tied head
-has no weights of its own.  The masked language model of BERT is counted with its head's transform
-and without a pooler, as it is trained.
+has no weights of its own.  Latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) has, with
+ranks r of its keys and values and q of its queries, h·q + q·a, h·(r + rotary) and
+r·heads·(head_dim − rotary + value_dim) instead of the three.  The masked language model of BERT is
+counted with its head's transform and without a pooler, as it is trained.
 """
 
 from __future__ import annotations
@@ -92,6 +94,20 @@ class ModelShape:
     """Feed-forward nets of a block (E), of width ``ffn`` each; 0: one, and no router (llama)."""
     experts_per_token: int = 0
     """Experts that a token goes through."""
+    expert_ffn: int = 0
+    """Width inside an expert, where ``ffn`` is that of dense blocks; 0: ``ffn``."""
+    shared_experts: int = 0
+    """Further experts that all tokens go through."""
+    dense_layers: int = 0
+    """Blocks of a mixture that have one net of width ``ffn``: the first ones, or some between."""
+    kv_rank: int = 0
+    """Width that keys and values are made from (latent attention); 0: from the hidden states."""
+    q_rank: int = 0
+    """Width that latent attention makes queries from; 0: from the hidden states."""
+    rope_dim: int = 0
+    """Of latent attention's ``head_dim``, the part that is turned, one for all heads of keys."""
+    value_dim: int = 0
+    """Width of a head of latent attention's values."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -110,6 +126,27 @@ class ModelShape:
     def norm_bias(self) -> bool:
         """LayerNorm has a bias; RMSNorm (t5, llama) has not, and subtracts no mean."""
         return self.family not in ("t5", "llama")
+
+    @property
+    def expert_width(self) -> int:
+        """Width inside one expert."""
+        return self.expert_ffn or self.ffn
+
+    @property
+    def width_per_token(self) -> int:
+        """Width inside all nets of a block that a token goes through."""
+        if not self.num_experts:
+            return self.ffn
+        return (self.experts_per_token + self.shared_experts) * self.expert_width
+
+    @property
+    def is_only_predicted(self) -> bool:
+        """Whether `models` builds no such network yet, and formulas alone know it.
+
+        The one mixture that it builds is Mixtral's, whose experts have no width of their own.
+        """
+        mixed = self.expert_ffn or self.shared_experts or self.dense_layers
+        return bool(mixed or self.kv_rank)
 
     @property
     def softmax_scale(self) -> float:
@@ -133,7 +170,8 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
         "a whole number from 1",
     ),
     (
-        "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token",
+        "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token "
+        "expert_ffn shared_experts dense_layers kv_rank q_rank rope_dim value_dim",
         lambda n: _is_whole(n, 0),
         "a whole number from 0",
     ),
@@ -209,6 +247,21 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             f"a token cannot go through {shape.experts_per_token} of {shape.num_experts} experts",
         ),
         (
+            shape.num_experts == 0
+            and shape.expert_ffn + shape.shared_experts + shape.dense_layers > 0,
+            "expert_ffn, shared_experts and dense_layers are those of a mixture: num_experts",
+        ),
+        (
+            shape.dense_layers >= shape.num_layers,
+            f"{shape.dense_layers} dense of {shape.num_layers} layers leave none for experts",
+        ),
+        (
+            (shape.kv_rank > 0) != (shape.value_dim > 0 and shape.rope_dim > 0)
+            or shape.rope_dim > shape.head_dim
+            or (shape.q_rank > 0 and shape.kv_rank == 0),
+            "latent attention has kv_rank, value_dim and a rope_dim within head_dim",
+        ),
+        (
             bool(shape.windows) and len(shape.windows) != shape.num_layers,
             f"{len(shape.windows)} windows for {shape.num_layers} layers",
         ),
@@ -254,31 +307,71 @@ class Matrix:
         return self.copies * (self.wide_in + self.has_bias) * self.wide_out
 
 
-def matrices(shape: ModelShape, *, decoder: bool = False, tp: int = 1) -> list[Matrix]:
-    """All matrices of one block, in order; ``decoder``: of one with cross-attention (t5).
+def matrices(
+    shape: ModelShape,
+    *,
+    decoder: bool = False,
+    dense: bool = False,
+    tp: int = 1,
+    ep: int = 1,
+    expert_tp: int = 1,
+) -> list[Matrix]:
+    """All matrices of one block, in order.
 
-    ``tp``: one rank's part of heads and columns; a head of keys is not cut, but repeated.
+    ``decoder``: of one with cross-attention (t5); ``dense``: of one that has no experts in a
+    mixture.  ``tp``: one rank's part of heads and columns; a head of keys is not cut, but repeated.
+    Of experts a rank has one of ``ep`` parts, of their columns one of ``expert_tp``.
     """
-    queries = -(-shape.num_heads // tp) * shape.head_dim
-    keys = -(-shape.num_kv_heads // tp) * shape.head_dim
-    h, ffn = shape.hidden, -(-shape.ffn // tp)
     found: list[Matrix] = []
     for branch in ("attention", "cross") if decoder else ("attention",):
-        wide = {"q": queries, "k": keys, "v": keys}
-        found += (Matrix(branch, part, h, w, shape.qkv_bias) for part, w in wide.items())
-        found.append(Matrix(branch, "out", queries, h, shape.out_bias))
+        found += _latent(shape, tp) if shape.kv_rank else _projections(shape, branch, tp)
+    h = shape.hidden
     ups = ("gate", "up") if shape.gated_ffn else ("up",)
-    copies = (max(1, shape.num_experts), max(1, shape.experts_per_token))
-    if shape.num_experts:
-        found.append(Matrix("ffn", "router", h, shape.num_experts, has_bias=False))
-    found += (Matrix("ffn", part, h, ffn, shape.ffn_bias, *copies) for part in ups)
-    return [*found, Matrix("ffn", "down", ffn, h, shape.ffn_bias, *copies)]
+
+    def net(width: int, copies: int = 1, per_token: int = 1, prefix: str = "") -> list[Matrix]:
+        sizes = [(part, h, width) for part in ups] + [("down", width, h)]
+        return [
+            Matrix("ffn", prefix + p, i, o, shape.ffn_bias, copies, per_token) for p, i, o in sizes
+        ]
+
+    if dense or not shape.num_experts:
+        return found + net(-(-shape.ffn // tp))
+    found.append(Matrix("ffn", "router", h, shape.num_experts, has_bias=False))
+    own = -(-shape.num_experts // ep)
+    found += net(-(-shape.expert_width // expert_tp), own, max(1, shape.experts_per_token))
+    if shape.shared_experts:
+        found += net(-(-shape.shared_experts * shape.expert_width // tp), prefix="shared_")
+    return found
+
+
+def _projections(shape: ModelShape, branch: str, tp: int) -> list[Matrix]:
+    queries = -(-shape.num_heads // tp) * shape.head_dim
+    keys = -(-shape.num_kv_heads // tp) * shape.head_dim
+    wide = {"q": queries, "k": keys, "v": keys}
+    found = [Matrix(branch, part, shape.hidden, w, shape.qkv_bias) for part, w in wide.items()]
+    return [*found, Matrix(branch, "out", queries, shape.hidden, shape.out_bias)]
+
+
+def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
+    """Latent attention's: what narrows is whole on each tensor-parallel rank."""
+    h, heads = shape.hidden, -(-shape.num_heads // tp)
+    sizes = [("q", shape.q_rank or h, heads * shape.head_dim)]
+    if shape.q_rank:
+        sizes.insert(0, ("q_down", h, shape.q_rank))
+    sizes += [
+        ("kv_down", h, shape.kv_rank + shape.rope_dim),
+        ("kv", shape.kv_rank, heads * (shape.head_dim - shape.rope_dim + shape.value_dim)),
+        ("out", heads * shape.value_dim, h),
+    ]
+    return [Matrix("attention", part, i, o, has_bias=False) for part, i, o in sizes]
 
 
 def parameters(shape: ModelShape) -> Parameters:
     """Counted as torch counts: each tensor once, tied ones too."""
     plain, crossed = shape.num_layers, shape.num_decoder_layers
-    every = plain * matrices(shape) + crossed * matrices(shape, decoder=True)
+    every = (plain - shape.dense_layers) * matrices(shape)
+    every += shape.dense_layers * matrices(shape, dense=True)
+    every += crossed * matrices(shape, decoder=True)
     num_norms = 2 * plain + 3 * crossed
     return Parameters(
         embedding=_embedding(shape),
@@ -289,10 +382,15 @@ def parameters(shape: ModelShape) -> Parameters:
     )
 
 
-def block_parameters(shape: ModelShape, *, decoder: bool = False) -> int:
-    """One block; ``decoder``: one with cross-attention (t5)."""
-    weights = sum(each.num_parameters for each in matrices(shape, decoder=decoder))
+def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = False) -> int:
+    """One block; ``decoder``: one with cross-attention (t5); ``dense``: a mixture's without."""
+    weights = sum(each.num_parameters for each in matrices(shape, decoder=decoder, dense=dense))
     return weights + (3 if decoder else 2) * norm_parameters(shape)
+
+
+def expert_parameters(shape: ModelShape) -> int:
+    """The routed experts of one block of a mixture."""
+    return sum(each.num_parameters for each in matrices(shape) if each.copies > 1)
 
 
 def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -> int:
@@ -300,7 +398,7 @@ def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -
 
     Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
     """
-    found = matrices(shape, decoder=decoder)
+    found = matrices(shape, decoder=decoder)  # of a mixture's dense blocks as of the others
     return rank * sum(each.copies * (each.wide_in + each.wide_out) for each in found)
 
 

@@ -25,6 +25,8 @@ def find(text: str) -> ModelShape:
         return _first_layers(find(whole), int(layers), text)
     path, is_folder = Path(text), os.path.isdir(text)
     known = text == "" or text.lower() in map(str.lower, NAMED)
+    if not known and (other := _ALSO.get(_plain(text))):
+        return named(other)
     if not known and (text.endswith(".json") or is_folder):
         from trainrig.workload.hf_config import read_config  # pydantic: formulas need none
 
@@ -33,6 +35,41 @@ def find(text: str) -> ModelShape:
 
 
 _LAYERS = ":num_layers="
+
+
+def spelled(text: str) -> ModelShape | None:
+    """The known model that a text names in its own way, ``Llama 2 7B`` or ``Grok1 314b``, or None.
+
+    Letters and figures count alone; of several names the longest does.
+    """
+    wanted = _plain(text)
+    names = {_plain(name): name for name in NAMED} | _ALSO
+    found = max((plain for plain in names if plain in wanted), key=len, default="")
+    return named(names[found]) if len(found) >= _SHORTEST else None
+
+
+def _plain(text: str) -> str:
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+_SHORTEST = 5
+_ALSO = {
+    "llama27b": "llama-7B",
+    "llama213b": "llama-13B",
+    "llama270b": "llama-70B",
+    "llama33b": "llama-30B",
+    "llama38b": "llama-8B",
+    "llama318b": "llama-8B",
+    "llama3170b": "llama3-70B",
+    "llama3370b": "llama3-70B",
+    "llama31405b": "llama3-405B",
+    "llama321b": "llama-1B",
+    "llama323b": "llama-3B",
+    "gpt3175b": "gpt3-175B",
+    "qwen3moe30b": "qwen3-30B-A3B",
+    "qwen3moe235b": "qwen3-235B-A22B",
+}
+"""Other spellings, letters and figures alone, of names in NAMED."""
 
 
 def with_layers(text: str, layers: int) -> str:

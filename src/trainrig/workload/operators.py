@@ -126,22 +126,28 @@ class Operator:
     """Sizes of a fused attention."""
 
 
-def linear(name: str, rows: int, wide_in: int, wide_out: int, dtype: str) -> Operator:
-    """(rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice."""
+def linear(
+    name: str, rows: int, wide_in: int, wide_out: int, dtype: str, groups: int = 1
+) -> Operator:
+    """(rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice.
+
+    ``groups``: weights, each of which multiplies its part of the rows, in one call.
+    """
     size = dtype_bytes(dtype)
-    x, weight, y = rows * wide_in, wide_in * wide_out, rows * wide_out
+    x, weight, y = rows * wide_in, groups * wide_in * wide_out, rows * wide_out
+    each = -(-rows // groups)
     flops = 2 * rows * wide_in * wide_out
     return Operator(
         name=name,
         kind="matmul",
         forward=Cost(
-            products=((1, rows, wide_out, wide_in),),
+            products=((groups, each, wide_out, wide_in),),
             flops=flops,
             read_bytes=(x + weight) * size,
             write_bytes=y * size,
         ),
         backward=Cost(
-            products=((1, rows, wide_in, wide_out), (1, wide_out, wide_in, rows)),
+            products=((groups, each, wide_in, wide_out), (groups, wide_out, wide_in, each)),
             flops=2 * flops,
             read_bytes=(y + weight + y + x) * size,  # dx = dy·Wᵀ, then dW = xᵀ·dy
             write_bytes=(x + weight) * size,

@@ -10,6 +10,11 @@ Without a config.json: the gpt3 sizes are those of Brown et al. 2020 (arXiv 2005
 2021 (arXiv 2104.04473, table 1) and Korthikanti et al. 2022 (arXiv 2205.05198, table 3: 22B); 530B
 is MT-NLG (Smith et al. 2022, arXiv 2201.11990).  Those trained with Megatron have its vocabulary,
 50257 padded to 51200.
+
+Mixtures of experts are those of their config.json, too (DeepSeek-V2 to V3, Kimi K2, Moonlight,
+Qwen, gpt-oss, Llama 4, GLM-4.5, DBRX, OLMoE, Phi-3.5, Mixtral) or of the released code (Grok-1);
+what lies outside of the blocks' products (biases of gpt-oss, the norms of queries and keys, several
+tokens predicted ahead) is left out, and so are Llama 4's chunks of attention.
 """
 
 from __future__ import annotations
@@ -82,6 +87,42 @@ def _llama3(
     return _llama(layers, hidden, heads, ffn, **more)
 
 
+def _mixture(
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    vocab: int,
+    *,
+    ffn: int,
+    experts: tuple[int, int],
+    **more: Any,
+) -> tuple[str, dict[str, Any]]:
+    """A Llama with ``experts`` (how many, how many for a token) in place of its nets."""
+    numbers = {"num_kv_heads": kv_heads, "vocab": vocab, "head_dim": 128, "max_positions": 32768}
+    numbers |= {"num_experts": experts[0], "experts_per_token": experts[1], "expert_ffn": ffn}
+    return _llama(layers, hidden, heads, ffn, **(numbers | more))
+
+
+def _latent(
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    ffn: int,
+    expert_ffn: int,
+    experts: tuple[int, int, int, int],
+    q_rank: int = 1536,
+) -> tuple[str, dict[str, Any]]:
+    """DeepSeek's: ``experts`` in all, for a token, shared by all; and dense layers at first."""
+    num, per_token, shared, dense = experts
+    latent = {"kv_rank": 512, "q_rank": q_rank, "rope_dim": 64, "value_dim": 128, "head_dim": 192}
+    mixed = {"expert_ffn": expert_ffn, "shared_experts": shared, "dense_layers": dense}
+    return _mixture(
+        layers, hidden, heads, heads, vocab, ffn=ffn, experts=(num, per_token), **latent, **mixed
+    )
+
+
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     # These train on two cores in minutes: native, published by nobody.
     "gpt2-small-cpu": (
@@ -133,6 +174,62 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
         rope_theta=1000000.0,
         num_experts=8,
     ),
+    "mixtral-8x22B": _llama(
+        56,
+        6144,
+        48,
+        16384,
+        num_kv_heads=8,
+        max_positions=65536,
+        rope_theta=1000000.0,
+        num_experts=8,
+    ),
+    "grok-1": _mixture(64, 6144, 48, 8, 131072, ffn=32768, experts=(8, 2), activation="gelu"),
+    "dbrx": _mixture(40, 6144, 48, 8, 100352, ffn=10752, experts=(16, 4)),
+    "phi-3.5-MoE": _mixture(32, 4096, 32, 8, 32064, ffn=6400, experts=(16, 2)),
+    "olmoe-1B-7B": _mixture(16, 2048, 16, 16, 50304, ffn=1024, experts=(64, 8)),
+    "qwen1.5-MoE-A2.7B": _mixture(
+        24, 2048, 16, 16, 151936, ffn=5632, experts=(60, 4), expert_ffn=1408, shared_experts=4
+    ),
+    "qwen2-57B-A14B": _mixture(
+        28, 3584, 28, 4, 151936, ffn=18944, experts=(64, 8), expert_ffn=2560, shared_experts=8
+    ),
+    "qwen3-30B-A3B": _mixture(48, 2048, 32, 4, 151936, ffn=6144, experts=(128, 8), expert_ffn=768),
+    "qwen3-235B-A22B": _mixture(
+        94, 4096, 64, 4, 151936, ffn=12288, experts=(128, 8), expert_ffn=1536
+    ),
+    "gpt-oss-20B": _mixture(24, 2880, 64, 8, 201088, ffn=2880, experts=(32, 4), head_dim=64),
+    "gpt-oss-120B": _mixture(36, 2880, 64, 8, 201088, ffn=2880, experts=(128, 4), head_dim=64),
+    "llama4-scout": _mixture(48, 5120, 40, 8, 202048, ffn=8192, experts=(16, 1), shared_experts=1),
+    "llama4-maverick": _mixture(
+        *(48, 5120, 40, 8, 202048),
+        ffn=16384,
+        experts=(128, 1),
+        expert_ffn=8192,
+        shared_experts=1,
+        dense_layers=24,
+    ),
+    "glm-4.5": _mixture(
+        *(92, 5120, 96, 8, 151552),
+        ffn=12288,
+        experts=(160, 8),
+        expert_ffn=1536,
+        shared_experts=1,
+        dense_layers=3,
+    ),
+    "glm-4.5-air": _mixture(
+        *(46, 4096, 96, 8, 151552),
+        ffn=10944,
+        experts=(128, 8),
+        expert_ffn=1408,
+        shared_experts=1,
+        dense_layers=1,
+    ),
+    "deepseek-v2-lite": _latent(27, 2048, 16, 102400, 10944, 1408, (64, 6, 2, 1), q_rank=0),
+    "deepseek-v2": _latent(60, 5120, 128, 102400, 12288, 1536, (160, 6, 2, 1)),
+    "deepseek-v3": _latent(61, 7168, 128, 129280, 18432, 2048, (256, 8, 1, 3)),
+    "moonlight-16B-A3B": _latent(27, 2048, 16, 163840, 11264, 1408, (64, 6, 2, 1), q_rank=0),
+    "kimi-k2": _latent(61, 7168, 64, 163840, 18432, 2048, (384, 8, 1, 1)),
     "gpt3-1.3B": _gpt(24, 2048, 16, 50257),
     "gpt3-2.7B": _gpt(32, 2560, 32, 50257),
     "gpt3-6.7B": _gpt(32, 4096, 32, 50257),

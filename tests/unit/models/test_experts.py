@@ -8,7 +8,6 @@ import pytest
 
 from trainrig import models, workload
 from trainrig.errors import UsageError
-from trainrig.predict.scenario import question
 
 torch = pytest.importorskip("torch", reason="needs torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -95,6 +94,8 @@ def test_what_does_not_fit_is_refused(family: str, numbers: dict[str, int]) -> N
         workload.custom(family, num_layers=2, hidden=64, **numbers)
 
 
-def test_no_time_is_predicted_of_a_mixture() -> None:
-    with pytest.raises(UsageError, match="not predicted yet"):
-        question({"model": "mixtral-8x7B"})
+def test_a_mixture_that_formulas_alone_know_is_not_built() -> None:
+    with pytest.raises(UsageError, match="predicted, not trained yet"):
+        models.build(workload.named("qwen3-30B-A3B"), device="meta")
+    with pytest.raises(UsageError, match="latent attention is predicted, not trained yet"):
+        models.build(workload.named("deepseek-v3"), device="meta")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainrig.errors import DataError, UsageError
 from trainrig.predict.search.space import Space, divisors, layouts
-from trainrig.workload import custom, named
+from trainrig.workload import custom, named, parameters
 from trainrig.workload import layout as layout_rules
 from trainrig.workload.hf_config import shape_of_config
 from trainrig.workload.layout import SIZES, Layout
@@ -67,6 +67,7 @@ REFUSED = [
     (T5, {"cp": 2}, "context parallelism of .* comes later", "--cp 1"),
     (GPT, {"ep": 2}, "is dense", "--ep 1"),
     (GPT, {"ep": 3}, "is dense", "--ep 1"),
+    (named("mixtral-8x7B"), {"ep": 16}, "8 experts cannot be dealt to 16 ranks", "2, 4, 8"),
     (GPT, {"schedule": "zb"}, "zb needs a pipeline", "--pp 2"),
     (
         GPT,
@@ -135,7 +136,6 @@ def test_every_rule_is_seen_to_refuse() -> None:
 @pytest.mark.parametrize(
     ("numbers", "says"),
     [
-        ({"ep": 8}, "mixture of experts comes later"),
         ({"schedule": "zbv"}, "schedule zbv is not predicted yet"),
     ],
 )
@@ -241,14 +241,46 @@ def test_a_batch_that_no_layout_makes_is_refused() -> None:
         layouts(odd)
 
 
+LATENT = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "vocab_size": 129280,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+MIXED = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+
+
 @pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "mixtral", "num_local_experts": 8},
-        {"model_type": "llama", "num_experts": 64},
-        {"model_type": "deepseek_v3", "n_routed_experts": 256},
-    ],
+    ("config", "known"), [(LATENT, "deepseek-v3"), (MIXED, "mixtral-8x7B")], ids=["latent", "mixed"]
 )
-def test_a_mixture_of_experts_is_refused_with_that_sentence(config) -> None:
-    with pytest.raises(DataError, match=r"config\.json: mixture of experts comes later"):
-        shape_of_config(config, "config.json")
+def test_a_mixture_is_read_from_its_configuration(config: dict[str, object], known: str) -> None:
+    assert parameters(shape_of_config(config, "config.json")) == parameters(named(known))
+
+
+def test_a_mixture_that_lacks_a_number_is_refused() -> None:
+    lacking = {name: value for name, value in MIXED.items() if name != "num_experts_per_tok"}
+    with pytest.raises(DataError, match="num_experts_per_tok"):
+        shape_of_config(lacking, "config.json")

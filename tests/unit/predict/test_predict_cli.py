@@ -96,7 +96,7 @@ REFUSED = [
     (TWO | {"fabric_gbps": 1e12}, "a fabric of 1e+12 Gb/s", "Gb/s"),
     (TWO | {"tokens": 0}, "tokens = 0", "above 0"),
     (TWO | {"tokens": "inf"}, "tokens = inf", "above 0"),
-    (TWO | {"ep": 8}, "mixture of experts comes later", "--ep"),
+    (TWO | {"ep": 8}, "is dense: it has no experts to share", "--ep 1"),
     (TWO | {"cp": 3}, "2 GPUs cannot be divided", "3"),
     (TWO | {"what-if": "nvlnk"}, "unknown upgrade 'nvlnk'", "nvlink"),
     (TWO | {"what-if": "nvlink,,p2p"}, "an upgrade is missing", "ib-400"),

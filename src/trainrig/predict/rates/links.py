@@ -7,7 +7,8 @@ reduce_scatter's what each begins with.
 
 Each of n ranks moves w = f·(n−1)/n·bytes (f: 2 for all_reduce, 1 for the others) over its link, and
 the ranks of a node together send as much over the node's fabric where there is more than one node
-(rings that enter and leave each node once).  The slower of the two sets the pace:
+(rings that enter and leave each node once; all_to_all: what its ranks have for those of other
+nodes, local·bytes·(n−local)/n).  The slower of the two sets the pace:
     moving = max(w / β_link, sharing · w / β_fabric)
     time = latency + hop·steps + moving · (1 + ramp / (moving + ramp))
 A switch that adds up and repeats what passes through it (NVLS) spares an all_reduce inside a node
@@ -93,7 +94,11 @@ class Links:
         begin = choose(local > 1, self.inside.latency + self.inside.hop * (local - 1), 0.0)
         if not is_any(nodes > 1):  # a search's tensor-parallel groups: nothing leaves a node
             return choose(ranks > 1, begin + _moving(near, self.inside.ramp), 0.0)
-        far = choose(nodes > 1, sharing * wire / self.between.bandwidth, 0.0)
+        if kind == "all_to_all":  # each rank sends to all: what leaves a node is no ring's
+            leaving = local * num_bytes * (ranks - local) / larger(ranks, 1)
+        else:
+            leaving = wire
+        far = choose(nodes > 1, sharing * leaving / self.between.bandwidth, 0.0)
         ramp = choose(nodes > 1, self.between.ramp, self.inside.ramp)
         away = choose(nodes > 1, self.between.latency + self.between.hop * log2(nodes), 0.0)
         return choose(ranks > 1, begin + away + _moving(larger(near, far), ramp), 0.0)

@@ -1,6 +1,7 @@
 """Every legal layout of a model on so many GPUs, as arrays: the space that a search goes through.
 
 Varied are the sizes of the mesh (tensor and pipeline parallel, interleaved stages), the
+ranks that share a mixture's experts, the
 micro-batch (what divides a rank's share of the global batch), what is sharded over how many ranks
 (ZeRO stage, hybrid sharding), sequence parallelism, and, as words, recomputation, the pipeline's
 schedule and the framework.  Fixed are the global batch, the sequence, the precision, the kernels
@@ -70,7 +71,8 @@ def layouts(space: Space) -> tuple[Layout, ...]:
     Raises UsageError where there is none.
     """
     columns = _sizes(space)
-    found = tuple(group for group in _groups(space, columns) if len(group))
+    spaces = [space.replace(base=space.base.replace(ep=ep)) for ep in _expert_ranks(space)]
+    found = tuple(group for one in spaces for group in _groups(one, columns) if len(group))
     if not found:
         raise UsageError(
             f"no layout of {space.shape.name} on {space.base.gpus} GPUs makes a global batch of "
@@ -78,6 +80,12 @@ def layouts(space: Space) -> tuple[Layout, ...]:
             f"a --global-batch that {space.base.gpus} divides, or fewer --gpus",
         )
     return found
+
+
+def _expert_ranks(space: Space) -> list[int]:
+    """Ranks that may share a mixture's experts: equal parts for each."""
+    gpus = int(space.base.gpus)
+    return [ep for ep in divisors(max(1, space.shape.num_experts)) if gpus % ep == 0]
 
 
 def _sizes(space: Space) -> Columns:

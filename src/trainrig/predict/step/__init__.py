@@ -40,6 +40,8 @@ class StepTime:
     gaps: Any
     """The device waits for the host's launches."""
     tensor_comm: Any
+    expert_comm: Any
+    """Tokens on their way to experts on other devices, and back."""
     pipeline_comm: Any
     bubble: Any
     """Stages that wait for the first micro-batch to come and the last to go."""
@@ -125,7 +127,8 @@ def compose(found: Profile, c: Constants) -> StepTime:
     # Filling and draining: every other stage once, in slices of the interleaved ones.
     whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
     busiest = forward + backward + recompute - weights
-    each = tensor + gap_f + gap_b + sends + weights
+    routed = c.tensor * n * p.routed
+    each = tensor + routed + gap_f + gap_b + sends + weights
     others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * each
     bubble = np.where(stages > 1, others / p.virtual, 0.0)
     parts: dict[str, Any] = {
@@ -134,6 +137,7 @@ def compose(found: Profile, c: Constants) -> StepTime:
         "recompute": m * recompute,
         "gaps": m * (gap_f + gap_b),
         "tensor_comm": m * tensor,
+        "expert_comm": m * routed,
         "pipeline_comm": m * sends,
         "bubble": bubble,
         "data_comm": data_comm,
@@ -155,6 +159,7 @@ def _uncertainty(parts: dict[str, Any]) -> Any:
 _UNSURE = {
     "gaps": 0.5,
     "tensor_comm": 0.25,
+    "expert_comm": 0.5,
     "pipeline_comm": 0.5,
     "bubble": 0.2,
     "data_comm": 0.4,

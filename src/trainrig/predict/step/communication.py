@@ -61,7 +61,9 @@ class MeshSizes:
         # device.
         last = stage_of(shape, layout, last=True)
         first = stage_of(shape, layout, last=False) if (self.pp > 1).any() else last
-        blocks = shape.num_layers * first.block_parameters()
+        # Experts are apart: fewer ranks have the same ones than have the rest.
+        self.experts = np.atleast_1d(first.expert_parameters)
+        blocks = shape.num_layers * (first.block_parameters() - first.expert_parameters)
         if shape.num_decoder_layers:
             blocks = blocks + shape.num_decoder_layers * first.block_parameters(decoder=True)
         self.block = np.atleast_1d(blocks / self.layers)
@@ -70,6 +72,12 @@ class MeshSizes:
             for name in ("end_parameters", "num_parameters", "num_trained")
         )
         self.trained_share = self.trained / self.stage_parameters
+        self.owned = np.atleast_1d(np.maximum(first.owned(1), last.owned(1)))
+        self.expert_tp = np.atleast_1d(np.asarray(layout.expert_tp))
+        around = layout.ep * self.expert_tp
+        self.expert_dp = np.maximum(self.dp * self.tp // around, 1)
+        """Ranks that have the same experts."""
+        self.expert_near = np.clip(self.per_node // around, 1, self.expert_dp)
 
     @property
     def data_near(self) -> Array:
@@ -83,7 +91,32 @@ class MeshSizes:
 
 def exchanges(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """Seconds of all exchanges by name of `Profile`'s fields."""
-    return _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates)
+    found = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates)
+    return found | {"routed": _routed(mesh, rates)}
+
+
+def _routed(mesh: MeshSizes, rates: Rates) -> Array:
+    """Tokens' way to their experts and back, for an average block, forward, backward and again.
+
+    Each rank of tensor parallel sends its part of the tokens, once for each of their experts, by
+    all-to-all among the ``ep`` ranks; where these split experts' matrices, too, they gather and
+    scatter the rows before and behind.  All experts are taken to be chosen equally often.
+    """
+    layout, shape = mesh.layout, mesh.shape
+    if not shape.num_experts or (layout.ep == 1 and not (mesh.tp > 1).any()):
+        return 0.0
+    mixed = 1.0 - shape.dense_layers / shape.num_layers
+    size = dtype_bytes("bf16" if layout.precision == "fp8" else layout.precision)
+    rows = mesh.batch_size * layout.part_of_sequence * shape.experts_per_token
+    num_bytes = rows * shape.hidden * size
+    near = np.clip(mesh.per_node // mesh.expert_tp, 1, layout.ep)
+    sharing = mesh.groups(near)
+    one = rates.links.collective("all_to_all", num_bytes / mesh.tp, layout.ep, near, sharing)
+    inside = np.minimum(mesh.expert_tp, mesh.per_node)
+    gather = rates.links.collective("all_gather", num_bytes, mesh.expert_tp, inside)
+    scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.expert_tp, inside)
+    passes = 2.0 + (layout.recompute == "full")
+    return mixed * passes * (2.0 * one + gather + scatter)
 
 
 def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
@@ -103,9 +136,12 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     reduce = rates.links.collective("all_reduce", num_bytes, mesh.tp, near)
     gather = rates.links.collective("all_gather", num_bytes, mesh.tp, near)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.tp, near)
-    forward = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
-    backward = np.where(mesh.split, 2 * gather, 2 * reduce)
-    beside = np.where(mesh.split, 2 * gather + 2 * scatter, 0.0)
+    # A mixture's second half has them for its dense blocks and shared experts alone (`_routed`).
+    mixed = (1.0 - shape.dense_layers / shape.num_layers) if shape.num_experts else 0.0
+    num = 2.0 - mixed * (shape.shared_experts == 0)
+    forward = np.where(mesh.split, num * (gather + scatter), num * reduce)
+    backward = np.where(mesh.split, num * gather, num * reduce)
+    beside = np.where(mesh.split, num * gather + num * scatter, 0.0)
     again = forward * (layout.recompute == "full")
     if layout.overlaps == "all":  # slices of a product are sent while the next one is computed
         first = 1.0 / _SLICES
@@ -180,35 +216,50 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
     shares, repeats = (mesh.shards > 1).any(), (replicas > 1).any()
 
-    def reduced(num: Array) -> Array:
+    def reduced(num: Array, experts: Array = 0.0) -> Array:
         """All-reduce, or reduce-scatter and an all-reduce of shards over the replicas."""
         num_bytes = num * mesh.gradient_bytes * trained
         scattered = over_shard_group("reduce_scatter", num_bytes) if shares else 0.0
-        return scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
+        whole = scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
+        kind = "reduce_scatter" if shares else "all_reduce"
+        return whole + _over_experts(mesh, rates, kind, experts * mesh.gradient_bytes * trained)
 
-    def gathered(num: Array, where: Array) -> Array:
+    def gathered(num: Array, where: Array, experts: Array = 0.0) -> Array:
         """All-gather of weights, if any layout of ``where`` does one."""
-        return over_shard_group("all_gather", num * mesh.weight_bytes) if where.any() else 0.0
+        if not where.any():
+            return 0.0
+        whole = over_shard_group("all_gather", num * mesh.weight_bytes)
+        return whole + _over_experts(mesh, rates, "all_gather", experts * mesh.weight_bytes)
 
     is_many = mesh.dp > 1
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     each = streams | ((bucket > 0) & (mesh.zero == 2))
     hides = each | (layout.overlaps != "none")
-    block, ends = gathered(mesh.block, streams), gathered(mesh.ends, streams)
+    block, ends = gathered(mesh.block, streams, mesh.experts), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
     gathers = (mesh.zero > 0) & ~streams
-    weights = gathered(mesh.stage_parameters * trained, gathers)
+    of_experts = mesh.stage_layers * mesh.experts
+    others = mesh.stage_parameters - of_experts
+    weights = gathered(others * trained, gathers, of_experts * trained)
     ahead = np.asarray(layout.overlaps != "none" and scheme == "own")
     found = {
         "gather_forward": np.where(streams, block, 0.0),
         "gather_backward": np.where(is_full, block, 0.0),
-        "scatter": reduced(mesh.block),
+        "scatter": reduced(mesh.block, mesh.experts),
         "ends": reduced(mesh.ends) + np.where(streams, ends, 0.0),
         "after": np.where(gathers & ~ahead, weights, 0.0),
         "ahead": np.where(gathers & ahead, weights, 0.0),
     }
     found = {name: np.where(is_many, value, 0.0) for name, value in found.items()}
     return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}
+
+
+def _over_experts(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:
+    """A collective of the ranks that have the same experts."""
+    if not mesh.shape.num_experts:
+        return 0.0
+    near = mesh.expert_near
+    return rates.links.collective(kind, num_bytes, mesh.expert_dp, near, mesh.groups(near))
 
 
 def optimized(mesh: MeshSizes, rates: Rates) -> Array:
@@ -220,7 +271,7 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     held = states_of(layout, numerics_of(mesh.shape, layout))
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
     each = 2.0 * (held.lasting_grad or held.passing_grad) + 2.0 * held.moments + weights
-    num_bytes = mesh.trained / np.maximum(mesh.shards, 1) * each
+    num_bytes = mesh.owned * each
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
     return rates.optimizer(num_bytes, tensors=tensors, style=_STYLE.get(layout.optimizer, "fused"))
 

@@ -50,7 +50,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     key = (
         *(shape, numerics, layout.tp, layout.batch_size, layout.sequence_parallel, head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme),
+        *(layout.framework, layout.scheme, layout.ep, layout.expert_tp),
     )
     known, more = _known(rates), (*key, layout.recompute)
 
@@ -112,6 +112,9 @@ def _blocks(
     """Kinds of block, with the share of each among all."""
     layout = _as_counted(shape, layout)
     encoder = block(shape, layout, half=half)
+    if shape.dense_layers:
+        dense = shape.dense_layers / shape.num_layers
+        return [(encoder, 1.0 - dense), (block(shape, layout, dense=True, half=half), dense)]
     if shape.num_decoder_layers == 0:
         return [(encoder, 1.0)]
     num = shape.num_layers + shape.num_decoder_layers
@@ -140,7 +143,9 @@ def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
 
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
-    whole = layout.replace(tp=1, cp=1, batch_size=int(layout.global_batch), sequence_parallel=0)
+    whole = layout.replace(
+        tp=1, cp=1, ep=1, batch_size=int(layout.global_batch), sequence_parallel=0
+    )
     num = shape.num_layers + shape.num_decoder_layers
     return sum(
         round(num * share) * sum(part.forward.flops for part in _again(parts, layout))
@@ -169,12 +174,15 @@ def _timed(
     low = precision == "fp8"
     products = streams = attention = 0.0
     launches = found.launches
-    for count, m, n, k in found.products:
-        dtype = "fp8" if low and count == 1 else ("bf16" if low else precision)
+    for count, m, n, k in found.batched:
+        dtype = "bf16" if low else precision
         alone = float(rates.matmul(m, n, k, batch=count, dtype=dtype))
-        products += alone * _alignment(count, n, k, dtype)
-        if dtype == "fp8":  # operands are scaled and written again, both ways round
-            streams += float(rates.stream(3.0 * (m * k + n * k), kernels=2))
+        products += alone * _alignment(n, k, dtype, _HEADS_UNALIGNED, 1.0)
+    for count, m, n, k in found.products:
+        alone = float(rates.matmul(m, n, k, batch=count, dtype=precision))
+        products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
+        if low:  # operands are scaled and written again, both ways round
+            streams += float(rates.stream(3.0 * count * (m * k + n * k), kernels=2))
             launches += 2
     for one in found.attention:
         attention += float(
@@ -196,7 +204,7 @@ def _timed(
     return np.array([products, attention, streams, launches * rates.launch])
 
 
-def _alignment(count: int, n: int, k: int, dtype: str) -> float:
+def _alignment(n: int, k: int, dtype: str, unaligned: float, half: float) -> float:
     """How much longer a product takes whose rows do not begin where tensor cores load them.
 
     NVIDIA's guide asks for multiples of 16 bytes, best of 128: below, operands are loaded word by
@@ -206,8 +214,8 @@ def _alignment(count: int, n: int, k: int, dtype: str) -> float:
     if dtype == "fp32":
         return 1.0
     if n * size % 16 or k * size % 16:
-        return _HEADS_UNALIGNED if count > 1 else _UNALIGNED
-    return _HALF_ALIGNED if count == 1 and (n * size % 128 or k * size % 128) else 1.0
+        return unaligned
+    return half if n * size % 128 or k * size % 128 else 1.0
 
 
 _HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2

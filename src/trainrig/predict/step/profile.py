@@ -56,6 +56,8 @@ class Profile:
     tensor: Array
     """Collectives of a block, forward and backward and what is recomputed."""
     tensor_ends: Array
+    routed: Array
+    """Exchanges of a block's tokens with their experts, both ways and again."""
     send: Array
     """One message between two stages."""
     gather_forward: Array
@@ -118,20 +120,13 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
 
 def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
     """DeviceTimes of each layout; blocks are priced once for each unique share."""
-    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel]
-    tp, batch, split = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
+    whole = np.asarray(layout.expert_tp) == layout.tp
+    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel, whole]
+    tp, batch, split, whole = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
     num = len(layout)
-    key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 1) + (split > 0)
+    key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 2) + 2 * (split > 0) + whole
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    rows = [
-        device_times(
-            shape,
-            layout.replace(tp=int(t), batch_size=int(b), sequence_parallel=int(s)),
-            rates,
-            head,
-        )
-        for t, b, s in zip(tp[first], batch[first], split[first], strict=True)
-    ]
+    rows = [device_times(shape, layout.at(int(index)), rates, head) for index in first]
     table = {
         name: np.array([getattr(row, name) for row in rows]).T
         for name in ("forward", "backward", "recompute", "first", "last")

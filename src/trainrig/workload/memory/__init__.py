@@ -77,7 +77,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     # The optimizer.
     parts = _parts(stage, passing=1.0, activations=0, logits=rests)
     if layout.offload == "none":
-        update = states.update * stage.num_trained / stage.sharded(1)
+        update = states.update * stage.owned(1)
         parts["optimizer"] = parts["optimizer"] + update
     yield parts
 
@@ -97,7 +97,7 @@ def _parts(
     copies; ``bucket``: gradients are on their way to other ranks.
     """
     states = stage.states
-    owned = stage.num_trained / stage.sharded(1) * (stage.layout.offload == "none")
+    owned = stage.owned(1) * (stage.layout.offload == "none")
     grads: Any = states.lasting_grad + states.passing_grad * passing
     return {
         "weights": _weights(stage) + (copies * stage.num_parameters if copies else 0.0),
@@ -117,13 +117,13 @@ def _weights(stage: Stage) -> Bytes:
     GPU as on many.
     """
     is_fsdp = stage.layout.scheme == "fsdp"
-    shards = stage.sharded(2 if is_fsdp else 3)
-    weights = stage.states.weight * stage.num_trained
+    level = 2 if is_fsdp else 3
+    weights = stage.states.weight * stage.owned(level)
     if stage.layout.lora_rank:
-        weights = weights + stage.states.frozen * stage.num_parameters
+        weights = weights + stage.states.frozen * stage.num_parameters / stage.sharded(level)
     if is_fsdp and stage.layout.offload != "none":
-        return np.where(np.asarray(stage.layout.zero) >= 2, 0.0, weights / shards)
-    return weights / shards
+        return np.where(np.asarray(stage.layout.zero) >= 2, 0.0, weights)
+    return weights
 
 
 def _gradient_numbers(stage: Stage) -> Bytes:
@@ -133,7 +133,7 @@ def _gradient_numbers(stage: Stage) -> Bytes:
     block, and need no second GPU for it (Ren et al. 2021).
     """
     if stage.layout.offload == "none":
-        return stage.num_trained / stage.sharded(2)
+        return stage.owned(2)
     return np.where(np.asarray(stage.layout.zero) >= 2, 0, stage.num_trained)
 
 

@@ -25,6 +25,7 @@ from trainrig.workload.model import (
     ModelShape,
     adapter_parameters,
     block_parameters,
+    expert_parameters,
     final_norm_parameters,
     norm_parameters,
     parameters,
@@ -96,10 +97,23 @@ class Stage:
         return num + crossed * self.block_parameters(decoder=True)
 
     def block_parameters(self, *, decoder: bool = False) -> Bytes:
-        """Of one rank; norms are whole on each."""
+        """Of one rank, of an average block; norms are whole on each."""
         shape = self.shape
         norms = (3 if decoder else 2) * norm_parameters(shape)
-        return (block_parameters(shape, decoder=decoder) - norms) / self.layout.tp + norms
+        whole = block_parameters(shape, decoder=decoder) - norms
+        if not shape.num_experts:
+            return whole / self.layout.tp + norms
+        dense = shape.dense_layers / shape.num_layers
+        others = whole - expert_parameters(shape)
+        plain = dense * (block_parameters(shape, dense=True) - norms) + (1.0 - dense) * others
+        return plain / self.layout.tp + norms + self.expert_parameters
+
+    @cached_property
+    def expert_parameters(self) -> Bytes:
+        """Of the experts of an average block, on one rank: other ranks share them than the rest."""
+        shape, ranks = self.shape, self.layout.ep * self.layout.expert_tp
+        mixed = 1.0 - shape.dense_layers / shape.num_layers
+        return mixed * expert_parameters(shape) / ranks if shape.num_experts else 0.0
 
     @cached_property
     def num_trained(self) -> Bytes:
@@ -115,6 +129,18 @@ class Stage:
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
         return self._sharded[stage - 1]
+
+    def owned(self, stage: int) -> Bytes:
+        """Trained parameters of one rank where ZeRO ``stage`` shards them.
+
+        Fewer ranks have the same experts than have the rest: they share each among fewer.
+        """
+        ranks = self.sharded(stage)
+        if not self.shape.num_experts or self.layout.lora_rank:
+            return self.num_trained / ranks
+        experts = self.blocks[0] * self.expert_parameters
+        same = ranks * np.asarray(self.layout.tp) / (self.layout.ep * self.layout.expert_tp)
+        return (self.num_trained - experts) / ranks + experts / np.maximum(same, 1.0)
 
     @cached_property
     def _sharded(self) -> tuple[Bytes, ...]:
@@ -256,6 +282,9 @@ class Stage:
         outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
         size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
         matrix = shape.hidden * shape.ffn / layout.tp
+        if shape.num_experts:
+            matrix = expert_parameters(shape) / (layout.ep * layout.expert_tp)
+            matrix = matrix / (3 if shape.gated_ffn else 2)
         if layout.lora_rank:
             return size
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
@@ -265,10 +294,10 @@ class Stage:
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
         shape, c = self.shape, self.numerics.compute
-        inside = c * seq * shape.ffn * (2 if shape.gated_ffn else 1)
+        inside = c * seq * shape.width_per_token * (2 if shape.gated_ffn else 1)
         scores = shape.num_heads * seq * seq
         if not self.numerics.flash:
-            freed = c * seq * shape.ffn * (3 if shape.gated_ffn else 2)
+            freed = c * seq * shape.width_per_token * (3 if shape.gated_ffn else 2)
             return max(inside, scores * (8 - c if self.numerics.softmax == 4 else 2 * c) - freed)
         if shape.positions == "relative":  # a bias for each score has a gradient
             return max(inside, c * scores)
