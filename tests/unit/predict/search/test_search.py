@@ -267,7 +267,6 @@ REFUSED = [
     ((*PLAN, *BATCH, "--days", "-3", "--tokens", "1e9"), "days = -3", "above 0"),
     ((*PLAN, *BATCH, "--days", "3", "--tokens", "nan"), "tokens = nan", "above 0"),
     ((*PLAN, "--gpus", "4", *BATCH, "--seq-len", "2048"), "knows 1024 positions", "1024"),
-    ((*PLAN, "--gpus", "4", *BATCH, "--ep", "2"), "is dense: it has no experts", "--ep 1"),
     ((*PLAN, "--gpus", "4", *BATCH, "--what-if", "faster"), "unknown upgrade 'faster'", "nvlink"),
 ]
 
