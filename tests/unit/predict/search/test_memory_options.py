@@ -232,7 +232,11 @@ def test_the_command_answers_people() -> None:
         (["--model", "gpt2", "--on", "RTX 4091"], "unknown chip", "RTX 4090"),
         (["--model", "gpt2", "--on", "RTX 4090", "--tp", "5", "--gpus", "5"], "12 heads", "1"),
         (["--model", "gpt2", "--on", "RTX 4090", "--batch-size", "-1"], "-1", "whole number"),
-        (["--model", "gpt2", "--on", "RTX 4090", "--ep", "8"], "is dense: it has no experts", "--ep 1"),
+        (
+            ["--model", "gpt2", "--on", "RTX 4090", "--ep", "8"],
+            "is dense: it has no experts",
+            "--ep 1",
+        ),
         (["--on", "RTX 4090"], "which model?", "--model"),
     ],
 )
