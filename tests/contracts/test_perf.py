@@ -12,7 +12,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-TRAINING = {"ddp_vs_hf", "layouts_vs_bare", "step_breakdown", "train_vs_hf"}
+TRAINING = {"checkpoint_stall", "ddp_vs_hf", "layouts_vs_bare", "step_breakdown", "train_vs_hf"}
 """They start ranks or two engines, for up to a minute."""
 
 

@@ -5,9 +5,9 @@ them to their end; `worker` keeps one child and asks it.
 
 Each rank has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment: what
 torchrun gives, without its agent, which was seen to ignore SIGTERM for minutes after a link had
-failed.  Here nothing is asked to end: at the first death, after a stall, at Ctrl-C and at the end
-all that is left is killed, with what it started.  Should this process be killed itself, the kernel
-kills the ranks.
+failed.  Here nothing is asked to end, but a SIGTERM is passed on (ranks save, and leave): at the
+first death, after a stall, at Ctrl-C and at the end all that is left is killed, with what it
+started.  Should this process be killed itself, the kernel kills the ranks.
 
 The parent sleeps and reads the ranks' events and heartbeats (`events`); it never reads their logs,
 but for the last line of one that died without an event.
@@ -40,6 +40,8 @@ STALL_TIMEOUT = 600.0
 """Seconds without an event or a heartbeat of any rank: the first step may compile."""
 MAX_STALL_TIMEOUT = 3600.0
 """The most that it may be: a collective that waits longer is given up by the rank itself."""
+SAVE_TIMEOUT = 25.0
+"""Seconds that ranks have to save after a SIGTERM: Slurm kills after 30."""
 NOTHING = "it printed nothing"
 DEATH_TIMEOUT = 5.0
 """Seconds for a killed process to die: what a driver holds does so when its call returns."""
@@ -53,6 +55,10 @@ _GRACE = 2.0
 
 OnEvent = Callable[[int, Mapping[str, Any]], None]
 """(rank, event), at once."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: ranks of a training are given the time to save."""
 
 
 class Child:
@@ -258,8 +264,19 @@ class _Ranks:
     def __enter__(self) -> _Ranks:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, Terminated):
+            self._let_them_save()
         self.kill()
+
+    def _let_them_save(self) -> None:
+        """Pass SIGTERM on: a rank that saves does, and leaves; any other is gone at once."""
+        for child in self.children:
+            if child.process.poll() is None:
+                child.process.terminate()
+        end = time.monotonic() + SAVE_TIMEOUT
+        while None in self._codes() and time.monotonic() < end:
+            time.sleep(_POLL)
 
     def kill(self) -> None:
         """End every rank and all that it started."""

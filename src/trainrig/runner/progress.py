@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TextIO
 
 from trainrig.benchmarks.spec import case_text
+from trainrig.process.supervisor import Terminated
 from trainrig.record import Record, Status
 from trainrig.units import format_quantity, format_share
 
@@ -90,13 +91,9 @@ def _spread(point: Record) -> str:
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: the run is closed and stays valid."""
-
-
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """The first SIGINT or SIGTERM ends the measuring; the closing of the run is not disturbed.
+    """The first SIGINT or SIGTERM is a KeyboardInterrupt; the closing of the run is not disturbed.
 
     SIGTERM is what a scheduler or a shutdown sends.  Whoever is in more of a hurry
     has SIGKILL, and the run is valid after that too.
@@ -106,7 +103,7 @@ def interrupted_once() -> Iterator[None]:
     def interrupt(number: int, _: FrameType | None) -> None:
         seen.append(number)
         if len(seen) == 1:
-            raise Interrupted
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     try:
         before = {number: signal.signal(number, interrupt) for number in _ENDING}

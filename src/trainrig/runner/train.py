@@ -154,7 +154,7 @@ def train(
         try:
             _train_all(session, ready, lacking, full_scale)
         except KeyboardInterrupt:
-            interrupted = "interrupted; trainrig train --resume trains those that are not done"
+            interrupted = "interrupted; trainrig train --resume goes on with what is not done"
         except BaseException as error:
             close_broken(run, error)
             raise
@@ -470,7 +470,11 @@ class TrainRun:
         if outcome.must_agree and experiment.devices:  # one name on several GPUs
             series += f"-gpu-{experiment.devices}"
 
+        stopped: list[object] = []
+
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
+            if event["event"] == "stopped":
+                stopped.append(event)
             if rank == 0 and event["event"] == "resumed":
                 text = f"{experiment.name}: goes on from step {event['step']}"
                 if event["broken_off"]:
@@ -488,6 +492,8 @@ class TrainRun:
                 self.watch(Progress(text=text, level="running"))
 
         self._launch(experiment, launch, self.run.path / "logs" / slug, job, on_event)
+        if stopped:  # a scheduler's SIGTERM went to its ranks: they have saved
+            raise KeyboardInterrupt
 
     def _launch(
         self,

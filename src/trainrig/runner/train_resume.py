@@ -20,7 +20,7 @@ from trainrig.record import Kind, RunView, Status
 from trainrig.runner.view import view_of
 from trainrig.store import read_run
 from trainrig.train.checkpoint_folder import LAYOUT_KEYS, newest
-from trainrig.train.config import Experiment, from_run
+from trainrig.train.config import Experiment, case_of, from_run
 
 _CHECKPOINTS = ".checkpoints"
 """In the folder of a run; hidden files are left out of bundles."""
@@ -53,7 +53,7 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     experiments = tuple(from_run(each, str(path)) for each in stored_experiments)
     _check_keys(path, keys, alone=len(experiments) == 1)
     if len(experiments) == 1:
-        own = experiments[0].replace(**_batch_that_fitted(run))
+        own = experiments[0].replace(**_batch_that_fitted(run, experiments[0]))
         if "steps" in keys:
             # The rates of steps that were planned stay as they were.
             planned = {} if own.decay_tokens else {"decay_steps": own.planned_steps}
@@ -86,10 +86,20 @@ def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
         )
 
 
-def _batch_that_fitted(run: RunView) -> dict[str, Any]:
-    """The last one that was tried: a run's own experiment has the one that was asked for."""
-    tried = [r for r in run.records if r.kind is Kind.PREDICTED and r.benchmark == BENCHMARK]
-    return {"batch_size": tried[-1].case["batch_size"]} if tried else {}
+def _batch_that_fitted(run: RunView, own: Experiment) -> dict[str, Any]:
+    """The last one that was tried under this layout: ``own`` has the one that was asked for."""
+
+    def all_else(case: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: case[key] for key in case if key not in ("batch_size", "data")}
+
+    tried = [
+        record.case["batch_size"]
+        for record in run.records
+        if record.kind is Kind.PREDICTED
+        and record.benchmark == BENCHMARK
+        and all_else(record.case) == all_else(case_of(own, ""))
+    ]
+    return {"batch_size": tried[-1]} if tried else {}
 
 
 def _under_another_layout(own: Experiment, keys: Mapping[str, Any]) -> Experiment:

@@ -190,8 +190,18 @@ class Saver:
             writing.result()
 
     def _write(self, tensors: dict[str, Any], step: int, content: dict[str, Any]) -> None:
-        """In the thread: write, sum up, publish; each rank knows whether it went well on all."""
-        draft = draft_of(self._folder, step)
+        """In the thread: `_whole`; what failed is taken away, others need its space."""
+        try:
+            self._whole(draft_of(self._folder, step), tensors, step, content)
+        except TrainrigError:
+            if self._rank == 0:
+                remove_drafts(self._folder)
+            raise
+
+    def _whole(
+        self, draft: Path, tensors: dict[str, Any], step: int, content: dict[str, Any]
+    ) -> None:
+        """Write, sum up, publish; each rank knows whether it went well on all."""
         _everywhere(self._group, self._folder, lambda: _make(draft) if self._rank == 0 else None)
         try:
             writer = dcp.FileSystemWriter(draft, sync_files=True)

@@ -297,9 +297,9 @@ def test_a_full_disk_leaves_the_one_before_whole(
     again = engine_for()
     checkpoint.load(again, tmp_path)
     assert again.next_step == 1 and same(again, trained(1))
-    assert checkpoint_folder.broken_off(tmp_path) == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
     save(engine, tmp_path)
-    assert checkpoint_folder.broken_off(tmp_path) == []
+    assert checkpoint_folder.steps_in(tmp_path) == [1, 2]
 
 
 def test_nowhere_to_write_is_one_line() -> None:
