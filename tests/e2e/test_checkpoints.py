@@ -145,12 +145,12 @@ def test_one_process_goes_on_under_another_layout_and_back(
     assert 100 <= step < 400
     code, found, told = start("--resume", str(run), "--tp", "2").end()
     assert code == 0, told
-    assert (found["nproc"], found["tp"]) == (2, 2)
+    assert found["layout_found"]["ranks"] == 2
     assert found["losses"][:3] == pytest.approx(expected["losses"][step : step + 3], rel=1e-6)
     assert steps_of(run, "steps-native")[-1] == 399
     code, found, told = start("--resume", str(run), "--steps", "405").end()
     assert code == 0, told
-    assert found["nproc"] == 1
+    assert found["layout_found"]["ranks"] == 1
     assert steps_of(run, "steps-native")[-5:] == [400, 401, 402, 403, 404]
 
 
