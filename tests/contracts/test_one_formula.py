@@ -68,7 +68,8 @@ def by_hand(shape: ModelShape, layout: Layout, *, last: bool) -> float:
     ends = whole.embedding + whole.head
     if layout.pp > 1:
         assert not crossed and h
-        matrices, norms = matrices / layout.pp, norms / layout.pp
+        here = -(-blocks // layout.pp) / blocks  # of stages that are not equal, the larger ones
+        matrices, norms = matrices * here, norms * here
         ends = (whole.head + shape.tied * whole.embedding) if last else whole.embedding
         final *= last
     return (matrices + ends) / layout.tp + norms + final

@@ -89,6 +89,30 @@ def test_the_tiny_scale_changes_the_model_and_what_the_file_says(tmp_path: Path)
     assert find(small.model).num_layers == 2
 
 
+def test_the_tiny_scale_keeps_every_axis_and_shrinks_data_parallelism(tmp_path: Path) -> None:
+    """64 ranks are 16; heads, layers and stages are enough for what splits them."""
+    text = """
+model = "llama-7B:num_layers=30"
+name = "large"
+nproc = 64
+tp = 4
+pp = 2
+interleave = 2
+zero = 1
+grad_accum = 4
+"""
+    (full,) = read_file(write(tmp_path, text), {})
+    (small,) = read_file(write(tmp_path, text), {"scale": "tiny"})
+    assert (full.mesh.ranks, full.mesh.dp) == (64, 8)
+    assert (small.mesh.ranks, small.mesh.dp, small.tp, small.pp) == (16, 2, 4, 2)
+    assert small.name == "large, 16 of 64 ranks"
+    shape = find(small.model)
+    assert (shape.num_heads, shape.num_layers) == (4, 5)  # 30 layers in 4 stages are not equal
+    text = 'model = "llama-7B"\nnproc = 64\ntp = 8\npp = 4\nname = "deep"\ngrad_accum = 4\n'
+    (whole,) = read_file(write(tmp_path, text), {"scale": "tiny"})
+    assert whole.mesh.ranks == 64  # no rank could go without an axis: refused where it is trained
+
+
 @pytest.mark.parametrize("model", ["gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B"])
 def test_every_family_has_a_tiny_shape(model: str) -> None:
     assert find(tiny(model)).family == find(model).family
@@ -238,7 +262,10 @@ def test_there_are_files() -> None:
         ({"nproc": 2, "shard_size": 2}, "nothing is sharded"),
         ({"nproc": 4, "zero": 3, "shard_size": 3}, "cannot be cut into groups of 3"),
         ({"nproc": 2, "offload": "host"}, "offload host"),
-        ({"nproc": 2, "zero": 1, "precision": "fp16"}, "fp16"),
+        (
+            {"framework": "huggingface", "nproc": 2, "zero": 3, "precision": "fp16"},
+            "fp16 scales its loss",
+        ),
         ({"parallel": "dataparallel", "nproc": 2, "zero": 3, "device": "cuda"}, "every weight"),
         # accelerate takes the request, trains with DDP and says nothing: see the next test.
         ({"framework": "huggingface", "nproc": 2, "zero": 3}, "accelerate would run DDP"),

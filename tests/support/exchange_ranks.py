@@ -31,7 +31,7 @@ from trainrig.workload.layout import Layout
 
 SHAPES = {
     name: custom(name, num_layers=3, hidden=32, num_heads=4, vocab=161, max_positions=32)
-    for name in ("gpt2", "llama")
+    for name in ("gpt2", "llama", "bert", "t5")
 }
 
 

@@ -71,6 +71,10 @@ class Parity:
     not_comparable: str | None = None
     """Why they are not."""
     compared: bool = False
+    loss_gap: _Amount | None = None
+    """Relative, to one process's: the largest of the steps that are compared."""
+    norm_gap: _Amount | None = None
+    """Likewise of the first gradient norm."""
     losses: tuple[_Number | None, ...] = ()
     """Of the steps that are compared; None: no number."""
     grad_norms: tuple[_Number | None, ...] = ()
@@ -204,6 +208,8 @@ class TrainingResult:
     parity: Parity
     reason: str | None
     status: str = ""
+    reference_loss: _Number | None = None
+    """Of the first of the compared steps in one process; None: it was compared with nothing."""
     batch_size: int | None = None
     requested_batch_size: Annotated[int | str | None, Field(alias="batch_size_asked")] = None
     """``auto``, or what the first training was to have."""

@@ -93,7 +93,7 @@ class Model(nn.Module):
         ``mask`` (B, T) bool: False for padding; ``segments`` (B, T): 0 and 1, 0 if None.
         """
         if self.first:
-            where = torch.arange(x.shape[1], device=x.device)
+            where = torch.arange(x.shape[1], device=x.device) + self.stretch.part * x.shape[1]
             segments = torch.zeros_like(x) if segments is None else segments
             x = self.norm(self.tokens(x) + self.segments(segments) + self.positions(where))
             x = dropout.drop(x, self.drop, samples.get("samples"))

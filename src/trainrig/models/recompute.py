@@ -65,6 +65,13 @@ def apply(model: nn.Module, recompute: str) -> None:
         block.forward = partial(_run, block.forward, recompute)
 
 
+def policy_of(block: nn.Module) -> str:
+    """What `apply` wrapped a block in: none, selective or full."""
+    forward: Any = block.forward
+    wrapped = isinstance(forward, partial) and forward.func is _run
+    return str(forward.args[1]) if wrapped else "none"
+
+
 def _run(forward: Callable[..., Any], recompute: str, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)

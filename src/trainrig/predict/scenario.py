@@ -24,13 +24,13 @@ from trainrig.predict.search.space import Space
 from trainrig.record import Record
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
-    MOST_COUNT,
     RECOMPUTE,
     SCHEDULES,
     Layout,
     check_layout,
     refuse_unpredicted,
 )
+from trainrig.workload.layout_rules import MOST_COUNT
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 

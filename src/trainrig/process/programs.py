@@ -83,5 +83,10 @@ def last_line(text: bytes | Path, nothing: str = "it printed nothing") -> str:
         data = text[-4096:] if isinstance(text, bytes) else text.read_bytes()[-4096:]
     except OSError:
         data = b""
-    lines = [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:200] if lines else nothing
+    lines = (line.strip() for line in data.decode(errors="replace").splitlines())
+    spoken = [line for line in lines if line and not line.startswith(_NOISE)]
+    return spoken[-1][:200] if spoken else nothing
+
+
+_NOISE = "USDT:"
+"""What torch's profiler writes whenever it begins and ends."""

@@ -295,6 +295,18 @@ def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
         "steps": STEPS,
         **{name: value for name, value in keys.items() if usual.get(name) != value},
         **({"compile": True} if layout.kernels == "compiled" else {}),
+        "tiny": _tiny(layout),
+    }
+
+
+def _tiny(layout: Layout) -> dict[str, int]:
+    """What ``--scale tiny`` changes besides the model: a few short samples, by the same mesh."""
+    sharing = int(layout.tp) * layout.cp
+    return {
+        "steps": 5,
+        "seq_len": min(layout.seq_len, -(-64 // sharing) * sharing),
+        "batch_size": min(2, int(layout.batch_size)),
+        "grad_accum": min(max(2, int(layout.pp)), int(layout.grad_accum)),
     }
 
 

@@ -84,6 +84,7 @@ from trainrig.train.parity import (
     REFERENCE,
     Probe,
     disagreement,
+    gaps,
     is_reference,
     reference_of,
     shortened,
@@ -567,6 +568,8 @@ class TrainRun:
             if too_large:
                 outcome.compared_with = f"{own.model}: of the whole model, {too_large}"
             outcome.apart = disagreement(probe, reference, own.precision)
+            outcome.reference_loss = reference.losses[0] if reference.losses else None
+            outcome.gaps = gaps(probe, reference)
 
     def _reference(self, outcome: Trained, experiment: Experiment) -> Probe | None:
         for known, reference in self._references:

@@ -98,6 +98,10 @@ class Trained:
     """Its rounds are fresh processes that must be alike fast, else its speed is not judged."""
     apart: str | None = None
     """Why it is not comparable with the one-process reference; None if it is."""
+    reference_loss: float | None = None
+    """Of the first step in one process."""
+    gaps: tuple[float, float] | None = None
+    """How far the losses of both are apart at most, and their first gradient norms; relative."""
     compared: bool = False
     """Whether there was a reference to compare with."""
     no_reference: str | None = None
@@ -366,7 +370,10 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "straggler": waited_for(first.result.profiles, first.result.hosts),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,
+        "reference_loss": trained.reference_loss,
         "parity": {
+            "loss_gap": trained.gaps[0] if trained.gaps else None,
+            "norm_gap": trained.gaps[1] if trained.gaps else None,
             "compared": trained.compared,
             "not_comparable": trained.apart,
             "is_reference": is_reference(own, own),

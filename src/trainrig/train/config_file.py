@@ -40,8 +40,9 @@ import tomli_w
 from trainrig.errors import DataError, TrainrigError, UsageError, unknown
 from trainrig.train.config import KEYS as EXPERIMENT_KEYS
 from trainrig.train.config import Experiment, check, field_text, no_key
-from trainrig.train.engines import engine_of
+from trainrig.train.engines import SHARING, engine_of
 from trainrig.workload import find
+from trainrig.workload.layout import Layout
 
 _EXPERIMENT = "experiment"
 _HEADER = re.compile(r"""\s*\[+\s*["']?([A-Za-z_-]+)["']?\s*\]""")
@@ -106,18 +107,41 @@ _LENGTH = {"steps", "tokens"}
 _MOST_BYTES = 1 << 24
 _MOST_TOKENS = 1e18
 
-_TINY = "hidden=128,vocab=8192,max_positions=1024"
+_TINY = "vocab=8192,max_positions=1024"
 
 Keys = Mapping[str, Any]
 
 
-def tiny(model: str, stages: int = 1) -> str:
-    """The model's family at a size that trains in seconds, a layer for each pipeline stage."""
-    family, experts = find(model).family, find(model).num_experts
-    if experts:
+def tiny(model: str, layout: Layout | None = None) -> str:
+    """The model's family at a size that trains in seconds, as far as its layout can split it.
+
+    A layer for each pipeline stage, and one more where the model's own are not dealt out equally;
+    a head for each rank that shares them.
+    """
+    shape, own = find(model), layout or Layout()
+    if shape.num_experts:
         return "mixtral-small-cpu"
-    heads = ",num_heads=2" if family == "gpt-neo" else ""
-    return f"{family}:num_layers={max(2, stages)},{_TINY}{heads}"
+    stages, sharing = int(own.pp * own.interleave), int(own.tp) * own.cp
+    layers = max(2, stages) + (shape.num_layers % stages > 0)
+    hidden = 128 if 128 % sharing == 0 else 64 * sharing
+    heads = f",num_heads={max(2, sharing)}" if shape.family == "gpt-neo" or sharing > 2 else ""
+    return f"{shape.family}:num_layers={layers},hidden={hidden},{_TINY}{heads}"
+
+
+def _fewer_ranks(found: Experiment) -> Experiment:
+    """As many ranks as may share a host's cores; every axis stays, and data parallelism shrinks.
+
+    The name says so.  What cannot be shrunk stays as it is, and is refused where it is trained.
+    """
+    own, mesh = found.layout, found.mesh
+    inner = mesh.ranks // mesh.dp
+    group = math.lcm(int(own.shard_size) or 1, mesh.ep, 2 if mesh.dp > 1 else 1)
+    fitting = [n for n in range(group, mesh.dp, group) if n * inner <= SHARING]
+    if mesh.ranks <= SHARING or not fitting or found.devices:
+        return found
+    ranks = fitting[-1] * inner
+    name = f"{found.name}, {ranks} of {mesh.ranks} ranks".removeprefix(", ")
+    return found.replace(nproc=ranks, name=name)
 
 
 def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
@@ -218,7 +242,7 @@ def experiment_of(keys: Keys) -> Experiment:
         words = f"{field_text('model', found.model)}: {error.message}"
         raise UsageError(words, error.hint) from None
     if scale == "tiny":
-        found = found.replace(model=tiny(found.model, found.pp * found.interleave))
+        found = _fewer_ranks(found.replace(model=tiny(found.model, found.layout)))
     if tokens is not None:
         found = found.replace(steps=_steps_for(tokens, found))
     check(found)

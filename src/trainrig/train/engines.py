@@ -365,11 +365,6 @@ def _refused_by_all(layout: Layout) -> Refusal:
             "offload host moves shards of weights, and there are none",
             "zero 1, 2 or 3, or offload none",
         ),
-        (
-            layout.precision == "fp16" and (layout.zero > 0 or layout.tp * layout.pp > 1),
-            "fp16 scales its loss, and a shard cannot see where another one overflows",
-            "bf16, or zero 0 without tensor and pipeline parallelism",
-        ),
     )
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
@@ -412,11 +407,24 @@ def _layout_refused_by_trainer(layout: Layout) -> Refusal:
         return f"{words} such stage", "zero 2 or 3, or --framework native"
     if layout.offload != "none" or layout.shard_size > 0:
         return "offload and shard_size are the native framework's", "--framework native"
-    if layout.recompute == "selective":
-        return "Trainer knows no selective recomputation", "recompute full or none"
-    if layout.parallel == "dataparallel":
-        return "torch.nn.DataParallel is the native framework's", "--framework native"
-    return None
+    rules = (
+        (
+            layout.precision == "fp16" and layout.zero > 0,
+            "fp16 scales its loss, and Trainer's shards cannot see where another one overflows",
+            "bf16, zero 0, or --framework native",
+        ),
+        (
+            layout.recompute == "selective",
+            "Trainer knows no selective recomputation",
+            "recompute full or none",
+        ),
+        (
+            layout.parallel == "dataparallel",
+            "torch.nn.DataParallel is the native framework's",
+            "--framework native",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
 def _refused_by_trainer(own: Experiment) -> Refusal:

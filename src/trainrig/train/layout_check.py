@@ -193,7 +193,12 @@ def _recompute(facts: Mapping[str, Any]) -> str | None:
         return "full"
     if forwards:
         return "selective"
-    return None if facts["compiled"] else "none"
+    if not facts["compiled"]:
+        return "none"
+    # No product is run again, and what else is cannot be seen from outside of compiled code: the
+    # blocks say what they are wrapped in.  Full recomputation that repeats no product is none.
+    wrapped = facts.get("wrapped_policy")
+    return "none" if wrapped == "full" else wrapped
 
 
 def _ranks(
@@ -245,8 +250,6 @@ def expected_exchanges(
     if not facts.get("mesh_axes") or experiment.mesh.ranks == 1:
         return None
     shape = shape or find(experiment.model)
-    if experiment.ep > 1:  # how many rows go where is the router's choice
-        return None
     here = sorted(facts["stages_here"], key=lambda stage: stage["from"])
     ends = {stage["from"] + stage["blocks"] for stage in here}
     begins = {stage["from"] for stage in here}
@@ -262,8 +265,15 @@ def expected_exchanges(
         for stage in here
     ]
     place = Place(**{name: facts["place"].get(name, 0) for name in ("tp", "dp_shard")})
-    rows = facts.get("chunk_rows") or 1
-    return exchanges(shape, experiment.layout, stages, place=place, chunk_rows=rows)
+    rows, routed = facts.get("chunk_rows") or 1, facts.get("routed_rows")
+    return exchanges(
+        shape,
+        experiment.predicted_layout,
+        stages,
+        place=place,
+        chunk_rows=rows,
+        routed=(routed[0], routed[1]) if routed else None,
+    )
 
 
 def exchange_differences(

@@ -133,6 +133,19 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
     return found
 
 
+def gaps(own: Probe, reference: Probe) -> tuple[float, float] | None:
+    """The largest relative gap of a loss, and that of the first gradient norm that both have."""
+    losses, norms = (
+        [
+            abs(a - b) / abs(b)
+            for a, b in zip(getattr(own, name), getattr(reference, name), strict=False)
+            if a is not None and b
+        ]
+        for name in ("losses", "grad_norms")
+    )
+    return (max(losses), norms[0]) if losses and norms else None
+
+
 def _apart(
     what: str,
     step: int,

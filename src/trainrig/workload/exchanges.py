@@ -14,17 +14,23 @@ data parallel (a tensor's rows are padded to a multiple of the ranks that share 
     zero 2      both for each micro-batch
     zero 3      blocks are gathered again in each backward
     hybrid      what a shard group has scattered is summed over the replicas each time
-    pipeline    gathered once and reduced once a step, whatever the stage
+    pipeline    zero 2: gathered once a step; zero 3: what is around the blocks again, too
 tensor parallel, for each micro-batch (Shoeybi et al. 2019)
     block       two sums of X forward, two backward
     ends        the sum of the embedding's parts, X; the gradient before the head, X
     loss        for each chunk of rows their largest logit, and two sums of each row, in fp32
     sequence    each sum is a scatter and a gather (Korthikanti et al. 2022), and its mirror
-                backward; a norm's gradients are summed once a step, learned positions' gathered
+                backward; a norm's gradients are summed once a step, learned positions' gathered;
+                BERT's last layer works on all tokens
+    T5          a block of the decoder has three parts; what the encoder read is gathered once, and
+                its gradient summed
 pipeline        X to the next stage and its gradient back, for each micro-batch and boundary; the
                 gradients of tied ends to each other once a step
 context         queries, keys, values and the result change between tokens and heads, and back in
                 backward (Jacobs et al. 2023, DeepSpeed-Ulysses)
+experts         rows to their experts and the results back, and the gradients of both; how many rows
+                is the router's choice.  Experts are gathered and summed over the ranks that have
+                the same ones, whatever the stage of ZeRO
 """
 
 from __future__ import annotations
@@ -45,8 +51,6 @@ from trainrig.workload.tensors import (
 _DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _FP32 = "float32"
-COUNTED = ("gpt2", "gpt-neo", "llama")
-"""Families whose tensor-parallel exchanges are written down; of all others data parallel's are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,18 +124,18 @@ def exchanges(
     *,
     place: Place | None = None,
     chunk_rows: int = 1,
+    routed: tuple[int, int] | None = None,
 ) -> tuple[Exchange, ...] | None:
-    """Of a step of one rank that has ``stages``; None where no formula is written down.
+    """Of a step of one rank that has ``stages``; None where experts' rows are not known.
 
     ``stages``: of a pipeline's rank; without one it has the whole model.
     ``chunk_rows``: tokens whose logits are computed at once (`models.loss.chunk_rows`).
+    ``routed``: rows that this rank sent to experts or got for its own, the larger number of each
+    time, in forward passes and in what is computed again: the router's choice.
     """
     whole = StageParts(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)
     here, place = list(stages) or [whole], place or Place()
-    split = int(layout.tp) > 1 or layout.cp > 1
-    if shape.num_experts or (layout.cp > 1 and layout.recompute != "none"):
-        return None
-    if split and shape.family not in COUNTED:
+    if layout.ep > 1 and routed is None:
         return None
     tally = _Tally()
     _data(tally, shape, layout, here, place)
@@ -142,6 +146,8 @@ def exchanges(
         _pipeline(tally, shape, layout, here, place)
     if layout.cp > 1:
         _context(tally, shape, layout, here)
+    if layout.ep > 1 and routed is not None:
+        _experts(tally, shape, layout, here, routed)
     return tuple(
         Exchange(
             operation=key[0], axis=key[1], dtype=key[2], count=number, num_bytes=tally.bytes[key]
@@ -163,10 +169,10 @@ def _data(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts], place: Place
 ) -> None:
     replicas, shards = _sizes(layout)
-    tp, micro = int(layout.tp), int(layout.grad_accum)
     dtype = _DTYPES[layout.precision]
-    piped = layout.pp > 1
-    alone = not layout.zero and tp * int(layout.pp) == 1
+    apart = layout.ep > 1  # experts, which lie on the ranks that have the same ones
+    alone = not layout.zero and int(layout.tp) * int(layout.pp) == 1 and not apart
+    same = int(layout.dp) * layout.cp // layout.ep
     for stage in stages:
         units = stage.units(shape)
         if alone and replicas > 1:  # DDP
@@ -174,49 +180,109 @@ def _data(
             tally.add("all_reduce", "dp_replicate", _FP32, whole)
             continue
         for number, unit in enumerate(units):
-            padded = sum(weight.padded(shards, tp=tp, tp_rank=place.tp) for weight in unit)
-            again = layout.zero == 3 and number < len(units) - 1 and not piped
-            each = 1 if layout.zero < 2 or piped else micro
+            gathers, sums = _of_unit(layout, around=number == len(units) - 1)
+            experts = [weight for weight in unit if apart and ".experts." in weight.name]
+            own = [weight for weight in unit if weight not in experts]
+            padded = sum(
+                weight.padded(shards, tp=int(layout.tp), tp_rank=place.tp) for weight in own
+            )
             if shards > 1:
-                tally.add("all_gather", "dp_shard", dtype, padded, each * (1 + again))
-                tally.add("reduce_scatter", "dp_shard", _FP32, padded, each)
+                tally.add("all_gather", "dp_shard", dtype, padded, gathers)
+                tally.add("reduce_scatter", "dp_shard", _FP32, padded, sums)
             if replicas > 1:
-                tally.add("all_reduce", "dp_replicate", _FP32, padded // shards, each)
+                tally.add("all_reduce", "dp_replicate", _FP32, padded // shards, sums)
+            if same > 1:
+                held = sum(weight.of_experts(layout.ep).padded(same) for weight in experts)
+                gathers, sums = _of_unit(layout, around=False)
+                tally.add("all_gather", "ep_outer", dtype, held, gathers)
+                tally.add("reduce_scatter", "ep_outer", _FP32, held, sums)
 
 
-def _again(layout: Layout, *, whole: bool) -> int:
-    """What recomputation repeats for a block of its forward exchanges.
+def _of_unit(layout: Layout, *, around: bool) -> tuple[int, int]:
+    """How often a step gathers a unit, and sums its gradients."""
+    micro, piped = int(layout.grad_accum), layout.pp > 1
+    if layout.zero < 2:
+        return 1, 1
+    if layout.zero == 2:
+        return 1 if piped else micro, micro
+    return micro if around and not piped else 2 * micro, micro
 
-    All that comes before its last product, whose result nothing of backward needs.
-    """
-    return 0 if layout.recompute == "none" else 2 if whole else 1
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sums:
+    """Sums over tensor parallelism of the parts that ranks have, in one stage."""
+
+    tally: _Tally
+    layout: Layout
+    dtype: str
+
+    def add(self, operation: str, numbers: int, times: int = 1) -> None:
+        """One collective of so many numbers in each micro-batch."""
+        times *= int(self.layout.grad_accum)
+        self.tally.add(operation, "tp", self.dtype, numbers, times)
+
+    def both(self, numbers: int, times: int, again: int = 0, gathered: int = 0) -> None:
+        """``times`` sums of ``numbers``, forward or backward, and those that are computed again.
+
+        ``gathered``: of what is computed again, parts that need their input, not their sum.
+        """
+        if not self.layout.sequence_parallel:
+            self.add("all_reduce", numbers, times + again)
+            return
+        self.add("all_gather", numbers, times + again + gathered)
+        self.add("reduce_scatter", numbers, times + again)
 
 
 def _tensor(
     tally: _Tally, shape: ModelShape, layout: Layout, stage: StageParts, chunk_rows: int
 ) -> None:
-    micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
+    sums = _Sums(tally=tally, layout=layout, dtype=_DTYPES[layout.precision])
+    crossed, is_bert = shape.num_decoder_layers > 0, shape.family == "bert"
     seq = layout.seq_len // layout.cp
-    tokens = int(layout.batch_size) * seq
-    wide = tokens * shape.hidden
-    ends = stage.first + stage.last
-    if not layout.sequence_parallel:
-        each = 4 + _again(layout, whole=False)
-        tally.add("all_reduce", "tp", dtype, wide, micro * (each * stage.blocks + ends))
-    else:
-        for operation, whole in (("all_gather", True), ("reduce_scatter", False)):
-            each = 4 + _again(layout, whole=whole)
-            tally.add(operation, "tp", dtype, wide, micro * (each * stage.blocks + ends))
-        if stage.first and shape.positions == "learned":
-            tally.add("all_gather", "tp", dtype, seq * shape.hidden, micro)
-        norms = 2 * stage.blocks + stage.last
+    read = int(layout.batch_size) * seq * shape.hidden
+    tokens = int(layout.batch_size) * (layout.written if crossed else seq)
+    written = tokens * shape.hidden
+    recomputed = layout.recompute != "none"
+    for blocks, parts, numbers in ((stage.blocks, 2, read), (stage.decoder_blocks, 3, written)):
+        # Of a block that ends with a sum, nothing of backward needs the last product's result.
+        last = blocks * (recomputed and not is_bert)
+        repeats = parts * blocks * recomputed - last
+        sums.both(numbers, 2 * parts * blocks, repeats, gathered=last)
+    _ends(sums, shape, stage, read, written)
+    if stage.last:
+        _loss(tally, layout, tokens, chunk_rows)
+    if layout.sequence_parallel:
+        ends = stage.first if is_bert else stage.last * (1 + crossed)
+        norms = 2 * stage.blocks + 3 * stage.decoder_blocks + ends
         each = norm_parameters(shape) // shape.hidden
         tally.add("all_reduce", "tp", _FP32, shape.hidden, norms * each)
-    if stage.last:
-        full, rest = divmod(tokens, chunk_rows)
-        for rows, times in ((chunk_rows, full), (rest, 1 if rest else 0)):
-            tally.add("all_reduce", "tp", _FP32, rows, micro * times)
-            tally.add("all_reduce", "tp", _FP32, 2 * rows, micro * times)
+
+
+def _ends(sums: _Sums, shape: ModelShape, stage: StageParts, read: int, written: int) -> None:
+    """Before the first block and behind the last one, of so many numbers that are read, written."""
+    crossed, is_bert = shape.num_decoder_layers > 0, shape.family == "bert"
+    split = bool(sums.layout.sequence_parallel)
+    if stage.first:
+        for numbers in (read, written) if crossed else (read,):
+            sums.both(numbers, 1)
+        if split and shape.positions == "learned":
+            sums.add("all_gather", read // int(sums.layout.batch_size))
+        if split and is_bert:
+            sums.add("all_gather", read)  # segments
+    if stage.last and split and is_bert:  # its last layer works on all tokens
+        sums.add("all_gather", read)
+        sums.add("all_reduce", read)
+    elif stage.last:
+        for numbers in (written, read) if crossed else (written,):  # and what the encoder read
+            sums.both(numbers, 1)
+
+
+def _loss(tally: _Tally, layout: Layout, tokens: int, chunk_rows: int) -> None:
+    """The largest logit of each row, then two sums, chunk by chunk."""
+    full, rest = divmod(tokens, chunk_rows)
+    for rows, times in ((chunk_rows, full), (rest, 1 if rest else 0)):
+        for numbers in (rows, 2 * rows):
+            tally.add("all_reduce", "tp", _FP32, numbers, int(layout.grad_accum) * times)
 
 
 def _pipeline(
@@ -249,6 +315,24 @@ def _context(
     tp = int(layout.tp)
     queries = tokens * shape.num_heads * shape.head_dim // tp
     keys = tokens * shape.num_kv_heads * shape.head_dim // tp
+    passes = 2 if layout.recompute == "none" else 3
     for stage in stages:
         for numbers in (queries, keys, keys, queries):
-            tally.add("all_to_all", "cp", dtype, numbers, 2 * micro * stage.blocks)
+            tally.add("all_to_all", "cp", dtype, numbers, passes * micro * stage.blocks)
+
+
+def _experts(
+    tally: _Tally,
+    shape: ModelShape,
+    layout: Layout,
+    stages: Iterable[StageParts],
+    routed: tuple[int, int],
+) -> None:
+    """Rows go to their experts and their results back, and so do their gradients."""
+    dtype = _DTYPES[layout.precision]
+    forward, again = routed
+    passes = 4 if layout.recompute == "none" else 6
+    blocks = sum(stage.blocks for stage in stages)
+    key = "all_to_all", "ep", dtype
+    tally.count[key] += passes * int(layout.grad_accum) * blocks
+    tally.bytes[key] += (4 * forward + 2 * again) * shape.hidden * _SIZES[dtype]

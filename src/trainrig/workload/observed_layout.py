@@ -19,7 +19,8 @@ class ObservedLayout:
     precision: str
     grad_accum: int
     recompute: str | None
-    """none, selective or full: what backward computed again; None: cannot be told apart."""
+    """none, selective or full: what backward computed again; None: cannot be told apart.  Where
+    blocks are compiled, full is seen by its products, none and selective by their wrapping."""
     compile: bool
     offload: bool | None
     """Whether the optimizer's weights wait in the host's memory; None: the host computes."""

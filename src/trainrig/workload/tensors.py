@@ -9,7 +9,7 @@ are those of the whole model in `models`, which has no others (tests/unit/worklo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainrig.workload.model import ModelShape, matrices
@@ -31,6 +31,10 @@ class Weight:
         return tuple(
             rows_of(n, tp, rank) if axis == self.cut else n for axis, n in enumerate(self.dims)
         )
+
+    def of_experts(self, ranks: int) -> Weight:
+        """The part of a tensor of all experts that one of ``ranks`` has."""
+        return replace(self, dims=(self.dims[0] // ranks, *self.dims[1:]))
 
     def share(self, ranks: int, rank: int = 0, *, tp: int = 1, tp_rank: int = 0) -> int:
         """Elements of one of ``ranks`` that share it by rows; no rank has more than the first."""

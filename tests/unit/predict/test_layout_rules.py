@@ -78,6 +78,24 @@ REFUSED = [
     (GPT, {"pp": 2, "schedule": "zbv"}, "two stages on each rank", "--interleave 2"),
     (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
     (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),
+    (
+        GPT,
+        {"pp": 2, "zero": 3, "schedule": "zb", "framework": "native"},
+        "backward pass of their own, and ZeRO 3",
+        "--schedule 1f1b",
+    ),
+    (
+        GPT,
+        {"pp": 16, "interleave": 2, "framework": "native"},
+        "24 layers are too few",
+        "24 at most",
+    ),
+    (
+        T5,
+        {"tp": 2, "sequence_parallel": 1, "target_seq_len": 29},
+        "29 tokens that are written cannot be split over 2",
+        "another --seq-len",
+    ),
     (GPT, {"shard_size": 8}, "nothing is sharded", "--zero"),
     (GPT, {"zero": 3, "shard_size": 5}, "cannot be cut into groups of 5", "1, 2, 4, 8"),
     (T5, {"pp": 2}, "encoder-decoder .* come later", "--pp 1"),
@@ -118,6 +136,8 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint)
         (GPT, {"zero": 3, "shard_size": 8, "framework": "huggingface"}),
         (named("llama-8B"), {"seq_len": 2**20}),
         (T5, {"tp": 4}),
+        (GPT, {"pp": 16, "framework": "native"}),  # of 24 layers: eight stages of two
+        (GPT, {"pp": 2, "zero": 3, "framework": "native"}),
     ],
 )
 def test_what_can_be_run_is_not(shape, numbers) -> None:

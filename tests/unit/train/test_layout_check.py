@@ -46,6 +46,15 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, **how: Any
     """The differences between an experiment and the first step of one that was ``built``."""
     own = OWN.replace(**asked)
     made = own if built is None else own.replace(**built)
+    facts = facts_of(own, made, **how)
+    return [
+        words.rpartition(" (")[0]
+        for words in differences(requested_layout(own), observed_layout(facts))
+    ]
+
+
+def facts_of(own: Experiment, made: Experiment, **how: Any) -> dict[str, Any]:
+    """What the first step of ``made`` says of itself, where ``own`` was asked for."""
     shape, watch = gloo_ranks.SHAPES["gpt2"], stopwatch_for("cpu")
     wire = Collectives()
     world = World(made.layout, "cpu")
@@ -55,11 +64,7 @@ def found(asked: dict[str, Any], built: dict[str, Any] | None = None, **how: Any
         made, shape, batches=batches, watch=watch, **(how or {"parallel": spread})
     ) as engine:
         engine.experiment = own  # whoever repeats the request believes the lie
-        facts = first_step(engine, world.axes)
-    return [
-        words.rpartition(" (")[0]
-        for words in differences(requested_layout(own), observed_layout(facts))
-    ]
+        return dict(first_step(engine, world.axes))
 
 
 HONEST: list[dict[str, Any]] = [
@@ -147,3 +152,17 @@ def test_sums_in_a_narrow_type_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(data_parallel, "policies", narrow)
     assert found({"zero": 3}) == ["gradient_precision: asked fp32, found bf16"]
+
+
+@pytest.mark.parametrize(
+    ("built", "seen"), [("none", "none"), ("selective", "selective"), ("full", "none")]
+)
+def test_compiled_blocks_are_told_apart_by_what_they_are_wrapped_in(built: str, seen: str) -> None:
+    """Compiled, both run every product once; what was to be full and repeats none is not."""
+    made = OWN.replace(recompute=built)
+    facts = facts_of(made, made)
+    assert facts["wrapped_policy"] == built
+    compiled = {"compiled": True, "products_again": 0.0, "block_forwards": facts["micro_batches"]}
+    assert observed_layout({**facts, **compiled}).recompute == seen
+    again = {**facts, **compiled, "products_again": 1.0}
+    assert observed_layout(again).recompute == "full"

@@ -172,7 +172,8 @@ def probe(scale: float = 1.0, dtype: str = "fp32") -> Probe:
     torch.set_num_threads(1)
     batches = gloo_ranks.batches_for(own, shape, 0)
     with Engine(own, shape, batches=batches) as engine:
-        engine.scaler.scale = lambda loss: loss * scale  # type: ignore[method-assign]
+        backward = engine.weights.backward
+        engine.weights.backward = lambda loss, **how: backward(loss * scale, **how)
         engine.run(rows.append, lambda step: step >= STEPS)
     torch.set_num_threads(before)
     return Probe(

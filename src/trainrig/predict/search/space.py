@@ -23,11 +23,11 @@ import numpy as np
 from trainrig.errors import UsageError
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
-    PREDICTED_SCHEDULES,
     RECOMPUTE,
     Layout,
     legal_mask,
 )
+from trainrig.workload.layout_rules import PREDICTED_SCHEDULES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -28,12 +28,13 @@ from trainrig.models.layers import Stretch
 def apply(model: nn.Module, mesh: DeviceMesh) -> None:
     """Let ``model``, or a stage, take this rank's part of the tokens, in place.
 
-    After tensor parallel, which leaves a rank some of the heads.  UsageError where these have no
-    equal shares, and for models that look both ways.
+    After tensor parallel, which leaves a rank some of the heads.  UsageError for an
+    encoder-decoder: what it writes begins with the last token of another rank's part, and its
+    biases are of all tokens and heads.
     """
     shape, ranks = model.shape, mesh.size()
-    if shape.family in ("bert", "t5"):
-        raise UsageError(f"context parallel is for decoders, not {shape.family}", "--cp 1")
+    if shape.family == "t5":
+        raise UsageError("context parallel of an encoder-decoder (t5) comes later", "--cp 1")
     before: Stretch = model.stretch
     model.stretch = Stretch(part=mesh.get_local_rank(), parts=ranks, spread=before.spread)
     for module in model.modules():

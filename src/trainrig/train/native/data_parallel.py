@@ -9,6 +9,9 @@
 
     * whole from the first forward to the last backward (1), from forward to backward (2)
 
+Through a pipeline micro-batches overlap: under ZeRO 2 weights are whole for the step, under ZeRO 3
+a stage's ends are gathered as often as its blocks.
+
 The numbers are those of ZeRO (Rajbhandari et al. 2020).  1, 2 and 3 are torch's FSDP2, by its
 public setters: on a mesh of two axes it shards over one and replicates over the other (hybrid
 sharding; with shards of one rank it is DDP, which goes with tensor and pipeline parallelism).
@@ -76,10 +79,18 @@ class Spread(Weights):
             self._copies |= {id(named[name]) for name in stage.copies}
 
     def run(
-        self, inputs: Tensor, labels: Tensor, factor: Tensor | float, **samples: Tensor
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        factor: Tensor | float,
+        scale: Tensor | float = 1.0,
+        **samples: Tensor,
     ) -> Tensor:
-        """Forward and backward of a step's micro-batches, through the pipeline; the loss."""
-        loss = self.pipeline.run(inputs, labels, factor, **samples) * factor
+        """Forward and backward of a step's micro-batches, through the pipeline; the loss.
+
+        ``factor``: what a sum over targets is multiplied by; ``scale``: the gradients besides.
+        """
+        loss = self.pipeline.run(inputs, labels, factor * scale, **samples) * factor
         for weight in self.model.values():
             weight.grad = as_placed(weight.grad, weight)
         self.pipeline.add_tied()
@@ -257,7 +268,7 @@ def shard(
     how = policies(DTYPES[dtype], world.device, offload=offload)
     mesh = world.view(*axes)
     for unit in (*experts, *_units([module])):
-        reshard = zero == 3 and unit is not module and not piped
+        reshard = zero == 3 and (piped or unit is not module)
         where = world.view("ep_outer") if unit in experts else mesh
         fully_shard(unit, mesh=where, reshard_after_forward=reshard, **how)
         # Gradients are sums: no backend has to divide, and gloo cannot.

@@ -8,7 +8,8 @@ mode (`traffic`) see it.  What is read, and where from:
                     rank; of weights also when forward has left the last block
     placements      of the blocks' weights: which mesh axes split or replicate them
     micro-batches   forwards of a block outside backward; those inside are recomputation
-    recompute       products that backward runs beyond the two of each matrix
+    recompute       products that backward runs beyond the two of each matrix; in compiled blocks,
+                    where none and selective run the same ones, what a block is wrapped in, too
     attention       which way `models` took, and the kernel that torch chose
     exchanges       `traffic`
     device          where a block's result lies; offload: where the optimizer's weights lie
@@ -30,6 +31,7 @@ from torch.distributed.tensor import DTensor
 
 from trainrig.models.layers import attentions_run
 from trainrig.models.loss import chunk_rows
+from trainrig.models.recompute import policy_of
 from trainrig.train.drivers.common import (
     Facts,
     elements,
@@ -106,7 +108,9 @@ class Look:
             "attention_kernel": " and ".join(kernels) or None,
             "exchanges": [asdict(each) for each in traffic.exchanges],
             "single_numbers": traffic.single_numbers,
+            "routed_rows": traffic.routed_rows,
             "compiled": _compiled(blocks[0]) is not None and has_compiled(),
+            "wrapped_policy": " and ".join(sorted({policy_of(block) for block in blocks})),
             "chunk_rows": self._chunk_rows(device),
             "stages": len(self._modules),
             "units": len(blocks) + len(self._modules),

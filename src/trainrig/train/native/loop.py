@@ -38,7 +38,7 @@ from trainrig.errors import UnavailableError
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.divergence import LossWatch
-from trainrig.train.native.precision import Weights, local, placed
+from trainrig.train.native.precision import LossScale, Weights, local, placed
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
 
@@ -216,9 +216,7 @@ class Engine:
             experiment,
             self.weights.groups(experiment.weight_decay, embeddings=experiment.decay_embeddings),
         )
-        self.scaler = torch.amp.GradScaler(
-            torch.device(device).type, enabled=experiment.precision == "fp16"
-        )
+        self.scaler = LossScale(device, enabled=experiment.precision == "fp16")
         self.watch = watch or stopwatch_for(device)
         self._backwards = partial(self.watch.within, "backward")
         self._losses = LossWatch(experiment.divergence, experiment.warmup_steps)
@@ -259,7 +257,7 @@ class Engine:
                 part = self.weights.loss(micro.inputs, micro.labels, last=last, **micro.dropping)
                 part = part * (micro.share * weight)
             with self.part("backward"):
-                self.weights.backward(self.scaler.scale(part), last=last)
+                self.weights.backward(part * self.scaler.factor, last=last)
             loss += part.detach()
         return loss
 
@@ -269,7 +267,7 @@ class Engine:
         numbers = [micro.samples for micro in micros if micro.samples is not None]
         dropping = {"samples": torch.cat(numbers)} if numbers else {}
         with self.part("backward"), _forwards_within(self.watch, self.weights.modules):
-            return self.weights.run(inputs, labels, factor, **dropping)
+            return self.weights.run(inputs, labels, factor, self.scaler.factor, **dropping)
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Where a part of the step is timed; tests make one of them slower here."""
@@ -400,8 +398,8 @@ class Engine:
 
     def _clip(self) -> Tensor:
         """The norm of all gradients; they are shortened to ``clip`` where it is larger."""
-        self.scaler.unscale_(self.optimizer)
         norm = self.weights.norm()
+        norm = self.scaler.unscale([local(g) for g in self.weights.gradients()], norm)
         most = self.experiment.clip
         if most and self._divides:  # in the update's own pass over the gradients
             self.optimizer.grad_scale = torch.clamp((norm + 1e-6) / most, min=1.0)
@@ -413,7 +411,7 @@ class Engine:
     def _divides(self) -> bool:
         """Whether the optimizer's kernel divides gradients by a number: torch's fused AdamW.
 
-        fp16's scaler uses that number itself, and it cannot be given beside DTensors.
+        It cannot be given beside DTensors; fp16's are divided already.
         """
         fused = all(group.get("fused") for group in self.optimizer.param_groups)
         plain = not any(map(placed, self.weights.master.values()))

@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -116,6 +117,22 @@ def _part(model: nn.Module, number: int, cuts: Sequence[range]) -> nn.Module:
     return part
 
 
+class _EachReduced(nn.Module):
+    """A stage whose gradients are reduced after each backward pass, as FSDP2 does by itself.
+
+    A schedule that sees an FSDP2 module adds micro-batches up first, and reduces once: ZeRO 1.
+    """
+
+    def __init__(self, stage: Any, zero: int) -> None:
+        super().__init__()
+        self.stage = stage
+        if zero == 2:  # whole until the last micro-batch is through
+            stage.set_reshard_after_backward(False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.stage(*args, **kwargs)
+
+
 class Pipeline:
     """A rank's stages under a schedule.  Call `run` for each step, on all ranks at once."""
 
@@ -129,8 +146,15 @@ class Pipeline:
         self._factor: Tensor | float = 1.0
         self._last = any(stage.module.last for stage in stages)
         self._first = any(stage.module.first for stage in stages)
+        self._gathered_once = layout.zero == 2
         parts = [
-            PipelineStage(stage.module, stage.number, stage.stages, device, group=self.group)
+            PipelineStage(
+                _EachReduced(stage.module, int(layout.zero)) if layout.zero > 1 else stage.module,
+                stage.number,
+                stage.stages,
+                device,
+                group=self.group,
+            )
             for stage in stages
         ]
         how: dict[str, Any] = {"loss_fn": self._scaled, "scale_grads": False}
@@ -159,6 +183,11 @@ class Pipeline:
         wanted = {"target": labels, "losses": losses} if self._last else {}
         how = {"labels": labels, "return_outputs": False, **samples}
         self._schedule.step(*given, **how, **wanted)
+        if self._gathered_once:
+            for stage in self.stages:
+                for unit in stage.module.modules():
+                    if isinstance(unit, FSDPModule):
+                        unit.reshard()
         if not losses:
             return torch.zeros((), device=labels.device)
         return torch.stack([loss.detach() for loss in losses]).sum() / factor

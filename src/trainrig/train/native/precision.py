@@ -4,7 +4,7 @@
     tf32   the same, and a GPU multiplies with 10 bits of mantissa; sums are in fp32
     bf16   the model holds bf16 and computes in it; the optimizer updates fp32 master weights, of
            which the bf16 ones are the rounding after each step
-    fp16   the same with fp16, and the loss scaled so that small gradients do not vanish
+    fp16   the same with fp16, and the loss scaled (`LossScale`): small gradients do not vanish
 
 Autocast would round every weight anew in each forward pass, and again for each micro-batch; here
 they are rounded once a step.  Gradients come in the model's type and are summed in fp32: over the
@@ -14,7 +14,7 @@ in fp32 inside their operations in either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -183,6 +183,72 @@ class Weights:
 
     def rest(self) -> None:
         """After forward passes that no backward follows: what was gathered for them is freed."""
+
+
+class LossScale:
+    """What fp16's loss is multiplied by before backward, and its gradients divided by after it.
+
+    The rule of torch.amp.GradScaler: 65,536 at first, half of it wherever a gradient overflowed,
+    which leaves the update out, and twice after 2,000 updates in a row.  That class looks at the
+    gradients of one process; this one at their norm, which all ranks of any layout have agreed on.
+    """
+
+    def __init__(self, device: str, *, enabled: bool) -> None:
+        """``enabled``: in fp16; else nothing is scaled and every update is made."""
+        self._enabled = enabled
+        self._scale = torch.full((), 2.0**16, device=device)
+        self._updates = torch.zeros((), device=device)
+        self._overflown = torch.zeros((), device=device)
+
+    def is_enabled(self) -> bool:
+        """Whether losses are scaled."""
+        return self._enabled
+
+    @property
+    def factor(self) -> Tensor | float:
+        """Of losses before backward."""
+        return self._scale if self._enabled else 1.0
+
+    def unscale(self, grads: Sequence[Tensor], norm: Tensor) -> Tensor:
+        """Divide the gradients of this rank; the norm of all, given with their scale."""
+        if not self._enabled:
+            return norm
+        self._overflown = (~torch.isfinite(norm)).float()
+        torch._foreach_mul_(list(grads), 1.0 / self._scale.to(grads[0].device))
+        return norm / self._scale
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the weights, unless a gradient overflowed; a fused kernel is told and decides."""
+        if not self._enabled:
+            optimizer.step()
+            return
+        groups = optimizer.param_groups
+        weights = (weight for group in groups for weight in group["params"])
+        if all(group.get("fused") for group in groups) and not any(map(placed, weights)):
+            optimizer.found_inf = self._overflown
+            optimizer.step()
+        elif not bool(self._overflown):
+            optimizer.step()
+
+    def update(self) -> None:
+        """The scale of the next step."""
+        over = self._overflown > 0
+        updates = torch.where(over, 0.0, self._updates + 1.0)
+        grows = updates >= 2000
+        change = torch.where(over, 0.5, torch.where(grows, 2.0, 1.0))
+        self._scale, self._updates = self._scale * change, torch.where(grows, 0.0, updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        """By GradScaler's names."""
+        if not self._enabled:
+            return {}
+        return {"scale": float(self._scale), "_growth_tracker": int(self._updates)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` gave, or a GradScaler's."""
+        if self._enabled and state:
+            self._scale.fill_(state["scale"])
+            self._updates.fill_(state["_growth_tracker"])
 
 
 def total_norm(grads: Sequence[Tensor]) -> Tensor:

@@ -54,6 +54,7 @@ class Traffic(TorchDispatchMode):
         self._axes = dict(axes)
         self._exchanges: Counter[tuple[str, str, str]] = Counter()
         self._bytes: Counter[tuple[str, str, str]] = Counter()
+        self._counts: list[tuple[bool, list[Tensor]]] = []
         self.single_numbers = 0
         self.pinned: bool | None = None
         """Whether tokens came to a GPU from pinned memory; None: none came.  Unverified on
@@ -82,6 +83,14 @@ class Traffic(TorchDispatchMode):
             )
             for key, count in sorted(self._exchanges.items())
         )
+
+    @property
+    def routed_rows(self) -> tuple[int, int]:
+        """Rows that experts' counts spoke of, sent or received: forward, and computed again."""
+        found = [0, 0]
+        for again, counts in self._counts:
+            found[again] += max(int(count.sum()) for count in counts)
+        return found[0], found[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -114,6 +123,8 @@ class Traffic(TorchDispatchMode):
         size = {id(side): sum(t.numel() * t.element_size() for t in side) for side in sides}
         largest = max(sides, key=lambda side: size[id(side)], default=[])
         if not largest or not largest[0].is_floating_point():
+            if operation == "all_to_all":
+                self._counts.append((in_backward(), [side[0] for side in sides if side][:2]))
             return
         if sum(t.numel() for t in largest) == 1:
             self.single_numbers += 1

@@ -1,0 +1,308 @@
+"""Which layouts can be run: each rule once, as a sentence for one layout and a mask for many.
+
+A rule says which layouts break it and, for a single one, what to do instead (`layout.check_layout`
+raises the first that is broken, `layout.legal_mask` is all of them over a search's arrays).  What
+is impossible is refused, not what is slow or does not fit in memory.  The rules are those of the
+frameworks that run such layouts (Megatron-LM, DeepSpeed, FSDP): heads are divided over tensor
+parallel, layers over pipeline stages, micro-batches over interleaved stages, and gradients or
+weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).  Our own engine has stages
+of unequal numbers of layers, and reduces what it shards after each micro-batch of a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from trainrig.workload.model import ModelShape
+
+PREDICTED_SCHEDULES = ("1f1b", "gpipe")
+MOST_GPUS = 1 << 20
+MOST_COUNT = 1 << 31
+MOST_TOKENS = 1 << 24
+"""Longer sequences than any that was trained on: a slip of the keyboard."""
+
+
+class Pairing(NamedTuple):
+    """A model and how it is to be run."""
+
+    m: Any
+    """A ModelShape."""
+    x: Any
+    """A Layout; its numbers are whole or arrays, and rules do not care which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason why a layout cannot be run."""
+
+    broken: Callable[[Pairing], Any]
+    """True, or an array of it, where it cannot."""
+    message: Callable[[Pairing], str]
+    hint: Callable[[Pairing], str] | str
+
+
+def nearest_multiple(number: int, of: int) -> int:
+    """The multiple of ``of`` next to ``number``, at least ``of`` itself."""
+    return max(of, (number + of // 2) // of * of)
+
+
+def _range(name: str, least: int, most: int) -> Rule:
+    def broken(pairing: Pairing) -> bool:
+        value = getattr(pairing.x, name)
+        return isinstance(value, bool) or not least <= value <= most
+
+    return Rule(
+        broken,
+        lambda pairing: f"{name.replace('_', '-')} = {getattr(pairing.x, name)}",
+        f"a whole number from {least} to {most}",
+    )
+
+
+RANGES = (
+    _range("gpus", 1, MOST_GPUS),
+    _range("gpus_per_node", 1, 1 << 12),
+    *(_range(name, 1, MOST_GPUS) for name in ("tp", "pp", "interleave", "cp", "ep")),
+    *(_range(name, 1, MOST_COUNT) for name in ("batch_size", "grad_accum")),
+    _range("zero", 0, 3),
+    _range("shard_size", 0, MOST_GPUS),
+    _range("sequence_parallel", 0, 1),
+    _range("seq_len", 1, MOST_TOKENS),
+    _range("target_seq_len", 0, MOST_TOKENS),
+    _range("lora_rank", 0, 1 << 16),
+)
+
+
+def _blocks(shape: ModelShape) -> int:
+    return shape.num_layers + shape.num_decoder_layers
+
+
+def _divisors(number: int) -> str:
+    small = [d for d in range(1, min(number, 128) + 1) if number % d == 0]
+    return "one of: " + ", ".join(str(divisor) for divisor in small)
+
+
+RULES = (
+    Rule(
+        lambda c: c.x.gpus % (c.x.tp * c.x.pp * c.x.cp) != 0,
+        lambda c: (
+            f"{c.x.gpus} GPUs cannot be divided into {c.x.tp} tensor-parallel × {c.x.pp} pipeline"
+            + (f" × {c.x.cp} context-parallel" if c.x.cp > 1 else "")
+        ),
+        lambda c: f"a multiple of {c.x.tp * c.x.pp * c.x.cp} GPUs, or fewer parts",
+    ),
+    Rule(
+        lambda c: (c.x.gpus > c.x.gpus_per_node) & (c.x.gpus % c.x.gpus_per_node != 0),
+        lambda c: f"{c.x.gpus} GPUs do not fill nodes of {c.x.gpus_per_node}",
+        lambda c: f"as {nearest_multiple(c.x.gpus, c.x.gpus_per_node)} GPUs, or other nodes",
+    ),
+    Rule(
+        lambda c: c.m.num_heads % c.x.tp != 0,
+        lambda c: f"{c.m.num_heads} heads cannot be split over {c.x.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: c.m.num_kv_heads % c.x.tp != 0,
+        lambda c: f"{c.m.num_kv_heads} heads of keys and values cannot be split over {c.x.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: (c.m.ffn % c.x.tp != 0) | (c.m.hidden % c.x.tp != 0),
+        lambda c: f"widths of {c.m.hidden} and {c.m.ffn} cannot be split over {c.x.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        # Megatron passes keys and values round; what exchanges heads for tokens needs some of each.
+        lambda c: c.x.traits.own_models & (c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0),
+        lambda c: (
+            f"{c.m.num_kv_heads} heads of keys and values cannot be split over "
+            f"{c.x.tp * c.x.cp} devices that share a sequence"
+        ),
+        lambda c: "tensor × context parallel " + _divisors(c.m.num_kv_heads),
+    ),
+    Rule(
+        lambda c: (c.x.cp > 1) & (c.x.seq_len % c.x.cp != 0),
+        lambda c: f"sequences of {c.x.seq_len} cannot be shared by {c.x.cp}",
+        "another --seq-len, or --cp 1",
+    ),
+    Rule(
+        lambda c: (c.x.cp > 1) & (c.m.num_decoder_layers > 0),
+        lambda c: (
+            f"context parallelism of an encoder-decoder ({c.m.name}) comes later: what one device "
+            "writes begins with another one's last token"
+        ),
+        "--cp 1, or one of the other families",
+    ),
+    Rule(
+        lambda c: (c.x.ep > 1) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: f"{c.m.name} is dense: it has no experts to share",
+        "--ep 1, or a mixture of experts",
+    ),
+    Rule(  # Megatron folds them over the ranks of tensor and context parallel as well
+        lambda c: (
+            c.x.gpus // c.x.pp // (1 if c.x.traits.grad_buffer else c.x.tp * c.x.cp) % c.x.ep != 0
+        ),
+        lambda c: (
+            f"{c.x.gpus // c.x.pp if c.x.traits.grad_buffer else c.x.dp} data-parallel ranks "
+            f"cannot be cut into groups of {c.x.ep} for experts"
+        ),
+        lambda c: "--ep " + _divisors(int(c.x.dp)),
+    ),
+    Rule(
+        lambda c: getattr(c.m, "num_experts", 0) % c.x.ep != 0,
+        lambda c: f"{c.m.num_experts} experts cannot be dealt to {c.x.ep} ranks",
+        lambda c: "--ep " + _divisors(c.m.num_experts),
+    ),
+    Rule(
+        lambda c: (c.x.pp > 1) & (c.m.num_decoder_layers > 0),
+        lambda c: (
+            f"pipeline stages of an encoder-decoder ({c.m.name}) come later: what the encoder read "
+            "goes to every stage of the decoder, and torch's schedules pass on one tensor"
+        ),
+        "tensor and data parallel are there: --pp 1",
+    ),
+    Rule(
+        lambda c: (c.x.interleave > 1) & (c.x.pp == 1),
+        lambda c: f"interleaving {c.x.interleave} stages needs a pipeline",
+        "--pp 2 or more, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.interleave > 1) & (c.x.schedule == "gpipe"),
+        lambda _: "GPipe does not interleave its stages",
+        "--schedule 1f1b, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.pp == 1) & (c.x.schedule not in PREDICTED_SCHEDULES),
+        lambda c: f"schedule {c.x.schedule} needs a pipeline",
+        "--pp 2 or more, or leave --schedule out",
+    ),
+    Rule(  # torch's checkpointing and compiled graphs know no backward pass in two halves
+        lambda c: (
+            (c.x.schedule not in PREDICTED_SCHEDULES)
+            & ((c.x.recompute == "selective") | (c.x.kernels == "compiled"))
+        ),
+        lambda c: (
+            f"schedule {c.x.schedule} has two backward passes: none through compiled blocks "
+            "or those that are recomputed selectively"
+        ),
+        "--schedule 1f1b; or --recompute full, without --compile",
+    ),
+    Rule(
+        lambda c: (c.x.pp > 1) & (c.x.interleave != 2) & (c.x.schedule == "zbv"),
+        lambda _: "ZBV has two stages on each rank",
+        "--interleave 2, or --schedule zb",
+    ),
+    Rule(
+        lambda c: (c.x.pp > 1) & (_blocks(c.m) < c.x.pp * c.x.interleave),
+        lambda c: f"{_blocks(c.m)} layers are too few for {_stages(c.x)}",
+        lambda c: f"stages × interleaving {_blocks(c.m)} at most",
+    ),
+    Rule(  # our stages may have one block more than others
+        lambda c: (
+            (c.x.pp > 1)
+            & (not c.x.traits.own_models)
+            & (_blocks(c.m) % (c.x.pp * c.x.interleave) != 0)
+        ),
+        lambda c: f"{_blocks(c.m)} layers cannot be divided over {_stages(c.x)}",
+        lambda c: "--framework native, or stages × interleaving " + _divisors(_blocks(c.m)),
+    ),
+    Rule(
+        lambda c: (c.x.interleave > 1) & (c.x.grad_accum % c.x.pp != 0),
+        lambda c: f"{c.x.grad_accum} micro-batches cannot be dealt to {c.x.pp} interleaved stages",
+        lambda c: f"--grad-accum a multiple of {c.x.pp}, or --interleave 1",
+    ),
+    Rule(
+        lambda c: (c.x.sequence_parallel > 0) & (c.x.tp == 1),
+        lambda _: "sequence parallelism splits what tensor parallelism leaves whole",
+        "--tp 2 or more, or leave --sequence-parallel out",
+    ),
+    Rule(
+        lambda c: (c.x.sequence_parallel > 0) & (c.x.seq_len % c.x.tp != 0),
+        lambda c: f"sequences of {c.x.seq_len} cannot be split over {c.x.tp}",
+        "another --seq-len, or leave --sequence-parallel out",
+    ),
+    Rule(
+        lambda c: (
+            (c.x.sequence_parallel > 0)
+            & (c.m.num_decoder_layers > 0)
+            & (c.x.target_seq_len % c.x.tp != 0)
+        ),
+        lambda c: f"the {c.x.target_seq_len} tokens that are written cannot be split over {c.x.tp}",
+        "another --seq-len, or leave --sequence-parallel out",
+    ),
+    Rule(
+        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (not c.x.traits.own_models),
+        lambda c: f"ZeRO {c.x.zero} cannot shard what {c.x.pp} pipeline stages accumulate",
+        "--zero 1 with a pipeline, --framework native, or --pp 1",
+    ),
+    Rule(  # FSDP2 reduces where a backward pass ends, and there are two of them
+        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (c.x.schedule not in PREDICTED_SCHEDULES),
+        lambda c: (
+            f"schedule {c.x.schedule} computes weights' gradients in a backward pass of their own, "
+            f"and ZeRO {c.x.zero} shards gradients after the first"
+        ),
+        "--zero 1, or --schedule 1f1b",
+    ),
+    Rule(
+        lambda c: (c.x.shard_size > 0) & (c.x.zero == 0),
+        lambda c: f"shards over {c.x.shard_size} ranks, and nothing is sharded",
+        "--zero 1, 2 or 3, or leave --shard-size out",
+    ),
+    Rule(
+        # Where no size is set it is divided by 1: over arrays both sides are computed.
+        lambda c: (c.x.shard_size > 0) & (c.x.dp % (c.x.shard_size + (c.x.shard_size == 0)) != 0),
+        lambda c: f"{c.x.dp} data-parallel ranks cannot be cut into groups of {c.x.shard_size}",
+        lambda c: "--shard-size " + _divisors(int(c.x.dp)),
+    ),
+    Rule(
+        lambda c: (c.x.scheme == "own") & (c.x.parallel != "auto"),
+        lambda c: f"{c.x.framework} has its own data parallelism, and no {c.x.parallel}",
+        "--framework native or huggingface, or leave --parallel out",
+    ),
+    Rule(
+        lambda c: (
+            (c.x.parallel == "dataparallel")
+            & ((not c.x.traits.own_models) | (c.x.zero > 0) | (c.x.tp * c.x.pp > 1))
+        ),
+        lambda _: "torch.nn.DataParallel has every weight on every GPU, in our own framework alone",
+        "--framework native --zero 0, or leave --parallel out",
+    ),
+    Rule(
+        lambda c: (
+            (c.x.scheme == "ddp")
+            & (c.x.tp * c.x.pp > 1)
+            & ((not c.x.traits.composes) | (c.x.parallel == "ddp"))
+        ),
+        lambda _: "DDP splits neither matrices nor layers",
+        "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
+    ),
+    Rule(
+        lambda c: ((c.x.scheme == "ddp") | c.x.traits.grad_buffer) & (c.x.zero >= 2),
+        lambda c: (
+            f"{c.x.framework if c.x.traits.grad_buffer else 'DDP'} shards the optimizer at most, "
+            f"not what ZeRO {c.x.zero} does"
+        ),
+        "--parallel fsdp, --framework deepspeed, or --zero 1",
+    ),
+    Rule(
+        lambda c: (c.x.scheme == "fsdp") & (c.x.zero < 2),
+        lambda c: f"FSDP shards gradients and weights, and ZeRO {c.x.zero} neither",
+        "--zero 3 (or 2), or --parallel ddp",
+    ),
+    Rule(
+        lambda c: (
+            c.m.positions == "learned" and max(c.x.seq_len, c.x.target_seq_len) > c.m.max_positions
+        ),
+        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq_len}",
+        lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
+    ),
+)
+"""For numbers within their ranges; those where nothing is divided by 0."""
+
+
+def _stages(layout: Any) -> str:
+    if layout.interleave == 1:
+        return f"{layout.pp} stages"
+    return f"{layout.pp} stages × {layout.interleave} interleaved"
