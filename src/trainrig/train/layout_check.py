@@ -15,6 +15,7 @@ from trainrig.train.config import Experiment
 from trainrig.workload import ModelShape, find
 from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
 from trainrig.workload.observed_layout import ObservedLayout
+from trainrig.workload.span_corruption import written_tokens
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SHARE = 0.75
@@ -268,7 +269,7 @@ def expected_exchanges(
     rows, routed = facts.get("chunk_rows") or 1, facts.get("routed_rows")
     return exchanges(
         shape,
-        experiment.predicted_layout,
+        experiment.layout.replace(target_seq_len=written_tokens(shape, experiment.seq_len)),
         stages,
         place=place,
         chunk_rows=rows,

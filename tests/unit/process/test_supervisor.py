@@ -21,6 +21,7 @@ import pytest
 
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.process.events import Events, position_of, read_events
+from trainrig.process.programs import last_line
 from trainrig.process.supervisor import Command, Ended, launch
 from trainrig.record import Status
 
@@ -409,3 +410,11 @@ def test_a_position_outlives_what_is_written_over_it(tmp_path: Path) -> None:
     place.set_position(part="x" * 999)
     assert position_of(tmp_path, 1) is None  # too long to be told, and nothing else is overwritten
     assert (tmp_path / "where-1").stat().st_size == 256
+
+
+def test_what_the_profiler_writes_is_no_last_word(tmp_path: Path) -> None:
+    log = tmp_path / "rank-1.log"
+    log.write_text("Bus error\nUSDT:2026-11-22 17:50:29 23:23 Handler.cpp:59] profiler_stop\n")
+    assert last_line(log) == "Bus error"
+    log.write_text("USDT:2026-11-22 17:50:12 23:23 Handler.cpp:52] profiler_start\n")
+    assert last_line(log, "") == ""
