@@ -15,3 +15,16 @@ SOURCES = {
 }
 MOST_FILES = 262
 MOST_LINES = 51_000
+MOST_FILES_PER_1000_LINES = 6.2
+LONGEST = 600
+
+
+def test_the_program_has_no_more_files_and_lines_than_agreed() -> None:
+    num_files, num_lines = len(SOURCES), sum(SOURCES.values())
+    assert num_files <= MOST_FILES
+    assert num_lines <= MOST_LINES
+    assert num_files / num_lines * 1000 < MOST_FILES_PER_1000_LINES
+
+
+def test_no_file_is_longer_than_a_reader_s_patience() -> None:
+    assert {name: lines for name, lines in SOURCES.items() if lines > LONGEST} == {}

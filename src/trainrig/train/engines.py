@@ -407,24 +407,13 @@ def _layout_refused_by_trainer(layout: Layout) -> Refusal:
         return f"{words} such stage", "zero 2 or 3, or --framework native"
     if layout.offload != "none" or layout.shard_size > 0:
         return "offload and shard_size are the native framework's", "--framework native"
-    rules = (
-        (
-            layout.precision == "fp16" and layout.zero > 0,
-            "fp16 scales its loss, and Trainer's shards cannot see where another one overflows",
-            "bf16, zero 0, or --framework native",
-        ),
-        (
-            layout.recompute == "selective",
-            "Trainer knows no selective recomputation",
-            "recompute full or none",
-        ),
-        (
-            layout.parallel == "dataparallel",
-            "torch.nn.DataParallel is the native framework's",
-            "--framework native",
-        ),
-    )
-    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
+    if layout.precision == "fp16" and layout.zero > 0:
+        words = "fp16 scales its loss, and Trainer's shards cannot see where another one overflows"
+        return words, "bf16, zero 0, or --framework native"
+    words = "Trainer knows no selective recomputation"
+    selective = (words, "recompute full or none") if layout.recompute == "selective" else None
+    wrapped = "torch.nn.DataParallel is the native framework's", "--framework native"
+    return selective or (wrapped if layout.parallel == "dataparallel" else None)
 
 
 def _refused_by_trainer(own: Experiment) -> Refusal:
