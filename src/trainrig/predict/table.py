@@ -38,6 +38,7 @@ from trainrig.predict.table_words import (
     framework_of,
     kernels_of,
     link_of,
+    power_of,
     precision_of,
     states_of,
 )
@@ -97,7 +98,7 @@ def case_of(row: Row) -> Case:
     framework, parallel = framework_of(cells, sizes)
     precision = precision_of(cells, chip)
     fabric = fabric_of(cells, sizes)
-    rates = _rates(chip.name, link_of(cells), fabric and fabric * trays)
+    rates = _rates(chip.name, link_of(cells), fabric and fabric * trays, power_of(cells))
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
@@ -185,8 +186,8 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
 
 
 @lru_cache(maxsize=256)
-def _rates(chip: str, link: str | None, fabric: float | None) -> Rates:
-    return rates_of_chip(require_chip(chip), link=link, fabric=fabric)
+def _rates(chip: str, link: str | None, fabric: float | None, power: float | None) -> Rates:
+    return rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
 
 
 def _sizes_of(cells: Cells) -> dict[str, int]:

@@ -108,17 +108,99 @@ _MEMORY = re.compile(r"\s*[(-]?\s*(\d+)\s*g(?:i?b)?\)?\s*$", re.IGNORECASE)
 
 
 def chip_of(cells: Cells) -> Chip:
-    """The chip of a row; blank: what is printed of the hardware, where that is a chip's name."""
+    """The chip of a row; blank: the one that is named in what is printed of the hardware."""
     name, printed = cells["chip"], cells["hardware"]
-    if not name and find_chip(printed) is None:
-        raise UsageError("chip: not stated, or none of the catalog")
-    if any(word in printed.lower() for word in ("limit", "capped", "custom")):
-        raise UsageError("hardware: printed with another power limit than the catalog's chip")
-    name = name or printed
-    found = find_chip(name) or _of_size(name) or _usual(name, cells)
+    if name:
+        found = find_chip(name) or _of_size(name) or _usual(name, cells)
+    else:
+        found = find_chip(printed) or _named_in(printed, cells)
     if found is None:
-        raise UsageError(f"chip: {name[:60]!r} is not in the catalog")
+        what = (
+            f"{name[:60]!r} is not in the catalog" if name else "not stated, or none of the catalog"
+        )
+        raise UsageError(f"chip: {what}")
     return found
+
+
+def power_of(cells: Cells) -> float | None:
+    """W that a row's chips are limited to, where it says that they are and to how many."""
+    printed = cells["hardware"].lower()
+    if not any(word in printed for word in ("limit", "capped", "custom")):
+        return None
+    watts = re.search(r"(\d{2,4})\s*w\b", printed)
+    if watts is None:
+        cells.unstated.append("chip")
+    return float(watts[1]) if watts else None
+
+
+_MACHINES = (
+    # Clouds' and makers' names of whole machines; the first that is found counts.
+    ("p3dn", "V100 SXM2 32GB"),
+    ("p3", "V100 SXM2 16GB"),
+    ("p4de", "A100 SXM4 80GB"),
+    ("p4d", "A100 SXM4 40GB"),
+    ("p5en", "H200 SXM 141GB"),
+    ("p5e", "H200 SXM 141GB"),
+    ("p5", "H100 SXM5 80GB"),
+    ("p6", "B200 SXM"),
+    ("g4dn", "T4"),
+    ("g5", "A10G"),
+    ("g6e", "L40S"),
+    ("g6", "L4"),
+    ("trn1n", "Trainium1"),
+    ("trn1", "Trainium1"),
+    ("trn2", "Trainium2"),
+    ("a2-ultragpu", "A100 SXM4 80GB"),
+    ("a2-megagpu", "A100 SXM4 40GB"),
+    ("a2-highgpu", "A100 SXM4 40GB"),
+    ("a3-ultragpu", "H200 SXM 141GB"),
+    ("a3", "H100 SXM5 80GB"),
+    ("a4", "B200 SXM"),
+    ("nd96amsr", "A100 SXM4 80GB"),
+    ("nd96asr", "A100 SXM4 40GB"),
+    ("nd96isr", "H100 SXM5 80GB"),
+    ("dgx-1", "V100 SXM2 32GB"),
+    ("dgx-2", "V100 SXM2 32GB"),
+    ("dgx-a100", "A100 SXM4 80GB"),
+    ("dgx-h100", "H100 SXM5 80GB"),
+    ("dgx-h200", "H200 SXM 141GB"),
+    ("dgx-b200", "B200 SXM"),
+    ("dgx-spark", "GB10"),
+)
+"""Sources: the makers' pages of these instances and systems."""
+
+
+def _named_in(printed: str, cells: Cells) -> Chip | None:
+    """The chip in a longer text: ``8x A100-SXM4-80GB (AWS)``, ``p4d.24xlarge``, ``TPU v5e-256``.
+
+    A whole name counts before a machine's, and that before a shortened one with its memory; of
+    several whole names the longest does.
+    """
+    counted = re.sub(r"(?i)\b\d+\s*[x×]\s*(?=[a-z])", " ", printed.lower().replace("_", " "))
+    words = re.findall(r"[\w+]+", counted)
+    if _PARTS & set(words):
+        return None
+    joined = ["".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+    for text in sorted(joined, key=len, reverse=True):
+        if (found := find_chip(text)) is not None:
+            return found
+    machine = "-".join(words)
+    for word, name in _MACHINES:
+        if re.search(rf"(^|-){word}(-|$)", machine):
+            return find_chip(name)
+    size = re.search(r"(\d+)\s*gi?b?\b", counted)
+    form = next((w[:4] for w in words if w.startswith(("pcie", "sxm", "nvl"))), "")
+    more = (f" {form} {size[1]}GB" if size else f" {form}", f" {size[1]}GB" if size else "", "")
+    for at in range(len(words)):
+        for text in (" ".join(words[at : at + 2]), words[at]):
+            fitting = (_usual(text + detail, cells) for detail in more)
+            if any(map(str.isdigit, text)) and (found := next(filter(None, fitting), None)):
+                return found
+    return None
+
+
+_PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
+"""What is said of another chip than the one whose name it bears, or of a part of one."""
 
 
 def _of_size(name: str) -> Chip | None:

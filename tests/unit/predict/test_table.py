@@ -172,7 +172,9 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"link": "string"}, "link"),
         ({"fabric_gbps_per_node": "-1"}, "fabric_gbps_per_node"),
         ({"fabric_gbps_per_node": "fast"}, "not a number"),
-        ({"hardware": "B200 (power limited)"}, "power limit"),
+        ({"chip": "", "hardware": "RTX 4090 Laptop GPU"}, "chip: not stated"),
+        ({"chip": "", "hardware": "A100 MIG 1g.10gb"}, "chip: not stated"),
+        ({"chip": "", "hardware": "a GPU of 80 GB"}, "chip: not stated"),
     ],
 )
 def test_a_row_that_lacks_something_says_what(changes: dict[str, str], reason: str) -> None:

@@ -195,3 +195,34 @@ def test_memory_is_of_the_kind_that_the_row_states() -> None:
 def test_a_case_knows_no_more_than_an_answer_where_a_row_came_from() -> None:
     named = row(source="Megatron-LM", group="megatron2021", notes="DeepSpeed, fp16", grade="C")
     assert case_of(named) == case_of(ROW)
+
+
+@pytest.mark.parametrize(
+    ("printed", "chip", "is_sure"),
+    [
+        ("8x A100-SXM4-80GB (AWS)", "A100 SXM4 80GB", True),
+        ("4 x NVIDIA A100 80GB PCIe", "A100 PCIe 80GB", True),
+        ("RTX 3090 Ti 24GB", "RTX 3090 Ti", True),
+        ("TPU v5e-256", "TPU v5e", True),
+        ("1x B200", "B200 SXM", True),
+        ("p4d.24xlarge", "A100 SXM4 40GB", True),
+        ("p5.48xlarge", "H100 SXM5 80GB", True),
+        ("Azure ND96amsr_A100_v4", "A100 SXM4 80GB", True),
+        ("DGX H100", "H100 SXM5 80GB", True),
+        ("A100", "A100 SXM4 80GB", False),
+        ("2x A100 40GB PCIe", "A100 PCIe 40GB", True),
+        ("V100 (variant not stated)", "V100 SXM2 32GB", False),
+        ("B200 (power limited)", "B200 SXM", False),
+    ],
+)
+def test_a_blank_chip_is_read_from_what_is_printed_of_the_hardware(
+    printed: str, chip: str, is_sure: bool
+) -> None:
+    case = case_of(row(chip="", hardware=printed))
+    assert (case.chip.name, "chip" not in case.unstated) == (chip, is_sure)
+
+
+def test_a_limit_in_watts_slows_products() -> None:
+    plain, limited = (row(chip="", hardware="H100 SXM5" + text) for text in ("", ", 500W limit"))
+    slower = predict_row(limited)["step_time_s"] / predict_row(plain)["step_time_s"]
+    assert 1.02 < slower < 700 / 500
