@@ -67,6 +67,7 @@ def test_the_surface_is_as_promised() -> None:
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --max-restarts --min-nproc --p2p --only "
             "--rounds --scale --timeout --write --dry-run --out --resume --strict --json",
+            "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --batch-size --grad-accum "

@@ -39,6 +39,7 @@ GROUPS = {
     "Train": {
         "data": "Prepare text for training: tokenizer, tokens, a held-out part.",
         "train": "Train a model, or a file of experiments; where each step's time goes.",
+        "generate": "Continue a text with what a run has trained.",
     },
     "Runs and their records": {
         "report": "Show a run: in the terminal, as HTML or as markdown.",

@@ -52,6 +52,15 @@ class LossWatch:
         self._usual: deque[float] = deque(maxlen=WINDOW)
         self._outliers: list[float] = []
 
+    @property
+    def usual(self) -> list[float]:
+        """The losses that new ones are held against."""
+        return list(self._usual)
+
+    @usual.setter
+    def usual(self, losses: list[float]) -> None:
+        self._usual = deque(losses, maxlen=WINDOW)
+
     def see(self, step: int, loss: float, norm: float, *, scaled: bool = False) -> None:
         """Raise Diverged where that step says so.
 

@@ -308,6 +308,23 @@ def load(engine: Engine, path: Path) -> Saved:
     return saved
 
 
+def load_weights(saved: Saved, model: torch.nn.Module) -> None:
+    """The weights alone, into a whole ``model`` of one process, whatever layout saved them.
+
+    Raises DataError for a damaged checkpoint, or one of another model.
+    """
+    if (words := damage(saved)) is not None:
+        raise DataError(words, older_than(saved))
+    _ignore_warning()
+    tensors = {f"weights/{name}": own.data for name, own in model.named_parameters()}
+    try:
+        dcp.load(tensors, storage_reader=_Reader(saved.path), no_dist=True)
+    except dcp.CheckpointException as error:
+        raise _misfit(saved, next(iter(error.failures.values()))[0]) from None
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise _misfit(saved, error) from None
+
+
 def _misfit(saved: Saved, error: BaseException) -> DataError:
     return DataError(f"{saved.path} does not fit the experiment: {first_line(error)}", AGAIN)
 

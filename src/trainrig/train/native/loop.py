@@ -328,7 +328,7 @@ class Engine:
             for kind, value in self.optimizer.state.get(master, {}).items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer/{name}/{kind}"] = value
-        return tensors, {"scaler": self.scaler.state_dict()}
+        return tensors, {"scaler": self.scaler.state_dict(), "losses": self._losses.usual}
 
     def make_states(self) -> None:
         """Let the optimizer have its states before the first step, to be read into.
@@ -352,6 +352,7 @@ class Engine:
                 local(copy.detach()).copy_(local(origin.detach()))
         self.weights.publish()
         self.scaler.load_state_dict(numbers["scaler"])
+        self._losses.usual = numbers.get("losses", [])
         self.next_step = next_step
 
     @property

@@ -1,0 +1,137 @@
+"""Text from a training: its newest checkpoint, whatever layout saved it, in one process.
+
+Each token is drawn from the distribution behind the last ``seq_len`` tokens, as many as the model
+was trained on, which are read anew for it: there is no cache of keys and values.  Temperature 0
+takes the most probable token (greedy) and is deterministic; above, logits are divided by it, the
+``top_k`` most probable are kept, and one is drawn by a generator of its own, seeded.  Weights are
+the fp32 ones that the optimizer updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor
+
+from trainrig import models
+from trainrig.data.tokenizer import TextTokenizer, load_tokenizer
+from trainrig.errors import DataError, UsageError
+from trainrig.train.checkpoint_folder import newest, read_saved
+from trainrig.train.config import from_run, objective_of
+from trainrig.train.native.checkpoint import load_weights
+from trainrig.workload import find
+
+_FOLDERS = ".checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """A continuation."""
+
+    prompt: str
+    text: str
+    """What was generated, without the prompt."""
+    tokens: int
+    """How many were generated."""
+    ended_by: str
+    """max_tokens, or end: the model ended the document."""
+    checkpoint: str
+    step: int
+    """Steps that were trained before the checkpoint."""
+
+
+def generate(
+    run: Path,
+    prompt: str,
+    *,
+    max_tokens: int = 100,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Generated:
+    """Go on with ``prompt``; ``run``: a training's run, its checkpoints, or one of them.
+
+    ``top_k`` 0: all tokens.  Raises UsageError, DataError.
+    """
+    if max_tokens < 1 or not 0.0 <= temperature < float("inf") or top_k < 0:
+        wrong = f"max_tokens {max_tokens}, temperature {temperature:g}, top_k {top_k}"
+        raise UsageError(wrong, "at least 1, 0 (greedy) or more, 0 (all) or more")
+    saved = read_saved(_checkpoints_of(run))
+    own = from_run(saved.experiment, str(saved.path))
+    shape = find(own.model)
+    if objective_of(shape) != "causal":
+        raise UsageError(f"{shape.family} does not go on with a text", "a gpt2 or llama model")
+    tokenizer = load_tokenizer(Path(own.data))
+    if tokenizer.info.vocab_size > shape.vocab:
+        raise DataError(
+            f"{own.data} has {tokenizer.info.vocab_size} tokens, and the model {shape.vocab}: "
+            "another text was prepared there",
+            "prepare the text of the training again",
+        )
+    model = models.build(shape, device="meta", attention=own.attention)
+    model.to_empty(device=device)
+    load_weights(saved, model)
+    tokens = _ids(tokenizer, prompt)
+    random = torch.Generator(device=device).manual_seed(seed)
+    found: list[int] = []
+    while len(found) < max_tokens:
+        given = torch.tensor([(tokens + found)[-own.seq_len :]], device=device)
+        logits = _last_logits(model, given)[: tokenizer.info.vocab_size]
+        token = int(_chosen(logits, temperature, top_k, random))
+        if token == tokenizer.info.end:
+            break
+        found.append(token)
+    return Generated(
+        prompt=prompt,
+        text=tokenizer.tokenizer.decode(found),
+        tokens=len(found),
+        ended_by="max_tokens" if len(found) == max_tokens else "end",
+        checkpoint=str(saved.path),
+        step=saved.next_step,
+    )
+
+
+def _checkpoints_of(run: Path) -> Path:
+    """The folder of checkpoints that is meant.  UsageError where there are several, or none."""
+    if newest(run) is not None:
+        return run
+    found = sorted(folder for folder in (run / _FOLDERS).glob("*") if newest(folder))
+    if len(found) > 1:
+        names = ", ".join(folder.name for folder in found)
+        raise UsageError(f"{run} has checkpoints of {names}", f"name one: {found[0]}")
+    if not found:
+        hint = "trainrig train saves them of a single experiment; in a file: checkpoint_every"
+        raise UsageError(f"{run} has no checkpoint", hint)
+    return found[0]
+
+
+def _ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """Of the prompt; of an empty one the end token, behind which documents begin."""
+    ids = tokenizer.tokenizer.encode(prompt, add_special_tokens=False).ids
+    if ids:
+        return list(ids)
+    if tokenizer.info.end is None:
+        raise UsageError("an empty prompt, and the tokenizer has no end token", "--prompt TEXT")
+    return [tokenizer.info.end]
+
+
+@torch.no_grad()
+def _last_logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:
+    """(1, T) → (V,): of the token behind the last."""
+    made: torch.nn.Module = model
+    hidden = made.hidden(tokens)[0, -1]
+    return F.linear(hidden, made.head_weight)
+
+
+def _chosen(logits: Tensor, temperature: float, top_k: int, random: torch.Generator) -> Tensor:
+    if temperature == 0.0:
+        return logits.argmax()
+    if 0 < top_k < len(logits):
+        least = logits.topk(top_k).values[-1]
+        logits = logits.masked_fill(logits < least, float("-inf"))
+    shares = torch.softmax(logits.double() / temperature, dim=-1)
+    return torch.multinomial(shares, 1, generator=random)[0]
