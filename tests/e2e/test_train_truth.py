@@ -18,6 +18,7 @@ from training_summaries import findings_of, summary_of, trained_once
 from trainrig.analysis.judge_training import waited_for
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.open_batches import OBJECTIVES
+from trainrig.process.lost_ranks import Restart
 from trainrig.runner.train_records import rates_of, wrong_on_ranks
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
@@ -186,6 +187,8 @@ def test_the_rank_that_others_wait_for_is_named_with_what_it_is_longer_in() -> N
     assert said is not None and "waiting for rank 0" in said and "longer in data wait" in said
     unknown = [tuple(step | {"own_in": {}} for step in own) for own in (QUICK, SLOW)]
     assert (waited_for(unknown) or "").endswith("waiting for rank 1")  # no driver's phases
+    placed = waited_for([QUICK, SLOW], ["node6", "node7"])
+    assert placed is not None and "waiting for rank 1 on node7, which takes" in placed
 
 
 def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
@@ -209,6 +212,27 @@ def test_a_rank_that_is_waited_for_is_a_warning() -> None:
     shown = summary_of(found)["profiled"]
     assert (shown["step_s"], shown["own_s"]) == pytest.approx((0.38, 0.335))  # the ranks' mean
     assert shown["communication_s"] == pytest.approx(0.045)
+
+
+def test_a_rank_that_was_lost_is_a_warning_with_what_it_cost() -> None:
+    restart = Restart(
+        cause="rank 1 was ended by SIGKILL in forward of step 5 (process 7 on node7)",
+        rank=1,
+        ranks=1,
+        step=4,
+        steps_lost=1,
+        time_lost_s=6.5,
+    )
+    own = Experiment.of(name="two", nproc=2, min_nproc=1, max_restarts=1)
+    found = trained_once(own, Result(rows=rows(forward=0.3), restarts=(restart,)))
+    (finding,) = findings_of(found)
+    assert (finding.id, finding.severity) == ("rank-lost", "warning")
+    assert finding.evidence == (
+        "two: rank 1 was ended by SIGKILL in forward of step 5 (process 7 on node7); "
+        "went on from step 4 with 1 rank, 1 step and 6.50 s lost"
+    )
+    (shown,) = summary_of(found)["restarts"]
+    assert (shown["rank"], shown["step"], shown["time_lost_s"]) == (1, 4, 6.5)
 
 
 FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}

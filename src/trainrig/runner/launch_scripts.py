@@ -10,7 +10,8 @@ Ranks save checkpoints there and go on from the newest one, whoever starts them 
 after a lost rank, the remaining agents after a lost node, Slurm after a lost job.  What torchrun is
 told besides the usual: TORCH_DISABLE_SHARE_RDZV_TCP_STORE, without which a new attempt may read the
 address of a dead rank in the rendezvous' store; a lost agent is missed after three seconds (15 are
-torch's default); TRAINRIG_PARENT, by which a rank knows its agent, and ends with it.
+torch's default), and where fewer nodes will do the others are waited for two seconds (30; one that
+comes later joins by a restart); TRAINRIG_PARENT, by which a rank knows its agent, and ends with it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ set -eu
 {prepare}exec {shlex.quote(python)} -m torch.distributed.run \\
     --nnodes "$NNODES" --nproc-per-node "$NPROC_PER_NODE" --max-restarts "$MAX_RESTARTS" \\
     --rdzv-backend c10d --rdzv-endpoint "$RDZV" --rdzv-id "$RDZV_ID" \\
-    --rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3 \\
+    --rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2 \\
     {shlex.join(program)}
 """
 
@@ -104,7 +105,7 @@ def sbatch_script(experiment: Experiment, folder: Path) -> str:
 {gpus}{elastic}#SBATCH --signal=TERM@{GRACE}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={folder}/slurm-%j.log
+#SBATCH --output="{folder}/slurm-%j.log"
 set -u
 per_node=$(({own.processes} / SLURM_NNODES))
 if [ $((per_node * SLURM_NNODES)) -ne {own.processes} ]; then

@@ -501,6 +501,8 @@ def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
     keys: dict[str, Any] = {"nproc": ranks, "grad_accum": own.grad_accum * own.mesh.dp // num_data}
     if own.shard_size and num_data % own.shard_size:
         keys["shard_size"] = 0
+    if num_data * own.cp == 1 and own.offload != "none":
+        raise UsageError("one data-parallel rank has no shards to offload", "min_nproc of two")
     if num_data * own.cp == 1:  # nothing to shard over, nobody to wrap for
         keys |= {"zero": 0, "shard_size": 0, "parallel": "auto"}
     if own.device_numbers:

@@ -6,6 +6,7 @@ themselves they do at a step, so that no clock decides what is seen.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from trainrig.process.events import Events, Position, read_events
 from trainrig.process.lost_ranks import Restart, final_rows, lost_before, restarts_of
 from trainrig.process.supervisor import Command, Ended, launch
 from trainrig.record import Status
+from trainrig.train.engines import ENGINES
 
 # Six steps; the first rank saves after every second one.  `attempt` counts from 0.
 HEAD = """
@@ -267,3 +269,22 @@ def test_a_loss_before_any_step_is_told_and_costs_none() -> None:
         Restart(cause="b", ranks=1, step=0, steps_lost=0, time_lost_s=9.0),
         Restart(cause="c", ranks=1),
     )
+
+
+def test_a_folder_of_two_attempts_is_read_as_one_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second with one rank: nothing of the other counts any more."""
+    for size, steps in ((2, range(5)), (1, range(3, 6))):
+        for rank in begin(tmp_path, size, monkeypatch):
+            for step in steps:
+                rank.emit("row", step=step, loss=float(size))
+            rank.emit("memory", peak=1.0 * size, devices=[])
+            rank.emit("checkpoint", step=3)
+    result = ENGINES["native"].collect(tmp_path)
+    assert [(row["step"], row["loss"]) for row in result.rows] == [
+        *((step, 2.0) for step in (0, 1, 2)),
+        *((step, 1.0) for step in (3, 4, 5)),
+    ]
+    assert (result.ranks, result.hosts, result.memory) == (1, (socket.gethostname(),), 1.0)
+    assert [row["step"] for row in result.stretch] == list(range(5))

@@ -16,6 +16,8 @@ from trainrig.train.config import (
     case_of,
     check,
     check_compiler,
+    fewer_ranks,
+    on_ranks,
     to_dict,
 )
 from trainrig.workload import find, model_flops, parameters
@@ -246,3 +248,59 @@ def test_compile_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch)
         check_compiler(Experiment.of(compile=True))
     assert caught.value.exit_code == 3
     assert caught.value.hint is not None
+
+
+# ---- fewer ranks than it was made for
+
+LAST = {"zero": 0, "shard_size": 0, "parallel": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks", "changes"),
+    [
+        ({"nproc": 4}, 2, {"grad_accum": 2}),
+        ({"nproc": 4, "grad_accum": 3}, 1, {"grad_accum": 12, **LAST}),
+        ({"nproc": 4, "zero": 3}, 2, {"grad_accum": 2, "zero": 3}),
+        ({"nproc": 2, "zero": 3, "parallel": "fsdp"}, 1, {"grad_accum": 2, **LAST}),
+        ({"nproc": 8, "zero": 3, "shard_size": 4}, 2, {"grad_accum": 4, "shard_size": 0}),
+        ({"nproc": 8, "zero": 3, "shard_size": 2}, 4, {"grad_accum": 2, "shard_size": 2}),
+        ({"nproc": 4, "tp": 2}, 2, {"grad_accum": 2, "tp": 2, **LAST}),
+        ({"nproc": 4, "devices": "4,5,6,7"}, 2, {"grad_accum": 2, "devices": "4,5"}),
+    ],
+)
+def test_fewer_ranks_train_on_the_same_samples(
+    layout: dict[str, Any], ranks: int, changes: dict[str, Any]
+) -> None:
+    own = Experiment.of(model="gpt2-small-cpu", min_nproc=1, **layout)
+    fewer = on_ranks(own, ranks)
+    assert fewer == own.replace(nproc=ranks, **changes)
+    assert fewer.global_samples == own.global_samples
+    assert on_ranks(own, own.nproc) is own
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks", "words"),
+    [
+        ({"nproc": 4}, 2, "2 ranks were started, and the experiment has nproc = 4"),
+        ({"nproc": 4, "min_nproc": 2}, 1, "and min_nproc = 2"),
+        ({"nproc": 4, "min_nproc": 2}, 8, "8 ranks were started"),
+        ({"nproc": 4, "min_nproc": 1}, 3, "cannot share the samples of 4 data-parallel ranks"),
+        ({"nproc": 4, "min_nproc": 1, "tp": 2}, 1, "cannot share the samples of 2"),
+        ({"nproc": 2, "min_nproc": 1, "zero": 3, "offload": "host"}, 1, "no shards to offload"),
+    ],
+)
+def test_a_number_of_ranks_that_the_layout_does_not_allow_is_one_line(
+    layout: dict[str, Any], ranks: int, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        on_ranks(Experiment.of(model="gpt2-small-cpu", **layout), ranks)
+    assert caught.value.hint
+
+
+def test_the_numbers_of_ranks_to_go_on_with() -> None:
+    own = Experiment.of(model="gpt2-small-cpu", nproc=8, tp=2, min_nproc=2)
+    assert fewer_ranks(own) == (4, 2)
+    assert fewer_ranks(own.replace(min_nproc=3)) == (4,)
+    assert fewer_ranks(own.replace(min_nproc=0)) == ()
+    with pytest.raises(UsageError, match="min_nproc = 9 of nproc = 8"):
+        check(own.replace(min_nproc=9))

@@ -1,0 +1,115 @@
+"""Scripts for torchrun and Slurm: as a shell runs them, with stand-ins for what they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainrig.errors import UsageError
+from trainrig.runner.launch_scripts import sbatch_script, write_scripts
+from trainrig.runner.progress import null_progress
+from trainrig.train.config import Experiment
+from trainrig.train.config_file import experiment_of
+
+MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
+
+
+def experiment(data: Path, **changes: object) -> Experiment:
+    keys = {"model": MODEL, "data": str(data), "seq_len": 16, "nproc": 4, "device": "cpu"}
+    return experiment_of(keys | {"name": "four ranks", "max_restarts": 2} | changes)
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Programs that write down how they were called; FAIL is the exit code of what srun runs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    programs = {
+        "srun": '[ "$3" = hostname ] && { echo node7; exit; }\n'
+        'echo "srun $* NNODES=$NNODES PER=$NPROC_PER_NODE RDZV=$RDZV ID=$RDZV_ID" >> "$TOLD"\n'
+        'exit "$FAIL"\n',
+        "scontrol": 'echo "scontrol $*" >> "$TOLD"\n',
+        "python": 'echo "$*" >> "$TOLD"; env >> "$TOLD"; echo "$$" >> "$TOLD"\n',
+    }
+    for name, text in programs.items():
+        (folder / name).write_text("#!/bin/sh\n" + text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    return folder
+
+
+def told(tmp_path: Path) -> list[str]:
+    return (tmp_path / "told").read_text().splitlines()
+
+
+def test_a_node_runs_torchrun_with_its_environment(
+    prepared_text: Path, tmp_path: Path, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = str(stand_ins / "python")
+    monkeypatch.setattr("trainrig.train.engines.python_of", lambda _: python)
+    own = experiment(prepared_text, checkpoint_every=5)
+    (folder,) = write_scripts((own,), tmp_path / "out", null_progress, 60.0)
+    request = json.loads((folder / "experiment.json").read_text())
+    assert request["checkpoint"] == request["resume"] == str(folder / "checkpoints")
+    assert request["stall_timeout"] == 60.0 and not request["probe"]
+    assert request["experiment"]["threads"] == 1
+    subprocess.run(["sh", str(folder / "node.sh")], check=True, env=os.environ | {"NNODES": "1:2"})
+    command, *env = told(tmp_path)
+    assert command == (
+        "-m torch.distributed.run --nnodes 1:2 --nproc-per-node 4 --max-restarts 2 "
+        "--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id four-ranks "
+        "--rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2 "
+        f"-m trainrig.train.native.rank_main {folder}"
+    )
+    assert {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "OMP_NUM_THREADS=1"} <= set(env)
+    assert f"TRAINRIG_PARENT={env[-1]}" in env  # the agent itself: exec keeps its number
+    with pytest.raises(UsageError, match="is there already"):
+        write_scripts((own,), tmp_path / "out", null_progress)
+
+
+def job(tmp_path: Path, own: Experiment, **env: str) -> int:
+    (tmp_path / "job").write_text(sbatch_script(own, tmp_path / "a folder"))
+    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "12345", "FAIL": "0"}
+    words = [shutil.which("bash") or "bash", str(tmp_path / "job")]
+    return subprocess.run(words, check=False, env=os.environ | slurm | env).returncode
+
+
+def test_a_slurm_job_shares_the_ranks_out_over_its_nodes(
+    prepared_text: Path, tmp_path: Path, stand_ins: Path
+) -> None:
+    own = experiment(prepared_text)
+    assert job(tmp_path, own) == 0
+    place = "NNODES=2:2 PER=2 RDZV=node7:22345 ID=12345-0"
+    assert told(tmp_path) == [f"srun --kill-on-bad-exit=1 sh {tmp_path}/a folder/node.sh {place}"]
+    assert job(tmp_path, own, SLURM_NNODES="3") == 2
+    assert len(told(tmp_path)) == 1
+    elastic = experiment(prepared_text, min_nproc=1)
+    assert job(tmp_path, elastic, SLURM_NNODES="4") == 0
+    assert "--kill-on-bad-exit=0" in told(tmp_path)[-1] and "NNODES=1:4 PER=1" in told(tmp_path)[-1]
+    assert "#SBATCH --no-kill\n" in sbatch_script(elastic, tmp_path)
+    assert "#SBATCH --no-kill\n" not in sbatch_script(own, tmp_path)
+
+
+def test_a_slurm_job_whose_step_is_lost_is_requeued_so_many_times(
+    prepared_text: Path, tmp_path: Path, stand_ins: Path
+) -> None:
+    own = experiment(prepared_text)
+    assert job(tmp_path, own, FAIL="137", SLURM_RESTART_COUNT="1") == 137
+    assert told(tmp_path)[-1] == "scontrol requeue 12345"
+    assert "ID=12345-1" in told(tmp_path)[-2]  # no earlier attempt's agents are met
+    assert job(tmp_path, own, FAIL="137", SLURM_RESTART_COUNT="2") == 137
+    assert told(tmp_path)[-1].startswith("srun ")
+
+
+def test_a_batch_that_is_looked_for_is_named_before_others_start_it(
+    prepared_text: Path, tmp_path: Path
+) -> None:
+    own = experiment(prepared_text, batch_size="auto")
+    with pytest.raises(UsageError, match="batch_size auto"):
+        write_scripts((own,), tmp_path, null_progress)
