@@ -8,6 +8,8 @@
 
     native        ours: one process a rank, or one for all GPUs (parallel = "dataparallel")
     huggingface   transformers.Trainer, by a driver that knows nothing of this package but its data
+    deepspeed     DeepSpeed's engine around Hugging Face's models, likewise
+    megatron      Megatron-Core's models, parallelism and optimizers, likewise
 
 A spec that is registered is offered by ``trainrig train --framework`` and treated like these; no
 other file knows one by name (tests/contracts/test_specs.py).  What `supports` refuses can be
@@ -42,8 +44,10 @@ from trainrig.process.python_env import (
     variable_of,
 )
 from trainrig.process.supervisor import Command
+from trainrig.train import refusals
 from trainrig.train.config import Experiment, fewer_ranks, to_dict
 from trainrig.train.parity import Probe
+from trainrig.train.refusals import Refusal, refused_by_all
 from trainrig.workload import find, parameters
 from trainrig.workload.frameworks import FRAMEWORKS, Traits
 from trainrig.workload.layout import Layout
@@ -140,10 +144,6 @@ class Job:
     """The held-out loss is taken, by our engine."""
 
 
-Refusal = tuple[str, str] | None
-"""What is refused and what to do instead."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """A framework that trains here: a Python program, from experiment.json to events."""
@@ -162,12 +162,14 @@ class Framework:
     """Reason why an experiment is refused for something besides its layout."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the program's environment."""
+    lacks: Callable[[Experiment], UnavailableError | None] = lambda _: None
+    """What an experiment needs besides, and this machine has not."""
     rounding: Callable[[Experiment], str | None] = lambda _: None
     """What in its arithmetic may set it apart from one process on the same samples."""
 
     def supports(self, layout: Layout) -> UsageError | None:
         """Reason why a layout is not trained, or None."""
-        refused = _refused_by_all(layout) or self.refuses_layout(layout)
+        refused = refused_by_all(layout) or self.refuses_layout(layout)
         return UsageError(*refused) if refused else None
 
     def check(self, experiment: Experiment) -> None:
@@ -336,155 +338,13 @@ def _devices(events: Iterable[tuple[int, Event]]) -> tuple[Event, ...]:
 _START = str(Path(__file__).resolve().parent / "drivers" / "start.py")
 
 
-_TRAINED = {
-    "precision": ("fp32", "tf32", "bf16", "fp16"),
-    "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd"),
-    "offload": ("none", "host"),
-}
-
-
-def _refused_by_all(layout: Layout) -> Refusal:
-    """What no framework trains so far."""
-    rules = (
-        (
-            layout.gpus > layout.gpus_per_node,
-            "training over several machines comes in a later version",
-            "one node: as many GPUs as --gpus-per-node",
-        ),
-        (layout.lora_rank > 0, "adapters (LoRA) are not trained yet", "lora_rank 0"),
-        *(
-            (
-                getattr(layout, name) not in known,
-                f"{name} {getattr(layout, name)} is not trained yet",
-                "one of: " + ", ".join(known),
-            )
-            for name, known in _TRAINED.items()
-        ),
-        (
-            layout.offload == "host" and layout.zero < 1,
-            "offload host moves shards of weights, and there are none",
-            "zero 1, 2 or 3, or offload none",
-        ),
-    )
-    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
-
-
-_SPLITS = {
-    "tp": "tensor parallelism",
-    "pp": "pipeline parallelism",
-    "cp": "context parallelism",
-    "ep": "expert parallelism",
-}
-
-
-def _layout_refused_by_native(layout: Layout) -> Refusal:
-    if layout.ep > 1 and layout.tp * layout.cp > 1:
-        words = "expert parallelism beside tensor or context parallelism comes in a later version"
-        return words, "leave ep, or tp and cp, out"
-    if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
-        words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
-        return words, f"grad_accum {layout.pp} or more"
-    return None
-
-
-def _refused_by_native(own: Experiment) -> Refusal:
-    if own.liger or own.loader_workers:
-        words = "liger and loader_workers are options of another framework's trainer"
-        return words, "framework = huggingface, or leave them out"
-    if not own.python:
-        return None
-    words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
-    drivers = " or ".join(name for name, engine in ENGINES.items() if engine.is_driven)
-    return words, f"leave it out, or name it in the experiments of {drivers}"
-
-
-def _layout_refused_by_trainer(layout: Layout) -> Refusal:
-    for name, what in _SPLITS.items():
-        if getattr(layout, name) > 1:
-            return f"{what} ({name}) is the native framework's", "--framework native"
-    if layout.zero == 1:
-        words = f"huggingface with zero {layout.zero}: Trainer shards through FSDP, which has no"
-        return f"{words} such stage", "zero 2 or 3, or --framework native"
-    if layout.offload != "none" or layout.shard_size > 0:
-        return "offload and shard_size are the native framework's", "--framework native"
-    if layout.precision == "fp16" and layout.zero > 0:
-        words = "fp16 scales its loss, and Trainer's shards cannot see where another one overflows"
-        return words, "bf16, zero 0, or --framework native"
-    words = "Trainer knows no selective recomputation"
-    selective = (words, "recompute full or none") if layout.recompute == "selective" else None
-    wrapped = "torch.nn.DataParallel is the native framework's", "--framework native"
-    return selective or (wrapped if layout.parallel == "dataparallel" else None)
-
-
-def _refused_by_trainer(own: Experiment) -> Refusal:
-    family = find(own.model).family
-    natives = {
-        "heldout_every": own.heldout_every,
-        "decay_embeddings": not own.decay_embeddings,
-        "max_restarts": own.max_restarts,
-        "min_nproc": own.min_nproc,
-    }
-    name = next((name for name, is_set in natives.items() if is_set), "")
-    rules = (
-        (
-            own.zero > 0 and not own.device.startswith("cuda"),
-            f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say so",
-            "zero 0, or --framework native",
-        ),
-        (
-            own.liger and family != "llama",
-            f"liger: it has no kernels for {family}",
-            "leave it out, or a llama model",
-        ),
-        (
-            own.attention == "tiles",
-            "attention = tiles: only the native framework has it, on a CPU",
-            "attention sdpa, plain or auto",
-        ),
-        (
-            own.dropout > 0 and own.comparable,
-            f"dropout {own.dropout:g}: Trainer's masks come from a generator: no other training "
-            "has them",
-            "comparable = false, with why, or dropout 0",
-        ),
-        (
-            own.dropout > 0 and family == "llama",
-            "Hugging Face's Llama drops of attention alone",
-            "dropout 0, or another family",
-        ),
-        (
-            bool(name),
-            f"{name} is the native framework's",
-            f"--framework native, or leave {name} out",
-        ),
-        (
-            own.steps > MOST_STEPS,
-            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
-            "fewer steps, or --framework native",
-        ),
-    )
-    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
-
-
-MOST_STEPS = 1_000_000
-"""Of another project's engine: their learning rates are a list."""
-
-
-def _autocast_mean(own: Experiment) -> str | None:
-    if own.precision in ("fp32", "tf32"):
-        return None
-    return (
-        "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
-        "that alone; fp32, or an N that is a power of two, shows whether it is more"
-    )
-
-
+_HUGGING_FACE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 _KNOWN = (
     Framework(
         name="native",
         program=("-m", "trainrig.train.native.rank_main"),
-        refuses_layout=_layout_refused_by_native,
-        refuses=_refused_by_native,
+        refuses_layout=refusals.layout_refused_by_native,
+        refuses=refusals.refused_by_native,
     ),
     Framework(
         name="huggingface",
@@ -492,10 +352,31 @@ _KNOWN = (
         is_driven=True,
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
         prepare=("-m", "trainrig.train.huggingface_init"),
-        refuses_layout=_layout_refused_by_trainer,
-        refuses=_refused_by_trainer,
-        settings={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-        rounding=_autocast_mean,
+        refuses_layout=refusals.layout_refused_by_trainer,
+        refuses=refusals.refused_by_trainer,
+        settings=_HUGGING_FACE,
+        rounding=refusals.autocast_mean,
+    ),
+    Framework(
+        name="deepspeed",
+        program=(_START, "deepspeed"),
+        is_driven=True,
+        needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "deepspeed": "0.17"},
+        prepare=("-m", "trainrig.train.deepspeed_init"),
+        refuses_layout=refusals.layout_refused_by_deepspeed,
+        refuses=refusals.refused_by_deepspeed,
+        lacks=refusals.lacking_for_deepspeed,
+        settings=_HUGGING_FACE,
+    ),
+    Framework(
+        name="megatron",
+        program=(_START, "megatron"),
+        is_driven=True,
+        needs={"torch": "2.6", "numpy": "", "megatron.core": "0.15"},
+        prepare=("-m", "trainrig.train.megatron_init"),
+        refuses_layout=refusals.layout_refused_by_megatron,
+        refuses=refusals.refused_by_megatron,
+        lacks=refusals.lacking_for_megatron,
     ),
 )
 ENGINES = {spec.name: spec for spec in _KNOWN}
@@ -528,11 +409,7 @@ def check_site(experiment: Experiment, site: Site) -> None:
     own, on_gpu = experiment, experiment.device.startswith("cuda")
     if not on_gpu:
         _check_host(own)
-    if (lacking := ENGINES[own.framework].missing(own.python)) is not None:
-        hint = "another --framework"
-        if is_driven(own):
-            hint += f", or name a Python that has it: --python PATH or {variable_of(own.framework)}"
-        raise UnavailableError(f"{own.framework}: {lacking}", hint)
+    _check_framework(own)
     have, what = (site.gpus, "GPU") if on_gpu else (_room_for_ranks(own, site), "core")
     needed = own.mesh.ranks
     if needed > have:
@@ -557,6 +434,18 @@ def check_site(experiment: Experiment, site: Site) -> None:
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
     if own.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):
         raise UnavailableError("liger needs liger_kernel", "pip install liger-kernel")
+
+
+def _check_framework(own: Experiment) -> None:
+    """Refuse a framework that is not installed, or without what it needs besides."""
+    if (lacking := ENGINES[own.framework].missing(own.python)) is not None:
+        hint = "another --framework"
+        if is_driven(own):
+            hint += f", or name a Python that has it: --python PATH or {variable_of(own.framework)}"
+            hint += "; `make engines` installs what is tested"
+        raise UnavailableError(f"{own.framework}: {lacking}", hint)
+    if (missing := ENGINES[own.framework].lacks(own)) is not None:
+        raise missing
 
 
 def _check_host(own: Experiment) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,25 +24,49 @@ from trainrig.process.child import die_with_parent
 from trainrig.train.config import Experiment, check, objective_of
 from trainrig.train.parity import probe_of
 from trainrig.units import format_memory
+from trainrig.workload import ModelShape
 from trainrig.workload.hf_config import class_names, config_of
 
 
 def main() -> None:
     """Write both files."""
+    write()
+
+
+def write() -> tuple[Path, Experiment]:
+    """Write both files for the folder on the command line; the folder and its experiment."""
+    folder, experiment, shape = requested()
+    config_class, model_class = class_names(shape)
+    config = {
+        name: experiment.dropout if "drop" in name else value
+        for name, value in config_of(shape).items()
+    }
+    hf = {"config_class": config_class, "model_class": model_class, "config": config}
+    state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
+    hand_over(folder, experiment, shape, hf, state)
+    return folder, experiment
+
+
+def requested() -> tuple[Path, Experiment, ModelShape]:
+    """The folder on the command line, and what is asked for in it."""
     die_with_parent()
     folder = Path(sys.argv[1])
     request = json.loads((folder / "experiment.json").read_text())
     experiment = Experiment.of(**request["experiment"])
-    shape = check(experiment)
-    config_class, model_class = class_names(shape)
+    return folder, experiment, check(experiment)
+
+
+def hand_over(
+    folder: Path,
+    experiment: Experiment,
+    shape: ModelShape,
+    given: Mapping[str, Any],
+    state: Mapping[str, torch.Tensor],
+) -> None:
+    """Write theirs.json and weights.pt: what a driver is ``given``, and what every driver needs."""
     probe, of_probe = probe_of(experiment), ("steps", "optimizer", "lr", "weight_decay", "clip")
-    hf = {
-        "config_class": config_class,
-        "model_class": model_class,
-        "config": {
-            name: experiment.dropout if "drop" in name else value
-            for name, value in config_of(shape).items()
-        },
+    content = {
+        **given,
         "objective": objective_of(shape),
         "vocab": shape.vocab,
         "rates": [experiment.learning_rate(step) for step in range(experiment.steps)],
@@ -49,10 +75,9 @@ def main() -> None:
             "rates": [probe.learning_rate(step) for step in range(probe.steps)],
         },
     }
-    (folder / "theirs.json").write_text(json.dumps(hf))
-    state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
+    (folder / "theirs.json").write_text(json.dumps(content))
     check_room(folder, sum(weight.numel() * weight.element_size() for weight in state.values()))
-    torch.save(state, folder / "weights.pt")
+    torch.save(dict(state), folder / "weights.pt")
 
 
 def check_room(folder: Path, needed: int) -> None:

@@ -74,9 +74,7 @@ def watch_matrix(block: Any, facts: Facts) -> Callable[[], None]:
     Its first product is watched: the dtype of what it gives is what the block computes in.  Counted
     is where one begins: a second forward stops where backward has all that it needs.
     """
-    matrix: Any = next(
-        part for part in block.modules() if getattr(getattr(part, "weight", None), "ndim", 0) == 2
-    )
+    matrix: Any = next(part for part in block.modules() if _is_matrix(part))
 
     def began(*_: Any) -> None:
         facts["block_forwards"] += 1
@@ -89,6 +87,12 @@ def watch_matrix(block: Any, facts: Facts) -> Callable[[], None]:
         after.remove()
 
     return leave
+
+
+def _is_matrix(part: Any) -> bool:
+    """A weight that DeepSpeed shares has its own shape beside it, and is empty now."""
+    weight = getattr(part, "weight", None)
+    return weight is not None and len(getattr(weight, "ds_shape", weight.shape)) == 2
 
 
 def of_result(out: torch.Tensor) -> Facts:

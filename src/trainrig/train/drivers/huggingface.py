@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import inspect
 import json
 import logging
 import math
@@ -25,15 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import TrainingArguments
-from transformers.loss.loss_utils import ForCausalLMLoss
 
-from trainrig.data.batches import Shard
-from trainrig.data.open_batches import open_batches
 from trainrig.process.child import run_rank
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
+from trainrig.train.drivers.huggingface_model import (
+    TAKES_SHIFTED,
+    Micros,
+    model_for,
+    sum_over_targets,
+)
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
 from trainrig.train.native.breakdown import STEPS
 
@@ -43,8 +44,6 @@ OPTIMIZERS = {
     "adamw-8bit": "adamw_torch_8bit",
     "sgd": "sgd",
 }
-TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters
-"""Whether a causal model's loss takes labels that are shifted already: since transformers 4.51."""
 
 
 def main() -> None:
@@ -99,14 +98,7 @@ def trainer_for(
     folder: Path, options: dict[str, Any], hf: dict[str, Any], *, plain: bool, more: int = 0
 ) -> Timed:
     """A Trainer with a new model of the first weights; ``more``: steps behind those asked for."""
-    transformers.set_seed(options["seed"] % 2**32)  # numpy takes no more
-    config = getattr(transformers, hf["config_class"])(**hf["config"])
-    if options["attention"] != "auto":
-        config._attn_implementation = {"plain": "eager"}.get(
-            options["attention"], options["attention"]
-        )
-    model = getattr(transformers, hf["model_class"])(config)
-    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
+    model = model_for(folder, options, hf)
     on_cpu = not options["device"].startswith("cuda")
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     again = "activation_checkpointing"  # until transformers 5: gradient_checkpointing
@@ -156,48 +148,3 @@ def trainer_for(
         train_dataset=Micros(options, hf, more),
         compute_loss_func=None if its_own else sum_over_targets,
     )
-
-
-def sum_over_targets(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-    """Cross-entropy summed over the targets, over those of the whole step."""
-    logits = outputs.logits.float().flatten(0, 1)
-    loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
-    return loss / num_items_in_batch
-
-
-class Micros(torch.utils.data.Dataset[Any]):
-    """Our micro-batches of this rank, in order."""
-
-    def __init__(self, options: dict[str, Any], hf: dict[str, Any], more: int) -> None:
-        self._accum, self._objective = options["grad_accum"], hf["objective"]
-        samples = options["batch_size"] * self._accum
-        self._length = (options["steps"] + more) * self._accum
-        self._make = open_batches(
-            Path(options["data"]),
-            "train",
-            self._objective,
-            seq_len=options["seq_len"],
-            shard=Shard(
-                batch=samples, rank=common.RANK, num_ranks=common.SIZE, seed=options["seed"]
-            ),
-            vocab_size=hf["vocab"],
-        )
-        self._step: tuple[int, Any] = (-1, None)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        step, micro = divmod(number, self._accum)
-        if self._step[0] != step:
-            self._step = step, self._make(step)
-        batch = self._step[1]
-        inputs = torch.from_numpy(batch.inputs).chunk(self._accum)[micro]
-        labels = torch.from_numpy(batch.labels).chunk(self._accum)[micro]
-        if self._objective == "causal" and TAKES_SHIFTED:  # ours are shifted already
-            return {"input_ids": inputs, "labels": labels, "shift_labels": labels}
-        if self._objective == "spans":
-            start = torch.zeros_like(labels[:, :1])
-            moved = torch.cat([start, labels[:, :-1]], dim=1)
-            return {"input_ids": inputs, "labels": labels, "decoder_input_ids": moved}
-        return {"input_ids": inputs, "labels": labels}

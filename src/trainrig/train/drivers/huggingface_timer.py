@@ -18,6 +18,7 @@ from transformers import Trainer, TrainerCallback
 
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
+from trainrig.train.drivers.huggingface_model import attention_of
 from trainrig.train.native.breakdown import STEPS, Recorder
 from trainrig.train.native.step_timer import Marked, stopwatch_for
 
@@ -192,7 +193,6 @@ class Timed(Trainer):
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         weights = list(model.parameters())
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
         self.emit(
             "layout",
             **self.facts,
@@ -210,7 +210,7 @@ class Timed(Trainer):
             gradient_collectives=self.reduced,
             gradient_dtype=common.kind(gradients),
             placements=str(getattr(weights[0], "placements", None) or "") or None,
-            attention={"eager": "plain"}.get(attention, attention),
+            attention=attention_of(model),
             compiled=hasattr(self.model_wrapped, "_orig_mod") and common.has_compiled(),
             offloaded=False,
         )

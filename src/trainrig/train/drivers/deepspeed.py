@@ -1,0 +1,217 @@
+"""DeepSpeed on Hugging Face's models, our data and our first weights: one rank.
+
+Run as ``python start.py deepspeed FOLDER`` (`start`) by a Python that has numpy, torch,
+transformers and deepspeed; FOLDER is laid out by `trainrig.train.deepspeed_init`.  The engine is
+made of FOLDER/ds_config.json and of nothing else, so that what was trained can be started by hand.
+
+DeepSpeed divides gradients by micro-batches and ranks; the loss that it is given is the sum over
+this micro-batch's targets, times micro-batches and ranks, over all targets of the step.  ZeRO's
+stage 0 takes no norm unless it clips; there it is taken of the gradients before the update.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainrig.process.child import run_rank
+from trainrig.train.drivers import common, steps
+from trainrig.train.drivers.huggingface_model import Micros, attention_of, model_for
+from trainrig.train.native.traffic import Traffic
+
+_OPTIMIZERS = {"DeepSpeedCPUAdam": "AdamW", "FusedAdam": "AdamW"}
+"""DeepSpeed's own kernels, each in one pass; both are told to decay weights as AdamW does."""
+
+
+def main() -> None:
+    """Train, tell, leave."""
+    run_rank(lambda folder, events: steps.train(folder, events, Zero))
+
+
+class Zero:
+    """DeepSpeed's engine with any of ZeRO's stages."""
+
+    def __init__(self, task: steps.Task) -> None:
+        on_gpu = task.device.startswith("cuda")
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if on_gpu else "cpu")
+        os.environ.setdefault("LOCAL_RANK", "0")
+        import deepspeed
+
+        self.task, self.data_ranks = task, common.SIZE
+        self._accum = task.options["grad_accum"]
+        deepspeed.init_distributed("nccl" if on_gpu else "gloo", verbose=False)
+        model = model_for(task.folder, task.options, task.given)
+        if task.options["recompute"] == "full":
+            model.gradient_checkpointing_enable()
+        model.train()
+        name = "ds_config-probe.json" if task.is_probe else "ds_config.json"
+        config = json.loads((task.folder / name).read_text())
+        decay = task.options["weight_decay"]
+        self.engine: Any = deepspeed.initialize(
+            model=model, config=config, model_parameters=_groups(model, decay)
+        )[0]
+        self._micros = Micros(task.options, task.given)
+        self._facts: common.Facts = {"micro_batches": 0, "block_forwards": 0, "gradients": 0}
+        self._traffic: Traffic | None = None
+
+    def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
+        """A step's micro-batches, then DeepSpeed's update."""
+        if self.task.is_probe or self._traffic is not None:
+            return self._step(number, rate, look=False)
+        self._traffic = Traffic({dist.group.WORLD.group_name: "dp_shard"})
+        blocks = next(m for m in self._model.modules() if isinstance(m, torch.nn.ModuleList))
+        leave = common.watch_matrix(blocks[0], self._facts)
+        self._facts["weights"] = self._facts["weights_between"] = _held(self._model)
+        with self._traffic:
+            found = self._step(number, rate, look=True)
+        leave()
+        return found
+
+    def _step(self, number: int, rate: float, *, look: bool) -> tuple[torch.Tensor, Any]:
+        watch, engine = self.task.watch, self.engine
+        for group in engine.optimizer.param_groups:
+            group["lr"] = rate
+        with watch.part("data_wait"):
+            micros = self._micros_of(number)
+            targets = self._all_targets(micros)
+        loss = torch.zeros((), device=self.task.device)
+        norm = None
+        for micro in micros:
+            labels = micro.pop("labels")
+            with watch.part("forward"):
+                logits = engine(**micro).logits.float().flatten(0, 1)
+                part = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+                part = part / targets
+            self._facts["micro_batches"] += look
+            with watch.part("backward"):
+                engine.backward(part * (self._accum * common.SIZE))
+            if look:
+                self._backward_over()
+            loss += part.detach()
+            with watch.part("optimizer"):
+                if engine.is_gradient_accumulation_boundary() and not engine.zero_optimization():
+                    norm = self._whole_norm()
+                engine.step()
+        with watch.part("optimizer"):
+            loss = steps.summed(loss)
+            if engine.zero_optimization():
+                norm = engine.get_global_grad_norm()
+        return loss, norm
+
+    def _micros_of(self, number: int) -> list[dict[str, torch.Tensor]]:
+        number %= max(1, len(self._micros) // self._accum)  # profiled steps follow the last one
+        parts = [self._micros[number * self._accum + micro] for micro in range(self._accum)]
+        for part in parts:
+            part.pop("shift_labels", None)
+        device = self.task.device
+        return [{name: t.to(device) for name, t in part.items()} for part in parts]
+
+    def _all_targets(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        """Of the step, on all ranks."""
+        count = torch.stack([(micro["labels"] >= 0).sum() for micro in micros]).sum()
+        if common.SIZE > 1:
+            dist.all_reduce(count)
+        return count
+
+    def _whole_norm(self) -> torch.Tensor:
+        optimizer = self.engine.optimizer
+        own = getattr(optimizer, "get_grads_for_norm", None)  # bf16's: it holds fp32 sums
+        grads = list(own()) if own is not None else []
+        grads = grads or [p.grad for p in self._model.parameters() if p.grad is not None]
+        return torch.nn.utils.get_total_norm(_flat(grads))
+
+    @property
+    def _model(self) -> Any:
+        return self.engine.module
+
+    # ---- what live objects say
+
+    def _backward_over(self) -> None:
+        """The most gradients that a rank held when a micro-batch was over."""
+        weights = list(self._model.parameters())
+        held = [weight.grad for weight in weights if weight.grad is not None]
+        held = [grad for grad in held if grad.numel()]
+        averaged = getattr(self.engine.optimizer, "averaged_gradients", None) or {}
+        held += _flat(averaged.values())
+        self._facts["gradients"] = max(self._facts["gradients"], common.elements(held))
+        if held:
+            self._facts["gradient_dtype"] = common.kind(held)
+
+    def facts(self) -> common.Facts:
+        """The layout's facts."""
+        model, optimizer = self._model, self.engine.optimizer
+        weights = list(model.parameters())
+        base = getattr(optimizer, "optimizer", optimizer)
+        while hasattr(base, "optimizer"):
+            base = base.optimizer
+        masters = _masters(optimizer, base)
+        found = common.facts_of(
+            self.engine, masters, base, self.task.device, "deepspeed", "transformers"
+        )
+        own = type(base).__name__
+        traffic = self._traffic
+        assert traffic is not None
+        return {
+            **found,
+            "optimizer": _OPTIMIZERS.get(own, own),
+            "fused": own in _OPTIMIZERS or found["fused"],
+            **self._facts,
+            "gradients": self._facts["gradients"] or common.elements(masters),
+            "num_parameters": sum(getattr(w, "ds_numel", w.numel()) for w in weights),
+            "exchanges": [
+                {name: getattr(each, name) for name in each.__dataclass_fields__}
+                for each in traffic.exchanges
+            ],
+            "axes": traffic.sizes,
+            "master_device": masters[0].device.type if masters else None,
+            "placements": f"ZeRO stage {self.engine.zero_optimization_stage()}",
+            "attention": attention_of(model),
+            "attention_kernel": " and ".join(sorted(traffic.attention_kernels)) or None,
+            "compiled": bool(getattr(self.engine, "is_compiled", False)),
+            "stages": 1,
+        }
+
+
+def _groups(model: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases and norms do not."""
+    weights = list(model.parameters())
+    groups = [
+        {"params": [w for w in weights if w.ndim >= 2], "weight_decay": decay},
+        {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _held(model: torch.nn.Module) -> int:
+    """Elements of the weights that a rank holds between steps: of shared ones its share.
+
+    Between forward and backward stage 3 keeps what it has gathered, up to 1e9 weights unless it is
+    told otherwise (stage3_max_live_parameters): that says nothing of the stage.
+    """
+    weights: list[Any] = list(model.parameters())
+    return sum(
+        w.numel() or (w.ds_tensor.numel() if hasattr(w, "ds_tensor") else 0) for w in weights
+    )
+
+
+def _masters(optimizer: Any, base: Any) -> list[torch.Tensor]:
+    """What is updated, in the optimizer's own place for it."""
+    for name in (
+        "fp32_partitioned_groups_flat",
+        "single_partition_of_fp32_groups",
+        "fp32_groups_flat_partition",
+    ):
+        if found := getattr(optimizer, name, None):
+            return _flat(found)
+    return [weight for group in base.param_groups for weight in group["params"]]
+
+
+def _flat(found: Any) -> list[torch.Tensor]:
+    """Tensors in lists of lists."""
+    if isinstance(found, torch.Tensor):
+        return [found]
+    return [] if found is None else [tensor for each in found for tensor in _flat(each)]

@@ -1,0 +1,92 @@
+"""Hugging Face's models on our data and our first weights, for whichever engine trains them.
+
+Used by the drivers of Trainer and of DeepSpeed, in their environments; a folder is laid out by
+`trainrig.train.huggingface_init`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from trainrig.data.batches import Shard
+from trainrig.data.open_batches import open_batches
+from trainrig.train.drivers import common
+
+TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters
+"""Whether a causal model's loss takes labels that are shifted already: since transformers 4.51."""
+
+
+def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
+    """A new model of the first weights, in fp32 on the host."""
+    transformers.set_seed(options["seed"] % 2**32)  # numpy takes no more
+    config = getattr(transformers, hf["config_class"])(**hf["config"])
+    if options["attention"] != "auto":
+        config._attn_implementation = {"plain": "eager"}.get(
+            options["attention"], options["attention"]
+        )
+    model = getattr(transformers, hf["model_class"])(config)
+    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
+    return model
+
+
+def attention_of(model: Any) -> str:
+    """How a model computes attention, in our words."""
+    attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
+    return {"eager": "plain"}.get(attention, attention)
+
+
+def sum_over_targets(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """Cross-entropy summed over the targets, over those of the whole step."""
+    logits = outputs.logits.float().flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+    return loss / num_items_in_batch
+
+
+class Micros(torch.utils.data.Dataset[Any]):
+    """Our micro-batches of this rank, in order."""
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        hf: dict[str, Any],
+        more: int = 0,
+    ) -> None:
+        """``more``: steps behind those that are asked for."""
+        self._accum, self._objective = options["grad_accum"], hf["objective"]
+        samples = options["batch_size"] * self._accum
+        self._length = (options["steps"] + more) * self._accum
+        self._make = open_batches(
+            Path(options["data"]),
+            "train",
+            self._objective,
+            seq_len=options["seq_len"],
+            shard=Shard(
+                batch=samples, rank=common.RANK, num_ranks=common.SIZE, seed=options["seed"]
+            ),
+            vocab_size=hf["vocab"],
+        )
+        self._step: tuple[int, Any] = (-1, None)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        step, micro = divmod(number, self._accum)
+        if self._step[0] != step:
+            self._step = step, self._make(step)
+        batch = self._step[1]
+        inputs = torch.from_numpy(batch.inputs).chunk(self._accum)[micro]
+        labels = torch.from_numpy(batch.labels).chunk(self._accum)[micro]
+        if self._objective == "causal" and TAKES_SHIFTED:  # ours are shifted already
+            return {"input_ids": inputs, "labels": labels, "shift_labels": labels}
+        if self._objective == "spans":
+            start = torch.zeros_like(labels[:, :1])
+            moved = torch.cat([start, labels[:, :-1]], dim=1)
+            return {"input_ids": inputs, "labels": labels, "decoder_input_ids": moved}
+        return {"input_ids": inputs, "labels": labels}

@@ -1,0 +1,288 @@
+"""What each framework does not train, and what to do instead: no experiment fails for these later.
+
+A layout is refused for what another one may train (`Framework.refuses_layout`), an experiment for
+something besides its layout (`Framework.refuses`); what a machine or an environment lacks is asked
+elsewhere (`engines.check_site`).  Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError
+from trainrig.train.config import Experiment
+from trainrig.workload import find
+from trainrig.workload.layout import Layout
+
+Refusal = tuple[str, str] | None
+"""What is refused and what to do instead."""
+
+_TRAINED = {
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd"),
+    "offload": ("none", "host", "disk"),
+}
+
+
+def refused_by_all(layout: Layout) -> Refusal:
+    """What no framework trains so far."""
+    rules = (
+        (
+            layout.gpus > layout.gpus_per_node,
+            "training over several machines comes in a later version",
+            "one node: as many GPUs as --gpus-per-node",
+        ),
+        (layout.lora_rank > 0, "adapters (LoRA) are not trained yet", "lora_rank 0"),
+        *(
+            (
+                getattr(layout, name) not in known,
+                f"{name} {getattr(layout, name)} is not trained yet",
+                "one of: " + ", ".join(known),
+            )
+            for name, known in _TRAINED.items()
+        ),
+        (
+            layout.offload != "none" and layout.zero < 1,
+            f"offload {layout.offload} moves shards of weights, and there are none",
+            "zero 1, 2 or 3, or offload none",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
+
+
+_SPLITS = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
+
+
+def layout_refused_by_native(layout: Layout) -> Refusal:
+    """Layouts that our own engine does not train."""
+    if layout.offload == "disk":
+        return "offload disk is DeepSpeed's", "offload host, or --framework deepspeed"
+    if layout.ep > 1 and layout.tp * layout.cp > 1:
+        words = "expert parallelism beside tensor or context parallelism comes in a later version"
+        return words, "leave ep, or tp and cp, out"
+    if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
+        words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
+        return words, f"grad_accum {layout.pp} or more"
+    return None
+
+
+def refused_by_native(own: Experiment) -> Refusal:
+    """What our own engine has no use for."""
+    if own.liger or own.loader_workers:
+        words = "liger and loader_workers are options of another framework's trainer"
+        return words, "framework = huggingface, or leave them out"
+    if not own.python:
+        return None
+    words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
+    return words, "leave it out, or name it in the experiments of another project's engine"
+
+
+def layout_refused_by_trainer(layout: Layout) -> Refusal:
+    """Layouts that Trainer does not train."""
+    for name, what in _SPLITS.items():
+        if getattr(layout, name) > 1:
+            return f"{what} ({name}) is the native framework's", "--framework native"
+    if layout.zero == 1:
+        words = f"huggingface with zero {layout.zero}: Trainer shards through FSDP, which has no"
+        return f"{words} such stage", "zero 2 or 3, or --framework native"
+    if layout.offload != "none" or layout.shard_size > 0:
+        return "offload and shard_size are the native framework's", "--framework native"
+    if layout.precision == "fp16" and layout.zero > 0:
+        words = "fp16 scales its loss, and Trainer's shards cannot see where another one overflows"
+        return words, "bf16, zero 0, or --framework native"
+    words = "Trainer knows no selective recomputation"
+    selective = (words, "recompute full or none") if layout.recompute == "selective" else None
+    wrapped = "torch.nn.DataParallel is the native framework's", "--framework native"
+    return selective or (wrapped if layout.parallel == "dataparallel" else None)
+
+
+def _natives(own: Experiment) -> str | None:
+    """The first key that is set and only our own engine knows."""
+    known = {
+        "heldout_every": own.heldout_every,
+        "decay_embeddings": not own.decay_embeddings,
+        "max_restarts": own.max_restarts,
+        "min_nproc": own.min_nproc,
+    }
+    return next((name for name, is_set in known.items() if is_set), None)
+
+
+def refused_by_trainer(own: Experiment) -> Refusal:
+    """What Trainer does not train, or would train otherwise and not say so."""
+    family = find(own.model).family
+    name = _natives(own) or ""
+    rules = (
+        (
+            own.zero > 0 and not own.device.startswith("cuda"),
+            f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say so",
+            "zero 0, or --framework native",
+        ),
+        (
+            own.liger and family != "llama",
+            f"liger: it has no kernels for {family}",
+            "leave it out, or a llama model",
+        ),
+        (
+            own.attention == "tiles",
+            "attention = tiles: only the native framework has it, on a CPU",
+            "attention sdpa, plain or auto",
+        ),
+        (
+            own.dropout > 0 and own.comparable,
+            f"dropout {own.dropout:g}: Trainer's masks come from a generator: no other training "
+            "has them",
+            "comparable = false, with why, or dropout 0",
+        ),
+        (
+            own.dropout > 0 and family == "llama",
+            "Hugging Face's Llama drops of attention alone",
+            "dropout 0, or another family",
+        ),
+        (
+            bool(name),
+            f"{name} is the native framework's",
+            f"--framework native, or leave {name} out",
+        ),
+        (
+            own.steps > MOST_STEPS,
+            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
+            "fewer steps, or --framework native",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
+
+
+MOST_STEPS = 1_000_000
+"""Of another project's engine: their learning rates are a list."""
+
+
+def autocast_mean(own: Experiment) -> str | None:
+    """What autocast's rounding does to a mean."""
+    if own.precision in ("fp32", "tf32"):
+        return None
+    return (
+        "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
+        "that alone; fp32, or an N that is a power of two, shows whether it is more"
+    )
+
+
+def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
+    """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
+    for name, what in _SPLITS.items():
+        if getattr(layout, name) > 1:
+            words = f"{what} ({name}) of Hugging Face's models is not trained by DeepSpeed here"
+            return words, "--framework native or megatron"
+    if layout.shard_size > 0:
+        return "shard_size is the native framework's", "--framework native"
+    if layout.recompute == "selective":
+        return "Hugging Face's models know no selective recomputation", "recompute full or none"
+    if layout.kernels == "compiled":
+        return "compile is not tried with DeepSpeed here", "leave --compile out"
+    if layout.optimizer == "adamw-8bit":
+        return "DeepSpeed's engine has no 8-bit AdamW", "adamw, adamw-fused or sgd"
+    return None
+
+
+def refused_by_deepspeed(own: Experiment) -> Refusal:
+    """What DeepSpeed refuses, or is given by nobody."""
+    if own.precision == "fp16" and not own.device.startswith("cuda"):
+        words = "deepspeed in fp16, whose loss is scaled, on a CPU: its CPU kernels have no fp16"
+        return words, "bf16 or fp32, or --device cuda"
+    return _refused_options(own)
+
+
+def lacking_for_deepspeed(own: Experiment) -> UnavailableError | None:
+    """What has to be on the machine: it compiles its host's kernels when they are first used."""
+    builds = not own.device.startswith("cuda") or own.offload != "none"
+    compiler = os.environ.get("CXX", "g++")
+    if builds and shutil.which(compiler) is None:
+        words = f"deepspeed builds its CPU kernels when it starts, and {compiler} is not on PATH"
+        return NeedsCompilerError(words, "apt install g++, or CXX=another compiler")
+    if own.offload == "disk" and not _has_libaio():
+        words = "missing: offload disk needs DeepSpeed's async_io, which needs libaio's headers"
+        return UnavailableError(words, "apt install libaio-dev, or offload host")
+    return None
+
+
+def _has_libaio() -> bool:
+    return any(
+        os.path.exists(f"{place}/libaio.h") for place in ("/usr/include", "/usr/local/include")
+    )
+
+
+def layout_refused_by_megatron(layout: Layout) -> Refusal:
+    """Layouts that Megatron-Core's models and optimizers do not train."""
+    rules = (
+        (layout.ep > 1, "expert parallelism (ep) is the native framework's", "--framework native"),
+        (
+            layout.cp > 1,
+            "Megatron's context parallelism is Transformer Engine's, which is not driven here",
+            "--framework native",
+        ),
+        (
+            layout.zero > 1,
+            f"megatron with zero {layout.zero}: its distributed optimizer is ZeRO 1",
+            "zero 1, or --framework native",
+        ),
+        (layout.shard_size > 0, "shard_size is the native framework's", "--framework native"),
+        (layout.offload != "none", "offload is DeepSpeed's and the native framework's", "zero 1"),
+        (
+            layout.schedule != "1f1b",
+            f"Megatron's schedule is 1f1b, interleaved where stages are, not {layout.schedule}",
+            "schedule 1f1b, or --framework native",
+        ),
+        (
+            layout.kernels == "compiled",
+            "Megatron's layers are not compiled as a whole",
+            "leave --compile out",
+        ),
+        (layout.optimizer == "adamw-8bit", "Megatron has no 8-bit AdamW", "adamw or sgd"),
+        (
+            layout.pp > 1 and layout.grad_accum < layout.pp,
+            f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages",
+            f"grad_accum {layout.pp} or more",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
+
+
+def refused_by_megatron(own: Experiment) -> Refusal:
+    """Models that Megatron-Core computes otherwise, and options of others."""
+    shape = find(own.model)
+    if shape.family not in ("gpt2", "llama") or shape.num_experts or shape.rope_scaling is not None:
+        words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"
+        if shape.family == "bert":
+            words += ": its BERT has its norms before the sums"
+        return words, "gpt2 or llama, or --framework native"
+    if own.precision == "fp16" and not own.device.startswith("cuda"):
+        return "megatron in fp16 on a CPU has no kernels", "bf16 or fp32, or --device cuda"
+    return _refused_options(own)
+
+
+def lacking_for_megatron(own: Experiment) -> UnavailableError | None:
+    """What needs CUDA."""
+    if own.recompute != "none" and not own.device.startswith("cuda"):
+        words = "unverified: needs CUDA: Megatron's recomputation keeps CUDA's random numbers"
+        return NeedsGpuError(words, "recompute none on a CPU, or --framework native")
+    return None
+
+
+def _refused_options(own: Experiment) -> Refusal:
+    if own.liger or own.loader_workers:
+        words = "liger and loader_workers are options of Hugging Face's trainer"
+        return words, "framework = huggingface, or leave them out"
+    if own.attention == "tiles":
+        words = "attention = tiles: only the native framework has it, on a CPU"
+        return words, "attention sdpa, plain or auto"
+    if name := _natives(own):
+        return f"{name} is the native framework's", f"--framework native, or leave {name} out"
+    if own.steps > MOST_STEPS:
+        words = f"steps = {own.steps}: {own.framework} is told the learning rate of each, "
+        return f"{words}{MOST_STEPS} at most", "fewer steps, or --framework native"
+    return None
