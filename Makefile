@@ -13,15 +13,17 @@ VENV   := .venv-existing
 NOTE   := $(VENV).txt
 PINS   := $(NOTE)
 FULL   := .
-TEST   := .[test]
-DEV    := .[dev]
+ENGINES := .[engines]
+TEST   := .[engines,test]
+DEV    := .[engines,dev]
 else
 VENV   := .venv
 NOTE   :=
 PINS   := constraints.txt
 FULL   := .[torch]
-TEST   := .[torch,test]
-DEV    := .[torch,dev]
+ENGINES := .[torch,engines]
+TEST   := .[torch,engines,test]
+DEV    := .[torch,engines,dev]
 endif
 
 BIN    := $(VENV)/bin
@@ -32,7 +34,7 @@ HUSH   := $(shell test -t 1 || echo -qq)
 LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
-.PHONY: help setup qualify test smoke acceptance lint bench clean FORCE
+.PHONY: help setup engines qualify test smoke acceptance lint bench clean FORCE
 
 help: ## list what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -41,6 +43,8 @@ help: ## list what there is to make
 	@echo 'make qualify TORCH=existing         uses the torch that PYTHON=python3 has, and leaves it as it is'
 
 setup: $(VENV)/.full ## make the environment and install trainrig in it
+
+engines: $(VENV)/.engines ## install Hugging Face, DeepSpeed and Megatron-Core, as they are tested
 
 qualify: $(VENV)/.full ## measure this machine: a verdict and report.html
 	@$(BIN)/trainrig qualify $(ARGS)
@@ -94,7 +98,14 @@ $(VENV)/.full: $(VENV)/.light
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py check $(NOTE))
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.full
+# DeepSpeed's source is built without an environment of its own: it wants to see this torch.
+$(VENV)/.engines: $(VENV)/.full
+	@echo "installing other engines" >&2
+	$(call install,-qq 'setuptools>=77' wheel)
+	$(call install,$(HUSH) $(LOCAL) '$(ENGINES)')
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.engines
 	@echo "installing what the tests need" >&2
 	$(call install,-qq $(LOCAL) '$(TEST)')
 	@touch $@

@@ -274,6 +274,8 @@ def test_the_rule_lets_other_words_pass(line: str) -> None:
 FRAMEWORK_FILES = (
     # the spec
     "train/engines.py",
+    # a driver names its project's package
+    "train/drivers",
     # what it does by itself to layouts, kernels, bytes and messages
     "workload/frameworks.py",
     # published figures, as their authors call the software
@@ -436,7 +438,7 @@ TRAIN = ("--framework", "dummy", "--scale", "tiny", "--model", "gpt2", "--device
 def test_help_and_a_dry_run_know_it() -> None:
     run = CliRunner().invoke
     shown = " ".join(run(train_verb.command, ["--help"]).output.split())
-    assert "native, huggingface or dummy" in shown
+    assert "native, huggingface, deepspeed, megatron or dummy" in shown
     done = run(train_verb.command, [*TRAIN, "--dry-run", "--json"], standalone_mode=False)
     assert done.exception is None, done.exception
     assert '"framework": "dummy"' in done.stdout

@@ -58,9 +58,9 @@ def to_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
 def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     """Our state of Megatron's, the other way round."""
     found: State = {}
-    ends = {theirs: ours for ours, theirs in _ENDS.items()}
-    layer = {theirs: ours for ours, theirs in _LAYER.items()}
-    ours = build(shape, device="meta").state_dict()
+    ends = {other: native for native, other in _ENDS.items()}
+    layer = {other: native for native, other in _LAYER.items()}
+    native = build(shape, device="meta").state_dict()
     for name, weight in state.items():
         module, _, leaf = name.rpartition(".")
         if module in ends:
@@ -68,7 +68,7 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
             continue
         number, _, rest = module.removeprefix("decoder.layers.").partition(".")
         prefix, part = f"blocks.{number}", layer[rest]
-        if part == "attention.qkv" and f"{prefix}.attention.q.{leaf}" in ours:
+        if part == "attention.qkv" and f"{prefix}.attention.q.{leaf}" in native:
             sizes = [shape.num_heads // shape.num_kv_heads * shape.head_dim, *[shape.head_dim] * 2]
             by_group = weight.view(shape.num_kv_heads, sum(sizes), *weight.shape[1:])
             for one, each in zip("qkv", by_group.split(sizes, dim=1), strict=True):
@@ -78,7 +78,7 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
             found |= {f"{prefix}.ffn.gate.{leaf}": gate, f"{prefix}.ffn.up.{leaf}": up}
         else:
             found[f"{prefix}.{part}.{leaf}"] = weight
-    return {name: found[name] for name in ours if name in found}
+    return {name: found[name] for name in native if name in found}
 
 
 def _block(module: str) -> tuple[str, str]:

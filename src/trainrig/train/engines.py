@@ -46,6 +46,7 @@ from trainrig.process.python_env import (
 from trainrig.process.supervisor import Command
 from trainrig.train import refusals
 from trainrig.train.config import Experiment, fewer_ranks, to_dict
+from trainrig.train.launch_files import deepspeed_files
 from trainrig.train.parity import Probe
 from trainrig.train.refusals import Refusal, refused_by_all
 from trainrig.workload import find, parameters
@@ -154,6 +155,8 @@ class Framework:
     """Another project's, in a Python that may be its own; else it runs in ours."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Packages of a driver's interpreter, each with the oldest version that will do."""
+    files: Callable[[Experiment], Mapping[str, str]] = lambda _: {}
+    """What its project's own launcher reads, by name: written to the folder, usable by hand."""
     prepare: tuple[str, ...] = ()
     """What our Python runs before; it is given the folder, as the program is."""
     refuses_layout: Callable[[Layout], Refusal] = lambda _: None
@@ -192,6 +195,8 @@ class Framework:
         run.mkdir(parents=True, exist_ok=True)
         request = {"experiment": to_dict(experiment), **asdict(job)}
         (run / "experiment.json").write_text(json.dumps(request))
+        for name, text in self.files(experiment).items():
+            (run / name).write_text(text)
         env = dict(self.settings)
         on_gpu = experiment.device.startswith("cuda")
         if not on_gpu and (threads := _threads(experiment)):
@@ -362,7 +367,8 @@ _KNOWN = (
         program=(_START, "deepspeed"),
         is_driven=True,
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "deepspeed": "0.17"},
-        prepare=("-m", "trainrig.train.deepspeed_init"),
+        files=deepspeed_files,
+        prepare=("-m", "trainrig.train.huggingface_init"),
         refuses_layout=refusals.layout_refused_by_deepspeed,
         refuses=refusals.refused_by_deepspeed,
         lacks=refusals.lacking_for_deepspeed,

@@ -30,11 +30,6 @@ from trainrig.workload.hf_config import class_names, config_of
 
 def main() -> None:
     """Write both files."""
-    write()
-
-
-def write() -> tuple[Path, Experiment]:
-    """Write both files for the folder on the command line; the folder and its experiment."""
     folder, experiment, shape = requested()
     config_class, model_class = class_names(shape)
     config = {
@@ -44,7 +39,6 @@ def write() -> tuple[Path, Experiment]:
     hf = {"config_class": config_class, "model_class": model_class, "config": config}
     state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
     hand_over(folder, experiment, shape, hf, state)
-    return folder, experiment
 
 
 def requested() -> tuple[Path, Experiment, ModelShape]:

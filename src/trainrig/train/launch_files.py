@@ -8,10 +8,21 @@ torch.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from trainrig.train.config import Experiment
+from trainrig.train.parity import probe_of
 from trainrig.workload import find
+
+
+def deepspeed_files(own: Experiment) -> dict[str, str]:
+    """ds_config.json, and that of the comparison's five steps."""
+    configs = {"ds_config": own, "ds_config-probe": probe_of(own)}
+    return {
+        f"{name}.json": json.dumps(deepspeed_config(each), indent=2) + "\n"
+        for name, each in configs.items()
+    }
 
 
 def deepspeed_config(own: Experiment) -> dict[str, Any]:

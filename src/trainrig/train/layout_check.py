@@ -48,7 +48,8 @@ class RequestedLayout:
     master_precision: str
     recompute: str | None
     optimizer: str
-    fused_optimizer: bool
+    fused_optimizer: bool | None
+    """None: its framework takes fused kernels wherever they are installed."""
     compile: bool
     offload: bool | None
     """A processor's shards lie in the host's memory anyhow."""
@@ -86,7 +87,7 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
         master_precision="fp32",
         recompute=None if mixture else experiment.recompute,
         optimizer=optimizer,
-        fused_optimizer=fused,
+        fused_optimizer=None if layout.traits.own_kernels else fused,
         compile=experiment.compile,
         offload=experiment.offload == "host" if on_gpu else None,
         device=experiment.device or "cpu",

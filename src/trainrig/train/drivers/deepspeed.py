@@ -1,8 +1,9 @@
 """DeepSpeed on Hugging Face's models, our data and our first weights: one rank.
 
 Run as ``python start.py deepspeed FOLDER`` (`start`) by a Python that has numpy, torch,
-transformers and deepspeed; FOLDER is laid out by `trainrig.train.deepspeed_init`.  The engine is
-made of FOLDER/ds_config.json and of nothing else, so that what was trained can be started by hand.
+transformers and deepspeed; FOLDER is laid out by `trainrig.train.huggingface_init`.  The engine is
+made of FOLDER/ds_config.json (`trainrig.train.launch_files`) and of nothing else:
+what was trained can be started by hand.
 
 DeepSpeed divides gradients by micro-batches and ranks; the loss that it is given is the sum over
 this micro-batch's targets, times micro-batches and ranks, over all targets of the step.  ZeRO's
@@ -35,7 +36,7 @@ def main() -> None:
 class Zero:
     """DeepSpeed's engine with any of ZeRO's stages."""
 
-    def __init__(self, task: steps.Task) -> None:
+    def __init__(self, task: steps.StepTask) -> None:
         on_gpu = task.device.startswith("cuda")
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if on_gpu else "cpu")
         os.environ.setdefault("LOCAL_RANK", "0")

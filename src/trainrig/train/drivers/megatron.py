@@ -79,7 +79,7 @@ class Norm:
 class Core:
     """Megatron-Core's GPT under any of its layouts."""
 
-    def __init__(self, task: steps.Task) -> None:
+    def __init__(self, task: steps.StepTask) -> None:
         self.task, options = task, task.options
         self._on_gpu = task.device.startswith("cuda")
         self._join(options)

@@ -1,9 +1,9 @@
 """The steps of an engine that leaves the loop to its user: DeepSpeed's and Megatron's drivers.
 
-A driver makes an engine (`Engine`); what is trained with it is the same for all: the timed steps,
-a row each; a look at live objects in the first one; where there are several ranks a few steps under
-the profiler; then, with a new engine of the same first weights, the five steps that `parity`
-compares.  What it writes is what our own rank writes.
+A driver makes an engine (`DrivenEngine`); what is trained with it is the same for all: the timed
+steps, a row each; a look at live objects in the first one; where there are several ranks a few
+steps under the profiler; then, with a new engine of the same first weights, the five steps that
+`parity` compares.  What it writes is what our own rank writes.
 
 Imports the standard library, torch and `trainrig.process` alone, as the drivers do.
 """
@@ -34,7 +34,7 @@ PATIENCE = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class StepTask:
     """What an engine is made of."""
 
     folder: Path
@@ -55,7 +55,7 @@ class Task:
         return bool(self.options["pp"] > 1)
 
 
-class Engine(Protocol):
+class DrivenEngine(Protocol):
     """A model in training."""
 
     data_ranks: int
@@ -73,7 +73,7 @@ class Engine(Protocol):
         ...
 
 
-def train(folder: Path, events: Events, make: Callable[[Task], Engine]) -> None:
+def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]) -> None:
     """All that a rank does with the engines that ``make`` makes."""
     logging.disable(logging.WARNING)
     request = json.loads((folder / "experiment.json").read_text())
@@ -87,7 +87,7 @@ def train(folder: Path, events: Events, make: Callable[[Task], Engine]) -> None:
     _join(device)
     watch = stopwatch_for(device)
     watch.entered = lambda part: events.set_position(part=part)
-    task = Task(
+    task = StepTask(
         folder=folder, request=request, options=options, given=given, device=device, watch=watch
     )
     engine = make(task)
@@ -134,7 +134,9 @@ def _join(device: str) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 
-def _marked(engine: Engine, watch: Stopwatch[Any], number: int, rate: float) -> Callable[[], None]:
+def _marked(
+    engine: DrivenEngine, watch: Stopwatch[Any], number: int, rate: float
+) -> Callable[[], None]:
     def step() -> None:
         watch.begin()
         engine.step(number, rate)
@@ -143,7 +145,11 @@ def _marked(engine: Engine, watch: Stopwatch[Any], number: int, rate: float) -> 
 
 
 def _steps(
-    engine: Engine, task: Task, rates: Sequence[float], events: Events, emit: Callable[..., None]
+    engine: DrivenEngine,
+    task: StepTask,
+    rates: Sequence[float],
+    events: Events,
+    emit: Callable[..., None],
 ) -> None:
     """Train a step for each learning rate; a row is told when its numbers have come."""
     options, watch = task.options, task.watch
@@ -151,7 +157,7 @@ def _steps(
     behind = 2 if task.device.startswith("cuda") else 1
     pending: deque[tuple[dict[str, Any], torch.Tensor, Any, Any]] = deque()
 
-    def tell() -> None:
+    def report() -> None:
         row, loss, norm, marked = pending.popleft()
         times = watch.read(marked)
         emit("row", **row, loss=float(loss), grad_norm=_number(norm), **times)
@@ -164,10 +170,10 @@ def _steps(
         if number == 0 and not task.is_probe:
             emit("layout", **engine.facts())
         while len(pending) > behind:
-            tell()
+            report()
     watch.end()
     while pending:
-        tell()
+        report()
 
 
 def _number(norm: Any) -> float | None:

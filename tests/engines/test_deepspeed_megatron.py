@@ -1,0 +1,223 @@
+"""DeepSpeed and Megatron-Core on real ranks, compared with one process of ours; their faults.
+
+All of it trains on two gloo ranks: one row an engine in ``make smoke``, all in ``make acceptance``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.process.supervisor import Ended, launch
+from trainrig.record import Status
+from trainrig.train.config import Experiment
+from trainrig.train.config_file import experiment_of
+from trainrig.train.engines import ENGINES, Job, Result
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
+from trainrig.train.parity import Probe, disagreement, reference_of
+
+smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
+SIZES = "num_layers=4,hidden=32,num_heads=4,vocab=512,max_positions=32"
+GPT, LLAMA = f"gpt2:{SIZES}", f"llama:{SIZES},num_kv_heads=2"
+BERT = f"bert:{SIZES}"
+_REFERENCES: dict[tuple[Any, ...], Probe] = {}
+
+
+@pytest.fixture(scope="module")
+def data(prepared_text: Path) -> str:
+    """A small prepared corpus."""
+    return str(prepared_text)
+
+
+def experiment(data: str, framework: str, **changes: Any) -> Experiment:
+    package = {"megatron": "megatron.core"}.get(framework, framework)
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    keys = {"model": GPT, "data": data, "batch_size": 2, "seq_len": 16, "steps": 6, "threads": 1}
+    keys |= {"precision": "fp32", "device": "cpu", "nproc": 2, "optimizer": "adamw"}
+    return experiment_of(keys | {"framework": framework} | changes)
+
+
+def started(own: Experiment, folder: Path, **request: Any) -> tuple[Ended, Result]:
+    """One training; ``request`` is added to what experiment.json says."""
+    engine = ENGINES[own.framework]
+    command = engine.command(own, folder, Job())
+    path = folder / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | request))
+    return launch(command, folder), engine.collect(folder)
+
+
+def trained(own: Experiment, folder: Path, **request: Any) -> Result:
+    ended, result = started(own, folder, **request)
+    assert ended.status is Status.OK, ended.reason
+    return result
+
+
+def reference(own: Experiment, folder: Path) -> Probe:
+    one = reference_of(own).replace(steps=1)
+    key = (one.model, one.precision, one.batch_size, one.grad_accum)
+    if key not in _REFERENCES:
+        found = trained(one, folder / "reference").probe
+        assert found is not None
+        _REFERENCES[key] = found
+    return _REFERENCES[key]
+
+
+def check(own: Experiment, folder: Path) -> Result:
+    """The layout is there, the five steps are those of one process, the parts add up."""
+    found = trained(own, folder / "own")
+    assert found.facts is not None and found.probe is not None
+    assert differences(requested_layout(own), observed_layout(found.facts)) == []
+    assert disagreement(found.probe, reference(own, folder), own.precision) is None
+    for row in found.rows[1:]:
+        parts = sum(row[name] for name in ("data_wait", "forward", "backward", "optimizer"))
+        assert parts + row["other"] == pytest.approx(row["time"], rel=1e-6)
+    profiled = found.profiled
+    assert profiled is not None
+    waits = profiled["own_s"] + profiled["communication_s"] + profiled["bubble_s"]
+    assert waits == pytest.approx(profiled["step_s"], rel=0.03)
+    return found
+
+
+def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> None:
+    for framework, changes, words in (
+        ("deepspeed", {"precision": "fp16"}, "on a CPU"),
+        ("deepspeed", {"tp": 2}, "tensor parallelism"),
+        ("deepspeed", {"offload": "host"}, "there are none"),
+        ("megatron", {"zero": 2}, "at most"),
+        ("megatron", {"model": BERT}, "norms before the sums"),
+        ("megatron", {"pp": 2}, "do not fill"),
+        ("native", {"offload": "disk", "zero": 1}, "DeepSpeed's"),
+    ):
+        keys = {"model": GPT, "data": data, "nproc": 2, "seq_len": 16, "device": "cpu"}
+        with pytest.raises(Exception, match=words):
+            experiment_of(keys | {"framework": framework} | changes)
+
+
+@smoke
+def test_deepspeed_shards_gradients(data: str, tmp_path: Path) -> None:
+    own = experiment(data, "deepspeed", zero=2, grad_accum=2)
+    found = check(own, tmp_path)
+    config = json.loads((tmp_path / "own" / "ds_config.json").read_text())
+    assert config["zero_optimization"]["stage"] == 2 and config["train_batch_size"] == 8
+    assert found.facts is not None and "deepspeed" in found.facts["software"]
+
+
+@smoke
+def test_megatron_splits_matrices_and_sequences(data: str, tmp_path: Path) -> None:
+    found = check(experiment(data, "megatron", tp=2, sequence_parallel=True), tmp_path)
+    assert found.facts is not None and found.facts["software"]["kernels"] == "unfused"
+
+
+@acceptance
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"zero": 0}, id="zero-0"),
+        pytest.param({"zero": 1, "grad_accum": 2}, id="zero-1"),
+        pytest.param({"zero": 3, "grad_accum": 2}, id="zero-3"),
+        pytest.param({"zero": 2, "offload": "host"}, id="offload"),
+        pytest.param({"zero": 3, "offload": "host"}, id="offload-weights"),
+        pytest.param({"zero": 1, "offload": "host", "optimizer": "adamw-fused"}, id="cpu-adam"),
+        pytest.param({"zero": 3, "precision": "bf16"}, id="bf16"),
+        pytest.param({"zero": 1, "model": BERT, "recompute": "full"}, id="bert-recomputed"),
+    ],
+)
+def test_deepspeed_trains_what_one_process_does(
+    data: str, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    check(experiment(data, "deepspeed", **changes), tmp_path)
+
+
+@acceptance
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="data-parallel"),
+        pytest.param({"tp": 2}, id="tp"),
+        pytest.param({"pp": 2, "grad_accum": 2}, id="pp"),
+        pytest.param({"pp": 2, "interleave": 2, "grad_accum": 4}, id="interleaved"),
+        pytest.param({"zero": 1}, id="distributed-optimizer"),
+        pytest.param({"zero": 1, "precision": "bf16"}, id="distributed-optimizer-bf16"),
+        pytest.param({"tp": 2, "model": LLAMA, "sequence_parallel": True}, id="llama-sp"),
+        pytest.param(
+            {"tp": 2, "pp": 2, "nproc": 8, "zero": 1, "grad_accum": 2}, id="all-on-8-ranks"
+        ),
+    ],
+)
+def test_megatron_trains_what_one_process_does(
+    data: str, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    check(experiment(data, "megatron", **changes), tmp_path)
+
+
+@acceptance
+def test_sends_that_gloo_mixes_up_are_not_comparable(data: str, tmp_path: Path) -> None:
+    """Megatron's interleaved schedule with batched sends: no error, another loss."""
+    own = experiment(data, "megatron", pp=2, interleave=2, grad_accum=4)
+    ended, found = started(own, tmp_path / "batched", batch_p2p_comm=True)
+    assert ended.status is Status.OK and found.probe is not None
+    said = disagreement(found.probe, reference(own, tmp_path), "fp32")
+    assert said is not None and "one-process reference" in said
+
+
+# ---- faults
+
+
+@acceptance
+@pytest.mark.parametrize(
+    ("framework", "changes"), [("deepspeed", {"zero": 1}), ("megatron", {"tp": 2})]
+)
+def test_a_killed_rank_is_named_and_leaves_nobody(
+    data: str, tmp_path: Path, framework: str, changes: dict[str, Any]
+) -> None:
+    own = experiment(data, framework, steps=2000, **changes)
+    engine = ENGINES[framework]
+    killed: list[int] = []
+
+    def kill(rank: int, event: Any) -> None:
+        if event["event"] == "row" and not killed:
+            killed.append(_pid_of_rank(tmp_path, 1))
+            os.kill(killed[0], signal.SIGKILL)
+
+    ended = launch(engine.command(own, tmp_path, Job()), tmp_path, on_event=kill)
+    assert ended.status is Status.FAILED and "rank 1" in str(ended.reason)
+    assert _processes_of(tmp_path) == []
+
+
+@acceptance
+def test_a_compiler_that_fails_is_in_the_reason(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = experiment(data, "deepspeed", nproc=2)
+    monkeypatch.setenv("CXX", "/bin/false")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    ended, _ = started(own, tmp_path / "own")
+    assert ended.status is Status.FAILED and "rror" in str(ended.reason)
+    assert _processes_of(tmp_path) == []
+
+
+def _processes_of(folder: Path) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(folder).encode() in words and b"start.py" in b" ".join(words):
+            found.append(int(path.parent.name))
+    return found
+
+
+def _pid_of_rank(folder: Path, rank: int) -> int:
+    for pid in _processes_of(folder):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if f"RANK={rank}".encode() in variables:
+            return pid
+    raise AssertionError("no such rank")
