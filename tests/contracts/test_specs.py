@@ -44,7 +44,7 @@ from trainrig.train.config import Experiment
 from trainrig.train.engines import ENGINES, Framework
 from trainrig.train.parity import reference_of
 from trainrig.units import parse_count
-from trainrig.workload import Work
+from trainrig.workload import Work, find
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import Layout
 
@@ -451,8 +451,8 @@ def test_it_is_predicted_and_planned_with_as_one_that_trains() -> None:
         done = CliRunner().invoke(verb.command, [*words, *more], standalone_mode=False)
         assert done.exception is None, done.exception
         assert "dummy, " in done.stdout
-    assert predict_only(Layout(gpus=4, zero=3, framework="dummy")) is None
-    assert predict_only(Layout(gpus=4, zero=3, framework="megatron")) is not None
+    assert predict_only(Layout(gpus=4, zero=3, framework="dummy"), find("gpt2")) is None
+    assert predict_only(Layout(gpus=4, zero=3, framework="megatron"), find("gpt2")) is not None
 
 
 @pytest.mark.usefixtures("dummy")

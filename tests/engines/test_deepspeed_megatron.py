@@ -87,7 +87,8 @@ def check(own: Experiment, folder: Path) -> Result:
 
 def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> None:
     for framework, changes, words in (
-        ("deepspeed", {"precision": "fp16"}, "on a CPU"),
+        ("deepspeed", {"precision": "fp16", "zero": 1}, "on a CPU"),
+        ("deepspeed", {"precision": "bf16"}, "not in fp32"),
         ("deepspeed", {"tp": 2}, "tensor parallelism"),
         ("deepspeed", {"offload": "host"}, "there are none"),
         ("megatron", {"zero": 2}, "at most"),
@@ -96,6 +97,7 @@ def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> 
         ("native", {"offload": "disk", "zero": 1}, "DeepSpeed's"),
     ):
         keys = {"model": GPT, "data": data, "nproc": 2, "seq_len": 16, "device": "cpu"}
+        keys |= {"precision": "fp32"}
         with pytest.raises(Exception, match=words):
             experiment_of(keys | {"framework": framework} | changes)
 

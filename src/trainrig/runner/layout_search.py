@@ -31,6 +31,7 @@ from trainrig.store import write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
 from trainrig.train.engines import ENGINES, engine_of
 from trainrig.units import format_memory, format_time
+from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 
 MOST_SHOWN = 10_000
@@ -76,7 +77,7 @@ class Planned:
             return ()
         reasons: dict[str, list[str]] = {}
         for number, one in enumerate(self.search.best, 1):
-            if (reason := predict_only(one.layout)) is not None:
+            if (reason := predict_only(one.layout, self.space.shape)) is not None:
                 reasons.setdefault(reason, []).append(str(number))
         found = [f"predict only: {', '.join(n)}: {reason}" for reason, n in reasons.items()]
         if not reasons:
@@ -103,7 +104,8 @@ class Planned:
             "fits": self.fits,
             "mfu": answer.mfu,
             "best": [
-                self._candidate(one) | {"predict_only": predict_only(one.layout)} for one in best
+                self._candidate(one) | {"predict_only": predict_only(one.layout, self.space.shape)}
+                for one in best
             ],
             "front": [self._candidate(one) for one in self.search.front],
             "gap_to_next": None,
@@ -167,7 +169,8 @@ def plan(
     found = search(every, cluster.rates(), top=top)
     trains = None
     if found.best[0].fits:
-        trains = next((one for one in found.best if predict_only(one.layout) is None), None)
+        shape = every.shape
+        trains = next((one for one in found.best if predict_only(one.layout, shape) is None), None)
         if trains is not found.best[0]:
             trains = best_that_trains(every, cluster.rates()) or trains
     if trains is not None and trains.time < found.best[0].time:  # by another framework than usual
@@ -218,10 +221,10 @@ def _with_gpus(options: Mapping[str, Any], days: float | None) -> Mapping[str, A
     return {**options, "gpus": per_node, "gpus_per_node": per_node}
 
 
-def predict_only(layout: Layout) -> str | None:
-    """Why no framework trains this layout here yet, or None."""
+def predict_only(layout: Layout, shape: ModelShape) -> str | None:
+    """Why no framework trains this layout of a model here yet, or None."""
     try:
-        refusal = engine_of(layout.framework).supports(layout)
+        refusal = engine_of(layout.framework).supports(layout, shape)
     except UsageError as error:
         refusal = error
     return None if refusal is None else refusal.message
@@ -238,7 +241,7 @@ def best_that_trains(space: Space, rates: Rates) -> Candidate | None:
         with suppress(UsageError):  # it has no layout of this global batch
             ranked = search(space.replace(framework=framework), rates, top=MOST_SHOWN).best
             for one in ranked:
-                if one.fits and predict_only(one.layout) is None:
+                if one.fits and predict_only(one.layout, space.shape) is None:
                     return one
     return None
 
@@ -259,7 +262,7 @@ def write_experiments(
     files = {
         f"{number:02d}-{_slug(one)}.toml": experiment_text(one, model)
         for number, one in enumerate(best, 1)
-        if predict_only(one.layout) is None
+        if predict_only(one.layout, find(model)) is None
     }
     if trains is not None and trains not in best:
         slower = f"# {trains.time / best[0].time:.2f} times as long as the best, predict only: "

@@ -49,7 +49,7 @@ from trainrig.train.config import Experiment, fewer_ranks, to_dict
 from trainrig.train.launch_files import deepspeed_files
 from trainrig.train.parity import Probe
 from trainrig.train.refusals import Refusal, refused_by_all
-from trainrig.workload import find, parameters
+from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.frameworks import FRAMEWORKS, Traits
 from trainrig.workload.layout import Layout
 
@@ -161,6 +161,8 @@ class Framework:
     """What our Python runs before; it is given the folder, as the program is."""
     refuses_layout: Callable[[Layout], Refusal] = lambda _: None
     """Reason why a layout is not trained by it, which another one may train."""
+    refuses_model: Callable[[ModelShape], Refusal] = lambda _: None
+    """Reason why a model is not trained by it, whatever the layout."""
     refuses: Callable[[Experiment], Refusal] = lambda _: None
     """Reason why an experiment is refused for something besides its layout."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -170,14 +172,14 @@ class Framework:
     rounding: Callable[[Experiment], str | None] = lambda _: None
     """What in its arithmetic may set it apart from one process on the same samples."""
 
-    def supports(self, layout: Layout) -> UsageError | None:
-        """Reason why a layout is not trained, or None."""
-        refused = refused_by_all(layout) or self.refuses_layout(layout)
+    def supports(self, layout: Layout, shape: ModelShape) -> UsageError | None:
+        """Reason why a layout of a model is not trained, or None."""
+        refused = refused_by_all(layout) or self.refuses_layout(layout) or self.refuses_model(shape)
         return UsageError(*refused) if refused else None
 
     def check(self, experiment: Experiment) -> None:
         """Raise UsageError for what is not trained."""
-        if (refusal := self.supports(experiment.layout)) is not None:
+        if (refusal := self.supports(experiment.layout, find(experiment.model))) is not None:
             raise refusal
         if (refused := self.refuses(experiment)) is not None:
             raise UsageError(*refused)
@@ -381,6 +383,7 @@ _KNOWN = (
         needs={"torch": "2.6", "numpy": "", "megatron.core": "0.15"},
         prepare=("-m", "trainrig.train.megatron_init"),
         refuses_layout=refusals.layout_refused_by_megatron,
+        refuses_model=refusals.model_refused_by_megatron,
         refuses=refusals.refused_by_megatron,
         lacks=refusals.lacking_for_megatron,
     ),

@@ -12,7 +12,7 @@ import shutil
 
 from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError
 from trainrig.train.config import Experiment
-from trainrig.workload import find
+from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 
 Refusal = tuple[str, str] | None
@@ -174,19 +174,38 @@ def autocast_mean(own: Experiment) -> str | None:
 
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
-    for name, what in _SPLITS.items():
-        if getattr(layout, name) > 1:
-            words = f"{what} ({name}) of Hugging Face's models is not trained by DeepSpeed here"
-            return words, "--framework native or megatron"
-    if layout.shard_size > 0:
-        return "shard_size is the native framework's", "--framework native"
-    if layout.recompute == "selective":
-        return "Hugging Face's models know no selective recomputation", "recompute full or none"
-    if layout.kernels == "compiled":
-        return "compile is not tried with DeepSpeed here", "leave --compile out"
-    if layout.optimizer == "adamw-8bit":
-        return "DeepSpeed's engine has no 8-bit AdamW", "adamw, adamw-fused or sgd"
-    return None
+    rules = (
+        *(
+            (
+                getattr(layout, name) > 1,
+                f"{what} ({name}) of Hugging Face's models is not trained by DeepSpeed here",
+                "--framework native or megatron",
+            )
+            for name, what in _SPLITS.items()
+        ),
+        (
+            layout.zero == 0 and layout.precision in ("bf16", "fp16"),
+            f"deepspeed with zero 0 in {layout.precision} sums its gradients in that, not in fp32",
+            "zero 1, or fp32",
+        ),
+        (layout.shard_size > 0, "shard_size is the native framework's", "--framework native"),
+        (
+            layout.recompute == "selective",
+            "Hugging Face's models know no selective recomputation",
+            "recompute full or none",
+        ),
+        (
+            layout.kernels == "compiled",
+            "compile is not tried with DeepSpeed here",
+            "leave --compile out",
+        ),
+        (
+            layout.optimizer == "adamw-8bit",
+            "DeepSpeed's engine has no 8-bit AdamW",
+            "adamw, adamw-fused or sgd",
+        ),
+    )
+    return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
 def refused_by_deepspeed(own: Experiment) -> Refusal:
@@ -252,14 +271,18 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
+def model_refused_by_megatron(shape: ModelShape) -> Refusal:
+    """Models that Megatron-Core computes otherwise."""
+    if shape.family in ("gpt2", "llama") and not shape.num_experts and shape.rope_scaling is None:
+        return None
+    words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"
+    if shape.family == "bert":
+        words += ": its BERT has its norms before the sums"
+    return words, "gpt2 or llama, or --framework native"
+
+
 def refused_by_megatron(own: Experiment) -> Refusal:
-    """Models that Megatron-Core computes otherwise, and options of others."""
-    shape = find(own.model)
-    if shape.family not in ("gpt2", "llama") or shape.num_experts or shape.rope_scaling is not None:
-        words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"
-        if shape.family == "bert":
-            words += ": its BERT has its norms before the sums"
-        return words, "gpt2 or llama, or --framework native"
+    """What Megatron-Core has no kernels for, and options of others."""
     if own.precision == "fp16" and not own.device.startswith("cuda"):
         return "megatron in fp16 on a CPU has no kernels", "bf16 or fp32, or --device cuda"
     return _refused_options(own)
