@@ -273,7 +273,8 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
 
 def model_refused_by_megatron(shape: ModelShape) -> Refusal:
     """Models that Megatron-Core computes otherwise."""
-    if shape.family in ("gpt2", "llama") and not shape.num_experts and shape.rope_scaling is None:
+    others = (shape.num_experts, shape.kv_rank, shape.rope_scaling is not None)
+    if shape.family in ("gpt2", "llama") and not any(others):
         return None
     words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"
     if shape.family == "bert":
@@ -297,6 +298,9 @@ def lacking_for_megatron(own: Experiment) -> UnavailableError | None:
 
 
 def _refused_options(own: Experiment) -> Refusal:
+    if own.dropout > 0:
+        words = f"dropout {own.dropout:g}: no other training has the masks of {own.framework}'s"
+        return words, "dropout 0, or --framework native"
     if own.liger or own.loader_workers:
         words = "liger and loader_workers are options of Hugging Face's trainer"
         return words, "framework = huggingface, or leave them out"
