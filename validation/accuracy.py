@@ -41,7 +41,7 @@ from trainrig.predict.table_errors import (
 )
 from trainrig.predict.table_words import Row
 from trainrig.stats import ErrorSummary
-from validation.fit_step import BOUNDS, fit, left_out, profiled, write
+from validation.fit_step import BOUNDS, fit, is_stated, left_out, profiled, stated, write
 from validation.out_of_family import cell_lines, outcome, read, summary
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
@@ -85,10 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
     parser.add_argument("--fit", action="store_true", help="refit the step's constants first")
     options = parser.parse_args(argv)
-    kept, profiles = profiled(training.read())
+    kept, profiles = profiled(stated())
     if options.fit:
         write(fit(kept, profiles))
-    found, refused = row_errors(training.read())
+    found, refused = row_errors(stated())
     text = page(found, refused, left_out(kept, profiles), later())
     print(text)
     if options.write:
@@ -107,6 +107,19 @@ def later() -> str:
     words += f" bias {one.bias:+.1%}, {one.coverage:.0%} of them inside the 80 % interval"
     left = "; ".join(f"{n} × {why}" for why, n in refused.items())
     return words + (f"; not predicted: {left}." if left else ".")
+
+
+def printed() -> str:
+    """The rows whose chip is read from what is printed of the hardware: one line."""
+    rows = [row for row in training.read() if not is_stated(row)]
+    found, refused = row_errors(rows, weak)
+    one = line("", found)
+    return (
+        "Rows that state no chip, only the hardware, or a limit of its power:"
+        f" {one.count} answered and {sum(refused.values())} not; first contact, no constant was"
+        f" fitted to them: median error {one.median_error:.1%}, p90 {one.p90_error:.1%}, bias"
+        f" {one.bias:+.1%}, {one.coverage:.0%} inside the 80 % interval."
+    )
 
 
 def page(
@@ -129,6 +142,7 @@ def page(
         "And on the rows that constants were fitted to:",
         short(ours, theirs, everything, out, spearman(layouts)),
         f"{unseen} {FIRST_TRY}",
+        printed(),
         "## Time, with constants fitted to all groups",
         fenced(ours),
         "## Time, each group by constants fitted without it",
@@ -190,7 +204,7 @@ def out_of_family() -> str:
 
 def memory_table() -> str:
     """Errors by kind, then by kind and source; unseen rows apart."""
-    read = list(training.read())
+    read = stated()
     known, later = (memory_outcomes(read, later=late) for late in (False, True))
     table = lines(known, lambda o: o.case.memory_kind)
     table += lines(known, lambda o: f"{o.case.memory_kind}, {o.group}")

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, PATH, Constants, fitted
 from trainrig.predict.step.profile import Profile, profile
 from trainrig.predict.table import Case, case_of
 from trainrig.predict.table_errors import RowError, left_out_by, measured_time
-from trainrig.predict.table_words import Row
+from trainrig.predict.table_words import Cells, Row
 
 BOUNDS = {
     "attention": (0.6, 3.5),
@@ -38,6 +39,21 @@ PULL = 0.02
 """Loss for a factor of e away from what was believed."""
 TARGET = 0.8
 """Share of rows that the interval is to hold."""
+
+
+def stated() -> list[Row]:
+    """The published rows that state their chip, at its own power.
+
+    Others came to be answered when the constants were settled, and have a line of their own
+    (`accuracy.printed`).
+    """
+    return [row for row in training.read() if is_stated(row)]
+
+
+def is_stated(row: Row) -> bool:
+    """Whether a row names its chip, and no limit of its power."""
+    cells = Cells(row)
+    return bool(cells["chip"]) and "limit" not in cells.word("hardware")
 
 
 def profiled(rows: Iterable[Row]) -> tuple[list[tuple[int, Row, Case, float]], Profile]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from validation.accuracy import memory_outcomes, spearman, unseen
-from validation.fit_step import composed, fit, profiled
+from validation.fit_step import composed, fit, profiled, stated
 
 from trainrig.catalog.published import training
 from trainrig.predict.step.calibration import BELIEVED, fitted
@@ -73,7 +73,7 @@ def test_the_error_table_in_text() -> None:
     assert "mean of the groups' medians 10.0%" in words and "3 × grade C" in words
 
 
-PROFILED = profiled(training.read())
+PROFILED = profiled(stated())
 
 
 def test_published_steps_are_met() -> None:
@@ -103,7 +103,7 @@ def test_rows_that_came_later_have_no_say_and_a_line_of_their_own() -> None:
 
 
 def test_published_memory_is_met() -> None:
-    rows = list(training.read())
+    rows = stated()
     kinds = {one.name: one for one in lines(memory_outcomes(rows), lambda o: o.case.memory_kind)}
     assert kinds["allocated"].median_error < 0.03 and kinds["allocated"].p90_error < 0.12
     assert 0.7 < kinds["reserved"].coverage < 0.95 and 0.7 < kinds["device"].coverage < 0.95
