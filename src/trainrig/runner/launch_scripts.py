@@ -11,7 +11,8 @@ after a lost rank, the remaining agents after a lost node, Slurm after a lost jo
 told besides the usual: TORCH_DISABLE_SHARE_RDZV_TCP_STORE, without which a new attempt may read the
 address of a dead rank in the rendezvous' store; a lost agent is missed after three seconds (15 are
 torch's default), and where fewer nodes will do the others are waited for two seconds (30; one that
-comes later joins by a restart); TRAINRIG_PARENT, by which a rank knows its agent, and ends with it.
+comes later joins by a restart); the time that ranks have to save after SIGTERM (30; torch 2.11 has
+no such word and keeps it); TRAINRIG_PARENT, by which a rank knows its agent, and ends with it.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ set -eu
 : "${{NNODES:=1}}" "${{NPROC_PER_NODE:={ranks}}}" "${{RDZV:=localhost:0}}"
 : "${{MAX_RESTARTS:={experiment.max_restarts}}}" "${{RDZV_ID:={slug_of(experiment.name)}}}"
 {env}export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1 TRAINRIG_PARENT=$$
+export PET_SHUTDOWN_TIMEOUT={GRACE - 20}
 {prepare}exec {shlex.quote(python)} -m torch.distributed.run \\
     --nnodes "$NNODES" --nproc-per-node "$NPROC_PER_NODE" --max-restarts "$MAX_RESTARTS" \\
     --rdzv-backend c10d --rdzv-endpoint "$RDZV" --rdzv-id "$RDZV_ID" \\
@@ -116,11 +118,16 @@ export NPROC_PER_NODE=$per_node NNODES=$((({least} + per_node - 1) / per_node)):
 export RDZV_ID=$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 first=$(srun --nodes=1 --ntasks=1 hostname)
 export RDZV=$first:$((20000 + SLURM_JOB_ID % 10000))
+saved=$(ls {where}/checkpoints 2>/dev/null)
 srun --kill-on-bad-exit={0 if own.min_nproc else 1} sh {where}/node.sh && exit 0
 code=$?
-# A lost step or the end of the time: the same job goes on from its newest checkpoint.
-if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {own.max_restarts} ]; then
-    scontrol requeue "$SLURM_JOB_ID"
+# A lost step or the end of the time: the same job goes on from its newest checkpoint, also beyond
+# max_restarts while each allocation brings it further.
+if [ {own.max_restarts} -gt 0 ]; then
+    if [ "$(ls {where}/checkpoints 2>/dev/null)" != "$saved" ] ||
+        [ "${{SLURM_RESTART_COUNT:-0}}" -lt {own.max_restarts} ]; then
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
 fi
 exit $code
 """

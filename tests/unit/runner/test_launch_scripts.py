@@ -32,7 +32,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = {
         "srun": '[ "$3" = hostname ] && { echo node7; exit; }\n'
         'echo "srun $* NNODES=$NNODES PER=$NPROC_PER_NODE RDZV=$RDZV ID=$RDZV_ID" >> "$TOLD"\n'
-        'exit "$FAIL"\n',
+        '${ACT:+eval "$ACT"}\nexit "$FAIL"\n',
         "scontrol": 'echo "scontrol $*" >> "$TOLD"\n',
         "python": 'echo "$*" >> "$TOLD"; env >> "$TOLD"; echo "$$" >> "$TOLD"\n',
     }
@@ -105,6 +105,14 @@ def test_a_slurm_job_whose_step_is_lost_is_requeued_so_many_times(
     assert "ID=12345-1" in told(tmp_path)[-2]  # no earlier attempt's agents are met
     assert job(tmp_path, own, FAIL="137", SLURM_RESTART_COUNT="2") == 137
     assert told(tmp_path)[-1].startswith("srun ")
+    # A checkpoint that was not there before is progress: the end of an allocation's time.
+    saved = f"mkdir -p '{tmp_path}/a folder/checkpoints/step-000000005'"
+    assert job(tmp_path, own, FAIL="1", ACT=saved, SLURM_RESTART_COUNT="9") == 1
+    assert told(tmp_path)[-1] == "scontrol requeue 12345"
+    assert job(tmp_path, own, FAIL="1", ACT=saved, SLURM_RESTART_COUNT="9") == 1
+    assert told(tmp_path)[-1].startswith("srun ")  # the same one: no progress
+    never = experiment(prepared_text, max_restarts=0)
+    assert job(tmp_path, never, FAIL="1") == 1 and told(tmp_path)[-1].startswith("srun ")
 
 
 def test_a_batch_that_is_looked_for_is_named_before_others_start_it(
