@@ -46,7 +46,7 @@ from trainrig.process.python_env import (
 from trainrig.process.supervisor import Command
 from trainrig.train import refusals
 from trainrig.train.config import Experiment, fewer_ranks, to_dict
-from trainrig.train.launch_files import deepspeed_files
+from trainrig.train.launch_files import accelerate_files, deepspeed_files, megatron_files
 from trainrig.train.parity import Probe
 from trainrig.train.refusals import Refusal, refused_by_all
 from trainrig.workload import ModelShape, find, parameters
@@ -358,6 +358,7 @@ _KNOWN = (
         program=(_START, "huggingface"),
         is_driven=True,
         needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
+        files=accelerate_files,
         prepare=("-m", "trainrig.train.huggingface_init"),
         refuses_layout=refusals.layout_refused_by_trainer,
         refuses=refusals.refused_by_trainer,
@@ -381,6 +382,7 @@ _KNOWN = (
         program=(_START, "megatron"),
         is_driven=True,
         needs={"torch": "2.6", "numpy": "", "megatron.core": "0.15"},
+        files=megatron_files,
         prepare=("-m", "trainrig.train.megatron_init"),
         refuses_layout=refusals.layout_refused_by_megatron,
         refuses_model=refusals.model_refused_by_megatron,

@@ -1,6 +1,8 @@
 """What another project's own launcher reads of an experiment: files that a person can take along.
 
-    deepspeed_config     ds_config.json, as deepspeed.ai/docs/config-json has it
+    deepspeed_files     ds_config.json, as deepspeed.ai/docs/config-json has it
+    accelerate_files    accelerate_config.json, as ``accelerate config`` writes it
+    megatron_files      pretrain.sh: arguments of Megatron-LM's pretrain_gpt.py or pretrain_bert.py
 
 Numbers are written out; nothing is "auto", so that what was trained stands there.  Imports no
 torch.
@@ -74,3 +76,131 @@ def _deepspeed_optimizer(own: Experiment) -> dict[str, Any]:
     if own.optimizer == "adamw":
         params["torch_adam"] = True
     return {"type": "AdamW", "params": params}
+
+
+def accelerate_files(own: Experiment) -> dict[str, str]:
+    """accelerate_config.json, for ``accelerate launch --config_file``."""
+    return {"accelerate_config.json": json.dumps(accelerate_config(own), indent=2) + "\n"}
+
+
+def accelerate_config(own: Experiment) -> dict[str, Any]:
+    """The configuration that accelerate's questionnaire would write: DDP, or FSDP2 from ZeRO 2 on.
+
+    Numbers of the training itself (batch, accumulation, rates) are the program's arguments.
+    """
+    on_cpu, ranks = not own.device.startswith("cuda"), own.mesh.ranks
+    sharded = own.zero >= 2 and not on_cpu
+    several = "MULTI_CPU" if on_cpu else "FSDP" if sharded else "MULTI_GPU"
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": several if ranks > 1 else "NO",
+        "mixed_precision": own.precision if own.precision in ("bf16", "fp16") else "no",
+        "num_machines": 1,
+        "num_processes": ranks,
+        "machine_rank": 0,
+        "use_cpu": on_cpu,
+        "main_training_function": "main",
+    }
+    if sharded:
+        config["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": own.zero == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": own.recompute == "full",
+            "fsdp_offload_params": own.offload == "host",
+        }
+    return config
+
+
+def megatron_files(own: Experiment) -> dict[str, str]:
+    """pretrain.sh: the layout for Megatron-LM's own program, to be read before it is run."""
+    program = "pretrain_bert.py" if find(own.model).family == "bert" else "pretrain_gpt.py"
+    words = [f"--{name}" if text is None else f"--{name} {text}" for name, text in _lm(own)]
+    lines = " \\\n    ".join(words)
+    return {
+        "pretrain.sh": f"""#!/bin/sh
+# {own.name or own.model!r} by Megatron-LM's own {program}, run in its checkout.  Its data
+# loader and first weights are its own: losses are like those of `trainrig train`, not the same.
+set -eu
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+exec torchrun --standalone --nproc-per-node {own.mesh.ranks} {program} \\
+    {lines}
+"""
+    }
+
+
+def megatron_arguments(own: Experiment) -> list[str]:
+    """The arguments of pretrain_gpt.py or pretrain_bert.py, as a list of words."""
+    return [
+        word for name, text in _lm(own) for word in (f"--{name}", *([] if text is None else [text]))
+    ]
+
+
+def _lm(own: Experiment) -> list[tuple[str, str | None]]:
+    """Names and values of Megatron-LM's arguments (megatron/training/arguments.py)."""
+    shape = find(own.model)
+    sizes: dict[str, Any] = {
+        "num-layers": shape.num_layers,
+        "hidden-size": shape.hidden,
+        "num-attention-heads": shape.num_heads,
+        "kv-channels": shape.head_dim,
+        "ffn-hidden-size": shape.ffn,
+        "seq-length": own.seq_len,
+        "max-position-embeddings": max(own.seq_len, shape.max_positions),
+        "norm-epsilon": shape.norm_eps,
+        "init-method-std": shape.init_std,
+        "attention-dropout": own.dropout,
+        "hidden-dropout": own.dropout,
+        "tensor-model-parallel-size": own.tp,
+        "pipeline-model-parallel-size": own.pp,
+        "context-parallel-size": own.cp,
+        "micro-batch-size": own.batch_size,
+        "global-batch-size": own.global_samples,
+        "train-iters": own.steps,
+        "lr": own.lr,
+        "min-lr": own.lr * own.min_lr_factor,
+        "lr-decay-style": "cosine",
+        "lr-warmup-iters": own.warmup_steps,
+        "lr-decay-iters": own.planned_steps,
+        "weight-decay": own.weight_decay,
+        "adam-beta1": own.beta1,
+        "adam-beta2": own.beta2,
+        "adam-eps": own.eps,
+        "clip-grad": own.clip,
+        "seed": own.seed,
+        "data-path": f"{own.data or 'DATA'}/train",
+        "split": "100,0,0",
+        "tokenizer-type": "NullTokenizer",
+        "vocab-size": shape.vocab - 1,  # it adds an end token
+        "make-vocab-size-divisible-by": 1,
+        "eval-iters": 0,
+        "log-interval": 1,
+    }
+    if shape.num_kv_heads != shape.num_heads:
+        sizes["num-query-groups"] = shape.num_kv_heads
+    if own.interleave > 1:
+        stages = own.pp * own.interleave
+        sizes["num-layers-per-virtual-pipeline-stage"] = shape.num_layers // stages
+    if shape.family == "llama":
+        sizes |= {"position-embedding-type": "rope", "rotary-base": int(shape.rope_theta)}
+    if not shape.norm_bias:
+        sizes["normalization"] = "RMSNorm"
+    if own.recompute == "full":
+        sizes |= {"recompute-granularity": "full", "recompute-method": "uniform"}
+        sizes["recompute-num-layers"] = 1
+    elif own.recompute == "selective":
+        sizes["recompute-granularity"] = "selective"
+    switches = {
+        "group-query-attention": shape.num_kv_heads != shape.num_heads,
+        "swiglu": shape.gated_ffn,
+        "disable-bias-linear": not shape.ffn_bias,
+        "add-qkv-bias": shape.qkv_bias and not shape.ffn_bias,
+        "untie-embeddings-and-output-weights": not shape.tied,
+        "sequence-parallel": own.sequence_parallel,
+        "use-distributed-optimizer": own.zero == 1,
+        "bf16": own.precision == "bf16",
+        "fp16": own.precision == "fp16",
+        "bert-no-binary-head": shape.family == "bert",
+    }
+    found: list[tuple[str, str | None]] = [(name, str(value)) for name, value in sizes.items()]
+    return found + [(name, None) for name, is_on in switches.items() if is_on]

@@ -1,0 +1,92 @@
+"""What others' launchers are given: parsed by these where they are installed, by name elsewhere."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainrig.train.config import Experiment
+from trainrig.train.config_file import experiment_of
+from trainrig.train.engines import ENGINES, Job
+from trainrig.train.launch_files import (
+    accelerate_config,
+    deepspeed_config,
+    megatron_arguments,
+    megatron_files,
+)
+
+
+def experiment(**changes: Any) -> Experiment:
+    keys = {"model": "gpt2", "precision": "fp32", "device": "cpu", "nproc": 4, "seq_len": 64}
+    return experiment_of(keys | changes)
+
+
+def test_accelerate_reads_its_configuration(tmp_path: Path) -> None:
+    if find_spec("accelerate") is None:
+        pytest.skip("needs accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    for own, kind, ranks in (
+        (experiment(framework="huggingface"), "MULTI_CPU", 4),
+        (experiment(framework="huggingface", nproc=1), "NO", 1),
+        (experiment(framework="huggingface", device="cuda", zero=3), "FSDP", 4),
+    ):
+        path = tmp_path / "accelerate_config.json"
+        path.write_text(json.dumps(accelerate_config(own)))
+        found = load_config_from_file(str(path))
+        assert (found.distributed_type.value, found.num_processes) == (kind, ranks)
+        assert bool(found.fsdp_config) == (kind == "FSDP")
+
+
+def test_deepspeed_configuration_has_the_documented_keys() -> None:
+    own = experiment(framework="deepspeed", zero=3, grad_accum=2, offload="host", optimizer="sgd")
+    found = deepspeed_config(own)
+    assert found["train_batch_size"] == 4 * 2 * own.batch_size
+    assert found["zero_optimization"]["offload_param"] == {"device": "cpu"}
+    assert found["zero_allow_untested_optimizer"] and not found["zero_force_ds_cpu_optimizer"]
+    narrow = deepspeed_config(experiment(framework="deepspeed", zero=1, precision="bf16"))
+    assert narrow["bf16"] == {"enabled": True} and "fp16" not in narrow
+    nvme = deepspeed_config(experiment(framework="deepspeed", zero=2, offload="disk"))
+    assert nvme["zero_optimization"]["offload_optimizer"]["device"] == "nvme"
+
+
+def test_megatron_arguments_say_the_layout() -> None:
+    own = experiment(
+        model="llama:num_layers=4,hidden=64,num_heads=4,num_kv_heads=2",
+        framework="megatron",
+        pp=2,
+        interleave=2,
+        tp=2,
+        sequence_parallel=True,
+        grad_accum=4,
+    )
+    words = megatron_arguments(own)
+    given = dict(zip(words, [*words[1:], ""], strict=True))
+    for name, value in (
+        ("tensor-model-parallel-size", 2),
+        ("pipeline-model-parallel-size", 2),
+        ("num-layers-per-virtual-pipeline-stage", 1),
+        ("num-query-groups", 2),
+        ("global-batch-size", own.global_samples),
+        ("normalization", "RMSNorm"),
+    ):
+        assert given[f"--{name}"] == str(value)
+    assert {"--sequence-parallel", "--swiglu", "--group-query-attention"} <= set(words)
+    assert "--use-distributed-optimizer" not in words
+    assert "pretrain_gpt.py" in megatron_files(own)["pretrain.sh"]
+    assert "pretrain_bert.py" in megatron_files(experiment(model="bert-base"))["pretrain.sh"]
+
+
+def test_each_file_lies_beside_what_is_trained(tmp_path: Path) -> None:
+    for framework, name in (
+        ("huggingface", "accelerate_config.json"),
+        ("deepspeed", "ds_config.json"),
+        ("megatron", "pretrain.sh"),
+    ):
+        folder = tmp_path / framework
+        ENGINES[framework].command(experiment(framework=framework), folder, Job())
+        assert (folder / name).read_text()
