@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from trainrig.catalog.host_parts import pcie_bandwidth
+
 PeakUnit = Literal["tensor", "vector"]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -156,6 +158,13 @@ class Chip:
         if self.memory_rate is None or self.memory_bus is None:
             return None
         return self.memory_rate * self.memory_bus / 8.0
+
+    @property
+    def pcie_bandwidth(self) -> float | None:
+        """Of its PCIe link each way, B/s, before packet headers."""
+        if self.pcie_generation is None or self.pcie_lanes is None:
+            return None
+        return pcie_bandwidth(self.pcie_generation, self.pcie_lanes).high
 
 
 # What torch.matmul sums in by default.  cuBLAS and hipBLASLt accumulate fp16,

@@ -107,6 +107,7 @@ def chip_dict(chip: Chip) -> dict[str, object]:
         "short_names": list(chip.short_names),
         **values,
         "computed_bandwidth_bytes_per_s": chip.computed_bandwidth,
+        "pcie_bandwidth_bytes_per_s": chip.pcie_bandwidth,
         "peaks": [
             {"field": peak.field, **dataclasses.asdict(peak), "rate_unit": peak.rate_unit}
             for peak in sorted_peaks(chip)

@@ -65,7 +65,7 @@ class _Peaks(_Strict):
     tensor: dict[Dtype, dict[Accumulate, Size]] | None = None
     """Tera-operations per second by data type and accumulate type, dense."""
     vector: dict[Dtype, Size] | None = None
-    """Tera-operations per second of the ordinary lanes, which sum in their own type."""
+    """Tera-operations per second of the ordinary lanes: sums in their own type, int8's in int32."""
 
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ def _peaks(values: _Values) -> Iterator[Peak]:
         for accumulate, tera in rates.items():
             yield Peak(dtype=dtype, accumulate=accumulate, unit="tensor", rate=tera * _TERA)
     for dtype, tera in (values.vector or {}).items():
-        yield Peak(dtype=dtype, accumulate=dtype, unit="vector", rate=tera * _TERA)
+        summed = "int32" if dtype == "int8" else dtype  # DP4A
+        yield Peak(dtype=dtype, accumulate=summed, unit="vector", rate=tera * _TERA)
 
 
 def _refuse_shared(chips: tuple[Chip, ...]) -> None:

@@ -84,9 +84,15 @@ def chip_document(chip: Chip) -> Document:
         for field, value in known_fields(chip)
     ]
     rows += [(peak_label(p), peak_text(p), _origin(chip, p.field)) for p in sorted_peaks(chip)]
-    if chip.computed_bandwidth is not None:
-        computed = shown(_field("bandwidth"), chip.computed_bandwidth)
-        rows.append(("data rate × bus width / 8", computed, "computed"))
+    computed = {
+        "data rate × bus width / 8": chip.computed_bandwidth,
+        "PCIe, each way": chip.pcie_bandwidth,
+    }
+    rows += [
+        (label, shown(_field("bandwidth"), rate), "computed")
+        for label, rate in computed.items()
+        if rate is not None
+    ]
     columns = (Column("", "words"), Column("", "words"), Column("source", "words"))
     figures = Table(columns, tuple(rows), title=f"{chip.vendor} {chip.name}")
     return Document(title=chip.name, blocks=(figures, *_sources([chip])))

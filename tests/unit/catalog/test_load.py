@@ -23,6 +23,18 @@ NAMED_BY_THE_ISSUE = [
     "H100 NVL 94GB", "H800 SXM5 80GB", "H20 96GB", "H200 SXM 141GB", "B200 SXM", "MI250X",
     "MI300X", "MI325X", "MI355X", "Gaudi2", "Gaudi3", "TPU v4", "TPU v5e", "TPU v5p",
     "Ascend 910B", "Apple M4", "Apple M4 Pro", "Apple M4 Max (40-core)",
+    "A10G", "RTX A5000", "RTX A4500", "RTX A4000", "RTX 3080 10GB", "RTX 3080 Ti", "RTX 3070",
+    "RTX 3060 12GB", "RTX 4080", "RTX 4080 SUPER", "RTX 4070 Ti", "RTX 4070", "RTX 5080",
+    "RTX 5070 Ti", "RTX 4000 Ada", "RTX 5000 Ada", "Quadro RTX 8000", "Quadro RTX 6000",
+    "Quadro RTX 5000", "RTX 2080", "P100 SXM2 16GB", "P100 PCIe 16GB", "P40", "GTX 1080 Ti",
+    "V100S PCIe 32GB", "Custom H100 96GB HBM2e", "Custom H100 96GB HBM3", "GB10", "MI50", "MI100",
+    "MI210", "MI250", "MI350X", "Radeon RX 7900 XTX", "Radeon PRO W7900",
+    "Data Center GPU Max 1550", "Arc A770", "Arc B580", "Trainium1", "TPU v2", "TPU7x",
+    "Ascend 910C", "Apple M1 Max (32-core)", "Apple M1 Max (24-core)", "Apple M1 Ultra (64-core)",
+    "Apple M1 Ultra (48-core)", "Apple M2 Pro (19-core)", "Apple M2 Pro (16-core)",
+    "Apple M2 Max (38-core)", "Apple M2 Max (30-core)", "Apple M2 Ultra (76-core)",
+    "Apple M2 Ultra (60-core)", "Apple M3 Max (40-core)", "Apple M3 Max (30-core)",
+    "Apple M3 Ultra (80-core)", "Apple M3 Ultra (60-core)",
 ]  # fmt: skip
 
 
@@ -103,6 +115,27 @@ DENSE = [
     ("MI300X", "bf16", None, 1307.4e12),
     ("MI355X", "bf16", None, 2500e12),
     ("Gaudi2", "bf16", None, 432e12),
+    ("RTX A4000", "fp16", None, 76.7e12),
+    ("RTX 3080 10GB", "fp16", None, 59.5e12),
+    ("RTX 3080 10GB", "fp16", "fp16", 119e12),
+    ("RTX 3070", "bf16", None, 40.6e12),
+    ("RTX 4080", "fp16", None, 97.5e12),
+    ("RTX 4080", "fp8", None, 194.9e12),
+    ("RTX 5080", "bf16", None, 112.6e12),
+    ("RTX 5080", "fp4", None, 900.4e12),
+    ("Quadro RTX 6000", "fp16", None, 130.5e12),
+    ("Quadro RTX 5000", "fp16", None, 89.2e12),
+    ("RTX 2080", "fp16", None, 40.3e12),
+    ("V100S PCIe 32GB", "fp16", None, 130e12),
+    ("V100 SXM2 16GB", "int8", None, 62.7e12),
+    ("P100 SXM2 16GB", "fp16", "fp16", 21.2e12),
+    ("P40", "int8", None, 47e12),
+    ("MI100", "fp16", None, 184.6e12),
+    ("MI250", "bf16", None, 362e12),
+    ("MI350X", "bf16", None, 2300e12),
+    ("Radeon RX 7900 XTX", "fp16", None, 122.8e12),
+    ("Trainium1", "bf16", None, 190e12),
+    ("TPU7x", "bf16", None, 2307e12),
 ]
 
 
@@ -157,6 +190,25 @@ def test_the_faster_unit_counts_for_a_matmul_and_the_lanes_for_elementwise() -> 
     matmul, lanes = peak(a100, "fp64"), vector_peak(a100, "fp64")
     assert matmul is not None and matmul.unit == "tensor"
     assert lanes is not None and lanes.rate == pytest.approx(9.746e12)
+
+
+@pytest.mark.parametrize("name", ["P100 SXM2 16GB", "P40", "GTX 1080 Ti"])
+def test_pascal_has_no_tensor_cores_and_no_bf16(name: str) -> None:
+    """cuBLAS sums fp16 products in fp32, in ordinary lanes; GP102's own fp16 is at 1/64."""
+    chip = by_name(name)
+    assert chip.tensor_cores is None
+    assert {found.unit for found in chip.peaks} == {"vector"}
+    assert peak(chip, "fp16") is None and peak(chip, "bf16") is None
+    half, full = vector_peak(chip, "fp16"), vector_peak(chip, "fp32")
+    assert half is not None and full is not None
+    ratio = 2.0 if name.startswith("P100") else 1 / 64
+    assert half.rate / full.rate == pytest.approx(ratio, rel=0.01)
+
+
+def test_pcie_is_said_each_way() -> None:
+    assert by_name("RTX 3090").pcie_bandwidth == pytest.approx(31.5e9, rel=1e-3)
+    assert by_name("H100 SXM5 80GB").pcie_bandwidth == pytest.approx(63e9, rel=1e-3)
+    assert by_name("TPU v4").pcie_bandwidth is None
 
 
 def test_pci_ids_lead_to_their_chip() -> None:

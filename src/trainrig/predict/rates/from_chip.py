@@ -38,6 +38,7 @@ _NVIDIA = {
     "10.0": "blackwell",
     "10.3": "blackwell",
     "12.0": "blackwell-consumer",
+    "12.1": "blackwell-consumer",
 }
 _ARCHITECTURES = {"Hopper": "hopper", "Blackwell": "blackwell", "Gaudi": "gaudi", "TPU": "tpu"}
 
@@ -74,8 +75,8 @@ def constants() -> Mapping[str, Any]:
 
 def class_of(chip: Chip) -> str:
     """The name of a chip's class; ``other`` where none fits."""
-    if chip.vendor == "AMD":
-        return "cdna"
+    if chip.vendor == "AMD":  # RDNA and GCN are other silicon
+        return "cdna" if (chip.architecture or "").startswith("CDNA") else "other"
     found = _NVIDIA.get(chip.compute_capability or "")
     return found or _ARCHITECTURES.get(chip.architecture or "", "other")
 
