@@ -65,7 +65,8 @@ def test_the_surface_is_as_promised() -> None:
             "--recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
-            "--interleave --schedule --cp --ep --offload --max-restarts --min-nproc --p2p --only "
+            "--interleave --schedule --cp --ep --offload --checkpoint-every "
+            "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --only "
             "--rounds --scale --timeout --write --dry-run --out --resume --strict --json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "

@@ -99,7 +99,7 @@ def saved(run: Path, slug: str) -> int:
 
 
 def steps_of(run: Path, series: str) -> list[int]:
-    return [row["step"] for row in read_run(run).series[series]]
+    return [row["step"] for row in read_run(run).series[series] if row["round"] == 1]
 
 
 def options(data: Path, *more: str, steps: int = LONG) -> tuple[str, ...]:

@@ -94,6 +94,9 @@ _LAYOUT = rows(
         *("--offload", Names(lambda: ("none", "host")), "none"),
         "Where sharded weights and optimizer states live: none (on the GPU) or host.",
     ),
+    ("--checkpoint-every", int, "100", "Steps between checkpoints; 0: none by steps."),
+    ("--checkpoint-interval", "TIME", "10m", "Time between checkpoints, whatever the steps."),
+    ("--keep-checkpoints", int, "2", "The newest checkpoints that stay."),
     ("--max-restarts", int, "0", "Restarts from the newest checkpoint after a rank is lost."),
     ("--min-nproc", int, "all", "With --max-restarts: fewest ranks to go on with."),
     ("--p2p/--no-p2p", None, "on where the GPUs can", "GPUs copy to each other directly."),
@@ -126,6 +129,7 @@ def command(
     file: Path | None,
     batch_size: str | None,
     timeout: str | None,
+    checkpoint_interval: str | None,
     out: Path,
     resume: Path | None,
     write: Path | None,
@@ -154,6 +158,7 @@ def command(
     from trainrig.runner import launch_scripts, train, train_prepare, train_records, train_resume
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
+    from trainrig.units import parse_duration
 
     if resume is not None and file is not None:
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
@@ -164,6 +169,8 @@ def command(
     given |= {name: str(given[name]) for name in ("data", "python") if name in given}
     if batch_size is not None:
         given["batch_size"] = _batch_size(batch_size)
+    if checkpoint_interval is not None:
+        given["checkpoint_interval_s"] = parse_duration(checkpoint_interval)
     if dry_run:
         found = train_prepare.resolved(train_prepare.requested_experiments(file, given))
         output.answer(

@@ -244,6 +244,7 @@ class _Ranks:
         self._offsets = [path.stat().st_size if path.exists() else 0 for path in sizes]
         self._last: list[list[Mapping[str, Any]]] = [[] for _ in range(command.ranks)]
         """Each rank's ``failed`` and ``done`` events."""
+        self._on_event: OnEvent = lambda _rank, _event: None
         self.lost_port = False
         """Whether another program took the ranks' port."""
         env = _environment(external=command.external)
@@ -277,6 +278,7 @@ class _Ranks:
         end = time.monotonic() + SAVE_TIMEOUT
         while None in self._codes() and time.monotonic() < end:
             time.sleep(_POLL)
+        self._read_events(self._on_event)
 
     def kill(self) -> None:
         """End every rank and all that it started."""
@@ -292,6 +294,7 @@ class _Ranks:
 
         ``until``: when they are given up whatever they do, on time.monotonic.
         """
+        self._on_event = on_event
         last = ticked = time.monotonic()
         positions = self._positions()
         while True:

@@ -172,9 +172,8 @@ def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[E
         if str(named.get("device", "")).startswith("cuda:") and "devices" not in named:
             named["device"], _, named["devices"] = named["device"].partition(":")
         usual = Experiment.of()
-        experiment = experiment_of(named).replace(
-            heldout_batches=usual.heldout_batches, checkpoint_every=usual.checkpoint_every
-        )
+        defaults = {key: getattr(usual, key) for key in ("heldout_batches", "checkpoint_every")}
+        experiment = experiment_of(defaults | named)
         return (experiment.replace(name=experiment.name or experiment.framework),)
     for key in named:
         if key not in _BESIDE_FILE:

@@ -26,7 +26,8 @@ _CHECKPOINTS = ".checkpoints"
 """In the folder of a run; hidden files are left out of bundles."""
 _OLD_CHECKPOINT = ".checkpoint.pt"
 _OTHER_LAYOUT = (LAYOUT_KEYS - {"framework"}) | {"devices"}
-"""What a single experiment may be given anew."""
+_CHANGEABLE = {"steps", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"}
+"""Beside another layout, what a single experiment may be given anew."""
 
 
 def checkpoints_of(run: Path, slug: str) -> Path:
@@ -58,7 +59,8 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
             # The rates of steps that were planned stay as they were.
             planned = {} if own.decay_tokens else {"decay_steps": own.planned_steps}
             own = own.replace(steps=keys["steps"], **planned)
-        experiments = (_under_another_layout(own, keys),)
+        others = {key: keys[key] for key in _CHANGEABLE - {"steps"} if key in keys}
+        experiments = (_under_another_layout(own.replace(**others), keys),)
     if len(done_in(run, experiments)) == len(experiments):
         if len(experiments) == 1:
             steps = experiments[0].steps
@@ -72,10 +74,10 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
 
 def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
     """Refuse what cannot be changed at a resume, and changes of what has no checkpoint."""
-    if keys.keys() - ({"steps", *_OTHER_LAYOUT} if alone else set()):
+    if keys.keys() - (_CHANGEABLE | _OTHER_LAYOUT if alone else set()):
         raise UsageError(
             "a run is resumed with its own experiments",
-            "beside it: --json; of a single experiment --steps and the options of its layout, too",
+            "beside it: --json; of a single experiment --steps, its layout, its checkpoints",
         )
     if keys and not any(newest(folder) for folder in (path / _CHECKPOINTS).glob("*")):
         if (path / _OLD_CHECKPOINT).exists():
