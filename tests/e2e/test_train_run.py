@@ -159,6 +159,16 @@ def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
         experiments_of(path, {"seed": 2})
     with pytest.raises(UsageError, match="4 samples, under this layout 2"):
         experiments_of(path, {"steps": 9, "batch_size": 2})
+    (other,) = experiments_of(path, {"steps": 9, "tp": 2, "keep_checkpoints": 5})
+    assert (other.nproc, other.tp, other.batch_size, other.keep_checkpoints) == (2, 2, 4, 5)
+    (other,) = experiments_of(path, {"steps": 9, "nproc": 2, "zero": 3})
+    assert (other.nproc, other.zero, other.batch_size) == (2, 3, 2)
+    shutil.rmtree(folder)
+    with pytest.raises(UsageError, match="has no checkpoint"):
+        experiments_of(path, {"steps": 9})
+    (path / ".checkpoint.pt").touch()
+    with pytest.raises(DataError, match="an older trainrig saved its checkpoint"):
+        experiments_of(path, {"steps": 9})
 
 
 def refuse_batches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:

@@ -266,9 +266,11 @@ class _Ranks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, Terminated):
-            self._let_them_save()
-        self.kill()
+        try:
+            if kind is not None and issubclass(kind, Terminated):
+                self._let_them_save()
+        finally:
+            self.kill()
 
     def _let_them_save(self) -> None:
         """Pass SIGTERM on: a rank that saves does, and leaves; any other is gone at once."""

@@ -76,7 +76,7 @@ from trainrig.runner.train_records import (
 from trainrig.runner.train_resume import checkpoints_of, done_in
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
-from trainrig.train.checkpoint_folder import newest
+from trainrig.train.checkpoint_folder import newest, read_saved
 from trainrig.train.config import Experiment, case_of, check, objective_of
 from trainrig.train.config_file import NAME, file_of
 from trainrig.train.engines import ENGINES, Job
@@ -355,7 +355,12 @@ class TrainRun:
         """The size that is trained first, by formula or by doubling."""
         experiment = outcome.experiment.replace(auto_batch=False)
         free = self._target(experiment).memory_bytes
-        if free > 0:
+        folder = checkpoints_of(self.run.path, outcome.slug)
+        if self.resuming and newest(folder) is not None:
+            samples = Experiment.of(**read_saved(folder).experiment).global_samples
+            batch = max(1, samples // (experiment.mesh.dp * experiment.grad_accum))
+            how = "that of its checkpoint"
+        elif free > 0:
             batch, how = guess(experiment, free), "the largest that should fit, or the bound"
         else:
             batch, how = by_doubling(experiment, self._fits), "the last that did, doubled from 1"

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from trainrig.errors import UnavailableError, UsageError
+from trainrig.process import supervisor
 from trainrig.process.events import Events, position_of, read_events
 from trainrig.process.programs import last_line
 from trainrig.process.supervisor import Command, Ended, launch
@@ -250,6 +251,33 @@ forever()
 """
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, body, on_event=interrupt)
+
+
+def test_a_sigterm_is_passed_on_and_what_ranks_say_meanwhile_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 saves and leaves; rank 1 does not listen, and is killed."""
+    monkeypatch.setattr(supervisor, "SAVE_TIMEOUT", 1.0)
+    told: list[str] = []
+
+    def terminate(rank: int, event: Mapping[str, Any]) -> None:
+        told.append(f"{rank} {event['event']}")
+        if event["event"] == "row":
+            raise supervisor.Terminated
+
+    body = """
+def save(*_):
+    events.emit("checkpoint", step=1)
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if rank else save)
+meet("a")
+if rank == 0:
+    events.emit("row", step=0)
+forever()
+"""
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, body, on_event=terminate)
+    assert told == ["0 row", "0 checkpoint"]
 
 
 def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:

@@ -152,6 +152,20 @@ def make_optimizer(experiment: Experiment, groups: list[dict[str, Any]]) -> torc
     return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=fused)
 
 
+def _plain(name: str, value: Any) -> dict[str, Tensor]:
+    """A state under its name; the parts of one in 8 bits (torchao), on shards those of each rank.
+
+    Blocks of 8 bits have scales of their own, which no other layout's shards would fit.
+    """
+    own = local(value)
+    if not isinstance(own, Tensor):
+        return {}
+    if type(own) is Tensor:
+        return {name: value}
+    rank = "" if own is value else f"/{torch.distributed.get_rank()}"
+    return {f"{name}/{part}{rank}": getattr(own, part) for part in own.__tensor_flatten__()[0]}
+
+
 Spread = Callable[[torch.nn.Module, str], Any]
 """A model in fp32 and a dtype → what `precision.Weights` is for one process."""
 Parallel = Callable[[torch.nn.Module], Any]
@@ -326,8 +340,7 @@ class Engine:
         for name, master in self.weights.owned():
             tensors[f"weights/{name}"] = master.detach()
             for kind, value in self.optimizer.state.get(master, {}).items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer/{name}/{kind}"] = value
+                tensors |= _plain(f"optimizer/{name}/{kind}", value)
         return tensors, {"scaler": self.scaler.state_dict(), "losses": self._losses.usual}
 
     def make_states(self) -> None:
@@ -394,7 +407,10 @@ class Engine:
     def _set_learning_rate(self, step: int) -> float:
         rate = self.experiment.learning_rate(step)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):  # torchao's: a number would be compiled in
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
         return rate
 
     def _clip(self) -> Tensor:
