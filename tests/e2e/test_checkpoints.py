@@ -9,18 +9,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import checkpoint_ranks
+from trainrig.process.events import read_events
 from trainrig.process.supervisor import Command, launch
 from trainrig.record import Status
 from trainrig.runner.train_resume import checkpoints_of
 from trainrig.store import read_run
 from trainrig.train import checkpoint_folder
 from trainrig.train.config import Experiment, to_dict
+from trainrig.train.engines import Job
 
 MODEL = "gpt2:num_layers=2,hidden=32,num_heads=2,vocab=512,max_positions=32"
 FILE = """
@@ -168,6 +171,33 @@ def test_sigterm_saves_one_process_where_it_is(
     code, _, told = start("--resume", str(run), "--steps", str(step + 5)).end()
     assert code == 0, told
     assert steps_of(run, "steps-native")[-5:] == list(range(step, step + 5))
+
+
+@pytest.mark.acceptance
+def test_a_sigterm_to_torchrun_saves_on_all_ranks(prepared_text: Path, tmp_path: Path) -> None:
+    own = Experiment.of(model=MODEL, data=str(prepared_text), batch_size=2, seq_len=16, nproc=2)
+    own = own.replace(steps=LONG, precision="fp32", zero=3, device="cpu", threads=1)
+    job = Job(checkpoint=str(tmp_path / "saved"), resume=str(tmp_path / "saved"))
+    request = {"experiment": to_dict(own), **asdict(job)}
+    (tmp_path / "experiment.json").write_text(json.dumps(request))
+    agent = subprocess.Popen(
+        (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        + ("-m", "trainrig.train.native.rank_main", str(tmp_path)),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def named(event: str) -> list[int]:
+        return [each["step"] for _, each in read_events(tmp_path, 0) if each["event"] == event]
+
+    while agent.poll() is None and len(named("row")) < 5:
+        time.sleep(0.02)
+    agent.terminate()
+    _, told = agent.communicate(timeout=240.0)
+    (step,) = named("stopped") or pytest.fail(told[-2000:])
+    assert checkpoint_folder.steps_in(tmp_path / "saved") == [step]
+    assert named("row")[-1] == step - 1
 
 
 # ---- five layouts by five
