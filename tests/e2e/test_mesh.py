@@ -1,4 +1,4 @@
-"""experiments/mesh.toml: every layout trains, and agrees with one process of its model."""
+"""Every layout trains, and agrees with one process: experiments/mesh.toml's, and plan's winners."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainrig.runner.layout_search import plan
 
 FILE = Path(__file__).resolve().parents[2] / "experiments" / "mesh.toml"
 FEW = ("TP 2, SP, bf16", "CP 2, ZeRO-3", "PP 2 x DP 2, ZeRO-1")
@@ -58,3 +60,38 @@ def test_all_layouts_agree_with_one_process(tmp_path: Path) -> None:
     assert len(rows) >= LEAST
     for row in rows:
         check(row)
+
+
+QUESTIONS = (
+    ("gpt2", "RTX 4090", 1, 32),
+    ("gpt2-medium", "RTX 3090", 2, 32),
+    ("gpt2-xl", "A100 SXM4 80GB", 4, 64),
+    ("llama-1B", "RTX 4090", 4, 64),
+    ("llama-7B", "H100 SXM5 80GB", 8, 128),
+    ("llama-7B", "RTX 4090", 8, 64),
+    ("llama-13B", "A100 SXM4 80GB", 8, 64),
+    ("bert-large", "V100 SXM2 32GB", 8, 256),
+    ("t5-large", "A100 SXM4 40GB", 4, 64),
+    ("llama-8B", "MI300X", 8, 64),
+    ("llama-70B", "GB200", 64, 256),
+)
+SMOKED = ("gpt-neo-1.3B", "RTX 4090", 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "gpus", "samples"),
+    [
+        pytest.param(*SMOKED, marks=pytest.mark.smoke),
+        *(pytest.param(*question, marks=pytest.mark.acceptance) for question in QUESTIONS),
+    ],
+)
+def test_the_winner_of_a_plan_trains(
+    model: str, chip: str, gpus: int, samples: int, tmp_path: Path
+) -> None:
+    """Its file as it was written, at tiny scale, on ranks of this host."""
+    asked = {"model": model, "on": chip, "gpus": gpus, "global_batch": samples}
+    asked |= {"gpus_per_node": gpus, "framework": "native"}
+    winner, *_ = plan(asked, write=tmp_path / "plans").written
+    (row,) = train(winner, tmp_path / "runs", "--device", "cpu")
+    check(row)
+    assert ("16 of 64 ranks" in row["name"]) == (gpus == 64)

@@ -109,6 +109,9 @@ grad_accum = 4
     shape = find(small.model)
     assert (shape.num_heads, shape.num_layers) == (4, 5)  # 30 layers in 4 stages are not equal
     text = 'model = "llama-7B"\nnproc = 64\ntp = 8\npp = 4\nname = "deep"\ngrad_accum = 4\n'
+    hybrid = 'model = "llama-7B"\nnproc = 64\nzero = 3\nshard_size = 32\nname = "hybrid"\n'
+    (small,) = read_file(write(tmp_path, hybrid), {"scale": "tiny"})
+    assert (small.mesh.ranks, small.shard_size) == (16, 8)
     (whole,) = read_file(write(tmp_path, text), {"scale": "tiny"})
     assert whole.mesh.ranks == 64  # no rank could go without an axis: refused where it is trained
 

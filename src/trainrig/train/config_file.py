@@ -129,19 +129,23 @@ def tiny(model: str, layout: Layout | None = None) -> str:
 
 
 def _fewer_ranks(found: Experiment) -> Experiment:
-    """As many ranks as may share a host's cores; every axis stays, and data parallelism shrinks.
+    """As many ranks as may share a host's cores: every axis stays, and data parallelism shrinks.
 
-    The name says so.  What cannot be shrunk stays as it is, and is refused where it is trained.
+    First replicas, then the ranks that share one copy; the name says so.  What cannot be shrunk
+    stays as it is, and is refused where it is trained.
     """
-    own, mesh = found.layout, found.mesh
+    mesh, whole = found.mesh, found.shard_size
     inner = mesh.ranks // mesh.dp
-    group = math.lcm(int(own.shard_size) or 1, mesh.ep, 2 if mesh.dp > 1 else 1)
-    fitting = [n for n in range(group, mesh.dp, group) if n * inner <= SHARING]
-    if mesh.ranks <= SHARING or not fitting or found.devices:
+    if mesh.ranks <= SHARING or found.devices:
         return found
-    ranks = fitting[-1] * inner
-    name = f"{found.name}, {ranks} of {mesh.ranks} ranks".removeprefix(", ")
-    return found.replace(nproc=ranks, name=name)
+    for shards in (n for n in range(whole or 1, 1 if whole else 0, -1) if (whole or 1) % n == 0):
+        group = math.lcm(shards * (2 if whole < mesh.dp else 1) if whole else 2, mesh.ep)
+        fitting = [n for n in range(group, mesh.dp, group) if n * inner <= SHARING]
+        if fitting:
+            ranks = fitting[-1] * inner
+            name = f"{found.name}, {ranks} of {mesh.ranks} ranks".removeprefix(", ")
+            return found.replace(nproc=ranks, name=name, shard_size=shards if whole else 0)
+    return found
 
 
 def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
