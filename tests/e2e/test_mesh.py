@@ -37,6 +37,8 @@ def check(row: dict[str, Any]) -> None:
     name, parity, found = row["name"], row["parity"], row["layout_found"]
     assert row.keys() >= set(FIELDS), name
     assert row["row_verdict"] == "agreed", (name, row["row_verdict"])
+    if parity["is_reference"] and parity["loss_gap"] is None:
+        return  # it is what others are compared with
     loss, norm = (2e-6, 1e-5) if row["settings"]["precision"] == "fp32" else (2e-2, 1e-3)
     assert parity["loss_gap"] <= loss, (name, parity["loss_gap"])
     assert parity["norm_gap"] <= norm, (name, parity["norm_gap"])

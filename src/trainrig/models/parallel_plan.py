@@ -69,13 +69,20 @@ def plan_of(model: nn.Module, *, sequence_parallel: bool) -> Plan:
             plan["norm"] = shared
             plan["transform"] = _whole(between)
     for stack in ("blocks", "decoder_blocks"):
-        plan |= {f"{stack}.*.{n}": s for n, s in _block(family, between, shared).items()}
+        block = _block(family, between, shared, experts=model.shape.num_experts > 0)
+        plan |= {f"{stack}.*.{name}": style for name, style in block.items()}
     return {name: style for name, style in plan.items() if _has(model, name)}
 
 
-def _block(family: str, between: Placement, norm: ParallelStyle) -> Plan:
+def _block(family: str, between: Placement, norm: ParallelStyle, *, experts: bool) -> Plan:
     arguments = _ATTENTION_ARGUMENTS[family]
-    plan: Plan = {"attention": _entry(between, arguments), "ffn": _entry(between, 0)}
+    plan: Plan = {"attention": _entry(between, arguments)}
+    if (
+        experts
+    ):  # tokens go to them from where they lie; the router's gradient is summed like norms'
+        plan["ffn.router"] = SequenceParallel(sequence_dim=0, use_local_output=True)
+    else:
+        plan["ffn"] = _entry(between, 0)
     # What the decoder looks at is whole on each rank, and was made a DTensor once for all blocks.
     plan["cross"] = PrepareModuleInput(
         input_layouts=(between, None, Replicate()),

@@ -63,9 +63,6 @@ def layout_refused_by_native(layout: Layout) -> Refusal:
     """Layouts that our own engine does not train."""
     if layout.offload == "disk":
         return "offload disk is DeepSpeed's", "offload host, or --framework deepspeed"
-    if layout.ep > 1 and layout.tp * layout.cp > 1:
-        words = "expert parallelism beside tensor or context parallelism comes in a later version"
-        return words, "leave ep, or tp and cp, out"
     if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
         words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
         return words, f"grad_accum {layout.pp} or more"

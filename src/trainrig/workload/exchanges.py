@@ -29,8 +29,8 @@ pipeline        X to the next stage and its gradient back, for each micro-batch 
 context         queries, keys, values and the result change between tokens and heads, and back in
                 backward (Jacobs et al. 2023, DeepSpeed-Ulysses)
 experts         rows to their experts and the results back, and the gradients of both; how many rows
-                is the router's choice.  Experts are gathered and summed over the ranks that have
-                the same ones, whatever the stage of ZeRO
+                is the router's choice.  Experts are gathered and summed as all else is, over the
+                ranks that have the same ones
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _data(
     dtype = _DTYPES[layout.precision]
     apart = layout.ep > 1  # experts, which lie on the ranks that have the same ones
     alone = not layout.zero and int(layout.tp) * int(layout.pp) == 1 and not apart
-    same = int(layout.dp) * layout.cp // layout.ep
+    same = int(layout.dp) * layout.cp * int(layout.tp) // layout.ep
     for stage in stages:
         units = stage.units(shape)
         if alone and replicas > 1:  # DDP
@@ -191,11 +191,15 @@ def _data(
                 tally.add("reduce_scatter", "dp_shard", _FP32, padded, sums)
             if replicas > 1:
                 tally.add("all_reduce", "dp_replicate", _FP32, padded // shards, sums)
-            if same > 1:
-                held = sum(weight.of_experts(layout.ep).padded(same) for weight in experts)
+            if same > 1 and experts:
                 gathers, sums = _of_unit(layout, around=False)
-                tally.add("all_gather", "ep_outer", dtype, held, gathers)
-                tally.add("reduce_scatter", "ep_outer", _FP32, held, sums)
+                ranks = same if layout.zero else 1
+                held = sum(weight.of_experts(layout.ep).padded(ranks) for weight in experts)
+                if layout.zero:
+                    tally.add("all_gather", "ep_shard", dtype, held, gathers)
+                    tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)
+                else:
+                    tally.add("all_reduce", "ep_replicate", _FP32, held, sums)
 
 
 def _of_unit(layout: Layout, *, around: bool) -> tuple[int, int]:
@@ -243,9 +247,13 @@ def _tensor(
     tokens = int(layout.batch_size) * (layout.written if crossed else seq)
     written = tokens * shape.hidden
     recomputed = layout.recompute != "none"
-    for blocks, parts, numbers in ((stage.blocks, 2, read), (stage.decoder_blocks, 3, written)):
+    routed = shape.num_experts > 0  # tokens go to experts from where they lie
+    for blocks, parts, numbers in (
+        (stage.blocks, 1 if routed else 2, read),
+        (stage.decoder_blocks, 3, written),
+    ):
         # Of a block that ends with a sum, nothing of backward needs the last product's result.
-        last = blocks * (recomputed and not is_bert)
+        last = blocks * (recomputed and not (is_bert or routed))
         repeats = parts * blocks * recomputed - last
         sums.both(numbers, 2 * parts * blocks, repeats, gathered=last)
     _ends(sums, shape, stage, read, written)
@@ -256,6 +264,8 @@ def _tensor(
         norms = 2 * stage.blocks + 3 * stage.decoder_blocks + ends
         each = norm_parameters(shape) // shape.hidden
         tally.add("all_reduce", "tp", _FP32, shape.hidden, norms * each)
+        if routed:
+            tally.add("all_reduce", "tp", _FP32, shape.hidden * shape.num_experts, stage.blocks)
 
 
 def _ends(sums: _Sums, shape: ModelShape, stage: StageParts, read: int, written: int) -> None:

@@ -156,6 +156,16 @@ RULES = (
         lambda c: "--ep " + _divisors(c.m.num_experts),
     ),
     Rule(
+        lambda c: (
+            (c.x.tp > 1)
+            & (getattr(c.m, "num_experts", 0) > 0)
+            & c.x.traits.own_models
+            & ((c.x.ep == 1) | (c.x.sequence_parallel == 0))
+        ),
+        lambda _: "experts are not split: tensor parallelism leaves each rank some tokens for them",
+        "--ep 2 or more and --sequence-parallel, or --tp 1",
+    ),
+    Rule(
         lambda c: (c.x.pp > 1) & (c.m.num_decoder_layers > 0),
         lambda c: (
             f"pipeline stages of an encoder-decoder ({c.m.name}) come later: what the encoder read "

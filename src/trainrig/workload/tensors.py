@@ -79,7 +79,8 @@ def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
             dims = (each.copies, each.wide_out, each.wide_in)
             found.append(Weight(name=f"ffn.experts.{each.part}", dims=dims))
             continue
-        found += _linear(name, each.wide_in, each.wide_out, each.has_bias, 1 if cut else 0)
+        split: Cut = None if each.part == "router" else 1 if cut else 0
+        found += _linear(name, each.wide_in, each.wide_out, each.has_bias, split)
     norms = ("norm_1", "norm_cross", "norm_2") if decoder else ("norm_1", "norm_2")
     return [*found, *(part for name in norms for part in _norm(name, shape))]
 

@@ -36,7 +36,7 @@ from trainrig.models.recompute import blocks_of
 from trainrig.train.native.collectives import Collectives, fsdp_hooks
 from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.precision import DTYPES, Weights, as_placed, local, total_norm
-from trainrig.train.native.world import DATA, World
+from trainrig.train.native.world import DATA, EXPERTS, World
 
 
 class LossOf(nn.Module):
@@ -269,7 +269,7 @@ def shard(
     mesh = world.view(*axes)
     for unit in (*experts, *_units([module])):
         reshard = zero == 3 and (piped or unit is not module)
-        where = world.view("ep_outer") if unit in experts else mesh
+        where = world.view(*EXPERTS) if unit in experts else mesh
         fully_shard(unit, mesh=where, reshard_after_forward=reshard, **how)
         # Gradients are sums: no backend has to divide, and gloo cannot.
         unit.set_gradient_divide_factor(1.0)

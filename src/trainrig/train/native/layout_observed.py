@@ -232,7 +232,12 @@ def _axes_of(blocks: Sequence[nn.Module]) -> Facts:
     """
     split: dict[str, list[int]] = {}
     copied: dict[str, int] = {}
-    matrices = [p for block in blocks for p in block.modules() if isinstance(p, nn.Linear)]
+    matrices = [
+        part
+        for block in blocks
+        for name, part in block.named_modules()
+        if isinstance(part, nn.Linear) and not name.endswith("router")
+    ]
     for weight in (matrix.weight for matrix in matrices):
         ways = dict.fromkeys(_AXES, 1)
         for name, number, placement in _placed(weight):

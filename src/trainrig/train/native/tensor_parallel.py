@@ -32,8 +32,9 @@ def apply(
     for what, count in (counts | {"columns of the feed-forward net": shape.ffn}).items():
         if count % ranks:
             raise UsageError(f"{shape.name} has {count} {what}, not a multiple of tp = {ranks}")
-    if shape.num_experts:
-        raise UsageError("tensor parallel of a mixture of experts comes later", "--tp 1")
+    if shape.num_experts and not sequence_parallel:
+        words = "each rank would send every token to experts: tokens are split before them"
+        raise UsageError(words, "--sequence-parallel, or --tp 1")
     if shape.vocab < ranks**2:
         raise UsageError(
             f"{shape.name} has a vocabulary of {shape.vocab}: too few for tp = {ranks}"

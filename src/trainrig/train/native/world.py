@@ -28,6 +28,8 @@ PATIENCE = timedelta(hours=2)
 """Of a collective.  The parent's is shorter: it sees all ranks, and says which one did not come."""
 DATA = ("dp_replicate", "dp_shard")
 """Axes over which gradients and losses are summed."""
+EXPERTS = ("ep_replicate", "ep_shard")
+"""Axes over which experts' gradients are summed; their rows are so by being sent."""
 
 
 def join(device: str) -> None:
@@ -73,7 +75,9 @@ class World:
         if own.cp > 1:
             self._views["cp"] = self._beside("cp", own.cp, own.tp)
         if own.ep > 1:
-            self._experts(own.pp, own.dp // own.ep, own.ep, inner)
+            same = own.dp * inner // own.ep
+            copies, shards = (1, same) if layout.zero else (same, 1)
+            self._experts((own.pp, copies, shards, own.ep))
         self.shards = "dp_shard" in present
         """Weights are FSDP2's."""
         rank = dist.get_rank()
@@ -100,20 +104,26 @@ class World:
         own = next(number for number, ranks in enumerate(every) if dist.get_rank() in ranks)
         return DeviceMesh.from_group(groups[own], self._kind, mesh_dim_names=(axis,))
 
-    def _experts(self, stages: int, outer: int, size: int, inner: int) -> None:
-        """One mesh for the ranks that share all experts and for those that have the same ones."""
+    def _experts(self, sizes: tuple[int, int, int, int]) -> None:
+        """One mesh for the ranks that share all experts and for those that have the same ones.
+
+        Those have copies of them, or share one copy where something is sharded.
+
+        All ranks of a stage have tokens of their own, whatever axis they lie on: those of tensor
+        parallelism by the parts of the sequence (sequence parallel).
+        """
         from torch.distributed.device_mesh import init_device_mesh
 
-        names = ("ep_stage", "ep_outer", "ep", "ep_inner")
+        names = ("ep_stage", "ep_replicate", "ep_shard", "ep")
         backend = dist.get_backend_config()
         mesh = init_device_mesh(
             self._kind,
-            (stages, outer, size, inner),
+            sizes,
             mesh_dim_names=names,
-            backend_override={"ep": backend, "ep_outer": backend},
+            backend_override=dict.fromkeys(names[1:], backend),
         )
-        self._views |= {"ep": mesh, "ep_outer": mesh}
-        self.sizes |= {"ep": size, "ep_outer": outer}
+        self._views |= dict.fromkeys(names[1:], mesh)
+        self.sizes |= dict(zip(names[1:], sizes[1:], strict=True))
 
     def view(self, *axes: str) -> Any:
         """The mesh of some axes alone; with no such axis of several ranks, KeyError."""
