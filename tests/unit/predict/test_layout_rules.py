@@ -96,6 +96,12 @@ REFUSED = [
         "29 tokens that are written cannot be split over 2",
         "another --seq-len",
     ),
+    (
+        named("mixtral-8x7B"),
+        {"tp": 2, "ep": 2, "framework": "native"},
+        "experts are not split",
+        "--sequence-parallel",
+    ),
     (GPT, {"shard_size": 8}, "nothing is sharded", "--zero"),
     (GPT, {"zero": 3, "shard_size": 5}, "cannot be cut into groups of 5", "1, 2, 4, 8"),
     (T5, {"pp": 2}, "encoder-decoder .* come later", "--pp 1"),
