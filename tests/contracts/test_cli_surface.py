@@ -61,7 +61,7 @@ def test_the_surface_is_as_promised() -> None:
             "--strict --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
-            "--precision --optimizer --lr --lr-schedule --warmup --heldout-every --seed "
+            "--precision --optimizer --lr --lr-schedule --warmup --log --heldout-every --seed "
             "--recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "

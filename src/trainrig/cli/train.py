@@ -53,6 +53,7 @@ _WHAT = rows(
         "How it goes down: {words}.",
     ),
     ("--warmup", int, "a tenth of the steps, at most 100", "Steps until it is reached."),
+    ("--log", ["NAME"], "", "Log steps to tensorboard or mlflow, too; may be repeated."),
     ("--heldout-every", int, "at the end alone", "Steps between held-out losses."),
     ("--seed", int, "0", "Random seed: first weights, order of the data."),
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
@@ -167,6 +168,7 @@ def command(
         raise UsageError("a run that is resumed has been checked already", hint)
     given = {name: value for name, value in keys.items() if value not in (None, ())}
     given |= {name: str(given[name]) for name in ("data", "python") if name in given}
+    given |= {"log": ",".join(given["log"])} if "log" in given else {}
     if batch_size is not None:
         given["batch_size"] = _batch_size(batch_size)
     if checkpoint_interval is not None:

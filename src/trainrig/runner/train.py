@@ -39,7 +39,7 @@ from trainrig.measure import noise
 from trainrig.predict.expected import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
 from trainrig.record import WRONG_ANSWER, Record, Status
-from trainrig.runner import energy
+from trainrig.runner import energy, train_logs
 from trainrig.runner.batch_size import (
     by_doubling,
     guess,
@@ -497,7 +497,9 @@ class TrainRun:
                 text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"
                 self.watch(Progress(text=text, level="running"))
 
-        self._launch(experiment, launch, self.run.path / "logs" / slug, job, on_event)
+        with train_logs.opened(experiment, self.run.path, number, self.watch) as logged:
+            folder = self.run.path / "logs" / slug
+            self._launch(experiment, launch, folder, job, logged(on_event))
         if stopped:  # a scheduler's SIGTERM went to its ranks: they have saved
             raise KeyboardInterrupt
 

@@ -38,6 +38,7 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, tasks_of
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target, find_targets
+from trainrig.runner.train_logs import check_logs
 from trainrig.runner.train_records import Device
 from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, case_of, check, check_compiler, objective_of, to_dict
@@ -95,6 +96,7 @@ def lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
     """What this machine lacks for it."""
     try:
         check_site(experiment, site)
+        check_logs(experiment)
         check_compiler(experiment)
     except UnavailableError as error:
         return error
@@ -154,7 +156,7 @@ def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
     return () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
 
 
-_BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "device", "rounds")
+_BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "device", "rounds", "log")
 _CEILING_SECONDS = 8.0
 _MATMUL_SIZE = {False: 1024, True: 8192}
 

@@ -49,6 +49,8 @@ from trainrig.workload.span_corruption import written_tokens
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
 """How the learning rate goes down; the first is the usual one."""
 
+LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
+"""Where steps are logged besides, with the packages that it takes (`runner.train_logs`)."""
 
 T = TypeVar("T")
 Text = Annotated[str, Field(description="text")]
@@ -142,6 +144,8 @@ class Experiment:
     """How often all ranks are started again from the newest checkpoint after one was lost."""
     min_nproc: Annotated[int, _range(0, 4097)] = 0
     """The fewest ranks that it goes on with where one stays lost; 0: as many as there were."""
+    log: Text = ""
+    """Where steps are logged besides: of LOGS, with commas between."""
     device: Text = ""
     """cpu or cuda; empty: a GPU where there is one."""
     devices: Text = ""
@@ -266,6 +270,11 @@ class Experiment:
         return tuple(int(word) for word in words)
 
     @property
+    def logs(self) -> tuple[str, ...]:
+        """The names of its logs."""
+        return tuple(dict.fromkeys(word.strip() for word in self.log.split(",") if word.strip()))
+
+    @property
     def samples(self) -> int:
         """Samples of a step on one rank."""
         return self.batch_size * self.grad_accum
@@ -295,7 +304,7 @@ KEYS: dict[str, Any] = {
         *("decay_steps",),
         *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
         *("beta1", "beta2", "eps", "clip", "divergence", "seed", "heldout_batches"),
-        *("heldout_every", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
+        *("heldout_every", "log", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),
@@ -407,6 +416,9 @@ def check(experiment: Experiment) -> ModelShape:
     own, shape = experiment, find(experiment.model)
     check_layout(shape, own.predicted_layout)
     given = own.device_numbers
+    for name in own.logs:
+        if name not in LOGS:
+            raise unknown("log", name, LOGS)
     rules = (
         (
             own.warmup is not None and own.warmup_tokens > 0,
