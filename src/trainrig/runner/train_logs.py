@@ -70,13 +70,13 @@ def opened(
         trying(name, partial(begin, name))
 
     def logged(on_event: OnEvent) -> OnEvent:
-        def told(rank: int, event: Mapping[str, Any]) -> None:
+        def observe(rank: int, event: Mapping[str, Any]) -> None:
             on_event(rank, event)
             if rank == 0 and (values := _values(event)):
                 for name, log in list(logs.items()):
                     trying(name, partial(log.write, int(event["step"]), values))
 
-        return told
+        return observe
 
     try:
         yield logged

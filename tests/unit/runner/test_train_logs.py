@@ -31,10 +31,10 @@ def log(name: str, run: Path, number: int = 1) -> tuple[list[Mapping[str, Any]],
     said: list[Progress] = []
     own = Experiment.of(name="of tests", log=name)
     with train_logs.opened(own, run, number, said.append) as logged:
-        told = logged(lambda _rank, event: passed.append(event))
+        observe = logged(lambda _rank, event: passed.append(event))
         for event in EVENTS:
-            told(0, event)
-        told(1, {**ROW, "step": 7})  # another rank's: rank 0 speaks for all
+            observe(0, event)
+        observe(1, {**ROW, "step": 7})  # another rank's: rank 0 speaks for all
     return passed, [each.text for each in said]
 
 
