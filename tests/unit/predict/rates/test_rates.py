@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trainrig.catalog import Chip, find_chip, load_chips
 from trainrig.errors import UsageError
 from trainrig.predict.rates import OPERATIONS, Rates
-from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.rates.from_chip import class_of, rates_of_chip
 from trainrig.predict.rates.links import FACTORS
 
 A100 = rates_of_chip(find_chip("A100 SXM4 80GB") or pytest.fail("no A100"), fabric=200e9)
@@ -57,6 +57,26 @@ def test_every_chip_of_the_catalog_has_rates(found: Chip) -> None:
     assert set(rates.spread) == set(rates.provenance) == set(OPERATIONS)
     assert all(0 < spread < 1.5 for spread in rates.spread.values())
     assert min(rates.launch, rates.host_link, rates.disk, rates.memory_bytes, rates.power) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("MI100", "cdna"), ("MI50", "other"), ("Radeon RX 7900 XTX", "other"),
+        ("P100 SXM2 16GB", "other"), ("Arc B580", "other"), ("Trainium1", "other"),
+        ("GB10", "blackwell-consumer"), ("TPU7x", "tpu"),
+    ],
+)  # fmt: skip
+def test_silicon_that_nobody_published_is_less_sure(name: str, kind: str) -> None:
+    found = chip(name)
+    assert class_of(found) == kind
+    assert (rates_of_chip(found).unsure > 0.0) == (kind != "blackwell-consumer")
+
+
+@pytest.mark.parametrize("name", ["P100 PCIe 16GB", "P40", "GTX 1080 Ti", "MI50"])
+def test_half_precision_without_matrix_units_runs_as_fp32_does(name: str) -> None:
+    sustained = rates_of_chip(chip(name)).matmuls.sustained
+    assert sustained["fp16"] == sustained["bf16"] == sustained["fp32"]
 
 
 @settings(max_examples=60, deadline=None)
