@@ -29,6 +29,7 @@ from trainrig.runner import train as runner
 from trainrig.runner import train_records
 from trainrig.runner.launch_scripts import write_scripts
 from trainrig.runner.progress import null_progress
+from trainrig.train.checkpoint_folder import steps_in
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job, Result
@@ -243,6 +244,22 @@ def test_torchrun_goes_on_after_a_rank_that_is_killed_or_hangs(
     assert (restart.rank, restart.pid, restart.ranks) == (1, pid, 2)
     how = "rank 1 is stopped" if number is signal.SIGSTOP else "rank 1 ended without a word"
     assert how in restart.cause and restart.host == socket.gethostname()
+
+
+@acceptance
+def test_an_agent_that_is_told_to_end_lets_its_ranks_save(data: str, tmp_path: Path) -> None:
+    """As Slurm does before the time of a job is over; the next one goes on, nothing is lost."""
+    own = experiment(data, steps=150, checkpoint_every=1000)
+    folder = written(own, tmp_path / "w")
+    process = agent(folder)
+    wait_until(lambda: has_told(folder, 8))
+    process.terminate()
+    assert process.wait(120) != 0
+    (saved,) = steps_in(folder / "checkpoints")
+    assert 8 < saved < 150
+    assert agent(folder).wait(240) == 0, logs_of(folder)
+    result = NATIVE.collect(folder)
+    assert losses(result) == losses(train(own, tmp_path / "calm")) and not result.restarts
 
 
 @acceptance
