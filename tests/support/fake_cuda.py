@@ -411,6 +411,11 @@ class FakeCuda:
         self._sizes[place] = (device, size)
         weakref.finalize(tensor, self._release, place)
 
+    def owner_of(self, tensor: torch.Tensor) -> int | None:
+        """Whose memory a tensor lies in."""
+        place = tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+        return self._sizes[place][0] if place in self._sizes else None
+
     def _release(self, place: int) -> None:
         device, size = self._sizes.pop(place)
         self.devices[device].allocated -= size
@@ -465,10 +470,19 @@ class _Mode(TorchFunctionMode):
         super().__init__()
         self._cuda = cuda
 
+    def _where(self, tensor: Any) -> int | None:
+        """An autograd function is handed other tensors than its caller has, of the same memory."""
+        if not isinstance(tensor, torch.Tensor) or (known := fake_device(tensor)) is not None:
+            return known if isinstance(tensor, torch.Tensor) else None
+        found = self._cuda.owner_of(tensor)
+        if found is not None:
+            _mark(tensor, found)
+        return found
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), _name_of(func)
         owner = next(
-            (d for t in [*_tensors(args), *_tensors(kwargs)] if (d := fake_device(t)) is not None),
+            (d for t in [*_tensors(args), *_tensors(kwargs)] if (d := self._where(t)) is not None),
             None,
         )
         if name in ("device", "is_cuda") and args and isinstance(args[0], torch.Tensor):
@@ -506,10 +520,10 @@ class _Mode(TorchFunctionMode):
     def _move(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Between host and GPU, or from one to the other."""
         source = args[0] if name != "copy_" else args[1]
-        before = fake_device(source)
+        before = self._where(source)
         blocking = not (kwargs.get("non_blocking") or (name == "copy_" and True in args[2:]))
         if name == "copy_":
-            after, result = fake_device(args[0]), func(*args, **kwargs)
+            after, result = self._where(args[0]), func(*args, **kwargs)
         else:
             after, result = self._moved(name, func, args, kwargs, before)
         if before is None and after is None:

@@ -39,6 +39,7 @@ from trainrig.stats import (
     trimmed,
 )
 from trainrig.units import one_line
+from trainrig.workload.layout import Layout
 
 LEAST_ROUNDS = 3
 INTERLEAVED, ROUNDS, STEPS = "interleaved rounds", "rounds", "steps"
@@ -140,6 +141,108 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     )
 
 
+FUSED = {
+    "unfused = norm": "norm",
+    "unfused = gelu": "GELU",
+    "unfused = loss": "head and loss",
+    "unfused = pad": "rows of logits padded",
+    "unfused = clip": "clip inside of AdamW",
+    "attention = plain": "softmax",
+    "optimizer = adamw": "AdamW",
+}
+"""What a row that differs in this alone has written out, an operation at a time."""
+_FUSING = ("unfused", "attention", "optimizer")
+
+
+def worth_of_fusing(results: Sequence[TrainingResult]) -> tuple[tuple[str, Speedup], ...]:
+    """What is written out, and the fused row's speed over the one that has only this so."""
+    pairs: list[tuple[str, _Pair]] = []
+    for own in results:
+        written = [f"{key} = {own.settings.get(key)}" for key in _FUSING]
+        written = [each for each in written if each in FUSED or each.startswith("unfused = ")]
+        written = [each for each in written if each not in ("unfused = ", "unfused = None")]
+        same = _unfused_apart(own)
+        fused = (
+            each
+            for each in results
+            if each.passed
+            and _unfused_apart(each) == same
+            and not each.settings.get("unfused")
+            and all(f"{key} = {each.settings.get(key)}" not in FUSED for key in _FUSING)
+        )
+        is_one = len(written) == 1 and written[0] in FUSED
+        if is_one and own.passed and (base := next(fused, None)) is not None:
+            pairs.append((FUSED[written[0]], _Pair(base=own, own=base, differences=())))
+    return tuple(zip([what for what, _ in pairs], _judge([p for _, p in pairs]), strict=True))
+
+
+def _unfused_apart(own: TrainingResult) -> dict[str, Any]:
+    """Every setting but those that take kernels apart."""
+    names = own.settings.keys() - {*_FUSING, "bar", "why", "comparable"}
+    return {"model": own.model, "framework": own.framework} | {n: own.settings[n] for n in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What was asked of ours, and what came out."""
+
+    name: str
+    base: str
+    """The row that ours is measured against, or the matrix product."""
+    kernels: str
+    """Of the base: the attention kernel that ran, and what else was put in."""
+    ratio: float | None
+    least: float
+    is_met: bool | None
+    """None: not judged, with the reason in ``reason``."""
+    reason: str | None = None
+
+
+def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
+    """The rows that have a ``bar``, each beside our fastest of its model."""
+    found = []
+    for own in results:
+        least = own.settings.get("bar")
+        if not isinstance(least, float | int) or not least:
+            continue
+        if own.framework == Layout().framework:
+            base, ratio = "matrix product measured beside it", own.mfu_of_measured_matmul
+            found.append(_bar(own.name, base, "", ratio, least, own.disturbed))
+            continue
+        native = [
+            each
+            for each in results
+            if each.model == own.model and each.passed and each.framework == Layout().framework
+        ]
+        best = max(native, key=lambda each: each.samples_per_s or 0.0, default=None)
+        if best is None or not own.samples_per_s:
+            reason = f"{own.name}: {own.problem or 'not trained'}" if best else "ours did not train"
+            found.append(_bar(best.name if best else "ours", own.name, "", None, least, reason))
+            continue
+        ratio = (best.samples_per_s or 0.0) / own.samples_per_s
+        noisy = best.disturbed or own.disturbed
+        found.append(_bar(best.name, own.name, _kernels(own), ratio, least, noisy))
+    return tuple(found)
+
+
+def _bar(
+    name: str, base: str, kernels: str, ratio: float | None, least: float, reason: str | None
+) -> Goal:
+    is_met = None if ratio is None or reason else ratio >= least
+    if ratio is None and reason is None:
+        reason = "no matrix product was measured"
+    how: dict[str, Any] = {"name": name, "base": base, "kernels": kernels, "reason": reason}
+    return Goal(ratio=ratio, least=float(least), is_met=is_met, **how)
+
+
+def _kernels(own: TrainingResult) -> str:
+    layout = own.layout_found
+    if layout is None:
+        return ""
+    named = (layout.attention_kernel or layout.attention, layout.kernels)
+    return ", ".join(each for each in named if each)
+
+
 # ---- experiments of two runs
 
 
@@ -229,7 +332,7 @@ def setting_differences(base: TrainingResult, own: TrainingResult) -> tuple[str,
     """What they ran on and were asked for differently; a key that only one of them has is none."""
     whole = bool(base.settings and own.settings)
     old, new = settings_of(base, whole=whole), settings_of(own, whole=whole)
-    return _different((name, old[name], new[name]) for name in old if name in new)
+    return _different((name, old[name], new[name]) for name in old if name in new and name != "bar")
 
 
 def _different(facts: Iterable[tuple[str, Any, Any]]) -> tuple[str, ...]:

@@ -65,8 +65,8 @@ _EXAMPLE: Case = {
 }
 SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
 """Of a case that is split so; older ones have none of these."""
-TRAINERS = ("liger", "loader_workers", "dropout")
-"""What another framework's trainer is given to be at its best; of a case that has it."""
+TRAINERS = ("liger", "loader_workers", "dropout", "unfused", "cuda_graph")
+"""What a framework is given to be at its best, or its worst; of a case that has it."""
 FIELDS: spec.Fields = {
     **dict.fromkeys(_EXAMPLE, ()),
     **dict.fromkeys(_COUNTS, 2**62),

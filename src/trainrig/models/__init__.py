@@ -6,6 +6,7 @@
     first_weights           fresh weights by (seed, name)
     loss                    cross-entropy in chunks, so that the logits never exist whole
     dropout                 what is dropped, the same in every layout
+    unfused                 operations written out, to see what their kernels are worth
     hf_weights              weights to and from Hugging Face's names and layouts
 
 A model is built from a `workload.ModelShape` alone and computes what Hugging Face's computes with
@@ -15,6 +16,8 @@ pretraining runs without it.  Importing this room imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +28,7 @@ from trainrig.errors import UsageError, unknown
 from trainrig.models import bert, dropout, gpt2, llama, t5
 from trainrig.models import recompute as recomputation
 from trainrig.models.first_weights import fill_weights
+from trainrig.models.unfused import take_apart
 from trainrig.workload.layout import RECOMPUTE
 from trainrig.workload.model import ATTENTIONS, ModelShape
 
@@ -46,11 +50,13 @@ def build(
     dtype: torch.dtype = torch.float32,
     recompute: str = "none",
     attention: str = "auto",
+    unfused: Collection[str] = (),
     seed: int = 0,
 ) -> nn.Module:
     """A model with fresh weights.
 
-    ``recompute``: none, selective or full (`models.recompute`); ``attention``: one of ATTENTIONS.
+    ``recompute``: none, selective or full (`models.recompute`); ``attention``: one of ATTENTIONS;
+    ``unfused``: some of UNFUSED, which are written out (`models.unfused`).
     ``device="meta"``: shapes without memory, no weights.
     """
     if recompute not in RECOMPUTE:
@@ -61,6 +67,8 @@ def build(
         raise UsageError(f"{shape.name}: {what} is predicted, not trained yet", "mixtral-small-cpu")
     with torch.device("meta"):
         model = _FILES[shape.family].Model(shape, attention=attention)
+        if unfused:
+            take_apart(model, unfused, shape.activation)
         recomputation.apply(model, recompute)
     model.to(dtype)
     if device == "meta":
@@ -107,6 +115,12 @@ def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> 
 
 
 def compile_blocks(model: nn.Module, **options: Any) -> None:
-    """torch.compile for each block, in place: equal blocks share one compilation."""
+    """torch.compile for each block, in place: equal blocks share one compilation.
+
+    And for what a GPU does with a chunk of the head's logits.
+    """
+    if hasattr(model, "head_loss"):
+        whole: Any = model
+        whole.head_loss = partial(model.head_loss, compiled=True)
     for block in recomputation.blocks_of(model):
         block.compile(**options)

@@ -59,6 +59,8 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Tokens to logits, or to the loss of the masked ones."""
 
+    head_loss = staticmethod(cross_entropy)
+
     def __init__(self, shape: ModelShape, *, attention: str = "auto") -> None:
         super().__init__()
         self.shape = shape
@@ -117,7 +119,7 @@ class Model(nn.Module):
             return hidden
         if labels is None:
             return F.linear(hidden, self.head_weight, self.head_bias)
-        return cross_entropy(hidden, self.head_weight, labels, self.head_bias, reduction="sum")
+        return self.head_loss(hidden, self.head_weight, labels, self.head_bias, reduction="sum")
 
     def loss(
         self,
@@ -131,4 +133,4 @@ class Model(nn.Module):
     ) -> Tensor:
         """Mean cross-entropy; targets (B, T) are the true tokens where masked, else -100."""
         x = self.hidden(tokens, mask, segments, **samples)
-        return cross_entropy(x, self.head_weight, targets, self.head_bias, rows=rows)
+        return self.head_loss(x, self.head_weight, targets, self.head_bias, rows=rows)

@@ -270,6 +270,8 @@ class NextTokenModel(nn.Module):
     first = last = True
     stretch = Stretch()
     drop: Dropout | None = None
+    head_loss = staticmethod(cross_entropy)
+    """The head and its loss; `unfused` puts another in its place."""
 
     @property
     def head_weight(self) -> Tensor:
@@ -301,7 +303,7 @@ class NextTokenModel(nn.Module):
             return hidden
         if labels is None:
             return F.linear(hidden, self.head_weight)
-        return cross_entropy(hidden, self.head_weight, labels, reduction="sum")
+        return self.head_loss(hidden, self.head_weight, labels, reduction="sum")
 
     def loss(
         self, tokens: Tensor, targets: Tensor, *, rows: int | None = None, **samples: Tensor
@@ -311,7 +313,7 @@ class NextTokenModel(nn.Module):
         ``samples`` (B,): their numbers in the training, by which `dropout` drops; without them
         nothing is dropped.
         """
-        return cross_entropy(self.hidden(tokens, **samples), self.head_weight, targets, rows=rows)
+        return self.head_loss(self.hidden(tokens, **samples), self.head_weight, targets, rows=rows)
 
 
 def head_of(shape: ModelShape) -> nn.Linear | None:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,8 +52,6 @@ _FEWEST_ROWS = 256
 _TILE = {"cpu": 2**19}
 _TILE_ELSEWHERE = 2**24
 """Of a chunk, the numbers that are in fp32 at a time: 2 MiB on a CPU, 64 MiB elsewhere."""
-_ALIGNED = 64
-"""Numbers of which a row of logits in memory is a multiple."""
 
 Around = Callable[[], AbstractContextManager[None]]
 _around: ContextVar[Around] = ContextVar("around", default=nullcontext)
@@ -83,6 +82,9 @@ def cross_entropy(
     bias: Tensor | None = None,
     rows: int | None = None,
     reduction: str = "mean",
+    *,
+    aligned: int = 64,
+    compiled: bool = False,
 ) -> Tensor:
     """`plain_cross_entropy`, ``rows`` tokens at a time (chosen by the vocabulary if None).
 
@@ -90,6 +92,8 @@ def cross_entropy(
     autocast the products run in its dtype; softmax and sums are in fp32 always.  ``reduction``:
     mean or sum, over the tokens with a target.  A ``weight`` that is a DTensor, sharded by rows
     over its mesh, has a bias sharded likewise, and a plain ``hidden`` is the same on all ranks.
+    Rows of logits begin at multiples of ``aligned`` numbers.  ``compiled``: softmax and slope of a
+    chunk are torch.compile's, where the vocabulary is whole and on a GPU.
     """
     kind = hidden.device.type
     mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
@@ -100,7 +104,14 @@ def cross_entropy(
         group, first, num_rows, hidden, weight, bias = _own_rows(hidden, weight, bias)
     rows = rows or chunk_rows(num_rows, kind)
     how = _How(
-        rows=rows, dtype=dtype, grads=grads, mean=reduction == "mean", group=group, first=first
+        rows=rows,
+        dtype=dtype,
+        grads=grads,
+        mean=reduction == "mean",
+        group=group,
+        first=first,
+        aligned=aligned,
+        compiled=compiled and kind == "cuda",
     )
     with torch.autocast(kind, enabled=False) if mixed else nullcontext():
         loss: Tensor = _HeadLoss.apply(hidden.flatten(0, -2), weight, bias, targets.flatten(), how)
@@ -138,6 +149,8 @@ class _How:
     """Ranks that have other columns of the logits; None: all columns are here."""
     first: int
     """The column in the whole of the first that is here."""
+    aligned: int
+    compiled: bool
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -157,7 +170,7 @@ class _HeadLoss(torch.autograd.Function):
         narrow = weight.to(how.dtype)
         sums = _Sums(hidden, weight, bias) if how.grads else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        width = -(-len(weight) // _ALIGNED) * _ALIGNED
+        width = -(-len(weight) // how.aligned) * how.aligned
         buffer = narrow.new_empty(min(how.rows, len(hidden)), width)
         around = _around.get()
         for part in (slice(at, at + how.rows) for at in range(0, len(hidden), how.rows)):
@@ -167,7 +180,9 @@ class _HeadLoss(torch.autograd.Function):
                 logits = torch.mm(x, narrow.t(), out=out)
             else:
                 logits = torch.addmm(bias.to(how.dtype), x, narrow.t(), out=out)
-            if how.group is None:
+            if how.compiled and how.group is None:
+                losses = in_place_compiled(logits, targets[part].clamp(min=0)[:, None])
+            elif how.group is None:
                 losses = _in_place(logits, targets[part].clamp(min=0)[:, None])
             else:
                 losses = _in_place_of_share(logits, targets[part] - how.first, how.group)
@@ -217,6 +232,27 @@ def _in_place(logits: Tensor, chosen: Tensor) -> Tensor:
         losses.append(log_sum - row.gather(1, target)[:, 0])
         part.copy_(soft.scatter_add_(1, target, _ones(target, soft).neg_()))
     return torch.cat(losses)
+
+
+def in_place_compiled(logits: Tensor, chosen: Tensor) -> Tensor:
+    """`_in_place` for all rows at once, by a kernel that a compiler makes of `slope_of`."""
+    slope, losses = _compiled_slope()(logits, chosen)
+    logits.copy_(slope)
+    return losses
+
+
+@cache
+def _compiled_slope() -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    return torch.compile(slope_of, dynamic=False)
+
+
+def slope_of(logits: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax − one-hot of logits (rows, V), and each row's loss; in fp32 inside."""
+    wide = logits.float()
+    log_sum = torch.logsumexp(wide, dim=-1)
+    columns = torch.arange(wide.shape[1], device=wide.device)
+    slope = (wide - log_sum[:, None]).exp() - (columns == chosen).float()
+    return slope.to(logits.dtype), log_sum - wide.gather(1, chosen)[:, 0]
 
 
 def _in_place_of_share(logits: Tensor, columns: Tensor, group: Any) -> Tensor:

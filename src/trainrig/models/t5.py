@@ -114,6 +114,8 @@ class DecoderBlock(nn.Module):
 class Model(nn.Module):
     """Tokens read and tokens written so far to logits, or to the loss of what should be written."""
 
+    head_loss = staticmethod(cross_entropy)
+
     def __init__(self, shape: ModelShape, *, attention: str = "auto") -> None:
         super().__init__()
         self.shape = shape
@@ -168,7 +170,7 @@ class Model(nn.Module):
         hidden = self.decode(written, self.encode(tokens, mask), mask)
         if labels is None:
             return F.linear(hidden, self.head_weight)
-        return cross_entropy(hidden, self.head_weight, labels, reduction="sum")
+        return self.head_loss(hidden, self.head_weight, labels, reduction="sum")
 
     def loss(
         self,
@@ -180,7 +182,7 @@ class Model(nn.Module):
     ) -> Tensor:
         """Mean cross-entropy of writing ``targets`` (B, T), -100 where nothing is to be."""
         hidden = self.decode(shift_right(targets), self.encode(tokens, mask), mask)
-        return cross_entropy(hidden, self.head_weight, targets, rows=rows)
+        return self.head_loss(hidden, self.head_weight, targets, rows=rows)
 
 
 def shift_right(targets: Tensor) -> Tensor:

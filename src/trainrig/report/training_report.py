@@ -17,9 +17,11 @@ from itertools import permutations
 from trainrig.analysis.compare_training import (
     STEPS,
     Speedup,
+    bars,
     settings_of,
     shortened,
     speedups,
+    worth_of_fusing,
 )
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import (
@@ -82,6 +84,8 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     blocks += [
         *(speedup_table(own, f"Samples/s over {own[0].base!r}, 95 % interval") for own in groups),
         _numbers(results, view.verdict),
+        *_bars(results),
+        *_worth(results),
         *_stacks(results),
         _step_times(results),
         *_resources(results),
@@ -257,6 +261,38 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
         column("a sample", lambda row: row[0], format_time),
         title="Time for a sample, by what it goes to",
     )
+
+
+def _bars(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
+    """What ours should reach, each with what it is measured against."""
+    if found := bars(results):
+        yield table(
+            found,
+            words("ours", lambda bar: bar.name),
+            words("over", lambda bar: bar.base),
+            words("its kernels", lambda bar: bar.kernels),
+            column("ratio", lambda bar: bar.ratio, lambda ratio: f"{ratio:.2f}"),
+            column("at least", lambda bar: bar.least, lambda least: f"{least:.2f}"),
+            words("", lambda bar: _MET[bar.is_met] + (f": {bar.reason}" if bar.reason else "")),
+            title="Bars: our speed over others', and our share of the matrix product",
+        )
+
+
+_MET = {True: "met", False: "MISSED", None: "not judged"}
+
+
+def _worth(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
+    """A kernel's worth: the step with it over the step that has it written out."""
+    if found := worth_of_fusing(results):
+        yield table(
+            found,
+            words("fused", lambda row: row[0]),
+            words("in", lambda row: row[1].name),
+            column("ratio", lambda row: row[1].ratio, lambda ratio: f"{ratio:.2f} ×"),
+            words("95 % interval", lambda row: _interval(row[1]) if row[1].low else ""),
+            words("", lambda row: row[1].reason or ""),
+            title="What fusing is worth: samples/s over the same step with it written out",
+        )
 
 
 def _step_times(results: Sequence[TrainingResult]) -> doc.Table:

@@ -85,6 +85,7 @@ from trainrig.train.parity import (
     Probe,
     disagreement,
     gaps,
+    is_alone,
     is_reference,
     reference_of,
     shortened,
@@ -329,25 +330,26 @@ class TrainRun:
 
     def _is_level(self, experiment: Experiment) -> bool:
         """Whether it is measured for itself: one process of ours, alone in its run."""
-        is_native = experiment.framework == REFERENCE
-        return self.alone and experiment.mesh.ranks == 1 and is_native
+        return self.alone and is_alone(experiment)
 
     def _prepare(self, outcome: Trained) -> None:
         """The batch size that is trained first, and the ceiling of a level."""
         experiment = outcome.experiment
         if experiment.auto_batch:
             self._choose_batch(outcome)
-        if not self._is_level(experiment):
+        is_level = self._is_level(experiment)
+        if not is_level and not (experiment.bar and is_alone(experiment)):
             return
-        outcome.must_agree = True
-        if objective_of(find(experiment.model)) == "causal" and experiment.steps >= LEARNING_STEPS:
+        outcome.must_agree = is_level
+        causal = objective_of(find(experiment.model)) == "causal"
+        if is_level and causal and experiment.steps >= LEARNING_STEPS:
             outcome.entropy = read_manifest(Path(experiment.data)).unigram_entropy_nats
         target = self._target(experiment)
         environment = environment_of(experiment, self.snapshot)
         outcome.ceiling = measure_ceiling(
             self.run, target, experiment.precision, self.claims, environment, self.watch
         )
-        if outcome.ceiling is not None:
+        if is_level and outcome.ceiling is not None:
             points = (*self.grounds.points, outcome.ceiling)
             self.grounds = dataclasses.replace(self.grounds, points=points)
 

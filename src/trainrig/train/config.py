@@ -43,7 +43,7 @@ from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout, Mesh, check_layout
-from trainrig.workload.model import ATTENTIONS
+from trainrig.workload.model import ATTENTIONS, UNFUSED
 from trainrig.workload.span_corruption import written_tokens
 
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
@@ -162,6 +162,13 @@ class Experiment:
     """Liger's kernels in another framework's models."""
     loader_workers: Annotated[int, _range(0, 257)] = 0
     """Processes that read for another framework; 0: its own process."""
+    unfused: Text = ""
+    """Of UNFUSED what is written out, an operation at a time: ``norm,gelu``."""
+    cuda_graph: Switch = False
+    """Whether a GPU's step is recorded once and then played back."""
+    bar: From0 = 0.0
+    """What ours should reach: of another framework's row so many times its speed, of a row of ours
+    such a share of the matrix product measured beside it; 0: nothing."""
     rounds: Annotated[int, _range(1, 1001)] = 1
     """How often it is trained, by fresh processes, in turns with the others of its run."""
 
@@ -275,6 +282,15 @@ class Experiment:
         return tuple(dict.fromkeys(word.strip() for word in self.log.split(",") if word.strip()))
 
     @property
+    def unfused_parts(self) -> tuple[str, ...]:
+        """The words of ``unfused``.  UsageError for others than UNFUSED."""
+        words = tuple(word.strip() for word in self.unfused.split(",") if word.strip())
+        for word in words:
+            if word not in UNFUSED:
+                raise unknown("unfused", word, UNFUSED)
+        return words
+
+    @property
     def samples(self) -> int:
         """Samples of a step on one rank."""
         return self.batch_size * self.grad_accum
@@ -307,7 +323,8 @@ KEYS: dict[str, Any] = {
         *("heldout_every", "log", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
-        *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why", "rounds"),
+        *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why"),
+        *("unfused", "cuda_graph", "bar", "rounds"),
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
@@ -476,6 +493,17 @@ def check(experiment: Experiment) -> ModelShape:
             "attention = plain or auto",
         ),
         (
+            bool(own.unfused_parts) and (own.compile or own.tp > 1),
+            "unfused takes apart what a compiler, or tensor parallelism, puts together",
+            "leave compile and tp out",
+        ),
+        (
+            own.cuda_graph and not _is_one_graph(own, shape),
+            "cuda_graph records the same work for each step of one process: not fp16's skipped "
+            "updates, not micro-batches of masked tokens, which weigh differently, not dropout",
+            "nproc 1, adamw or adamw-fused, grad_accum 1 for a masked model",
+        ),
+        (
             own.attention == "tiles" and own.device.startswith("cuda"),
             "attention = tiles: only the native engine has it, on a CPU",
             "attention sdpa, plain or auto",
@@ -533,6 +561,16 @@ def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
             on_ranks(experiment, ranks)
             found.append(ranks)
     return tuple(found)
+
+
+def _is_one_graph(own: Experiment, shape: ModelShape) -> bool:
+    weighed = objective_of(shape) == "masked" and own.grad_accum > 1
+    plain = (
+        own.precision != "fp16"
+        and not own.dropout
+        and own.optimizer in ("adamw", "adamw-fused", "sgd")
+    )
+    return own.nproc == 1 and plain and not weighed
 
 
 def check_compiler(experiment: Experiment) -> None:

@@ -464,6 +464,7 @@ def _check_host(own: Experiment) -> None:
     rules = (
         (not own.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
         (own.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
+        (own.cuda_graph, "CUDA graphs are a matter of GPUs", "leave cuda_graph out on a CPU"),
         (own.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),
         (
             own.parallel == "dataparallel",

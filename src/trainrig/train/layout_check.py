@@ -55,6 +55,8 @@ class RequestedLayout:
     """A processor's shards lie in the host's memory anyhow."""
     device: str
     attention: str | None
+    liger: bool | None
+    loader_workers: int | None
     """"auto" asks for nothing, and what is compiled is not seen."""
 
 
@@ -92,6 +94,8 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
         offload=experiment.offload == "host" if on_gpu else None,
         device=experiment.device or "cpu",
         attention=experiment.attention if seen else None,
+        liger=True if experiment.liger else None,
+        loader_workers=experiment.loader_workers or None,
     )
 
 
@@ -125,6 +129,9 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         fused_optimizer=facts["fused"],
         attention=facts.get("attention"),
         attention_kernel=facts.get("attention_kernel"),
+        liger=None if facts.get("liger") is None else bool(facts["liger"]),
+        kernels=", ".join(facts.get("liger") or ()) or None,
+        loader_workers=facts.get("loader_workers"),
         compile=facts["compiled"],
         offload=facts.get("offloaded") if on_host else facts["master_device"] == "cpu",
         device=device,

@@ -78,6 +78,10 @@ def reference_of(experiment: Experiment) -> Experiment:
         shard_size=0,
         offload="none",
         compile=False,
+        unfused="",
+        cuda_graph=False,
+        liger=False,
+        loader_workers=0,
         recompute="none",
         grad_accum=experiment.grad_accum * experiment.mesh.dp,
         optimizer="adamw-fused",
@@ -103,9 +107,15 @@ def shortened(experiment: Experiment) -> Experiment:
     return experiment.replace(model=with_layers(experiment.model, layers), steps=1)
 
 
+def is_alone(own: Experiment) -> bool:
+    """Whether one process of ours trains it."""
+    return own.framework == REFERENCE and own.mesh.ranks == 1
+
+
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    if own.framework != REFERENCE or own.mesh.ranks != 1 or own.recompute != "none" or own.compile:
+    other_kernels = own.compile or own.unfused or own.cuda_graph
+    if not is_alone(own) or own.recompute != "none" or other_kernels:
         return False
     return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
         own.global_samples == other.global_samples

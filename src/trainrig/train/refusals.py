@@ -106,6 +106,8 @@ def _natives(own: Experiment) -> str | None:
         "decay_embeddings": not own.decay_embeddings,
         "max_restarts": own.max_restarts,
         "min_nproc": own.min_nproc,
+        "unfused": own.unfused,
+        "cuda_graph": own.cuda_graph,
     }
     return next((name for name, is_set in known.items() if is_set), None)
 

@@ -39,6 +39,12 @@ class ObservedLayout:
     attention: str | None = None
     attention_kernel: str | None = None
     """The kernels that torch chose for scaled_dot_product_attention."""
+    liger: bool | None = None
+    """Whether modules run Liger's code; None: not of a framework that has the option."""
+    kernels: str | None = None
+    """Of another project, in place of a module's own: ``LigerRMSNorm, LigerSwiGLUMLP``."""
+    loader_workers: int | None = None
+    """Processes that read for another framework."""
     tf32: bool | None = None
     """Whether products of fp32 numbers round them to TF32; None: no GPU."""
     p2p: bool | None = None

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from reports import markdown
 from training_summaries import JITTER, printed, results_of, summary, training_view
-from trainrig.analysis.compare_training import Speedup, compare_trainings, shortened, speedups
+from trainrig.analysis.compare_training import (
+    Speedup,
+    bars,
+    compare_trainings,
+    shortened,
+    speedups,
+    worth_of_fusing,
+)
 from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import fault, readable, results
 from trainrig.cli import compare as verb
@@ -166,6 +173,59 @@ def test_each_model_has_a_first_of_its_own() -> None:
 # ---- two runs
 
 SETTINGS = {"batch_size": 4, "nproc": 2, "zero": 0, "precision": "fp32", "data": "text"}
+
+
+def test_a_kernel_s_worth_is_the_fused_row_over_the_one_that_lacks_it_alone() -> None:
+    usual = SETTINGS | {"unfused": "", "attention": "auto", "optimizer": "adamw-fused"}
+    plain = {"attention": "plain"}
+
+    def row(name: str, seconds: float, **keys: Any) -> dict[str, Any]:
+        return summary(name, seconds, settings=usual | keys)
+
+    found = worth_of_fusing(
+        results_of(
+            row("fused", 1.0),
+            row("no norm", 1.1, unfused="norm"),
+            row("no softmax", 1.5, **plain),
+            row("no AdamW", 1.2, optimizer="adamw"),
+            row("none", 2.0, unfused="norm,gelu", **plain),
+            row("no softmax, other samples", 1.7, **plain, seq_len=7),
+        )
+    )
+    assert [(what, one.name) for what, one in found] == [
+        ("norm", "fused"),
+        ("softmax", "fused"),
+        ("AdamW", "fused"),
+    ]
+    assert [one.ratio for _, one in found] == [pytest.approx(r) for r in (1.1, 1.5, 1.2)]
+
+
+def test_a_bar_names_its_base_and_is_judged_where_nobody_disturbed() -> None:
+    def row(name: str, seconds: float, bar: float, **changes: Any) -> dict[str, Any]:
+        return summary(name, seconds, settings=SETTINGS | {"bar": bar}, **changes)
+
+    found = {"ranks": 1, "zero": 0, "precision": "bf16", "grad_accum": 1, "wrapped": "Model"}
+    found |= {"recompute": False, "compile": False, "offload": False}
+    other = {"framework": "huggingface", "layout_found": found | {"attention": "sdpa"}}
+    best = {"layout_found": found | {"attention_kernel": "flash", "kernels": "LigerRMSNorm"}}
+    seen = bars(
+        results_of(
+            row("Trainer as it comes", 2.2, 2.0, **other),
+            row("Trainer at its best", 1.1, 1.15, **other | best),
+            row("ours", 2.0, 0.55, mfu_of_measured_matmul=0.6),
+            row("ours, compiled", 1.0, 0.55),
+            row("ours, busy", 1.5, 0.55, mfu_of_measured_matmul=0.3, disturbed="busy"),
+        )
+    )
+    assert [(bar.name, bar.base, bar.kernels) for bar in seen[:2]] == [
+        ("ours, compiled", "Trainer as it comes", "sdpa"),
+        ("ours, compiled", "Trainer at its best", "flash, LigerRMSNorm"),
+    ]
+    assert [bar.ratio for bar in seen[:3]] == [pytest.approx(r) for r in (2.2, 1.1, 0.6)]
+    assert [bar.is_met for bar in seen] == [True, False, True, None, None]
+    assert seen[3].reason == "no matrix product was measured"
+    text = printed(training_document(training_view(row("Trainer", 2.2, 2.0, **other))))
+    assert "not judged: ours did not train" in text
 
 
 def own(name: str, seconds: float, **changes: Any) -> dict[str, Any]:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from layout_facts import WHOLE
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.train import engines
 from trainrig.train.config import Experiment, case_of
 from trainrig.train.config_file import read_file
 from trainrig.train.engines import Site, check_site, engine_of
+from trainrig.train.layout_check import differences, observed_layout, requested_layout
+from trainrig.train.parity import is_reference
+from trainrig.workload.model import UNFUSED
 
 FILE = Path(__file__).resolve().parents[3] / "experiments" / "one-gpu.toml"
 OWN = Experiment.of(framework="huggingface", model="llama-1B", liger=True, device="cuda")
@@ -48,3 +52,33 @@ def test_what_is_not_installed_is_skipped_with_a_reason(monkeypatch: pytest.Monk
         check_site(OWN, site)
     with pytest.raises(NeedsGpuError, match="a matter of GPUs"):
         check_site(OWN.replace(device="cpu"), site)
+
+
+def test_liger_that_is_asked_for_and_in_no_module_is_another_layout() -> None:
+    """It was believed where the option was set."""
+    asked = requested_layout(OWN.replace(loader_workers=4))
+    assert (asked.liger, asked.loader_workers) == (True, 4)
+    facts = WHOLE | {"liger": [], "loader_workers": 0}
+    found = differences(asked, observed_layout(facts))
+    assert any(words.startswith("liger: asked True, found False") for words in found)
+    assert any(words.startswith("loader_workers: asked 4, found 0") for words in found)
+    there = WHOLE | {"liger": ["LigerRMSNorm"], "loader_workers": 4}
+    found = differences(asked, observed_layout(there))
+    assert not [words for words in found if words.startswith(("liger", "loader"))]
+    assert observed_layout(there).kernels == "LigerRMSNorm"
+
+
+def test_the_bars_stand_in_the_file_with_what_each_kernel_is_worth() -> None:
+    rows = {own.name: own for own in read_file(FILE, {})}
+    for model in ("GPT-2-medium", "GPT-1.3B"):
+        assert rows[f"{model}, Trainer as it comes"].bar == 2.0
+        assert rows[f"{model}, Trainer at its best"].bar == 1.15
+    assert rows["GPT-2-medium, ours, compiled"].bar == 0.55
+    assert rows["GPT-1.3B, ours, compiled"].bar == 0.65
+    apart = [own for name, own in rows.items() if name.startswith("GPT-2-medium, ours, no ")]
+    words = {own.unfused for own in apart} - {""}
+    assert words == set(UNFUSED)
+    assert {own.attention for own in apart} == {"auto", "plain"}
+    for own in apart:
+        engine_of("native").check(own)
+        assert not is_reference(own, own) or not own.unfused

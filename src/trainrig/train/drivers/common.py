@@ -95,6 +95,16 @@ def _is_matrix(part: Any) -> bool:
     return weight is not None and len(getattr(weight, "ds_shape", weight.shape)) == 2
 
 
+def code_of(package: str, model: torch.nn.Module) -> list[str]:
+    """Forwards of the live modules that a package has put in place of their own, by name."""
+    found = set()
+    for module in model.modules():
+        forward = getattr(module.forward, "__func__", module.forward)
+        if str(getattr(forward, "__module__", "")).split(".")[0] == package:
+            found.add(forward.__qualname__.removesuffix(".forward"))
+    return sorted(found)
+
+
 def of_result(out: torch.Tensor) -> Facts:
     """What a result of (samples, tokens, width) says of the pass that it is part of."""
     return {"weight_dtype": kind([out]), "micro_tokens": out.numel() // out.shape[-1]}

@@ -80,7 +80,16 @@ class Timed(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """Ours hands out whole micro-batches: nothing is collated or shuffled."""
-        return torch.utils.data.DataLoader(self.train_dataset, batch_size=None, shuffle=False)
+        own = self.args
+        self._loader = torch.utils.data.DataLoader(
+            self.train_dataset,
+            batch_size=None,
+            shuffle=False,
+            num_workers=own.dataloader_num_workers,
+            persistent_workers=own.dataloader_persistent_workers,
+            pin_memory=own.dataloader_pin_memory,
+        )
+        return self._loader
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The learning rate of each step, as our engine has it."""
@@ -213,6 +222,8 @@ class Timed(Trainer):
             attention=attention_of(model),
             compiled=hasattr(self.model_wrapped, "_orig_mod") and common.has_compiled(),
             offloaded=False,
+            liger=common.code_of("liger_kernel", model),
+            loader_workers=self._loader.num_workers,
         )
 
     def rows(self) -> list[dict[str, Any]]:

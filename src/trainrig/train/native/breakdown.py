@@ -50,7 +50,7 @@ class Recorder:
         """``piped``: a pipeline has stages."""
         self._piped, self._on_gpu = piped, torch.cuda.is_available()
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
-        self._profile = profile(activities=kinds, record_shapes=True)
+        self._profile = profile(activities=kinds, record_shapes=True, acc_events=True)
         self._waits = _waits_recorded()
 
     def start(self) -> None:

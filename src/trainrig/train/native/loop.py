@@ -38,6 +38,7 @@ from trainrig.errors import UnavailableError
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.divergence import LossWatch
+from trainrig.train.native.cuda_graph import StepGraph, is_recorded
 from trainrig.train.native.precision import LossScale, Weights, local, placed
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
@@ -132,12 +133,15 @@ def _forwards_within(watch: Stopwatch[Any], stages: Sequence[torch.nn.Module]) -
         handle.remove()
 
 
-def make_optimizer(experiment: Experiment, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def make_optimizer(
+    experiment: Experiment, groups: list[dict[str, Any]], *, recorded_on: str = ""
+) -> torch.optim.Optimizer:
     """The experiment's optimizer of ``groups``.  Raises UnavailableError where one is missing.
 
     adamw is torch's, one kernel for each operation, adamw-fused one pass over weights, gradients
     and moments; adamw-8bit has its moments in 8 bits (torchao); sgd has none and is weight − rate ·
-    gradient, which hides no wrong scale of a gradient.
+    gradient, which hides no wrong scale of a gradient.  ``recorded_on``: the GPU whose CUDA graph
+    will hold the update, with the learning rate a number on it.
     """
     kind, rate = experiment.optimizer, experiment.lr
     if kind == "sgd":
@@ -148,8 +152,12 @@ def make_optimizer(experiment: Experiment, groups: list[dict[str, Any]]) -> torc
             raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
         make: Callable[..., torch.optim.Optimizer] = import_module("torchao.optim").AdamW8bit
         return make(groups, lr=rate, betas=betas, eps=eps)
-    fused = True if kind == "adamw-fused" else None
-    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=fused)
+    how: dict[str, Any] = {"betas": betas, "eps": eps}
+    how["fused"] = True if kind == "adamw-fused" else None
+    if recorded_on:
+        lr = torch.tensor(rate, device=recorded_on)
+        return torch.optim.AdamW(groups, lr=lr, capturable=True, **how)
+    return torch.optim.AdamW(groups, lr=rate, **how)
 
 
 def _plain(name: str, value: Any) -> dict[str, Tensor]:
@@ -212,6 +220,7 @@ class Engine:
             device="meta" if parallel else device,
             recompute="none" if parallel or experiment.dropout else experiment.recompute,
             attention=experiment.attention,
+            unfused=experiment.unfused_parts,
             seed=experiment.seed,
         )
         self._rank, self._tokens = rank, tokens
@@ -226,10 +235,13 @@ class Engine:
             if experiment.compile:
                 models.compile_blocks(self.model)
             self.weights = (spread or Weights)(self.model, experiment.precision)
+        graph = is_recorded(experiment, device)
         self.optimizer = make_optimizer(
             experiment,
             self.weights.groups(experiment.weight_decay, embeddings=experiment.decay_embeddings),
+            recorded_on=device if graph else "",
         )
+        self._graph = StepGraph(self._computed, device) if graph else None
         self.scaler = LossScale(device, enabled=experiment.precision == "fp16")
         self.watch = watch or stopwatch_for(device)
         self._backwards = partial(self.watch.within, "backward")
@@ -248,6 +260,21 @@ class Engine:
         with self.part("data_wait"):
             micros = [micro.to(self.device) for micro in next(self.loader)]
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
+        if self._graph is None:
+            loss, norm = self._computed(micros, weight)
+        else:
+            with self.part("backward"), self.watch.muted():
+                loss, norm = self._graph(micros)
+        self.next_step += 1
+        tokens = self.experiment.global_samples * self.experiment.seq_len
+        row = {"step": number, "lr": rate, "tokens": tokens}
+        numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
+        self._pending.append(_Pending(row, numbers, marked))
+
+    def _computed(
+        self, micros: Sequence[Micro], weight: float | Tensor = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Forward, backward and update; loss and gradient norm."""
         passes = self._through_stages if self.weights.pipeline else self._one_by_one
         loss = passes(micros, weight)
         with self.part("optimizer"):
@@ -255,12 +282,7 @@ class Engine:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.weights.publish()
-            loss = self.weights.total(loss)
-        self.next_step += 1
-        tokens = self.experiment.global_samples * self.experiment.seq_len
-        row = {"step": number, "lr": rate, "tokens": tokens}
-        numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
-        self._pending.append(_Pending(row, numbers, marked))
+            return self.weights.total(loss), norm
 
     def _one_by_one(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
         """Forward and backward of each micro-batch; this rank's part of the loss."""
@@ -407,7 +429,7 @@ class Engine:
     def _set_learning_rate(self, step: int) -> float:
         rate = self.experiment.learning_rate(step)
         for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):  # torchao's: a number would be compiled in
+            if isinstance(group["lr"], Tensor):  # torchao's and a graph's: a number is compiled in
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
@@ -432,7 +454,8 @@ class Engine:
         """
         fused = all(group.get("fused") for group in self.optimizer.param_groups)
         plain = not any(map(placed, self.weights.master.values()))
-        return fused and plain and not self.scaler.is_enabled()
+        apart = "clip" in self.experiment.unfused_parts
+        return fused and plain and not apart and not self.scaler.is_enabled()
 
     def _finished_row(self, pending: _Pending) -> Row:
         times = self.watch.read(pending.marked)  # waits until the numbers are there, too

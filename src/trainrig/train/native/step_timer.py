@@ -65,7 +65,10 @@ class Stopwatch(Generic[M]):
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """What the body takes belongs to part ``name`` of the current step."""
-        assert self._open is not None and name in PARTS
+        assert name in PARTS
+        if self._open is None:  # muted
+            yield
+            return
         self.entered(name)
         start, self._part = self.mark(), name
         with self.recording(name):
@@ -74,8 +77,18 @@ class Stopwatch(Generic[M]):
         self._part = ""
 
     @contextmanager
+    def muted(self) -> Iterator[None]:
+        """In the body nothing is marked: what is recorded into a CUDA graph can hold no mark."""
+        own, self._open = self._open, None
+        yield
+        self._open = own
+
+    @contextmanager
     def within(self, name: str) -> Iterator[None]:
         """What the body takes is ``name``, and no more of the part that it lies in."""
+        if self._open is None:
+            yield
+            return
         start = self.mark()
         yield
         self.inner(name, start)

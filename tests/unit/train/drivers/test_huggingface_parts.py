@@ -114,3 +114,39 @@ def test_a_loss_is_the_mean_over_the_ranks(clock: Clock, monkeypatch: pytest.Mon
     row = step(clock, trainer(clock))
     assert row["loss"] == (9.0 + 7.0) / 2
     assert row["tokens"] == 2 * 4 * 2 * 8
+
+
+def test_processes_read_where_they_are_asked_for() -> None:
+    """The loader was made without them: Trainer at its best read in its own process."""
+    found: Any = driver.Timed.__new__(driver.Timed)
+    found.train_dataset = Squares()
+    found.args = SimpleNamespace(
+        dataloader_num_workers=2, dataloader_persistent_workers=False, dataloader_pin_memory=False
+    )
+    loader = found.get_train_dataloader()
+    assert loader.num_workers == found._loader.num_workers == 2
+    assert [int(each["x"]) for each in loader] == [0, 1, 4, 9]  # in their order
+
+
+class Squares(torch.utils.data.Dataset[Any]):
+    """Micro-batches that are numbers."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        if number >= 4:
+            raise IndexError
+        return {"x": torch.tensor(number * number)}
+
+
+def test_another_project_s_kernels_are_read_off_the_live_modules() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    assert driver.common.code_of("liger_kernel", model) == []
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    forward.__module__, forward.__qualname__ = "liger_kernel.transformers.x", "LigerNorm.forward"
+    model[1].forward = forward.__get__(model[1])  # as Liger does it
+    assert driver.common.code_of("liger_kernel", model) == ["LigerNorm"]
