@@ -2,8 +2,11 @@
 # What only a GPU can show, in stages of a few minutes each, so that a short lease is enough:
 #
 #   scripts/gpu_check.sh tests    the tests that are marked gpu
-#   scripts/gpu_check.sh train    of these the trainings, then GPT-2-medium, the plain GPT-1.3B and
-#                                 their fastest matrix product in one run: the bars' base
+#   scripts/gpu_check.sh train    of these the trainings; then, in runs of their own, the bars of
+#                                 GPT-2-medium and of the plain GPT-1.3B, what each fused kernel
+#                                 is worth, CUDA graphs, the fastest matrix product.  Each part is
+#                                 cut off after nine minutes, and done once: started again, it goes
+#                                 on with the next (OUT/train/PART.done)
 #   scripts/gpu_check.sh qualify  inspect, a five-minute qualify, its bundle
 #   scripts/gpu_check.sh peak     the peak search for bf16 and fp16, and its bundle
 #   scripts/gpu_check.sh classic  BERT-large of experiments/classic.toml, on one GPU
@@ -22,24 +25,51 @@ mkdir -p "$out"
 # Exit codes 1 (a finding) and 3 (incomplete) are results here, not failures of the script.
 trainrig() { "$python" -m trainrig "$@" || echo "trainrig $1: exit code $?"; }
 
-# The newest run in a folder, packed beside it.
-pack() { trainrig bundle "$(ls -d "$1"/2*Z-* | tail -n 1)" --out "$out/$2.bundle"; }
+# The newest run in a folder, packed beside it: their names begin with the date.
+pack() {
+    local run newest=
+    for run in "$1"/2*Z-*; do newest=$run; done
+    trainrig bundle "$newest" --out "$out/$2.bundle"
+}
+
+# A part of train, unless it is done: NAME COMMAND...; the command's output is NAME.txt.
+part() {
+    local name=$1 code
+    shift
+    [[ -e $out/train/$name.done ]] && { echo "$name: done before"; return; }
+    timeout --kill-after=10 540 "$@" | tee "$out/train/$name.txt" && code=0 || code=$?
+    case $code in
+    0 | 1 | 3) touch "$out/train/$name.done" ;;  # a finding is a result
+    124) echo "$name: nine minutes are over; start again to go on with it" ;;
+    *) echo "$name: exit code $code" ;;
+    esac
+}
+
+# Rows of one-gpu.toml in a run of their own, packed: NAME ONLY...
+rows() {
+    local name=$1 only=()
+    shift
+    for word in "$@"; do only+=(--only "$word"); done
+    part "$name" "$python" -m trainrig train experiments/one-gpu.toml "${only[@]}" \
+        --rounds "${ROUNDS:-1}" --out "$out/train/$name"
+    rm -f "$out/train-$name.bundle"
+    pack "$out/train/$name" "train-$name"
+}
 
 case "${1:-}" in
 tests)
     "$python" -m pytest -q -m gpu tests | tee "$out/tests.log"
     ;;
 train)
-    "$python" -m pytest -q -m gpu tests/gpu/test_gpu_training.py | tee "$out/train-tests.log"
-    for model in GPT-2 GPT-1.3B; do
-        trainrig train experiments/one-gpu.toml --only "$model" --rounds "${ROUNDS:-1}" \
-            --out "$out/train" | tee "$out/train-$model.txt"
-    done
-    trainrig bench matmul --peak --dtype bf16 --device gpu --budget "${BUDGET:-1m}" \
-        --out "$out/train" | tee "$out/train-peak.txt"
-    for run in "$out"/train/2*Z-*; do
-        trainrig bundle "$run" --out "$out/train-$(basename "$run").bundle"
-    done
+    mkdir -p "$out/train"
+    part contact "$python" -m pytest -q -m gpu tests/gpu/test_gpu_training.py
+    rows bars-355M "GPT-2-medium, Trainer as" "GPT-2-medium, Trainer at" "GPT-2-medium, ours, compiled"
+    rows bars-1.3B "GPT-1.3B, Trainer" "GPT-1.3B, ours, compiled"
+    rows worth "GPT-2-medium, ours"
+    rows graphs "GPT-2 of 128 tokens"
+    part peak "$python" -m trainrig bench matmul --peak --dtype bf16 --device gpu \
+        --budget "${BUDGET:-1m}" --out "$out/train/peak"
+    pack "$out/train/peak" train-peak
     ;;
 qualify)
     "$python" -c 'import sys, torch; print(sys.version, torch.__version__, torch.version.cuda)' \
@@ -68,7 +98,7 @@ GPT-2 | BERT | Llama | GPT-Neo | GPT-1.3B)
     pack "$out/$1" "$1"
     ;;
 *)
-    sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//' >&2
+    sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//' >&2
     exit 2
     ;;
 esac

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from trainrig.process.child import failure_of
-from trainrig.record import Outcome
+from trainrig.process.supervisor import Command, launch
+from trainrig.record import Outcome, Status
 from trainrig.runner import train as runner
 from trainrig.runner import train_records
 from trainrig.train.config import Experiment
@@ -64,31 +65,50 @@ import os, sys, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from trainrig import models
+from trainrig.train.native import tensor_parallel
 from trainrig.workload import find
 os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400"}
 dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
 shape, losses = find(sys.argv[1]), []
 tokens = torch.randint(0, shape.vocab, (2, 64), generator=torch.Generator().manual_seed(1)).cuda()
-for how in ("plain", "ddp", "fsdp"):
+mesh = dist.device_mesh.init_device_mesh("cuda", (1,), mesh_dim_names=("tp",))
+for how in ("plain", "ddp", "fsdp", "tp"):
     model = models.build(shape, device="cuda:0")
+    if how == "tp":
+        tensor_parallel.apply(model, shape, mesh, sequence_parallel=False)
     if how == "fsdp":
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
     whole = DistributedDataParallel(model) if how == "ddp" else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     for _ in range(3):
-        loss = torch.nn.functional.cross_entropy(whole(tokens).flatten(0, 1), tokens.flatten())
+        if how == "tp":  # the head's matrix is a DTensor, which the loss in chunks takes
+            loss = model(tokens, labels=tokens) / tokens.numel()
+        else:
+            logits = whole(tokens).flatten(0, 1)
+            loss = torch.nn.functional.cross_entropy(logits, tokens.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     losses.append(float(loss))
     assert abs(losses[-1] - losses[0]) < 1e-4, (how, losses)
+    if how == "fsdp":  # a checkpoint of shards, and back
+        import tempfile
+        import torch.distributed.checkpoint as dcp
+        state = model.state_dict()
+        whole = [each.full_tensor().clone() for each in state.values()]
+        with tempfile.TemporaryDirectory() as folder:
+            dcp.save(state, checkpoint_id=folder)
+            for each in state.values():
+                each.to_local().zero_()
+            dcp.load(state, checkpoint_id=folder)
+        assert all(map(torch.equal, whole, [each.full_tensor() for each in state.values()]))
 dist.destroy_process_group()
 """
 
 
-def test_one_rank_over_nccl_trains_as_ddp_and_fsdp() -> None:
+def test_one_rank_over_nccl_trains_as_ddp_fsdp_and_tp_and_saves() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WORLD_OF_ONE, MODEL],
         capture_output=True,
@@ -97,6 +117,39 @@ def test_one_rank_over_nccl_trains_as_ddp_and_fsdp() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+HANGS = """
+import os, sys, torch, torch.distributed as dist
+from pathlib import Path
+from trainrig.process.events import Events
+events = Events(Path(sys.argv[1]), 0)
+events.emit("alive")
+dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
+long = torch.randn(16384, 16384, device="cuda:0")
+for _ in range(20_000):  # what the sum stands behind
+    long = (long @ long).clamp(-1.0, 1.0)
+events.set_position(step=3, part="backward", operation="all_reduce")
+dist.all_reduce(long)
+torch.cuda.synchronize()
+"""
+
+
+def test_a_hang_names_its_collective(tmp_path: Path) -> None:
+    command = Command(argv=(sys.executable, "-c", HANGS, str(tmp_path)), ranks=1)
+    ended = launch(command, tmp_path, stall_timeout=20.0)
+    assert ended.status is not Status.OK
+    assert "all_reduce in backward of step 3" in str(ended.reason)
+
+
+def test_a_cuda_graph_trains_what_its_step_does(prepared_text: Path, tmp_path: Path) -> None:
+    losses = [
+        row_of(prepared_text, tmp_path / str(graph), precision="bf16", steps=8, cuda_graph=graph)[
+            "losses"
+        ]
+        for graph in (False, True)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_first_weights_are_the_same_on_a_gpu() -> None:
