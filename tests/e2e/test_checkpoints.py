@@ -219,8 +219,8 @@ RICHER: dict[str, dict[str, Any]] = {
     "dp 2 x cp 2, offload": {"nproc": 4, "batch_size": 4, "zero": 3, "cp": 2, "offload": "host"},
 }
 NEARLY = {"ddp x 4"}
-"""torch's DDP orders its buckets anew behind its first step: on more than two ranks the first step of
-a resume sums in another order.  With one backward pass more before it, it was equal bit for bit."""
+"""torch's DDP orders its buckets anew behind its first step: on more than two ranks the first step
+of a resume sums in another order.  With a backward pass before it, it was equal bit for bit."""
 EXPERTS: dict[str, dict[str, Any]] = {
     "one": {},
     "ddp x 4": {"nproc": 4, "batch_size": 2},

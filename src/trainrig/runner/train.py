@@ -70,6 +70,7 @@ from trainrig.runner.train_records import (
     Trained,
     outcome_line,
     records_of,
+    resumed_line,
     slug_of,
     step_row,
 )
@@ -484,11 +485,7 @@ class TrainRun:
             if event["event"] == "stopped":
                 stopped.append(event)
             if rank == 0 and event["event"] == "resumed":
-                text = f"{experiment.name}: goes on from step {event['step']}"
-                if event["broken_off"]:
-                    steps = ", ".join(map(str, event["broken_off"]))
-                    text += f"; the save of step {steps} was broken off"
-                self.watch(Progress(text=text, level="stage"))
+                self.watch(Progress(text=resumed_line(experiment.name, event), level="stage"))
             if rank == 0 and event["event"] == "heldout" and event["loss"] is not None:
                 text = f"{experiment.name}: held-out loss after {event['step']} steps"
                 self.watch(Progress(text=f"{text}: {event['loss']:.4f}"))

@@ -431,6 +431,15 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
         yield name, "nat", result.rows[row]["loss"] if result.rows else None
 
 
+def resumed_line(name: str, event: Mapping[str, Any]) -> str:
+    """Where a training goes on, and which save before it was never finished."""
+    text = f"{name}: goes on from step {event['step']}"
+    if event["broken_off"]:
+        steps = ", ".join(map(str, event["broken_off"]))
+        text += f"; the save of step {steps} was broken off"
+    return text
+
+
 def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
     """What came of a training in a line, from its records by metric."""
     time, name = records["time"], trained.experiment.name
