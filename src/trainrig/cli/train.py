@@ -53,7 +53,7 @@ _WHAT = rows(
         "How it goes down: {words}.",
     ),
     ("--warmup", int, "a tenth of the steps, at most 100", "Steps until it is reached."),
-    ("--log", ["NAME"], "", "Log steps to tensorboard or mlflow, too; may be repeated."),
+    ("--log", ["NAME"], "nowhere", "Log steps to tensorboard or mlflow, too; may be repeated."),
     ("--heldout-every", int, "at the end alone", "Steps between held-out losses."),
     ("--seed", int, "0", "Random seed: first weights, order of the data."),
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
