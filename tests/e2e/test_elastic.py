@@ -392,8 +392,9 @@ def test_a_job_of_two_slurm_nodes_agrees_and_goes_on_after_a_lost_step(
             agents[0].kill()
             wait_until(lambda job=job: "Restarts=1" in slurm("scontrol", "show", "job", job))
             wait_until(lambda job=job: "PENDING" in slurm("squeue", "-h", "-o", "%T", "-j", job))
-            # Slurm waits two minutes before it starts a requeued job.
-            slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+            # Slurm waits two minutes before it starts a requeued job: a node that has just revoked
+            # the credential of a job refuses it within the same second.
+            slurm("scontrol", "update", f"JobId={job}", "StartTime=now+8")
         wait_until(lambda job=job: OVER.search(slurm("scontrol", "show", "job", job)))
         log = (folder / f"slurm-{job}.log").read_text()
         assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), log
