@@ -340,7 +340,9 @@ def test_micro_batches_that_are_one_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_optimizer_that_is_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "make_optimizer", lambda _, groups: torch.optim.SGD(groups, lr=0.1))
+    monkeypatch.setattr(
+        loop, "make_optimizer", lambda _, groups, **__: torch.optim.SGD(groups, lr=0.1)
+    )
     assert "optimizer: asked AdamW, found SGD" in found_in(OWN)
 
 

@@ -2,14 +2,12 @@
 
 There is one loop for one model from the command line, for a file of experiments and for the
 training step of a qualification (`TrainRun`).  What contradicts itself or cannot run here is
-refused before anything is written; of several experiments, one that this machine lacks something
-for becomes a record that says so.
+refused before anything is written; of several, one that lacks something here becomes a record.
 
 What trains well is trained again in further rounds, in turns with the others; these say something
 of its speed alone.  One process of ours that trains alone in its run is measured as a level of the
 waterfall: its ceiling is the fastest matrix product, and its first steps are trained again by a
-fresh process.  Any other is compared with one process of ours on the same samples
-(`train.parity`).
+fresh process.  Any other is compared with one process on the same samples (`train.parity`).
 """
 
 from __future__ import annotations

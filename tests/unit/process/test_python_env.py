@@ -47,6 +47,8 @@ FOREIGN = [path for path in DRIVERS.glob("*.py") if path.stem != "huggingface_in
 """What runs in a framework's own Python: its first weights are written by ours."""
 LIGHT = ("trainrig.process.child", "trainrig.process.events")
 TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
+SEES = (*TIMERS, "trainrig.train.native.traffic")
+"""What looks at a step, whoever trains it."""
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
 FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
 
@@ -270,7 +272,7 @@ def test_drivers_import_their_project_and_our_data_alone() -> None:
         allowed = {"torch", "transformers"} if path.stem != "start" else set()
         for module in imports_of(path):
             top = module.split(".")[0]
-            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", *TIMERS, *LIGHT))
+            ours = module.startswith(("trainrig.data", "trainrig.train.drivers", *SEES, *LIGHT))
             assert ours or top in allowed | sys.stdlib_module_names, (path.name, module)
 
 
