@@ -382,7 +382,7 @@ def test_the_longest_stretch_without_a_pause_counts() -> None:
     [
         ({"device": "tpu"}, "device 'tpu'"),
         ({"device": "cuda", "nproc": 64}, "64 ranks"),
-        ({"framework": "deepspeed"}, "predicted, and not trained yet"),
+        ({"framework": "torchtitan"}, "predicted, and not trained yet"),
         ({"lr": 0.0}, "lr = 0"),
         ({"zero": 3}, "there is one"),
     ],
