@@ -18,7 +18,7 @@ from trainrig.train.config import KEYS, RETIRED, Experiment
 from trainrig.train.config_file import KEYS as FILE_KEYS
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import (
-    DROPOUT,
+    DROPS,
     KERNELS,
     OFFLOAD,
     OPTIMIZERS,
@@ -42,7 +42,7 @@ WORDS = (
 )
 PLACE = {"on", "rates", "link", "fabric_gbps", "p2p"}
 """Where something would run."""
-ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json"}
+ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"}
 ABOUT_ANSWERS = {"what_if", "cases", "top", "days", "write", "as_json"}
 
 
@@ -81,7 +81,7 @@ def test_a_predicted_layout_has_the_fields_names() -> None:
 
 VALUES = {
     *(*RECOMPUTE, *SCHEDULES, *KERNELS, *FRAMEWORKS, *PARALLEL, *OPTIMIZERS),
-    *(*OFFLOAD, *STATES, *DROPOUT),
+    *(*OFFLOAD, *STATES, *DROPS),
 } - {"none", "auto", "no", "yes"}
 """Not number formats: what one is accumulated in is a fact about both."""
 ALLOWED = {

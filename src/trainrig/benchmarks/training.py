@@ -145,7 +145,7 @@ def layout_of(case: Case) -> Layout:
         recompute=str(case["recompute"]),
         kernels="compiled" if case["compile"] else "eager" if case.get("dropout") else "flash",
         optimizer=str(case["optimizer"]),
-        dropout="yes" if case.get("dropout") else "no",
+        drops="yes" if case.get("dropout") else "no",
     )
 
 

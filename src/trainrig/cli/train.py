@@ -172,7 +172,7 @@ def command(
     if batch_size is not None:
         given["batch_size"] = _batch_size(batch_size)
     if checkpoint_interval is not None:
-        given["checkpoint_interval_s"] = parse_duration(checkpoint_interval)
+        given["checkpoint_interval"] = parse_duration(checkpoint_interval)
     if dry_run:
         found = train_prepare.resolved(train_prepare.requested_experiments(file, given))
         output.answer(

@@ -92,7 +92,7 @@ def _values(event: Mapping[str, Any]) -> Values:
         found = {"heldout/loss": event["loss"]}
     elif event["event"] == "row":
         found = {f"train/{name}": event.get(name) for name in ("loss", "grad_norm", "lr")}
-        if event.get("time"):
+        if event.get("time") and "tokens" in event:
             found["train/tokens_per_s"] = event["tokens"] / event["time"]
     return {name: value for name, value in found.items() if value is not None}
 

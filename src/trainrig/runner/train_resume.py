@@ -26,7 +26,7 @@ _CHECKPOINTS = ".checkpoints"
 """In the folder of a run; hidden files are left out of bundles."""
 _OLD_CHECKPOINT = ".checkpoint.pt"
 _OTHER_LAYOUT = (LAYOUT_KEYS - {"framework"}) | {"devices"}
-_CHANGEABLE = {"steps", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"}
+_CHANGEABLE = {"steps", "checkpoint_every", "checkpoint_interval", "keep_checkpoints"}
 """Beside another layout, what a single experiment may be given anew."""
 
 

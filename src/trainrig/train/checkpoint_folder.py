@@ -45,7 +45,7 @@ LAYOUT_KEYS = frozenset(
 long as a step has as many samples."""
 _FREE = LAYOUT_KEYS | {
     *("steps", "data", "name", "rounds", "threads", "devices", "p2p", "comparable", "why"),
-    *("checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
+    *("checkpoint_every", "checkpoint_interval", "keep_checkpoints"),
     *("heldout_batches", "heldout_every", "log", "divergence", "max_restarts", "min_nproc"),
     "decay_steps",  # of a run: what was planned at its first start (`runner.train_resume`)
 }

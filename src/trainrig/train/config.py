@@ -136,7 +136,7 @@ class Experiment:
     """Steps between held-out losses; 0: one at the end.  There is one at the end in any case."""
     checkpoint_every: Whole = 100
     """Steps between checkpoints; 0: none by steps."""
-    checkpoint_interval_s: From0 = 600.0
+    checkpoint_interval: From0 = 600.0
     """Seconds between checkpoints, at the step in which they are over; 0: none by time."""
     keep_checkpoints: Count = 2
     """The newest of them that stay."""
@@ -212,7 +212,7 @@ class Experiment:
             drops = keys.get("dropout", self.dropout) > 0
             usual = "eager" if drops else "flash"  # scores exist whole where some are dropped
             changes["kernels"] = "compiled" if keys.get("compile", self.compile) else usual
-            changes["dropout"] = "yes" if drops else "no"
+            changes["drops"] = "yes" if drops else "no"
         if "sequence_parallel" in changes:  # a size among the others
             changes["sequence_parallel"] = int(changes["sequence_parallel"])
         layout = self.layout.replace(**changes) if changes else self.layout
@@ -306,7 +306,7 @@ class Experiment:
         return self.layout.replace(target_seq_len=written_tokens(find(self.model), self.seq_len))
 
 
-_USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, dropout="no")
+_USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, drops="no")
 _OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
 
 
@@ -320,7 +320,7 @@ KEYS: dict[str, Any] = {
         *("decay_steps",),
         *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
         *("beta1", "beta2", "eps", "clip", "divergence", "seed", "heldout_batches"),
-        *("heldout_every", "log", "checkpoint_every", "checkpoint_interval_s", "keep_checkpoints"),
+        *("heldout_every", "log", "checkpoint_every", "checkpoint_interval", "keep_checkpoints"),
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why"),

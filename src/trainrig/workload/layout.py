@@ -54,7 +54,7 @@ PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
 OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
-DROPOUT = ("auto", "no", "yes")
+DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 OVERLAP = ("auto", "none", "data", "all")
 
@@ -128,8 +128,8 @@ class Layout:
     states: str = "auto"
     """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
     it: everything in the narrow type.  auto = as the framework does (`numerics`)."""
-    dropout: str = "auto"
-    """auto: where it was usual (`numerics`)."""
+    drops: str = "auto"
+    """Whether there is dropout, of whatever share; auto: where it was usual (`numerics`)."""
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
@@ -294,7 +294,7 @@ _WORDS = {
     "optimizer": OPTIMIZERS,
     "offload": OFFLOAD,
     "states": STATES,
-    "dropout": DROPOUT,
+    "drops": DROPS,
     "software": SOFTWARE,
     "overlap": OVERLAP,
 }

@@ -124,8 +124,8 @@ def scheme_of(layout: Layout) -> str:
 
 def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
-    if layout.dropout != "auto":
-        return layout.dropout == "yes"
+    if layout.drops != "auto":
+        return layout.drops == "yes"
     if layout.kernels not in ("eager", "fused") or layout.traits.own_models:
         return False
     families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT

@@ -17,7 +17,7 @@ from trainrig.workload.memory import PARTS, Memory, memory
 from trainrig.workload.numerics import numerics_of
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
-MEGATRON = Layout(framework="megatron", kernels="fused", seq_len=2048, dropout="yes")
+MEGATRON = Layout(framework="megatron", kernels="fused", seq_len=2048, drops="yes")
 SMALL = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B")
 
 powers = st.sampled_from([1, 2, 4, 8])
@@ -75,9 +75,9 @@ def test_what_tensor_parallelism_splits_is_what_the_field_says() -> None:
 
 def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:
     s, h, a = 2048, 6144, 64
-    flash = MEGATRON.replace(kernels="flash+fused", dropout="no")
+    flash = MEGATRON.replace(kernels="flash+fused", drops="no")
     assert block_bytes(flash, NONE) == 32 * s * h + 4 * a * s
-    assert block_bytes(MEGATRON.replace(dropout="no"), NONE) == 32 * s * h + 2 * a * s * s
+    assert block_bytes(MEGATRON.replace(drops="no"), NONE) == 32 * s * h + 2 * a * s * s
 
 
 @pytest.mark.parametrize(

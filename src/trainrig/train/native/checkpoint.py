@@ -130,7 +130,7 @@ class Saver:
     def _ask(self, step: int) -> bool:
         own = self.engine.experiment
         waited = time.monotonic() - self._began
-        is_late = 0 < own.checkpoint_interval_s <= waited
+        is_late = 0 < own.checkpoint_interval <= waited
         writing = self._writing
         failed = writing is not None and writing.done() and writing.exception() is not None
         votes = torch.tensor([int(is_late), self._signal, int(failed)])

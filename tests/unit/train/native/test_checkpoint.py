@@ -184,7 +184,7 @@ def test_it_is_saved_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def ten_seconds_later(step: int) -> None:
         clock.now = 10.0 * step
 
-    own = TINY.replace(checkpoint_every=0, checkpoint_interval_s=25.0)
+    own = TINY.replace(checkpoint_every=0, checkpoint_interval=25.0)
     assert saved_at(tmp_path, own, ten_seconds_later) == [3, 6]
 
 
