@@ -40,7 +40,7 @@ from trainrig.runner.train import TrainRun
 from trainrig.runner.training import SHARE, Text, Trainer, text_to_train_on, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, case_of, check
-from trainrig.train.native import rank_main
+from trainrig.train.native import loop
 from trainrig.train.native.loop import Engine
 from trainrig.train.native.step_timer import Stopwatch
 
@@ -362,7 +362,7 @@ def test_time_in_no_part_is_a_finding(
         return {finding.id: finding for finding in judge(quiet_ones).findings}
 
     monkeypatch.setattr(Engine, "_set_learning_rate", passes)
-    monkeypatch.setattr(rank_main, "stopwatch_for", stopwatch)
+    monkeypatch.setattr(loop, "stopwatch_for", stopwatch)
     finding = findings("slow")["time-in-no-part"]
     assert finding.severity == "warning"
     assert "belongs to none of its parts" in finding.evidence

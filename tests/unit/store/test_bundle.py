@@ -362,6 +362,18 @@ _FORBIDDEN_CALLS = {"eval", "exec", "__import__"}
 _FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 
 
+def _restricts(tree: ast.Module) -> bool:
+    """Whether every Unpickler is a base of a class that says itself which classes it finds."""
+    bases, own = 0, 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "pickle.Unpickler":
+            bases += 1
+        if isinstance(node, ast.ClassDef) and "pickle.Unpickler" in map(ast.unparse, node.bases):
+            names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            own += "find_class" in names
+    return bases == own
+
+
 def dangers(source: str) -> list[str]:
     """Unpickling, evaluation, and loads that unpickle."""
     found = []
@@ -371,7 +383,10 @@ def dangers(source: str) -> list[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle"
     }
-    catches_only = used == {"UnpicklingError"}  # what torch raises for what it refuses to unpickle
+    # What torch raises for what it refuses to unpickle; and an unpickler that says what it makes.
+    catches_only = (
+        set() < used <= {"UnpicklingError"} | ({"Unpickler"} if _restricts(tree) else set())
+    )
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -396,6 +411,9 @@ def test_nothing_in_the_program_unpickles_or_evaluates() -> None:
     } == {}
 
 
+_OWN = "import pickle\nclass Own(pickle.Unpickler):\n    def {}(self, *names): ...\n"
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -409,6 +427,9 @@ def test_nothing_in_the_program_unpickles_or_evaluates() -> None:
         ("eval('1')", ["eval()"]),
         ("archive.extractall()", ["archive.extractall()"]),
         ("json.load(f)", []),
+        (_OWN.format("find_class"), []),
+        (_OWN.format("persistent_load"), ["pickle"]),
+        (_OWN.format("find_class") + "pickle.Unpickler(f).load()", ["pickle"]),
     ],
 )
 def test_that_check_sees_what_it_looks_for(source: str, expected: list[str]) -> None:

@@ -222,7 +222,8 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
     trainrig, tmp_path
 ) -> None:
     folder = tmp_path / "plans"
-    asked = ("plan", "--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", *BATCH, "--top", "3")
+    where = ("--on", "RTX 4090", "--gpus", "2", *BATCH, "--top", "3")
+    asked = ("plan", "--model", "bert-large", *where)
     code, out, _ = trainrig(*asked, "--write", str(folder), "--json")
     told = json.loads(out)
     assert code == 0 and all(one["predict_only"] for one in told["best"])
@@ -231,7 +232,7 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
     (best,) = folder.iterdir()
     assert best.read_text().startswith(f"# {slower:.2f} times as long as the best, predict only: ")
     _, out, _ = trainrig(*asked)
-    assert "predict only: 1, 2, 3: framework megatron is predicted" in out
+    assert "predict only: 1, 2, 3: bert-large (bert): Megatron-Core computes" in out
     assert f"{slower:.2f} ×" in out
 
 
