@@ -112,7 +112,7 @@ def test_the_masks_take_the_bytes_of_the_formula(family: str) -> None:
 
 def test_a_prediction_of_a_training_with_dropout_has_its_masks() -> None:
     own, usual = Experiment.of(dropout=0.1, model="gpt2"), Experiment.of(model="gpt2")
-    assert (own.layout.dropout, own.layout.kernels) == ("yes", "eager")
+    assert (own.layout.drops, own.layout.kernels) == ("yes", "eager")
     assert own.replace(dropout=0.0).layout == usual.layout
     assert own.replace(dropout=0.0, compile=True).layout.kernels == "compiled"
 
