@@ -102,8 +102,8 @@ def test_the_masks_take_the_bytes_of_the_formula(family: str) -> None:
     x = torch.randn(2, SEQ, shape.hidden, requires_grad=True)
     more = saved_bytes(model.blocks[0], x, samples=SAMPLES) - saved_bytes(model.blocks[0], x)
 
-    def formula(dropout: str) -> float:
-        layout = Layout(precision="fp32", kernels="eager", seq_len=SEQ, dropout=dropout)
+    def formula(drops: str) -> float:
+        layout = Layout(precision="fp32", kernels="eager", seq_len=SEQ, drops=drops)
         saved = saved_tensors(shape, numerics_of(shape, layout), SEQ)
         return sum(item.num_bytes for item in saved if NONE in item.policies)
 
