@@ -41,7 +41,9 @@ CLIPPED: dict[str, Any] = {
 
 SHAPE = custom("gpt2", num_layers=2, hidden=32, num_heads=2, vocab=128, max_positions=16)
 BERT = custom("bert", num_layers=1, hidden=32, num_heads=2, vocab=128, max_positions=16)
-SHAPES = {"gpt2": SHAPE, "bert": BERT}
+WIDE = custom("gpt2", num_layers=2, hidden=256, num_heads=2, vocab=128, max_positions=16)
+"""More than one of DDP's buckets."""
+SHAPES = {"gpt2": SHAPE, "bert": BERT, "wide": WIDE}
 
 
 def batches_for(experiment: Experiment, shape: ModelShape, rank: int) -> Any:

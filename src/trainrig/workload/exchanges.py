@@ -8,8 +8,9 @@ L blocks on the rank, m micro-batches, X bytes of a micro-batch's activations (b
 hidden), N its tokens.  A unit is a block, or all that is around the blocks of a stage.
 
 data parallel (a tensor's rows are padded to a multiple of the ranks that share it)
-    zero 0      gradients summed once a step: by DDP in one bucket (of its first step; later in
-                buckets of 25 MiB), beside other axes by FSDP2, a unit at once
+    zero 0      gradients summed once a step: by DDP in buckets of at least 25 MiB, the first of
+                1 MiB, filled from the last weight that forward reads to the first; beside other
+                axes by FSDP2, a unit at once
     zero 1      units gathered once, their gradients reduced and scattered once a step
     zero 2      both for each micro-batch
     zero 3      blocks are gathered again in each backward
@@ -36,7 +37,7 @@ experts         rows to their experts and the results back, and the gradients of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainrig.workload.layout import Layout
@@ -46,6 +47,7 @@ from trainrig.workload.tensors import (
     block_tensors,
     embedding_tensors,
     head_tensors,
+    model_tensors,
 )
 
 _DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -176,8 +178,8 @@ def _data(
     for stage in stages:
         units = stage.units(shape)
         if alone and replicas > 1:  # DDP
-            whole = sum(weight.share(1) for unit in units for weight in unit)
-            tally.add("all_reduce", "dp_replicate", _FP32, whole)
+            for numbers in _buckets(shape, _SIZES[dtype]):
+                tally.add("all_reduce", "dp_replicate", _FP32, numbers)
             continue
         for number, unit in enumerate(units):
             gathers, sums = _of_unit(layout, around=number == len(units) - 1)
@@ -200,6 +202,20 @@ def _data(
                     tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)
                 else:
                     tally.add("all_reduce", "ep_replicate", _FP32, held, sums)
+
+
+def _buckets(shape: ModelShape, width: int) -> Iterator[int]:
+    """Numbers in each of DDP's buckets: it is full where its gradients, ``width`` bytes each, are.
+
+    torch's own sizes (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
+    """
+    full, numbers = 1 << 20, 0
+    for weight in reversed(model_tensors(shape)):
+        numbers += weight.share(1)
+        if numbers * width >= full:
+            yield numbers
+            full, numbers = 25 << 20, 0
+    yield numbers
 
 
 def _of_unit(layout: Layout, *, around: bool) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 Sums of parameters are `model.parameters`; whoever cuts weights over ranks needs each by itself,
 since a share is rounded up for each: FSDP2 gives a rank ceil(rows / ranks) rows of a tensor (the
 first ones; later ranks have fewer, or none) and pads what is exchanged to that on all ranks.  Names
-are those of the whole model in `models`, which has no others (tests/unit/workload/test_tensors.py).
+are those of the whole model in `models`, which has no others (tests/unit/workload/test_tensors.py),
+in the order in which its forward pass reads them.
 """
 
 from __future__ import annotations
@@ -66,9 +67,11 @@ def _norm(name: str, shape: ModelShape) -> list[Weight]:
 
 def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
     """One block's; ``decoder``: of one with cross-attention (t5)."""
-    found: list[Weight] = []
+    branches = {"attention": "norm_1", "cross": "norm_cross", "ffn": "norm_2"}
+    parts: dict[str, list[Weight]] = {name: [] for name in branches}
     joined = shape.family in ("gpt2", "gpt-neo")
     for each in matrices(shape, decoder=decoder):
+        found = parts[each.branch]
         name, cut = f"{each.branch}.{each.part}", 1 if each.part in ("out", "down") else 0
         if joined and each.part in ("q", "k", "v"):
             if each.part == "q":
@@ -81,8 +84,12 @@ def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
             continue
         split: Cut = None if each.part == "router" else 1 if cut else 0
         found += _linear(name, each.wide_in, each.wide_out, each.has_bias, split)
-    norms = ("norm_1", "norm_cross", "norm_2") if decoder else ("norm_1", "norm_2")
-    return [*found, *(part for name in norms for part in _norm(name, shape))]
+    ordered: list[Weight] = []
+    for branch, norm in branches.items():
+        if parts[branch]:  # BERT has its norms behind the sums
+            sides = (_norm(norm, shape), parts[branch])
+            ordered += [*sides[1], *sides[0]] if shape.family == "bert" else [*sides[0], *sides[1]]
+    return ordered
 
 
 def embedding_tensors(shape: ModelShape) -> list[Weight]:
@@ -126,10 +133,23 @@ def head_tensors(shape: ModelShape) -> list[Weight]:
 def model_tensors(shape: ModelShape) -> list[Weight]:
     """All of a model, each with its whole name."""
     stacks = (("blocks", shape.num_layers), ("decoder_blocks", shape.num_decoder_layers))
-    blocks = [
-        Weight(name=f"{stack}.{number}.{each.name}", dims=each.dims, cut=each.cut)
+    encoder, decoder = (
+        [
+            replace(each, name=f"{stack}.{number}.{each.name}")
+            for number in range(num)
+            for each in block_tensors(shape, decoder=stack == "decoder_blocks")
+        ]
         for stack, num in stacks
-        for number in range(num)
-        for each in block_tensors(shape, decoder=stack == "decoder_blocks")
-    ]
-    return [*embedding_tensors(shape), *blocks, *head_tensors(shape)]
+    )
+    ends = [*embedding_tensors(shape), *head_tensors(shape)]
+    between = [each for each in ends if each.name in _BETWEEN]  # an encoder and its decoder
+    first = [each for each in embedding_tensors(shape) if each not in between]
+    last = [each for each in head_tensors(shape) if each not in between]
+    return [*first, *encoder, *sorted(between, key=_place), *decoder, *last]
+
+
+_BETWEEN = ("encoder_norm.weight", "decoder_bias.buckets.weight")
+
+
+def _place(weight: Weight) -> int:
+    return _BETWEEN.index(weight.name)

@@ -5,8 +5,7 @@ and each rank's random generators; its manifest (`train.checkpoint_folder`) the 
 step, which the samples follow from, the loss scale and the experiment.  How tensors lie on ranks is
 no part of their names: what one layout saved, another one reads.  Under the same layout a resumed
 training is equal bit for bit to one that was not interrupted (on the CPU; a GPU may sum in another
-order, and so does the first step of DDP on more than two ranks, whose buckets torch orders anew
-behind it); under another one sums are rounded in another order.
+order); under another one sums are rounded in another order.
 
 Saving: the state is copied (that is what the training waits for), then a thread writes it, through
 a group of its own: beside the training's collectives on one group two threads would wait for each

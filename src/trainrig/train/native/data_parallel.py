@@ -37,6 +37,7 @@ from trainrig.train.native.collectives import Collectives, fsdp_hooks
 from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.precision import DTYPES, Weights, as_placed, local, total_norm
 from trainrig.train.native.world import DATA, EXPERTS, World
+from trainrig.workload.tensors import model_tensors
 
 
 class LossOf(nn.Module):
@@ -49,6 +50,23 @@ class LossOf(nn.Module):
     def forward(self, inputs: Tensor, labels: Tensor, **samples: Tensor) -> Tensor:
         """The mean over the targets."""
         return self.model.loss(inputs, labels, **samples)
+
+
+class _InOrder(LossOf):
+    """A model whose forward may be something else: a number of each weight, from first to last.
+
+    Its backward reaches the weights from the last to the first, whatever the model computes.
+    """
+
+    is_order = False
+
+    def forward(self, inputs: Tensor, labels: Tensor, **samples: Tensor) -> Tensor:
+        """The mean over the targets; or the order."""
+        if not self.is_order:
+            return super().forward(inputs, labels, **samples)
+        named = dict(self.model.named_parameters())
+        numbers = [named[each.name].view(-1)[0] for each in model_tensors(self.model.shape)]
+        return torch.stack(numbers).sum()
 
 
 class Spread(Weights):
@@ -150,6 +168,11 @@ class Replicated(Spread):
 
     Before the last micro-batch no rank says anything.  In its backward, gradients go out bucket by
     bucket as they become ready, in fp32, while the rest is still computed.
+
+    torch fills its buckets anew behind the first backward, in the order in which that reached the
+    weights.  On more than two ranks sums are rounded by their place in a bucket: a training that is
+    resumed must have the same ones from its first step.  So the first backward is one of `_InOrder`
+    alone, before any step, and exchanges nothing; all steps have the buckets of `exchanges`.
     """
 
     def __init__(
@@ -164,11 +187,19 @@ class Replicated(Spread):
         super().__init__(modules, dtype, world, wire, even=even)
         self._names = {weight: name for name, weight in self.model.items()}
         group = world.group("dp_replicate")
-        self.wrapped = DistributedDataParallel(LossOf(self.module), process_group=group)
+        around = _InOrder(self.module)
+        self.wrapped = DistributedDataParallel(around, process_group=group)
         # A hook is checked for annotations by type, which here are strings: it gets none.
-        self.wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+        self.wrapped.register_comm_hook(
+            None, lambda _, bucket: (self._keep if around.is_order else self._reduce)(bucket)
+        )
         self._group = group
         self._on_the_way: list[tuple[Tensor, list[Tensor]]] = []
+        around.is_order = True
+        self.wrapped(None, None).backward()
+        around.is_order = False
+        for weight in self.model.values():
+            weight.grad = None
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
         """The mean loss of a micro-batch; only the last one's backward synchronises."""
@@ -194,6 +225,12 @@ class Replicated(Spread):
     def norm(self) -> Tensor:
         """Of all gradients, which every rank has."""
         return total_norm(self.gradients())
+
+    def _keep(self, bucket: dist.GradBucket) -> Any:
+        """One bucket stays as it is."""
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
 
     def _reduce(self, bucket: dist.GradBucket) -> Any:
         """One bucket goes out.  In bf16 its gradients first join those of earlier micro-batches."""

@@ -33,6 +33,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp-accum": {"batch_size": 2, "grad_accum": 2},
     "ddp-bf16-accum": {"batch_size": 2, "grad_accum": 2, "precision": "bf16"},
     "ddp-recomputed": {"recompute": "full"},
+    "ddp-buckets": {"model": "wide"},
+    "ddp-buckets-bf16": {"model": "wide", "precision": "bf16"},
     "zero-1": {"zero": 1},
     "zero-1-bf16-accum": {"zero": 1, "batch_size": 2, "grad_accum": 2, "precision": "bf16"},
     "zero-2": {"zero": 2},
@@ -77,7 +79,9 @@ def references() -> list[tuple[Experiment, Probe, Weights]]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     alone = []
-    for change in ({}, {"precision": "bf16"}, {"model": "bert"}):
+    wide = {"model": "wide"}
+    narrow = {"precision": "bf16"}
+    for change in ({}, narrow, {"model": "bert"}, wide, wide | narrow):
         own = BASE.replace(batch_size=8, nproc=1, **change)
         got = gloo_ranks.probe(own, alone=True)
         alone.append((own, probe_in(got), gloo_ranks.clipped(own, alone=True)))
@@ -171,6 +175,13 @@ def test_gradients_are_said_only_when_they_must(found: Mapping[str, Any]) -> Non
     assert said["zero-1-bf16-accum"] == said["zero-1"]
     assert said["zero-2-accum"] == 2 * said["zero-2"]
     assert said["zero-3-accum"] == 2 * said["zero-3"]
+
+
+def test_ddp_says_a_large_model_in_buckets(found: Mapping[str, Any]) -> None:
+    """From its first step on, so that a training that is resumed sums as the first one did."""
+    facts = {name: observed_layout(found[name]["facts"]) for name in LAYOUTS}
+    assert facts["ddp"].gradient_collectives == 1
+    assert facts["ddp-buckets"].gradient_collectives == 2
 
 
 def test_a_step_is_the_sum_of_its_parts(found: Mapping[str, Any]) -> None:
