@@ -145,6 +145,10 @@ def test_deepspeed_trains_what_one_process_does(
         pytest.param({"tp": 2}, id="tp"),
         pytest.param({"pp": 2, "grad_accum": 2}, id="pp"),
         pytest.param({"pp": 2, "interleave": 2, "grad_accum": 4}, id="interleaved"),
+        pytest.param(
+            {"pp": 2, "interleave": 2, "grad_accum": 4, "precision": "bf16", "batch_size": 3},
+            id="interleaved-bf16",
+        ),
         pytest.param({"zero": 1}, id="distributed-optimizer"),
         pytest.param({"zero": 1, "precision": "bf16"}, id="distributed-optimizer-bf16"),
         pytest.param({"tp": 2, "model": LLAMA, "sequence_parallel": True}, id="llama-sp"),

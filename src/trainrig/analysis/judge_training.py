@@ -114,10 +114,7 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
         fix = "nothing of this row is what its name says; another framework or another layout"
         yield finding("layout-not-as-asked", "error", words, fix)
     if parity.not_comparable is not None:
-        fix = (
-            parity.rounding
-            or "it computes something else than one process does on the same samples"
-        )
+        fix = "it computes something else than one process does on the same samples"
         words = f"DIFFERS: {parity.not_comparable}"
         if parity.declared:
             words = f"NOT COMPARABLE ({parity.declared}): {parity.not_comparable}"

@@ -87,7 +87,7 @@ class Parity:
     compared_with: str | None = None
     """The shorter model that was compared in its place, and why; None: itself."""
     rounding: str | None = None
-    """What in its framework's arithmetic may set it apart."""
+    """What of its first gradient norm was known before, and is not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

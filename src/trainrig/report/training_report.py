@@ -558,6 +558,8 @@ def _remarks(
     for result in results:
         if result.problem:
             yield f"{result.name}: {result.row_verdict}: {result.problem}"
+        if result.parity.rounding:
+            yield f"{result.name}: {result.parity.rounding}"
         if result.parity.compared_with:
             yield f"{result.name}: compared as {result.parity.compared_with}"
     trained = [result for result in results if result.samples_per_s]

@@ -30,7 +30,7 @@ from trainrig.runner.view import RunOutcome, view_of
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of, on_ranks
-from trainrig.train.engines import Result, engine_of
+from trainrig.train.engines import Result
 from trainrig.train.layout_check import (
     differences,
     exchange_differences,
@@ -380,7 +380,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "no_reference": trained.no_reference,
             "compared_with": trained.compared_with,
             "declared": own.why or None,
-            "rounding": engine_of(own.framework).rounding(own) if trained.apart else None,
+            "rounding": probe.rounding if probe else None,
             "losses": probe.losses if probe else (),
             "grad_norms": probe.grad_norms if probe else (),
         },

@@ -169,8 +169,6 @@ class Framework:
     """Of the program's environment."""
     lacks: Callable[[Experiment], UnavailableError | None] = lambda _: None
     """What an experiment needs besides, and this machine has not."""
-    rounding: Callable[[Experiment], str | None] = lambda _: None
-    """What in its arithmetic may set it apart from one process on the same samples."""
 
     def supports(self, layout: Layout, shape: ModelShape) -> UsageError | None:
         """Reason why a layout of a model is not trained, or None."""
@@ -267,7 +265,11 @@ class Framework:
                 tuple(next(reversed(_called("breakdown", reported[rank])), {}).get("steps", ()))
                 for rank in ranks
             ),
-            probe=Probe(losses=tuple(probe["losses"]), grad_norms=tuple(probe["grad_norms"]))
+            probe=Probe(
+                losses=tuple(probe["losses"]),
+                grad_norms=tuple(probe["grad_norms"]),
+                narrowing=probe.get("narrowing") or 1.0,
+            )
             if probe
             else None,
         )
@@ -363,7 +365,6 @@ _KNOWN = (
         refuses_layout=refusals.layout_refused_by_trainer,
         refuses=refusals.refused_by_trainer,
         settings=_HUGGING_FACE,
-        rounding=refusals.autocast_mean,
     ),
     Framework(
         name="deepspeed",

@@ -200,6 +200,7 @@ def _lm(own: Experiment) -> list[tuple[str, str | None]]:
         "use-distributed-optimizer": own.zero == 1,
         "bf16": own.precision == "bf16",
         "fp16": own.precision == "fp16",
+        "calculate-per-token-loss": True,  # gradients are divided in fp32, last, as in our engine
         "bert-no-binary-head": shape.family == "bert",
     }
     found: list[tuple[str, str | None]] = [(name, str(value)) for name, value in sizes.items()]

@@ -8,11 +8,12 @@ precision; in smaller micro-batches where a device has not the memory for a step
 once, and with fewer layers (on both sides) where it has not the memory for the model.  In fp16
 the first step may overflow in both, which is equal: compared is the norm of the first that has one.
 
-Two recipes for bf16 (bf16 weights, or fp32 weights under autocast) round in other places.  Under
-autocast the gradient of the logits is narrowed to bf16, and with it the 1/N of a loss that is a
-mean over N targets, for all of them alike: up to 4e-3 too much or too little (N = 36: 2e-3 too
-much; N a power of two: nothing), and the norm with it.  Such a pair is not comparable by this rule,
-and both numbers are said.
+Two recipes for bf16 (bf16 weights, or fp32 weights under autocast) round in other places.  Where
+backward begins with a mean over N targets (Trainer, DeepSpeed), the gradient of the logits is
+narrowed to bf16, and with it 1/N, for all targets alike: up to 4e-3 too much or too little (N = 36:
+2e-3 too much; N a power of two: nothing), and the norm with it.  That factor is known before: a
+driver states it (``narrowing``), the first norm is compared without it, and the row says so.
+Where N divides last, in fp32 (ours, Megatron with per-token loss), it is 1.
 """
 
 from __future__ import annotations
@@ -43,6 +44,23 @@ class Probe:
     losses: tuple[float | None, ...]
     """None: no number."""
     grad_norms: tuple[float | None, ...]
+    narrowing: float = 1.0
+    """How many times too large the gradients are by the narrowing of 1/N at the logits."""
+
+    @property
+    def without(self) -> list[float | None]:
+        """Its norms without the narrowing."""
+        return [norm and norm / self.narrowing for norm in self.grad_norms]
+
+    @property
+    def rounding(self) -> str | None:
+        """What is taken out of the first norm, in words; None where it is next to nothing."""
+        if abs(self.narrowing - 1) < FIRST / 10:
+            return None
+        return (
+            f"the 1/N of a mean over N targets is {self.narrowing:.4f} times itself in half "
+            "precision, and all gradients with it: their first norm is compared without that"
+        )
 
 
 def probe_of(experiment: Experiment) -> Experiment:
@@ -136,7 +154,7 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
         overflown += 1
     if overflown == STEPS:
         return "every step overflowed, in the one-process reference too: nothing was compared"
-    first = _apart("gradient norm", overflown, own.grad_norms, reference.grad_norms, FIRST)
+    first = _apart("gradient norm", overflown, own.without, reference.grad_norms, FIRST)
     found = _apart("loss", 0, own.losses, reference.losses, FIRST) or first
     for step in range(1, STEPS):
         found = found or _apart("loss", step, own.losses, reference.losses, LATER[dtype])
@@ -145,13 +163,10 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
 
 def gaps(own: Probe, reference: Probe) -> tuple[float, float] | None:
     """The largest relative gap of a loss, and that of the first gradient norm that both have."""
+    pairs = (own.losses, reference.losses), (own.without, reference.grad_norms)
     losses, norms = (
-        [
-            abs(a - b) / abs(b)
-            for a, b in zip(getattr(own, name), getattr(reference, name), strict=False)
-            if a is not None and b
-        ]
-        for name in ("losses", "grad_norms")
+        [abs(a - b) / abs(b) for a, b in zip(*pair, strict=False) if a is not None and b]
+        for pair in pairs
     )
     return (max(losses), norms[0]) if losses and norms else None
 

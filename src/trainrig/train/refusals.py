@@ -161,16 +161,6 @@ MOST_STEPS = 1_000_000
 """Of another project's engine: their learning rates are a list."""
 
 
-def autocast_mean(own: Experiment) -> str | None:
-    """What autocast's rounding does to a mean."""
-    if own.precision in ("fp32", "tf32"):
-        return None
-    return (
-        "autocast narrows the 1/N of a mean over N targets: its gradients may be 0.4 % off by "
-        "that alone; fp32, or an N that is a power of two, shows whether it is more"
-    )
-
-
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
     rules = (

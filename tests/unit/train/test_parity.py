@@ -12,12 +12,13 @@ import torch
 
 import gloo_ranks
 from trainrig.train.config import Experiment
-from trainrig.train.engines import ENGINES
+from trainrig.train.drivers import common
 from trainrig.train.native.loop import Engine
 from trainrig.train.parity import (
     STEPS,
     Probe,
     disagreement,
+    gaps,
     is_reference,
     probe_of,
     reference_of,
@@ -139,21 +140,35 @@ def test_fewer_layers_may_be_asked_of_any_model(tmp_path: Path) -> None:
     assert find(with_layers(str(path), 3)).num_layers == 3
 
 
-@pytest.mark.parametrize(
-    ("framework", "dtype", "known"),
-    [("huggingface", "bf16", True), ("huggingface", "fp32", False), ("native", "bf16", False)],
-)
-def test_the_hint_names_the_rounding_that_autocast_brings(
-    framework: str, dtype: str, known: bool
-) -> None:
-    hint = ENGINES[framework].rounding(Experiment.of(framework=framework, precision=dtype))
-    assert ("1/N" in (hint or "")) == known
+def test_the_narrowing_of_a_mean_is_taken_out_of_the_first_norm_alone() -> None:
+    """Twice as much of it is not, nor a loss that is apart."""
+    factor = common.narrowing(1 / 36, 10**6, "bf16")
+    assert factor == pytest.approx(1.0020, abs=1e-4)
+    wide = dataclasses.replace(changed("grad_norms", 0, factor), narrowing=factor)
+    assert disagreement(wide, REFERENCE, "bf16") is None and "1.0020" in str(wide.rounding)
+    assert gaps(wide, REFERENCE) == (0.0, pytest.approx(0.0, abs=1e-9))
+    untold = dataclasses.replace(wide, narrowing=1.0)
+    assert disagreement(untold, REFERENCE, "bf16") is not None and untold.rounding is None
+    twice = dataclasses.replace(changed("grad_norms", 0, factor**2), narrowing=factor)
+    assert disagreement(twice, REFERENCE, "bf16") is not None
+    apart = dataclasses.replace(changed("losses", 0, factor), narrowing=factor)
+    assert disagreement(apart, REFERENCE, "bf16") is not None
 
 
-def test_autocasts_rounding_is_as_large_as_the_hint_says() -> None:
-    rounded = [abs(float(torch.tensor(1 / n).bfloat16()) * n - 1) for n in range(1, 5000)]
-    assert 3.5e-3 < max(rounded) < 4e-3
-    assert all(rounded[2**k - 1] == 0.0 for k in range(12))
+def test_narrowing_is_that_of_the_logits_gradient() -> None:
+    """Backward through narrow logits, against the same in fp64."""
+    vocab = 50
+    for targets in (36, 99, 64):
+        logits = torch.zeros(targets, vocab, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.arange(targets) % vocab
+        torch.nn.functional.cross_entropy(logits.float(), labels).backward()
+        assert logits.grad is not None
+        label = float(logits.grad[0, 0])
+        exact = -(1 - 1 / vocab) / targets
+        assert common.narrowing(1 / targets, vocab, "bf16") == pytest.approx(label / exact, 1e-6)
+    for dtype, most in (("bf16", 4e-3), ("fp16", 5e-4), ("fp32", 1e-7)):
+        found = [abs(common.narrowing(1 / n, 10**9, dtype) - 1) for n in range(1, 3000)]
+        assert max(found) < most and (dtype == "fp32" or max(found) > 0.8 * most)
 
 
 # ---- what it must see

@@ -127,6 +127,17 @@ def software(*packages: str) -> dict[str, str]:
     return found | {"interpreter": sys.executable}
 
 
+def narrowing(gradient: float, vocab: int, precision: str) -> float:
+    """How many times too large every label's gradient at the logits becomes when it is narrowed.
+
+    ``gradient``: a target's share of the loss.  Before anything is learned the ``vocab`` words are
+    equally likely, so that a label's gradient is that times 1 - 1/vocab, for all labels alike.
+    """
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    label = gradient * (1 - 1 / vocab)
+    return float(torch.tensor(label, dtype=torch.float64).to(dtype)) / label
+
+
 def has_compiled() -> bool:
     """Whether torch.compile has made anything in this process.
 

@@ -44,6 +44,7 @@ class Zero:
 
         self.task, self.data_ranks = task, common.SIZE
         self._accum = task.options["grad_accum"]
+        self.target_gradient = 0.0
         deepspeed.init_distributed("nccl" if on_gpu else "gloo", verbose=False)
         model = model_for(task.folder, task.options, task.given)
         if task.options["recompute"] == "full":
@@ -79,6 +80,7 @@ class Zero:
         with watch.part("data_wait"):
             micros = self._micros_of(number)
             targets = self._all_targets(micros)
+            self.target_gradient = self.target_gradient or common.SIZE / float(targets)
         loss = torch.zeros((), device=self.task.device)
         norm = None
         for micro in micros:

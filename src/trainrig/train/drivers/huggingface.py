@@ -70,7 +70,9 @@ def train(folder: Path, events: Events) -> None:
         trainer.train()
         rows = trainer.rows()
         losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
-        events.emit("parity", losses=losses, grad_norms=norms)
+        share = common.SIZE / float(trainer.targets)
+        narrowed = common.narrowing(share, hf["vocab"], options["precision"])
+        events.emit("parity", losses=losses, grad_norms=norms, narrowing=narrowed)
 
 
 def _timed(folder: Path, events: Events, request: dict[str, Any], hf: dict[str, Any]) -> None:

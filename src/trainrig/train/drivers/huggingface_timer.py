@@ -64,6 +64,8 @@ class Timed(Trainer):
         self.norms: list[Any] = []
         self.facts: dict[str, Any] = {"micro_batches": 0, "block_forwards": 0}
         self.reduced = 0
+        self.targets: Any = 1
+        """Of the first step, on all ranks."""
         if not TAKES_NORM:
             self._watch_norms()
         self.add_callback(Steps(self))
@@ -109,6 +111,8 @@ class Timed(Trainer):
         self.steps.append(self.watch.begin())
         self.losses.append(torch.zeros((), device=self.args.device))
         found = super().get_batch_samples(*args, **kwargs)
+        if len(self.steps) == 1 and found[1] is not None:
+            self.targets = found[1]
         self._part("data_wait", self.steps[-1].start)
         return found
 

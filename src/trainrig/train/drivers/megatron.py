@@ -12,6 +12,11 @@ Interleaved stages send to each other twice at once.  Over gloo, which matches m
 order alone, Megatron's batched sends are mixed up when there are two stages: the loss is wrong and
 nothing says so.  There each message is sent by itself (batch_p2p_comm False).
 
+The loss of a micro-batch is a sum, and gradients are divided by the step's targets in fp32, last,
+as in our own engine (Megatron's calculate_per_token_loss).  With a mean, the 1/N that begins
+backward is narrowed to bf16 at the logits, in every gradient alike: N = 5 x 2^k makes all of them 1
+to 2 thousandths too large or too small, N a power of two nothing.
+
 The distributed optimizer is Adam's alone.  In the comparison's steps of plain gradient descent it
 is Adam with beta1 0 and an eps beside which the gradient's own size vanishes in fp32: the update is
 rate · gradient.
@@ -87,6 +92,7 @@ class Core:
 
         self.places: Any = places
         self.data_ranks = places.get_data_parallel_world_size()
+        self.target_gradient = 1.0  # what is narrowed is a sum's
         self._config = self._transformer()
         self.chunks = self._wrapped([self._stage(number) for number in range(self._stages)])
         self.optimizer = self._make_optimizer()
@@ -185,6 +191,7 @@ class Core:
             bf16=options["precision"] == "bf16",
             fp16=options["precision"] == "fp16",
             batch_p2p_comm=batched,
+            calculate_per_token_loss=True,
         )
         config.finalize_model_grads_func = finalize_model_grads
         return config
@@ -359,11 +366,12 @@ class Core:
         positions = torch.arange(inputs.shape[1], device=inputs.device)[None].expand_as(inputs)
         losses = model(inputs, positions, None, labels=labels)
 
-        def mean(found: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            loss = found.float().mean()
-            return loss, {"loss": loss.detach().clone()}  # it is divided in place
+        def total(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+            loss = found.float().sum()
+            count = torch.tensor(found.numel(), dtype=torch.int, device=found.device)
+            return loss, count, {"loss": loss.detach() / count}
 
-        return losses, mean
+        return losses, total
 
     # ---- what live objects say
 

@@ -60,6 +60,8 @@ class DrivenEngine(Protocol):
 
     data_ranks: int
     """Ranks that read samples of their own."""
+    target_gradient: float
+    """With which backward begins at a target, in the first step."""
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
         """One step, its parts marked on ``task.watch``; this rank's part of the loss, and the norm.
@@ -112,9 +114,11 @@ def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]
             if event == "row":
                 rows.append(row)
 
-        _steps(make(task), task, given["probe"]["rates"], events, keep)
+        engine = make(task)
+        _steps(engine, task, given["probe"]["rates"], events, keep)
         losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
-        events.emit("parity", losses=losses, grad_norms=norms)
+        narrowed = common.narrowing(engine.target_gradient, given["vocab"], options["precision"])
+        events.emit("parity", losses=losses, grad_norms=norms, narrowing=narrowed)
 
 
 def _device(options: dict[str, Any]) -> str:
