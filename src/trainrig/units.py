@@ -109,6 +109,12 @@ def format_count(number: float) -> str:
     return _digits(number / (step or 1.0)) + letter
 
 
+def format_money(amount: float, currency: str) -> str:
+    """``34,000 CNY``; with cents below 100."""
+    decimals = 0 if abs(amount) >= 100.0 or amount == round(amount) else 2
+    return f"{amount:,.{decimals}f} {currency}".rstrip()
+
+
 def format_memory(num_bytes: float) -> str:
     """A memory size with a binary prefix: ``24.0 GiB``."""
     return humanize.naturalsize(num_bytes, binary=True, format="%.1f")

@@ -59,6 +59,9 @@ def test_the_surface_is_as_promised() -> None:
             "catalog": "NAME... --compare --models --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
             "--strict --json",
+            "build": "check FILE --prices --currency --html --md --json",
+            "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
+            "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
             "--precision --optimizer --lr --lr-schedule --warmup --log --heldout-every --seed "

@@ -28,6 +28,7 @@ WITHOUT_DEFAULT = {
     "compare": {"--md"},
     "bundle": {"--unpack"},
     "demo": {"--html", "--md"},
+    "build check": {"--html", "--md"},
 }
 REFUSED = re.compile(
     r"\b(foretell\w*|foretold|(?<!cannot )tell|told|tells|said|heard|sitting|stranger\w*|moot"

@@ -36,6 +36,10 @@ GROUPS = {
         "fits": "Does a training fit in memory, and which option saves most?",
         "plan": "Every layout of a model on so many GPUs, ranked; or how many GPUs.",
     },
+    "Buy, build or rent": {
+        "build": "Is a parts list legal?  The best build under a budget; how to assemble it.",
+        "prices": "Keep a dated list of prices.",
+    },
     "Train": {
         "data": "Prepare text for training: tokenizer, tokens, a held-out part.",
         "train": "Train a model, or a file of experiments; where each step's time goes.",

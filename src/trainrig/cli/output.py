@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from trainrig.report.document import Document
@@ -23,6 +25,36 @@ def answer(as_json: bool, content: Callable[[], object], document: Callable[[], 
         print_json(content())
     else:
         print_text(document())
+
+
+def publish(
+    as_json: bool,
+    content: Callable[[], object],
+    document: Callable[[], Document],
+    *,
+    html: Path | None = None,
+    md: Path | None = None,
+) -> None:
+    """Write the pages that were asked for, markdown to stdout where it is ``-``; else `answer`.
+
+    Raises StoreError where a file cannot be written.
+    """
+    if html is None and md is None:
+        answer(as_json, content, document)
+        return
+    from trainrig.report.render.html import to_html
+    from trainrig.report.render.markdown import to_markdown
+    from trainrig.store import write_atomic
+
+    page = document()
+    for path, render in ((html, to_html), (md, to_markdown)):
+        if path is not None and str(path) == "-" and path is md:
+            click.echo(render(page), nl=False)
+        elif path is not None:
+            write_atomic(path, render(page))
+            click.echo(f"wrote {path}", err=True)
+    if as_json:
+        print_json(content())
 
 
 def print_json(content: object) -> None:

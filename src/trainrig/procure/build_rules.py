@@ -1,0 +1,190 @@
+"""Whether a build is legal: every rule applied, the arithmetic shown, and warnings beside it.
+
+Legal means that no rule of catalog/build_rules.toml is broken.  A warning changes nothing: it is a
+rule that holds with little room, or what people learned the hard way about such machines.  What the
+list does not say (the room's breaker, its cooling) is named as not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainrig.procure import fit_rules as fit
+from trainrig.procure import load_rules as load
+from trainrig.procure.load_rules import Power, power_of
+from trainrig.procure.part_catalog import chip_of
+from trainrig.procure.parts import DiskPart, Riser
+from trainrig.procure.parts_list import Build
+from trainrig.procure.placement import Placement
+from trainrig.procure.rule_book import Check, HardWay, rule_book
+
+RULES: tuple[Callable[[Build], Iterator[Check]], ...] = (
+    fit.missing_part,
+    fit.socket,
+    fit.memory_type,
+    load.memory_size,
+    fit.memory_channels,
+    fit.form_factor,
+    fit.card_length,
+    fit.slots,
+    fit.airflow,
+    fit.lanes,
+    fit.bifurcation,
+    fit.riser_generation,
+    load.psu_watts,
+    load.psu_transients,
+    load.psu_connectors,
+    load.psu_rails,
+    fit.psu_bays,
+    fit.cooler,
+    fit.radiator,
+    load.outlet,
+    load.breaker,
+    load.heat,
+    load.noise,
+    fit.rack_units,
+    load.disk_capacity,
+    fit.disk_ports,
+    fit.nvlink_bridge,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """What the rules say of a build."""
+
+    build: Build
+    checks: tuple[Check, ...]
+    warnings: tuple[HardWay, ...]
+    placement: Placement | None
+    power: Power
+    not_checked: tuple[str, ...]
+    """What the list would have to state."""
+
+    @property
+    def legal(self) -> bool:
+        """Whether no rule is broken."""
+        return all(one.severity != "error" for one in self.checks)
+
+    @property
+    def findings(self) -> list[Check]:
+        """What is not in order, errors first."""
+        found = [one for one in self.checks if one.severity != "ok"]
+        return sorted(found, key=lambda one: one.severity != "error")
+
+    @property
+    def tightest(self) -> Check | None:
+        """The bound that is nearest to its limit."""
+        bounds = [one for one in self.checks if one.used is not None]
+        return max(bounds, key=lambda one: one.used or 0.0, default=None)
+
+
+def check_build(build: Build) -> BuildReport:
+    """Every rule, applied to a build.  Raises UsageError where a rule lacks a figure."""
+    placement = fit.placement_of(build)
+    return BuildReport(
+        build=build,
+        checks=tuple(one for rule in RULES for one in rule(build)),
+        warnings=tuple(one for one in rule_book().warnings if _holds(one, build, placement)),
+        placement=placement,
+        power=power_of(build),
+        not_checked=tuple(_not_checked(build)),
+    )
+
+
+def _holds(one: HardWay, build: Build, placement: Placement | None) -> bool:
+    """Whether all conditions of a warning hold."""
+    when, cards, board = one.when, build.cards, build.board
+    seats = placement.gpus() if placement else []
+    facts = (
+        (when.min_gpus, lambda least: len(cards) >= least),
+        (when.min_psus, lambda least: len(build.supplies) >= least),
+        (when.chips, lambda chips: any(chip_of(card).name in chips for card in cards)),
+        (when.connector, lambda plug: any(plug in card.connectors for card in cards)),
+        (when.cooling, lambda kind: any(card.cooling == kind for card in cards)),
+        (when.wider_than, lambda width: any(card.slots > width for card in cards)),
+        (when.on_board, lambda _: any(not seat.on_riser for seat in seats)),
+        (when.registered, lambda yes: board is not None and board.registered is yes),
+        (when.risers, lambda yes: bool(build.each(Riser)) is yes),
+        (when.qlc, lambda yes: any(disk.qlc for disk in build.each(DiskPart)) is yes),
+        (when.chipset_gpu, lambda yes: any(not seat.slot.from_cpu for seat in seats) is yes),
+        (when.management, lambda yes: board is not None and board.management is yes),
+    )
+    conditions: list[tuple[Any, Callable[[Any], bool]]] = list(facts)
+    return all(holds(stated) for stated, holds in conditions if stated is not None)
+
+
+def _not_checked(build: Build) -> Iterator[str]:
+    room, use = build.room, build.use
+    if room.volts is None or room.breaker_amps is None:
+        yield "breaker: volts and breaker_amps under [room]"
+    if room.cooling_btu_per_h is None:
+        yield "heat: cooling_btu_per_h under [room]"
+    if room.noise_limit_db is None:
+        yield "noise: noise_limit_db under [room]"
+    if use.model is None or use.tokens is None:
+        yield "disks for the training: model and tokens under [use]"
+
+
+def report_dict(report: BuildReport) -> dict[str, Any]:
+    """What ``build check --json`` prints; others script against it."""
+    build, power, book = report.build, report.power, rule_book()
+
+    def entry(one: Check) -> dict[str, Any]:
+        source = book.source_of(one.rule)
+        return asdict(one) | {"source": source.title, "verified": source.verified}
+
+    return {
+        "name": build.name,
+        "legal": report.legal,
+        "total": build.total,
+        "priced_total": build.priced_total,
+        "currency": build.currency or None,
+        "unpriced": build.unpriced,
+        "findings": [entry(one) for one in report.findings],
+        "checks": [entry(one) for one in report.checks],
+        "warnings": [
+            {
+                "id": one.id,
+                "text": one.text,
+                "fix": one.fix,
+                "source": book.source_of(one.id).title,
+                "verified": book.source_of(one.id).verified,
+            }
+            for one in report.warnings
+        ],
+        "not_checked": list(report.not_checked),
+        "power_w": {
+            "gpus": power.gpus,
+            "cpu": power.cpu,
+            "rest": power.rest,
+            "parts": power.parts,
+            "wall": power.wall,
+        },
+        "heat_btu_per_h": power.wall * book.value("heat", "btu_per_h_and_watt"),
+        "placement": [
+            {
+                "gpu": seat.card,
+                "position": seat.slot.position,
+                "lanes": seat.lanes,
+                "slot_generation": seat.slot.generation,
+                "riser": seat.on_riser,
+            }
+            for seat in (report.placement.gpus() if report.placement else ())
+        ],
+        "parts": [
+            {
+                "kind": item.kind,
+                "part": item.part.name,
+                "count": item.count,
+                "price": item.price,
+                "priced": item.priced or None,
+                "unverified": sorted(
+                    name for name, origin in item.part.provenance.items() if not origin.verified
+                ),
+            }
+            for item in build.items
+        ],
+    }

@@ -1,0 +1,507 @@
+"""Whether the parts of a build fit together: sockets, slots, lengths, lanes, air, bridges.
+
+Each function is a rule of catalog/build_rules.toml and yields a check for each thing that it looks
+at; it yields nothing where a part is missing, which is a rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from trainrig.procure.part_catalog import chip_of
+from trainrig.procure.parts import (
+    NEEDED,
+    Board,
+    Bridge,
+    Chassis,
+    Cooler,
+    DiskPart,
+    GpuCard,
+    MemoryModule,
+    NetworkCard,
+    Processor,
+    Riser,
+)
+from trainrig.procure.parts_list import Build
+from trainrig.procure.placement import Placement, place, positions
+from trainrig.procure.rule_book import Check, check, graded, rule_book
+from trainrig.units import counted
+
+ATX_ORDER = ("Mini-ITX", "mATX", "ATX", "SSI CEB", "E-ATX", "SSI EEB", "XL-ATX")
+
+
+def placement_of(build: Build) -> Placement | None:
+    """All cards in their places; None where there is no way, or no board or case."""
+    if build.board is None or build.chassis is None:
+        return None
+    return place(
+        build.cards,
+        build.board,
+        build.chassis,
+        build.each(Riser),
+        build.each(NetworkCard),
+        [bridge.span for bridge in build.each(Bridge)],
+    )
+
+
+def missing_part(build: Build) -> Iterator[Check]:
+    """A machine has all that it needs."""
+    there = {item.kind for item in build.items}
+    absent = [kind for kind in NEEDED if kind not in there]
+    several = [kind for kind in ("board", "case") if len(_of_kind(build, kind)) > 1]
+    yield check(
+        "missing-part",
+        not absent and not several,
+        f"no {', '.join(absent)}" if absent else f"more than one {several[0]}" if several else "",
+        f"{len(NEEDED) - len(absent)} of {len(NEEDED)} kinds: {', '.join(NEEDED)}",
+        f"add [[{absent[0] if absent else ''}]]" if absent else "one list a machine",
+    )
+
+
+def _of_kind(build: Build, kind: str) -> list[str]:
+    return [item.part.name for item in build.items if item.kind == kind for _ in range(item.count)]
+
+
+def socket(build: Build) -> Iterator[Check]:
+    """The processor fits the board."""
+    board = build.board
+    processors = build.each(Processor)
+    if board is None or not processors:
+        return
+    for name, sock in {(one.name, one.socket) for one in processors}:
+        same = sock.casefold() == board.socket.casefold()
+        yield check(
+            "socket",
+            same,
+            f"{name} does not fit {board.name}" if not same else f"{name} fits",
+            f"{sock} {'=' if same else '≠'} {board.socket}",
+            f"a processor of {board.socket}, or a board of {sock}",
+        )
+    if len(processors) > board.sockets:
+        yield check(
+            "socket",
+            False,
+            "more processors than sockets",
+            f"{len(processors)} > {board.sockets}",
+            "count = 1",
+        )
+
+
+def memory_type(build: Build) -> Iterator[Check]:
+    """Modules are of the board's kind."""
+    board = build.board
+    if board is None:
+        return
+    wanted = f"{board.memory_type} {'RDIMM' if board.registered else 'UDIMM'}"
+    for module, _ in build.of(MemoryModule):
+        found = f"{module.memory_type} {'RDIMM' if module.registered else 'UDIMM'}"
+        yield check(
+            "memory-type",
+            found == wanted,
+            f"{board.name} takes {wanted}",
+            f"{found} {'=' if found == wanted else '≠'} {wanted}",
+            f"modules of {wanted}",
+        )
+
+
+def memory_channels(build: Build) -> Iterator[Check]:
+    """Channels are filled alike."""
+    board, processors = build.board, build.each(Processor)
+    modules = build.each(MemoryModule)
+    if board is None or not modules or not processors:
+        return
+    channels = min(board.memory_channels, sum(one.memory_channels for one in processors))
+    count, total = len(modules), sum(module.capacity_gib for module in modules)
+    kinds = Counter(module.name for module in modules)
+    fits = count <= board.memory_slots
+    yield check(
+        "memory-channels",
+        fits,
+        f"{counted(count, 'module')} in {counted(board.memory_slots, 'slot')}",
+        f"{count} {'≤' if fits else '>'} {board.memory_slots}",
+        "fewer and larger modules",
+    )
+    yield check(
+        "memory-channels",
+        len(kinds) == 1,
+        "all channels hold the same" if len(kinds) == 1 else "modules of several kinds",
+        " + ".join(f"{number} × {name}" for name, number in kinds.items()),
+        "modules of one kind",
+    )
+    even = count % channels == 0
+    used = f"{count} modules / {channels} channels = {count / channels:.3g} a channel"
+    fix = f"{-(-count // channels) * channels} modules"
+    yield graded(
+        "memory-channels",
+        0.0 if even else 0.99,
+        0.5,
+        "channels are filled alike" if even else "some channels are empty: bandwidth is lost",
+        used,
+        fix,
+    )
+    if board.memory_max_gib is not None:
+        yield check(
+            "memory-channels",
+            total <= board.memory_max_gib,
+            f"the board takes {board.memory_max_gib} GiB",
+            f"{total} GiB {'≤' if total <= board.memory_max_gib else '>'} {board.memory_max_gib}",
+            "less RAM, or another board",
+        )
+
+
+def form_factor(build: Build) -> Iterator[Check]:
+    """The case takes the board."""
+    board, chassis = build.board, build.chassis
+    if board is None or chassis is None:
+        return
+    fits = board.form_factor in chassis.form_factors
+    yield check(
+        "form-factor",
+        fits,
+        f"{chassis.name} {'takes' if fits else 'does not take'} {board.form_factor}",
+        f"{board.form_factor} {'in' if fits else 'not in'} {', '.join(chassis.form_factors)}",
+        f"a case for {board.form_factor}, or a board that fits",
+    )
+
+
+def card_length(build: Build) -> Iterator[Check]:
+    """Cards are shorter than the case allows."""
+    if build.chassis is None:
+        return
+    room = build.chassis.gpu_length_mm - rule_book().value("card-length", "room_mm")
+    for card, _ in build.of(GpuCard):
+        fits = card.length_mm <= room
+        yield check(
+            "card-length",
+            fits,
+            f"{card.name} in {build.chassis.name}",
+            f"{card.length_mm:g} mm {'≤' if fits else '>'} {room:g} mm",
+            "a shorter card, or a longer case",
+            used=card.length_mm / room,
+        )
+
+
+def slots(build: Build) -> Iterator[Check]:
+    """Each card can be plugged in, and the case has an opening where it ends."""
+    board, chassis, cards = build.board, build.chassis, build.cards
+    if board is None or chassis is None or not cards or next(_unsplit(build), None):
+        return
+    found = placement_of(build)
+    held = min(sum(riser.splits for riser in build.each(Riser)), chassis.riser_cards, len(cards))
+    wide = sorted((positions(card) for card in cards), reverse=True)[held:]
+    last = max((slot.position for slot in board.slots), default=0)
+    room = min(chassis.slots, last + (max(wide, default=1)) - 1)
+    text = (
+        f"{' + '.join(map(str, wide)) or '0'} = {sum(wide)} positions of cards on the board, "
+        f"{room} between the first slot and the last opening "
+        f"({', '.join(str(slot.position) for slot in board.slots)}; case {chassis.slots})"
+    )
+    if held:
+        text += f"; {counted(held, 'card')} on risers"
+    used = sum(wide) / room if room else None
+    if found is None:
+        short = f"{counted(len(cards), 'card')} cannot all be plugged into {board.name}"
+        fix = "fewer or narrower cards, or risers and a case that holds cards away from the board"
+        yield check("slots", False, short, text, fix, used=used)
+        return
+    seats = ", ".join(
+        f"position {seat.slot.position} x{seat.lanes}" + (" by riser" if seat.on_riser else "")
+        for seat in found.gpus()
+    )
+    yield check("slots", True, f"GPUs at {seats}", text, used=used)
+
+
+def airflow(build: Build) -> Iterator[Check]:
+    """Cards get air."""
+    chassis, cards = build.chassis, build.cards
+    if chassis is None or not cards:
+        return
+    passive = [card.name for card in cards if card.cooling == "passive"]
+    if passive:
+        through = chassis.airflow == "front-to-back"
+        yield check(
+            "airflow",
+            through,
+            f"{passive[0]} has no fan",
+            f"{counted(len(passive), 'passive card')}, airflow of the case: {chassis.airflow}",
+            "a server's case, or cards with fans",
+        )
+    axial = [card for card in cards if card.cooling == "axial"]
+    if len(axial) < 2:
+        return
+    most = int(rule_book().value("airflow", "most_touching"))
+    found = placement_of(build)
+    if found is None:  # as they would stand without a gap
+        crowded, gap = len(axial), 0.0
+    else:
+        crowded, gap = found.crowded, found.gap if found.gap is not None else 99.0
+    what = (
+        "open-air cards touch: the upper ones breathe what the lower ones heated"
+        if crowded > 1
+        else "open-air cards have a free position between them"
+    )
+    widths = " + ".join(f"{card.slots:g}" for card in axial)
+    room = "" if gap > 50 else f", smallest space {gap * 20.32:.0f} mm"
+    arithmetic = f"{widths} slots; {crowded} side by side, at most {most}{room}"
+    fix = "blower or water-cooled cards, fewer cards, or risers in an open frame"
+    used = crowded / most if crowded > 1 else 0.0
+    yield graded("airflow", used, 0.5, what, arithmetic, fix)
+
+
+def lanes(build: Build) -> Iterator[Check]:
+    """Each GPU has lanes, and the processor has as many as are used."""
+    found, processors = placement_of(build), build.each(Processor)
+    if found is None or not build.cards or not processors:
+        return
+    book = rule_book()
+    least, good = book.value("lanes", "least"), book.value("lanes", "good")
+    fewest = found.fewest_lanes
+    several = len(build.cards) > 1
+    listed = ", ".join(f"x{seat.lanes}" for seat in found.gpus())
+    severity = fewest < least and several
+    if severity or (several and fewest < good):
+        message = f"a GPU has {counted(fewest, 'lane')}: exchange of gradients waits for it"
+    else:
+        message = f"lanes of the GPUs: {listed}"
+    yield graded(
+        "lanes",
+        least / fewest if severity else 0.99 if several and fewest < good else 0.0,
+        0.9,
+        message,
+        f"{listed}; least {least:g}, good {good:g}",
+        "a board and a processor with more lanes, or fewer cards",
+    )
+    direct = sum(seat.lanes for seat in found.seats if seat.slot.from_cpu)
+    disks = sum(4 * count for disk, count in build.of(DiskPart) if disk.interface == "u2")
+    have = sum(one.lanes for one in processors)
+    need = direct + disks
+    yield check(
+        "lanes",
+        need <= have,
+        f"the processor has {have} lanes",
+        f"{direct} of cards" + (f" + {disks} of disks" if disks else "") + f" = {need}"
+        f" {'≤' if need <= have else '>'} {have}",
+        "a processor with more lanes, or fewer cards",
+        used=need / have,
+    )
+
+
+def _unsplit(build: Build) -> Iterator[Riser]:
+    """Risers for several cards that no slot of the board can feed."""
+    board = build.board
+    for riser in build.each(Riser):
+        if riser.splits > 1 and board is not None:
+            able = [slot for slot in board.slots if riser.splits in slot.splits]
+            if not able:
+                yield riser
+
+
+def bifurcation(build: Build) -> Iterator[Check]:
+    """A riser for several cards hangs on a slot that divides."""
+    board = build.board
+    if board is None:
+        return
+    refused = {riser.name for riser in _unsplit(build)}
+    for riser, _ in build.of(Riser):
+        if riser.splits == 1:
+            continue
+        able = [str(slot.position) for slot in board.slots if riser.splits in slot.splits]
+        yield check(
+            "bifurcation",
+            riser.name not in refused,
+            f"{riser.name} on {board.name}",
+            f"slots that divide into {riser.splits}: {', '.join(able) or 'none'}",
+            "a riser for each card, or a board that divides its slots",
+        )
+
+
+def riser_generation(build: Build) -> Iterator[Check]:
+    """A link runs no faster than its riser."""
+    board = build.board
+    if board is None or not build.cards:
+        return
+    card = max(chip_of(one).pcie_generation or 1 for one in build.cards)
+    slot = max(one.generation for one in board.slots)
+    link = min(card, slot, build.wiring.link_generation or 99)
+    longest = rule_book().value("riser-generation", "longest_mm")
+    for riser, _ in build.of(Riser):
+        fits = riser.generation >= link
+        yield check(
+            "riser-generation",
+            fits,
+            f"{riser.name} carries generation {riser.generation}",
+            f"link min(card {card}, slot {slot}"
+            + (f", firmware {build.wiring.link_generation}" if build.wiring.link_generation else "")
+            + f") = {link} {'≤' if fits else '>'} {riser.generation}",
+            f"link_generation = {riser.generation} under [wiring], and in the firmware",
+        )
+        if link >= 4 and riser.length_mm > longest and not riser.retimer:
+            arithmetic = f"{riser.length_mm:g} mm > {longest:g} mm at generation {link}"
+            message = f"{riser.name} is long for generation {link}"
+            fix = "a shorter riser, one with a retimer, or generation 3"
+            yield graded("riser-generation", 0.99, 0.5, message, arithmetic, fix)
+
+
+def cooler(build: Build) -> Iterator[Check]:
+    """The processor is cooled."""
+    chassis, processors = build.chassis, build.each(Processor)
+    coolers = build.each(Cooler)
+    if not processors or not coolers:
+        return
+    processor, one = processors[0], coolers[0]
+    known = {name.casefold() for name in one.sockets}
+    yield check(
+        "cooler",
+        processor.socket.casefold() in known,
+        f"{one.name} on {processor.socket}",
+        f"{processor.socket} of {', '.join(one.sockets)}",
+        f"a cooler for {processor.socket}",
+    )
+    yield check(
+        "cooler",
+        len(coolers) >= len(processors),
+        "a cooler for each processor",
+        f"{len(coolers)} for {len(processors)}",
+        f"count = {len(processors)}",
+    )
+    fits = processor.watts <= one.watts
+    yield check(
+        "cooler",
+        fits,
+        f"{one.name} takes away {one.watts:g} W",
+        f"{processor.watts:g} W {'≤' if fits else '>'} {one.watts:g} W",
+        "a larger cooler, or a limit of the processor's power",
+        used=processor.watts / one.watts,
+    )
+    if chassis is not None and one.height_mm is not None and one.radiator_mm is None:
+        low = one.height_mm <= chassis.cooler_height_mm
+        yield check(
+            "cooler",
+            low,
+            f"{one.name} in {chassis.name}",
+            f"{one.height_mm:g} mm {'≤' if low else '>'} {chassis.cooler_height_mm:g} mm",
+            "a lower cooler, or a wider case",
+            used=one.height_mm / chassis.cooler_height_mm,
+        )
+
+
+def radiator(build: Build) -> Iterator[Check]:
+    """Radiators have a place."""
+    chassis = build.chassis
+    if chassis is None:
+        return
+    sizes = {one.name: one.radiator_mm for one in build.each(Cooler)}
+    sizes |= {one.name: one.radiator_mm for one in build.cards}
+    for name, size in sizes.items():
+        if size is None:
+            continue
+        fits = size <= chassis.radiator_mm or chassis.airflow == "open"
+        yield check(
+            "radiator",
+            fits,
+            f"radiator of {name} in {chassis.name}",
+            f"{size} mm {'≤' if fits else '>'} {chassis.radiator_mm} mm",
+            "a smaller radiator, or a larger case",
+        )
+
+
+def nvlink_bridge(build: Build) -> Iterator[Check]:
+    """Bridges reach from a card to its neighbour."""
+    bridges = build.each(Bridge)
+    if not bridges:
+        return
+    chips = {chip_of(card).name for card in build.cards}
+    for bridge in {one.name: one for one in bridges}.values():
+        fits = bool(chips) and chips <= set(bridge.chips)
+        yield check(
+            "nvlink-bridge",
+            fits,
+            f"{bridge.name} joins {' or '.join(bridge.chips)}",
+            f"{', '.join(sorted(chips)) or 'no GPU'} {'of' if fits else 'not of'} "
+            f"{', '.join(bridge.chips)}",
+            "a bridge for these cards, or none",
+        )
+    found = placement_of(build)
+    if found is None:
+        return
+    have, need = Counter(found.distances()), Counter(bridge.span for bridge in bridges)
+    reach = all(have[span] >= count for span, count in need.items())
+    reach = reach and len(bridges) <= len(build.cards) // 2
+    yield check(
+        "nvlink-bridge",
+        reach,
+        "bridges reach from card to card" if reach else "a bridge does not reach",
+        f"bridges of {', '.join(str(one.span) for one in bridges)} positions; cards are "
+        f"{', '.join(map(str, found.distances())) or 'nowhere side by side, 0'} apart, "
+        f"{counted(len(build.cards) // 2, 'pair')}",
+        "a bridge of the slots' distance, or other slots",
+    )
+
+
+def rack_units(build: Build) -> Iterator[Check]:
+    """The case goes into the rack."""
+    chassis, room = build.chassis, build.room.rack_units
+    if chassis is None or room is None:
+        return
+    height = chassis.rack_units
+    fits = height is not None and height <= room
+    yield check(
+        "rack-units",
+        fits,
+        f"{chassis.name} in {counted(room, 'unit')} of a rack",
+        f"{f'{height} U' if height else 'not made for a rack'} {'≤' if fits else '>'} {room} U",
+        "a case for racks of that height",
+    )
+
+
+def disk_ports(build: Build) -> Iterator[Check]:
+    """Each disk has a port."""
+    board = build.board
+    if board is None:
+        return
+    free = _free_slots(build, board)
+    for kind, ports in (("m2", board.m2_slots), ("sata", board.sata_ports), ("u2", board.u2_ports)):
+        need = sum(count for disk, count in build.of(DiskPart) if disk.interface == kind)
+        if not need:
+            continue
+        adapters = free if kind in ("m2", "u2") else 0
+        fits = need <= ports + adapters
+        more = f" + {adapters} by adapters in free slots" if adapters and need > ports else ""
+        yield check(
+            "disk-ports",
+            fits,
+            f"ports for {kind} disks",
+            f"{need} {'≤' if fits else '>'} {ports}{more}",
+            "fewer and larger disks",
+        )
+
+
+def _free_slots(build: Build, board: Board) -> int:
+    found = placement_of(build)
+    if found is None:
+        return 0
+    covered = {
+        seat.slot.position + step
+        for seat in found.seats
+        for step in range(
+            1 if seat.on_riser or seat.card < 0 else positions(build.cards[seat.card])
+        )
+    }
+    return sum(slot.position not in covered and slot.lanes >= 4 for slot in board.slots)
+
+
+def psu_bays(build: Build) -> Iterator[Check]:
+    """The case has a place for each supply."""
+    chassis: Chassis | None = build.chassis
+    if chassis is None or not build.supplies:
+        return
+    count = len(build.supplies)
+    fits = count <= chassis.psu_bays
+    yield check(
+        "psu-bays",
+        fits,
+        f"{counted(count, 'supply').replace('supplys', 'supplies')} in {chassis.name}",
+        f"{count} {'≤' if fits else '>'} {chassis.psu_bays}",
+        "one larger supply, or a case for several",
+    )

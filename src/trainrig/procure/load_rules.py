@@ -1,0 +1,381 @@
+"""Whether a build's load is carried: watts, plugs, circuits, heat, noise, RAM and disks.
+
+Power is that of all parts at their limit: cards at their TDP (or the limit that the list states),
+the processor's package power, modules, disks, network, and the rest of the board with its fans.
+What comes out of the wall is that over the supplies' efficiency, and all of it becomes heat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainrig.errors import UsageError
+from trainrig.procure.part_catalog import chip_of
+from trainrig.procure.parts import (
+    Cooler,
+    DiskPart,
+    GpuCard,
+    MemoryModule,
+    NetworkCard,
+    PowerSupply,
+    Processor,
+)
+from trainrig.procure.parts_list import Build, Use
+from trainrig.procure.rule_book import Check, check, graded, rule_book
+from trainrig.units import counted, format_count, format_memory
+from trainrig.workload.model import parameters
+from trainrig.workload.model_lookup import find
+
+_EFFICIENCY = 0.9
+"""Where there is no supply to ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Watts of a build at full load."""
+
+    gpus: float
+    cpu: float
+    rest: float
+    """RAM, disks, network, board and fans."""
+    efficiency: float
+
+    @property
+    def parts(self) -> float:
+        """Behind the supplies."""
+        return self.gpus + self.cpu + self.rest
+
+    @property
+    def wall(self) -> float:
+        """Out of the outlet."""
+        return self.parts / self.efficiency
+
+
+def card_watts(card: GpuCard) -> float:
+    """A card's limit: its own, or its chip's TDP.  Raises UsageError where neither is known."""
+    watts = card.watts or chip_of(card).tdp
+    if watts is None:
+        raise UsageError(f"{card.name}: how many watts?", "watts = 350 in its entry")
+    return watts
+
+
+def power_of(build: Build) -> Power:
+    """What a build takes at full load."""
+    rest = rule_book().value("psu-watts", "rest_watts") if build.items else 0.0
+    rest += sum(module.watts for module in build.each(MemoryModule))
+    rest += sum(disk.watts for disk in build.each(DiskPart))
+    rest += sum(nic.watts for nic in build.each(NetworkCard))
+    supplies = build.supplies
+    return Power(
+        gpus=sum(card_watts(card) for card in build.cards),
+        cpu=sum(one.watts for one in build.each(Processor)),
+        rest=rest,
+        efficiency=min((one.efficiency for one in supplies), default=_EFFICIENCY),
+    )
+
+
+def rating(supply: PowerSupply, build: Build) -> float:
+    """Watts that a supply gives at the room's voltage."""
+    volts = build.room.volts
+    low = rule_book().value("outlet", "low_volts")
+    return (
+        min(supply.watts, supply.watts_115v or supply.watts)
+        if volts and volts < low
+        else (supply.watts)
+    )
+
+
+def _sum_text(build: Build) -> str:
+    power = power_of(build)
+    counts = Counter(card_watts(card) for card in build.cards)
+    gpus = " + ".join(f"{n} × {watts:g} W" for watts, n in counts.items())
+    parts = [gpus, f"{power.cpu:g} W processor" if power.cpu else "", f"{power.rest:g} W rest"]
+    return " + ".join(part for part in parts if part)
+
+
+def psu_watts(build: Build) -> Iterator[Check]:
+    """Supplies carry the load with room."""
+    if not build.supplies:
+        return
+    book = rule_book()
+    most, good = book.value("psu-watts", "most"), book.value("psu-watts", "good")
+    have = sum(rating(one, build) for one in build.supplies)
+    need = power_of(build).parts
+    used = need / (most * have)
+    sign = "≤" if used <= 1 else ">"
+    wanted = need / good
+    yield graded(
+        "psu-watts",
+        used,
+        good / most,
+        f"{need / have:.0%} of the supplies' {have:,.0f} W" if used <= 1 else "too few watts",
+        f"{_sum_text(build)} = {need:,.0f} W {sign} {most:g} × {have:,.0f} W "
+        f"= {most * have:,.0f} W",
+        f"{wanted:,.0f} W or more, fewer cards, or a power limit (watts = … of the card)",
+    )
+
+
+def psu_transients(build: Build) -> Iterator[Check]:
+    """Supplies ride out what cards draw for milliseconds."""
+    if not build.supplies or not build.cards:
+        return
+    values = rule_book().rules["psu-transients"].values
+    power = power_of(build)
+    peak = sum(
+        card_watts(card) * values.get(chip_of(card).name, values["factor"]) for card in build.cards
+    )
+    hold = sum(
+        rating(one, build) * values["atx2" if one.atx == "2" else "atx3"] for one in build.supplies
+    )
+    need = peak + power.cpu + power.rest
+    factors = sorted(
+        {values.get(chip_of(card).name, values["factor"]) for card in build.cards}, reverse=True
+    )
+    times = ", ".join(f"{one:g}" for one in factors)
+    yield check(
+        "psu-transients",
+        need <= hold,
+        "peaks of all cards at once",
+        f"{times} × {power.gpus:,.0f} W + {power.cpu + power.rest:,.0f} W = {need:,.0f} W "
+        f"{'≤' if need <= hold else '>'} {hold:,.0f} W that "
+        f"{', '.join('ATX ' + one.atx for one in build.supplies)} holds",
+        "a supply of ATX 3, or more watts",
+        used=need / hold,
+    )
+
+
+def psu_connectors(build: Build) -> Iterator[Check]:
+    """Each card and the board have their cables."""
+    if not build.supplies or not build.cards:
+        return
+    have: Counter[str] = Counter()
+    for supply in build.supplies:
+        have.update(supply.connectors)
+    need: Counter[str] = Counter()
+    for card in build.cards:
+        need.update(card.connectors)
+    listed = ", ".join(f"{count} × {name}" for name, count in need.items()) or "none"
+    there = ", ".join(f"{count} × {name}" for name, count in have.items())
+    adapted = max(0, need["12V-2x6"] - have["12V-2x6"])
+    each = rule_book().value("psu-connectors", "eight_pin_watts")
+    heavy = sorted(
+        (card_watts(c) for c in build.cards if c.connectors.get("12V-2x6")), reverse=True
+    )
+    plugs = sum(math.ceil((watts - 75.0) / each) for watts in heavy[:adapted])
+    eights = need["8-pin"] + need["8-pin-eps"] * 2 + need["6-pin"] + plugs
+    fits = eights <= have["8-pin"]
+    more = f"; {adapted} by adapter on {plugs} 8-pins" if adapted else ""
+    yield check(
+        "psu-connectors",
+        fits,
+        "cables of the cards" if fits else "too few cables for the cards",
+        f"cards want {listed}{more}: {eights} 8-pins {'≤' if fits else '>'} {have['8-pin']}; "
+        f"supplies have {there}",
+        "a supply with more cables; never two plugs of a card on one cable",
+        used=eights / have["8-pin"] if have["8-pin"] else None,
+    )
+    board = build.board
+    if board is not None:
+        wanted = 1 if board.sockets == 1 else board.sockets
+        yield check(
+            "psu-connectors",
+            have["eps"] >= wanted,
+            "cables of the processor",
+            f"{wanted} of {board.eps_connectors} EPS plugs, {have['eps']} there",
+            "a supply with EPS cables",
+        )
+
+
+def psu_rails(build: Build) -> Iterator[Check]:
+    """Cards are shared out among supplies, each whole."""
+    supplies = build.supplies
+    if len(supplies) < 2:
+        return
+    most = rule_book().value("psu-rails", "most")
+    power = power_of(build)
+    shares = _share_out(
+        [card_watts(card) for card in build.cards],
+        [most * rating(one, build) for one in supplies],
+        power.cpu + power.rest,
+    )
+    loads = " | ".join(f"{share:,.0f} W" for share in shares[0])
+    limits = " | ".join(f"{most * rating(one, build):,.0f} W" for one in supplies)
+    yield check(
+        "psu-rails",
+        shares[1],
+        "each card whole on one supply" if shares[1] else "a card would hang on two supplies",
+        f"board with {power.cpu + power.rest:,.0f} W and {counted(len(build.cards), 'card')}: "
+        f"{loads} {'≤' if shares[1] else 'against'} {limits}",
+        "supplies that hold whole cards each, or one for all",
+    )
+    yield check(
+        "psu-rails",
+        build.wiring.psu_sync,
+        "supplies start together" if build.wiring.psu_sync else "nothing starts the second supply",
+        f"{len(supplies)} supplies, psu_sync = {str(build.wiring.psu_sync).lower()}",
+        "an adapter that starts them together, and psu_sync = true under [wiring]",
+    )
+
+
+def _share_out(
+    cards: Sequence[float], limits: Sequence[float], board: float
+) -> tuple[list[float], bool]:
+    """Loads of the supplies, the largest card first to the one with most room; whether all fit."""
+    first = max(range(len(limits)), key=lambda n: limits[n])
+    loads = [board if n == first else 0.0 for n in range(len(limits))]
+    for watts in sorted(cards, reverse=True):
+        best = max(range(len(limits)), key=lambda n: limits[n] - loads[n])
+        loads[best] += watts
+    return loads, all(load <= limit for load, limit in zip(loads, limits, strict=True))
+
+
+def outlet(build: Build) -> Iterator[Check]:
+    """A supply gives its rating at the room's voltage."""
+    volts = build.room.volts
+    if volts is None or volts >= rule_book().value("outlet", "low_volts"):
+        return
+    for supply, _ in build.of(PowerSupply):
+        if supply.watts_115v is not None and supply.watts_115v < supply.watts:
+            yield graded(
+                "outlet",
+                0.99,
+                0.5,
+                f"{supply.name} gives less at {volts:g} V",
+                f"{supply.watts_115v:g} W < {supply.watts:g} W",
+                "an outlet of 200 to 240 V",
+            )
+
+
+def breaker(build: Build) -> Iterator[Check]:
+    """The circuit carries it for hours."""
+    room = build.room
+    if room.volts is None or room.breaker_amps is None:
+        return
+    most = rule_book().value("breaker", "most")
+    circuits = min(room.circuits, max(1, len(build.supplies)))
+    have = most * room.volts * room.breaker_amps * circuits
+    power = power_of(build)
+    need = power.wall + room.other_watts
+    other = f" + {room.other_watts:g} W" if room.other_watts else ""
+    spread = f" × {circuits} circuits" if circuits > 1 else ""
+    yield check(
+        "breaker",
+        need <= have,
+        "the circuit carries it" if need <= have else "the breaker trips after minutes",
+        f"{power.parts:,.0f} W / {power.efficiency:g}{other} = {need:,.0f} W "
+        f"{'≤' if need <= have else '>'} {most:g} × {room.volts:g} V × {room.breaker_amps:g} A"
+        f"{spread} = {have:,.0f} W",
+        "a circuit of more amperes or 230 V, a second one with a second supply, or a power limit",
+        used=need / have,
+    )
+
+
+def heat(build: Build) -> Iterator[Check]:
+    """The room takes the heat."""
+    factor = rule_book().value("heat", "btu_per_h_and_watt")
+    wall = power_of(build).wall
+    need = wall * factor
+    room = build.room.cooling_btu_per_h
+    if room is None:
+        text = f"{wall:,.0f} W × {factor:g} = {need:,.0f} BTU/h"
+        yield check("heat", True, "heat into the room", text)
+        return
+    yield check(
+        "heat",
+        need <= room,
+        "the room's cooling takes it" if need <= room else "the room heats up",
+        f"{wall:,.0f} W × {factor:g} = {need:,.0f} BTU/h {'≤' if need <= room else '>'} "
+        f"{room:,.0f} BTU/h",
+        "more cooling, another room, or a power limit",
+        used=need / room,
+    )
+
+
+def noise(build: Build) -> Iterator[Check]:
+    """Levels add up to what the room allows."""
+    limit, chassis = build.room.noise_limit_db, build.chassis
+    if limit is None:
+        return
+    usual = rule_book().rules["noise"].values
+    levels = [card.noise_db or usual[card.cooling] for card in build.cards]
+    levels += [one.noise_db or usual["cooler"] for one in build.each(Cooler)]
+    if chassis is not None:
+        levels.append(chassis.noise_db or usual[chassis.airflow])
+    levels = [level for level in levels if level > 0]
+    if not levels:
+        return
+    total = 10.0 * math.log10(sum(10.0 ** (level / 10.0) for level in levels))
+    listed = ", ".join(
+        f"{count} × {level:g} dB" for level, count in sorted(Counter(levels).items(), reverse=True)
+    )
+    yield check(
+        "noise",
+        total <= limit,
+        f"{total:.0f} dB at a metre",
+        f"{listed}: 10 log10 of the sum = {total:.1f} dB {'≤' if total <= limit else '>'} "
+        f"{limit:g} dB",
+        "water-cooled or larger cards, another room, or a power limit",
+    )
+
+
+def memory_size(build: Build) -> Iterator[Check]:
+    """RAM holds what the GPUs hold."""
+    if not build.cards:
+        return
+    book = rule_book()
+    least, good = book.value("memory-size", "least"), book.value("memory-size", "good")
+    gpus = sum(chip_of(card).memory or 0.0 for card in build.cards)
+    have = sum(one.capacity_gib for one in build.each(MemoryModule)) * 2.0**30
+    if not have or not gpus:
+        return
+    times = have / gpus
+    yield graded(
+        "memory-size",
+        least / times,
+        least / good,
+        f"{times:.2g} × the memory of the GPUs",
+        f"{format_memory(have)} {'≥' if times >= least else '<'} {least:g} × {format_memory(gpus)}",
+        f"{format_memory(good * gpus)} of RAM",
+    )
+
+
+def disk_need(use: Use) -> tuple[float, str]:
+    """Bytes that a use stores, and how they come about.  Raises UsageError for an unknown model."""
+    values = rule_book().rules["disk-capacity"].values
+    need = values["system_tb"] * 1e12
+    parts = [f"{values['system_tb']:g} TB system"]
+    if use.tokens is not None:
+        need += use.tokens * use.bytes_per_token
+        parts.append(f"{format_count(use.tokens)} tokens × {use.bytes_per_token:g} B")
+    if use.model is not None:
+        number = parameters(find(use.model)).total
+        need += number * use.bytes_per_parameter * use.keep_checkpoints
+        parts.append(
+            f"{use.keep_checkpoints} checkpoints × {format_count(number)} × "
+            f"{use.bytes_per_parameter:g} B"
+        )
+    if use.disk_tb is not None:
+        need += use.disk_tb * 1e12
+        parts.append(f"{use.disk_tb:g} TB")
+    return need, " + ".join(parts)
+
+
+def disk_capacity(build: Build) -> Iterator[Check]:
+    """Data and checkpoints fit."""
+    have = sum(disk.capacity_tb * count for disk, count in build.of(DiskPart)) * 1e12
+    if not have:
+        return
+    most = rule_book().value("disk-capacity", "most")
+    need, text = disk_need(build.use)
+    fits = need <= most * have
+    yield check(
+        "disk-capacity",
+        fits,
+        "data and checkpoints fit" if fits else "too little disk for data and checkpoints",
+        f"{text} = {need / 1e12:.3g} TB {'≤' if fits else '>'} {most:g} × {have / 1e12:.3g} TB",
+        f"{need / most / 1e12:.2g} TB of disks, or fewer checkpoints",
+        used=need / (most * have),
+    )

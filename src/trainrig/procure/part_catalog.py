@@ -1,0 +1,201 @@
+"""The catalog's parts, read from data files and checked; and a part that a user describes himself.
+
+A file under catalog/parts/ holds parts of one kind.  As with chips, a value stands in a table named
+after its source, so that none can be written down without one:
+
+    kind = "case"
+
+    [sources.buildcores]
+    title = "BuildCores OpenDB, 136a77a"
+    date = "2026-11-22"
+
+    [[part]]
+    name = "Fractal Design Torrent"
+    from.buildcores = { gpu_length_mm = 461, slots = 7 }
+    unverified.recalled = { psu_bays = 1 }
+
+A part is found by its name alone, case and dashes aside, never by a neighbour's: an unknown one is
+asked for, by the fields that the rules need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+import trainrig.catalog
+from trainrig.catalog.chip import Chip, Provenance, Source
+from trainrig.catalog.lookup import find_chip, normalise, require_chip
+from trainrig.errors import DataError, UsageError, first_problem, unknown
+from trainrig.procure.parts import KINDS, GpuCard, Part, field_names
+
+PARTS_DIR = Path(trainrig.catalog.__file__).parent / "parts"
+_ADAPTERS = {kind: TypeAdapter(made) for kind, made in KINDS.items()}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _SourceEntry(_Strict):
+    title: Annotated[str, Field(min_length=1)]
+    url: str | None = None
+    date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}(-\d{2})?$")]
+
+
+class _Entry(_Strict):
+    name: Annotated[str, Field(min_length=1)]
+    from_: dict[str, dict[str, Any]] = Field(default_factory=dict, alias="from")
+    unverified: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+class _File(_Strict):
+    schema_: Literal[1] = Field(alias="schema")
+    kind: str
+    sources: dict[str, _SourceEntry]
+    part: list[_Entry]
+
+
+@cache
+def load_parts() -> Mapping[str, tuple[Part, ...]]:
+    """Every part of the catalog by its kind.  Raises DataError if a file is broken."""
+    found: dict[str, list[Part]] = {kind: [] for kind in KINDS}
+    for path in sorted(PARTS_DIR.glob("*.toml")):
+        kind, parts = read_parts_file(path)
+        found[kind] += parts
+    for kind, parts in found.items():
+        names = [normalise(part.name) for part in parts]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(f"parts catalog: two {kind} are called {twice[0]}")
+    return {kind: tuple(parts) for kind, parts in found.items()}
+
+
+def read_parts_file(path: Path) -> tuple[str, list[Part]]:
+    """The kind and the parts of one data file.  Raises DataError."""
+    try:
+        parsed = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"parts file {path.name}: {error}") from None
+    except ValidationError as error:
+        raise DataError(f"parts file {path.name}: {first_problem(error, 'the file')}") from None
+    if parsed.kind not in KINDS:
+        raise DataError(f"parts file {path.name}: no kind is called {parsed.kind!r}")
+    sources = {key: Source(key=key, **entry.model_dump()) for key, entry in parsed.sources.items()}
+    return parsed.kind, [_build(parsed.kind, entry, sources, path) for entry in parsed.part]
+
+
+def _build(kind: str, entry: _Entry, sources: Mapping[str, Source], path: Path) -> Part:
+    values: dict[str, Any] = {}
+    origins: dict[str, Provenance] = {}
+    where = f"parts file {path.name}: {entry.name}"
+    for verified, tables in ((True, entry.from_), (False, entry.unverified)):
+        for key, stated in tables.items():
+            if key not in sources:
+                raise DataError(f"{where}: unknown source {key!r}")
+            for name, value in stated.items():
+                if name in values:
+                    raise DataError(f"{where}: {name} is given twice")
+                values[name] = value
+                origins[name] = Provenance(source=sources[key], verified=verified)
+    try:
+        part: Part = _ADAPTERS[kind].validate_python({"name": entry.name, **values})
+    except ValidationError as error:
+        raise DataError(f"{where}: {first_problem(error)}") from None
+    return dataclasses.replace(part, provenance=origins)
+
+
+def find_part(kind: str, name: str) -> Part | None:
+    """The part that ``name`` means, or None."""
+    wanted = normalise(name)
+    return next((part for part in load_parts()[kind] if normalise(part.name) == wanted), None)
+
+
+def own_part(kind: str, name: str, values: Mapping[str, Any], where: str) -> Part:
+    """A part of the catalog with what a user changed, or one that he describes himself.
+
+    Raises UsageError that names the fields that are missing, or the one that is wrong.
+    """
+    known = find_part(kind, name)
+    if known is not None and not values:
+        return known
+    base = {} if known is None else _values(known)
+    missing = [field for field in _required(kind) if field not in base and field not in values]
+    if missing:
+        chip = kind == "gpu" and find_chip(name) is not None
+        what = f"{name} is a chip, and the card matters" if chip else f"unknown {kind} {name!r}"
+        near = _near(kind, name, chip=chip)
+        request = f"add to its entry: {', '.join(missing)}"
+        raise UsageError(f"{where}: {what}", f"{near}{request}")
+    if extra := [field for field in values if field not in field_names(kind)]:
+        listed = ", ".join((*field_names(kind), "count", "price"))
+        raise UsageError(f"{where}: a {kind} has no {extra[0]!r}", f"it has {listed}")
+    try:
+        part: Part = _ADAPTERS[kind].validate_python({"name": name, **base, **values})
+    except ValidationError as error:
+        raise UsageError(f"{where}: {name}: {first_problem(error)}") from None
+    if isinstance(part, GpuCard):
+        chip_of(part)
+    return part
+
+
+def chip_of(card: GpuCard) -> Chip:
+    """The chip that a card carries.  Raises UsageError where the catalog has none of that name."""
+    return require_chip(card.chip)
+
+
+def all_names() -> Iterator[tuple[str, str]]:
+    """Kind and name of each part."""
+    for kind, parts in load_parts().items():
+        for part in parts:
+            yield kind, part.name
+
+
+def kind_by_name(name: str) -> str:
+    """The kind of the catalog's part of this name.  Raises UsageError where there is none."""
+    wanted = normalise(name)
+    for kind, known in all_names():
+        if normalise(known) == wanted:
+            return kind
+    raise unknown("part", name, [known for _, known in all_names()])
+
+
+def _values(part: Part) -> dict[str, Any]:
+    return {
+        one.name: getattr(part, one.name)
+        for one in dataclasses.fields(part)
+        if one.name not in ("name", "provenance")
+    }
+
+
+def _required(kind: str) -> tuple[str, ...]:
+    return tuple(
+        one.name
+        for one in dataclasses.fields(KINDS[kind])
+        if one.name != "name"
+        and one.default is dataclasses.MISSING
+        and one.default_factory is dataclasses.MISSING
+    )
+
+
+def _near(kind: str, name: str, *, chip: bool) -> str:
+    import difflib
+
+    parts = load_parts()[kind]
+    if chip:
+        meant = require_chip(name).name
+        names = [one.name for one in parts if isinstance(one, GpuCard) and one.chip == meant][:3]
+    else:
+        spelled = {normalise(part.name): part.name for part in parts}
+        close = difflib.get_close_matches(normalise(name)[:200], spelled, n=2, cutoff=0.6)
+        names = [spelled[one] for one in close]
+    return (
+        f"a card of the catalog ({', '.join(names)}), or "
+        if chip and names
+        else (f"did you mean {' or '.join(names)}? else " if names else "")
+    )

@@ -1,0 +1,257 @@
+"""The file of a build: which parts, how many, at which price, for what, in which room.
+
+    currency = "CNY"
+
+    [[gpu]]
+    part = "ASUS TUF Gaming RTX 4090"
+    price = 15999
+
+    [[ram]]
+    part = "DDR5-5600 UDIMM 32 GiB"
+    count = 2
+    price = 699
+
+    [[case]]                      # one that the catalog does not know: its fields
+    part = "My own case"
+    gpu_length_mm = 400
+    ...
+
+    [use]                         # what it is for: disks and RAM are held against it
+    model = "gpt3-1.3B"
+    tokens = 26e9
+
+    [room]
+    volts = 230
+    breaker_amps = 16
+
+Fields of a part that stand in an entry replace the catalog's (``watts = 350``: a power limit).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trainrig.errors import DataError, UsageError, first_problem, unknown
+from trainrig.procure.part_catalog import own_part
+from trainrig.procure.parts import KINDS, Board, Chassis, GpuCard, Part, PowerSupply
+from trainrig.procure.price_list import Price, currency_of, price_of
+
+MOST = 512
+"""Pieces of one entry."""
+Number = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+Kind = TypeVar("Kind", bound=Part)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Use(_Strict):
+    """What the machine is for."""
+
+    model: str | None = None
+    tokens: Number | None = None
+    bytes_per_token: Number = 2.0
+    """On disk: 2 for vocabularies up to 65,536, else 4."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 3
+    bytes_per_parameter: Number = 14.0
+    """Of a checkpoint: bf16 weights, fp32 masters and Adam's two states."""
+    disk_tb: Number | None = None
+    """Besides: text, environments, results."""
+
+
+class Room(_Strict):
+    """Where it stands."""
+
+    volts: Annotated[float, Field(ge=90, le=480)] | None = None
+    breaker_amps: Number | None = None
+    circuits: Annotated[int, Field(ge=1, le=100)] = 1
+    other_watts: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """What hangs on the same circuits already."""
+    cooling_btu_per_h: Number | None = None
+    noise_limit_db: Number | None = None
+    rack_units: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
+class Wiring(_Strict):
+    """What is set or plugged, and is no part of its own."""
+
+    psu_sync: bool = False
+    """An adapter that starts several supplies together."""
+    link_generation: Annotated[int, Field(ge=1, le=7)] | None = None
+    """PCIe generation that the firmware is set to for slots with risers."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+    part: Annotated[str, Field(min_length=1, max_length=200)]
+    count: Annotated[int, Field(ge=1, le=MOST)] = 1
+    price: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
+
+
+class _Head(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Annotated[str, Field(max_length=200)] = ""
+    currency: str = ""
+    use: Use = Use()
+    room: Room = Room()
+    wiring: Wiring = Wiring()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCount:
+    """So many of one part."""
+
+    kind: str
+    part: Part
+    count: int = 1
+    price: float | None = None
+    """Of one piece; None: not known."""
+    priced: str = ""
+    """Where the price comes from: the list itself, or source and date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A machine that may be built."""
+
+    name: str
+    items: tuple[PartCount, ...]
+    currency: str = ""
+    use: Use = field(default_factory=Use)
+    room: Room = field(default_factory=Room)
+    wiring: Wiring = field(default_factory=Wiring)
+
+    def of(self, made: type[Kind]) -> list[tuple[Kind, int]]:
+        """Parts of a type, with their counts."""
+        return [
+            (cast(Kind, one.part), one.count) for one in self.items if isinstance(one.part, made)
+        ]
+
+    def each(self, made: type[Kind]) -> list[Kind]:
+        """Every single piece of a type."""
+        return [part for part, count in self.of(made) for _ in range(count)]
+
+    @property
+    def cards(self) -> list[GpuCard]:
+        """Every GPU."""
+        return self.each(GpuCard)
+
+    @property
+    def board(self) -> Board | None:
+        """The board, the first of several."""
+        return next(iter(self.each(Board)), None)
+
+    @property
+    def chassis(self) -> Chassis | None:
+        """The case, the first of several."""
+        return next(iter(self.each(Chassis)), None)
+
+    @property
+    def supplies(self) -> list[PowerSupply]:
+        """Every power supply."""
+        return self.each(PowerSupply)
+
+    @property
+    def unpriced(self) -> list[str]:
+        """Parts without a price."""
+        return [one.part.name for one in self.items if one.price is None]
+
+    @property
+    def priced_total(self) -> float:
+        """Sum of what has a price."""
+        return sum(one.count * one.price for one in self.items if one.price is not None)
+
+    @property
+    def total(self) -> float | None:
+        """Price of all; None where one is not known."""
+        return None if self.unpriced else self.priced_total
+
+
+def read_build(path: Path, prices: Iterable[Price] = (), currency: str = "") -> Build:
+    """The build of a file; what has no price there gets the newest of ``prices``.
+
+    Raises DataError for an unreadable file, UsageError for a part that is not known.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"parts list {path}: {error}") from None
+    return build_of(content, str(path), prices, currency)
+
+
+def build_of(
+    content: Mapping[str, Any], where: str, prices: Iterable[Price] = (), currency: str = ""
+) -> Build:
+    """A build from the content of its file.  Raises DataError and UsageError."""
+    heads = _Head.model_fields
+    for key in content:
+        if key not in KINDS and key not in heads:
+            raise UsageError(f"{where}: {unknown('table', key, (*KINDS, *heads)).message}", _HINT)
+    try:
+        head = _Head.model_validate({key: content[key] for key in heads if key in content})
+    except ValidationError as error:
+        raise DataError(f"{where}: {first_problem(error)}") from None
+    if head.currency and currency and currency_of(head.currency) != currency_of(currency):
+        raise UsageError(
+            f"{where}: its prices are in {head.currency}, not in {currency}",
+            "change its currency, or leave --currency out",
+        )
+    money = head.currency or currency
+    money = currency_of(money) if money else ""
+    known = tuple(prices)
+    items = [
+        _item(kind, entry, where, known, money)
+        for kind in KINDS
+        for entry in _entries(kind, content, where)
+    ]
+    if not items:
+        raise DataError(f"{where}: no parts in it", _HINT)
+    if not money and any(one.price is not None for one in items):
+        raise UsageError(f"{where}: prices in which money?", 'currency = "CNY" at its top')
+    return Build(
+        name=head.name or where.rpartition("/")[2].removesuffix(".toml"),
+        items=tuple(items),
+        currency=money,
+        use=head.use,
+        room=head.room,
+        wiring=head.wiring,
+    )
+
+
+_HINT = f"tables [[{']], [['.join(KINDS)}]], and [use], [room], [wiring]"
+
+
+def _entries(kind: str, content: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    found = content.get(kind, [])
+    entries = [found] if isinstance(found, dict) else found
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise DataError(f"{where}: {kind} is no table", f"write [[{kind}]] and part = below it")
+    return entries
+
+
+def _item(
+    kind: str, entry: dict[str, Any], where: str, prices: tuple[Price, ...], currency: str
+) -> PartCount:
+    try:
+        read = _Entry.model_validate(entry)
+    except ValidationError as error:
+        hint = 'part = "its name", count = 1, price = what one costs'
+        raise DataError(f"{where}: [[{kind}]]: {first_problem(error)}", hint) from None
+    part = own_part(kind, read.part, read.model_extra or {}, where)
+    price, origin = read.price, "the list"
+    if price is None and (found := price_of(prices, part.name, currency, kind=kind)):
+        price, origin = found.price, f"{found.source}, {found.date}"
+    return PartCount(
+        kind=kind,
+        part=part,
+        count=read.count,
+        price=price,
+        priced=origin if price is not None else "",
+    )

@@ -1,0 +1,249 @@
+"""Which card goes into which slot, with how many lanes: the best of all ways to plug them in.
+
+A card covers as many positions as it is wide, from its slot's downwards; what it covers cannot be
+used.  A card on a riser covers its slot's position alone, and needs a place elsewhere in the case.
+Of all ways in which everything fits, the best has its bridges where they reach, then air between
+open-air cards, then the most lanes for the GPU that has fewest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from trainrig.procure.parts import Board, Chassis, GpuCard, NetworkCard, Riser, Slot
+
+TOLERANCE = 0.15
+"""Of a position: a card of 3.1 slots stands in three, one of 3.35 takes four."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A card in its place."""
+
+    card: int
+    """Number of the GPU; −1 is a network card."""
+    slot: Slot
+    lanes: int
+    on_riser: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """All cards of a build in their places."""
+
+    seats: tuple[Seat, ...]
+    gap: float | None
+    """Smallest space between two neighbours on the board, in positions; None: no neighbours."""
+    crowded: int
+    """Most open-air cards that stand in a row without a free position between them."""
+
+    def gpus(self) -> list[Seat]:
+        """The seats of GPUs, in the board's order."""
+        found = [seat for seat in self.seats if seat.card >= 0]
+        return sorted(found, key=lambda seat: seat.slot.position)
+
+    @property
+    def fewest_lanes(self) -> int:
+        """Of a GPU."""
+        return min((seat.lanes for seat in self.gpus()), default=0)
+
+    def distances(self) -> list[int]:
+        """Positions from each GPU on the board to the next one."""
+        there = [seat.slot.position for seat in self.gpus() if not seat.on_riser]
+        return [later - earlier for earlier, later in itertools.pairwise(there)]
+
+
+def positions(card: GpuCard) -> int:
+    """Positions that a card covers."""
+    return max(1, math.ceil(card.slots - TOLERANCE))
+
+
+def place(
+    cards: Sequence[GpuCard],
+    board: Board,
+    chassis: Chassis,
+    risers: Sequence[Riser] = (),
+    nics: Sequence[NetworkCard] = (),
+    spans: Sequence[int] = (),
+) -> Placement | None:
+    """The best placement, or None where not everything can be plugged in.
+
+    Cards are put on risers, the widest first, where there are risers and places for them.
+    ``spans``: distances in positions that bridges need between neighbours.
+    """
+    order = sorted(range(len(cards)), key=lambda number: -cards[number].slots)
+    held = min(sum(riser.splits for riser in risers), chassis.riser_cards, len(cards))
+    on_riser = order[:held]
+    direct = order[held:]
+    widths = tuple(positions(cards[number]) for number in direct)
+    feeds = tuple(sorted((riser.splits for riser in risers), reverse=True)) if held else ()
+    found = _best(
+        widths,
+        tuple(cards[number].cooling == "axial" for number in direct),
+        tuple(cards[number].slots for number in direct),
+        board,
+        chassis.slots,
+        _needed_feeds(feeds, held),
+        tuple(nic.lanes for nic in nics),
+        tuple(spans),
+    )
+    if found is None:
+        return None
+    slots, feeding, network, lanes, gap, crowded = found
+    seats = [Seat(card=direct[i], slot=board.slots[n], lanes=lanes[n]) for i, n in enumerate(slots)]
+    waiting = list(on_riser)
+    for number, split in feeding:
+        for _ in range(min(split, len(waiting))):
+            share = lanes[number] // split
+            seats.append(
+                Seat(card=waiting.pop(0), slot=board.slots[number], lanes=share, on_riser=True)
+            )
+    seats += [Seat(card=-1, slot=board.slots[n], lanes=lanes[n]) for n in network]
+    return Placement(seats=tuple(seats), gap=gap, crowded=crowded)
+
+
+def _needed_feeds(feeds: tuple[int, ...], held: int) -> tuple[int, ...]:
+    """Risers that are used, those that feed most cards first."""
+    used: list[int] = []
+    for split in feeds:
+        if sum(used) < held:
+            used.append(split)
+    return tuple(used)
+
+
+_Found = tuple[
+    tuple[int, ...],
+    tuple[tuple[int, int], ...],
+    tuple[int, ...],
+    tuple[int, ...],
+    float | None,
+    int,
+]
+
+
+@lru_cache(maxsize=4096)
+def _best(
+    widths: tuple[int, ...],
+    axial: tuple[bool, ...],
+    slots_wide: tuple[float, ...],
+    board: Board,
+    openings: int,
+    feeds: tuple[int, ...],
+    nics: tuple[int, ...],
+    spans: tuple[int, ...],
+) -> _Found | None:
+    """Slots of the cards on the board, of risers and network cards; lanes of all slots."""
+    best: tuple[tuple[float, ...], _Found] | None = None
+    modes = board.lane_modes or (tuple(slot.lanes for slot in board.slots),)
+    for slots in _direct(widths, board, openings):
+        covered = {
+            board.slots[n].position + step
+            for n, width in zip(slots, widths, strict=True)
+            for step in range(width)
+        }
+        free = [n for n, slot in enumerate(board.slots) if slot.position not in covered]
+        gap, crowded = _air(slots, widths, slots_wide, axial, board)
+        reached = _bridged(slots, board, spans)
+        for lanes in modes:
+            if any(lanes[n] == 0 for n in slots):
+                continue
+            rest = _others(free, board, lanes, feeds, nics)
+            if rest is None:
+                continue
+            feeding, network = rest
+            shares = [lanes[n] for n in slots] + [lanes[n] // split for n, split in feeding]
+            direct_cpu = sum(board.slots[n].from_cpu for n in slots)
+            score = (
+                reached,
+                -max(0, crowded - 1),
+                min(shares, default=0),
+                direct_cpu,
+                sum(shares),
+                gap if gap is not None else 99.0,
+                -sum(board.slots[n].position for n in slots),
+            )
+            if best is None or score > best[0]:
+                best = score, (slots, feeding, network, lanes, gap, crowded)
+    return best[1] if best else None
+
+
+def _direct(widths: tuple[int, ...], board: Board, openings: int) -> Iterator[tuple[int, ...]]:
+    """Ways to plug cards into the board from the first position on, none over another."""
+
+    def further(card: int, begin: int) -> Iterator[tuple[int, ...]]:
+        if card == len(widths):
+            yield ()
+            return
+        for n, slot in enumerate(board.slots):
+            end = slot.position + widths[card] - 1
+            if slot.position >= begin and end <= openings:
+                for rest in further(card + 1, end + 1):
+                    yield (n, *rest)
+
+    yield from further(0, 1)
+
+
+def _others(
+    free: list[int],
+    board: Board,
+    lanes: tuple[int, ...],
+    feeds: tuple[int, ...],
+    nics: tuple[int, ...],
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]] | None:
+    """Slots of risers, the widest first, and of network cards, the narrowest that do."""
+    left = sorted((n for n in free if lanes[n] > 0), key=lambda n: (-lanes[n], n))
+    feeding = []
+    for split in feeds:
+        fitting = [n for n in left if split == 1 or split in board.slots[n].splits]
+        if not fitting:
+            return None
+        feeding.append((fitting[0], split))
+        left.remove(fitting[0])
+    network = []
+    for wanted in nics:
+        fitting = [n for n in reversed(left) if lanes[n] >= wanted] or left[:1]
+        if not fitting:
+            return None
+        network.append(fitting[0])
+        left.remove(fitting[0])
+    return tuple(feeding), tuple(network)
+
+
+def _air(
+    slots: tuple[int, ...],
+    widths: tuple[int, ...],
+    slots_wide: tuple[float, ...],
+    axial: tuple[bool, ...],
+    board: Board,
+) -> tuple[float | None, int]:
+    """Smallest gap between neighbours, and the longest row of open-air cards without a gap."""
+    if not slots:
+        return None, 0
+    gaps: list[float] = []
+    row, longest = int(axial[0]), int(axial[0])
+    for i in range(1, len(slots)):
+        apart = board.slots[slots[i]].position - board.slots[slots[i - 1]].position
+        gaps.append(apart - slots_wide[i - 1])
+        touching = apart - widths[i - 1] < 1
+        row = row + 1 if touching and axial[i] and row else int(axial[i])
+        longest = max(longest, row)
+    return min(gaps, default=None), longest
+
+
+def _bridged(slots: tuple[int, ...], board: Board, spans: tuple[int, ...]) -> int:
+    """How many bridges reach from a card to its neighbour."""
+    there = [board.slots[n].position for n in slots]
+    distances = [later - earlier for earlier, later in itertools.pairwise(there)]
+    found, number = 0, 0
+    left = list(spans)
+    while number < len(distances):
+        if distances[number] in left:
+            left.remove(distances[number])
+            found += 1
+            number += 1  # a card has one bridge
+        number += 1
+    return found

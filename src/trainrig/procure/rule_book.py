@@ -1,0 +1,168 @@
+"""The rules of a build as data: what each says, its numbers, its source; and warnings with it.
+
+Numbers stand in catalog/build_rules.toml; `fit_rules` and `load_rules` are the arithmetic.  A check
+is one rule applied to one build: its arithmetic in figures, whether it holds, and what to do.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import trainrig.catalog
+from trainrig.errors import DataError, first_problem
+
+RULES_FILE = Path(trainrig.catalog.__file__).parent / "build_rules.toml"
+Severity = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rule, applied."""
+
+    rule: str
+    severity: Severity
+    message: str
+    """Its meaning for this build, in a sentence."""
+    arithmetic: str
+    """With the figures: ``2 × 450 W + 253 W + 95 W = 1,248 W > 0.9 × 1,000 W``."""
+    fix: str = ""
+    used: float | None = None
+    """Need over what there is, where the rule is a bound: 1 is the limit."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RuleSource(_Strict):
+    """A document that a rule comes from."""
+
+    title: str
+    url: str | None = None
+    date: str
+    verified: bool
+    """Whether it was looked up; else it is recalled."""
+
+
+class BuildRule(_Strict):
+    """What holds for every build."""
+
+    id: str
+    says: str
+    source: str
+    values: dict[str, float] = Field(default_factory=dict)
+
+
+class When(_Strict):
+    """Conditions of a warning; all that are stated hold."""
+
+    min_gpus: int | None = None
+    min_psus: int | None = None
+    chips: tuple[str, ...] | None = None
+    connector: str | None = None
+    cooling: str | None = None
+    wider_than: float | None = None
+    on_board: bool | None = None
+    registered: bool | None = None
+    risers: bool | None = None
+    qlc: bool | None = None
+    chipset_gpu: bool | None = None
+    management: bool | None = None
+
+
+class HardWay(_Strict):
+    """What people learned the hard way, and when it holds."""
+
+    id: str
+    text: str
+    fix: str
+    source: str
+    when: When
+
+
+class _Book(_Strict):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    sources: dict[str, RuleSource]
+    rule: list[BuildRule]
+    warning: list[HardWay]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleBook:
+    """All rules and warnings, with their sources."""
+
+    rules: Mapping[str, BuildRule]
+    warnings: tuple[HardWay, ...]
+    sources: Mapping[str, RuleSource]
+
+    def value(self, rule: str, name: str) -> float:
+        """A number of a rule."""
+        return self.rules[rule].values[name]
+
+    def source_of(self, rule: str) -> RuleSource:
+        """Where a rule or a warning comes from."""
+        found = self.rules.get(rule) or next(one for one in self.warnings if one.id == rule)
+        return self.sources[found.source]
+
+
+@cache
+def rule_book() -> RuleBook:
+    """The rules as they stand in their file.  Raises DataError where it is broken."""
+    try:
+        book = _Book.model_validate(tomllib.loads(RULES_FILE.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{RULES_FILE.name}: {error}") from None
+    except ValidationError as error:
+        raise DataError(f"{RULES_FILE.name}: {first_problem(error, 'the file')}") from None
+    stated = {one.id: one.source for one in book.rule}
+    stated |= {one.id: one.source for one in book.warning}
+    for name, source in stated.items():
+        if source not in book.sources:
+            raise DataError(f"{RULES_FILE.name}: {name}: unknown source {source!r}")
+    return RuleBook(
+        rules={rule.id: rule for rule in book.rule},
+        warnings=tuple(book.warning),
+        sources=book.sources,
+    )
+
+
+def check(
+    rule: str, holds: bool, message: str, arithmetic: str, fix: str = "", used: float | None = None
+) -> Check:
+    """A check that holds, or an error with its fix."""
+    severity: Severity = "ok" if holds else "error"
+    return Check(
+        rule=rule,
+        severity=severity,
+        message=message,
+        arithmetic=arithmetic,
+        fix="" if holds else fix,
+        used=used,
+    )
+
+
+def graded(
+    rule: str,
+    used: float,
+    good: float,
+    message: str,
+    arithmetic: str,
+    fix: str,
+) -> Check:
+    """A check of a bound: an error above 1, a warning above ``good``."""
+    severity: Severity = "error" if used > 1.0 + 1e-9 else "warning" if used > good else "ok"
+    return Check(
+        rule=rule,
+        severity=severity,
+        message=message,
+        arithmetic=arithmetic,
+        fix="" if severity == "ok" else fix,
+        used=used,
+    )

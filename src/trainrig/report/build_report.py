@@ -1,0 +1,168 @@
+"""Builds as documents: whether one is legal, the best under a budget, the order of assembly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from trainrig.report.document import (
+    Badge,
+    Block,
+    Cell,
+    Document,
+    Facts,
+    Findings,
+    Item,
+    Line,
+    Paragraph,
+    Section,
+    Strip,
+    Table,
+    Tone,
+    column,
+    table,
+    words,
+)
+from trainrig.units import capital, counted, format_money, format_share
+
+if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
+    from trainrig.procure.build_rules import BuildReport
+    from trainrig.procure.parts_list import PartCount
+    from trainrig.procure.price_list import Price
+    from trainrig.procure.rule_book import Check
+
+_TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad"}
+_WORDS = {"ok": "holds", "warning": "close", "error": "broken"}
+
+
+def build_document(report: BuildReport) -> Document:
+    """A parts list: legal or not, what is not in order, the parts and all arithmetic."""
+    build = report.build
+    errors = [one for one in report.findings if one.severity == "error"]
+    reason = (
+        f"{counted(len(errors), 'rule')} broken: {', '.join(dict.fromkeys(e.rule for e in errors))}"
+        if errors
+        else f"{counted(len({one.rule for one in report.checks}), 'rule')} hold"
+    )
+    blocks: list[Block] = [
+        Badge(
+            build.name,
+            "LEGAL" if report.legal else "REFUSED",
+            reason,
+            "good" if report.legal else "bad",
+        ),
+        Facts(tuple(_facts(report))),
+    ]
+    if report.findings:
+        found = tuple(finding_item(one) for one in report.findings)
+        blocks.append(Section("What is not in order", (Findings(found),)))
+    blocks.append(Section("Parts", (_parts_table(report),)))
+    blocks.append(Section("The arithmetic", (_checks_table(report),)))
+    if report.warnings:
+        learned = tuple(Item(text=one.text, fix=one.fix, tone="warn") for one in report.warnings)
+        blocks.append(Section("What people learned the hard way", (Findings(learned),)))
+    if report.not_checked:
+        rows = tuple(Paragraph(text, "dim") for text in report.not_checked)
+        blocks.append(Section("Not checked: the list does not state it", rows))
+    return Document(title=build.name, blocks=tuple(blocks), foot=(_SOURCES,))
+
+
+_SOURCES = (
+    "Rules and their sources: catalog/build_rules.toml. Parts: catalog/parts/, from BuildCores "
+    "OpenDB (ODC-By 1.0) where looked up; a part with a question mark has figures that were "
+    "recalled or computed: hold them against the maker's sheet before you order."
+)
+
+
+def finding_item(one: Check) -> Item:
+    """A rule that is broken or close, with its arithmetic."""
+    text = f"{capital(one.message)}: {one.arithmetic}" if one.message else one.arithmetic
+    return Item(text=text, fix=one.fix, label=one.rule, tone=_TONES[one.severity])
+
+
+def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
+    build, power = report.build, report.power
+    if build.total is not None:
+        yield "price", format_money(build.total, build.currency)
+    elif build.priced_total:
+        yield (
+            "price",
+            f"{format_money(build.priced_total, build.currency)} without "
+            f"{', '.join(build.unpriced)}",
+        )
+    else:
+        yield "price", "none of the parts has one: price = in the list, or trainrig prices import"
+    yield (
+        "power",
+        f"{power.wall:,.0f} W from the wall at full load "
+        f"({power.gpus:,.0f} W GPUs, {power.cpu:,.0f} W processor, {power.rest:,.0f} W rest, "
+        f"{format_share(power.efficiency)} efficient)",
+    )
+    if report.placement and (seats := report.placement.gpus()):
+        listed = ", ".join(
+            f"position {seat.slot.position} x{seat.lanes}" + (" by riser" if seat.on_riser else "")
+            for seat in seats
+        )
+        yield "GPUs in", listed
+    if report.tightest is not None and report.tightest.used is not None:
+        yield "nearest limit", f"{report.tightest.rule}, {format_share(report.tightest.used)} used"
+
+
+def _doubt(item: PartCount) -> str:
+    unverified = [name for name, one in item.part.provenance.items() if not one.verified]
+    return "?" if unverified else ""
+
+
+def _parts_table(report: BuildReport) -> Table:
+    build = report.build
+
+    def amount(item: PartCount) -> str:
+        return "" if item.price is None else f"{item.price * item.count:,.0f}"
+
+    rows = table(
+        build.items,
+        words("kind", lambda item: item.kind),
+        words("part", lambda item: item.part.name + _doubt(item)),
+        column("count", lambda item: str(item.count)),
+        column("each", lambda item: "" if item.price is None else f"{item.price:,.0f}"),
+        column(build.currency or "price", amount),
+        words("price from", lambda item: Cell(item.priced, "dim")),
+    )
+    if build.total is None:
+        return rows
+    total = Line(("", "all", "", "", f"{build.total:,.0f}", ""), "strong")
+    return Table(rows.columns, (*rows.rows, total), rows.title, rows.notes)
+
+
+def _checks_table(report: BuildReport) -> Table:
+    def bar(one: Check) -> Cell:
+        if one.used is None:
+            return Cell("")
+        return Cell("", drawing=Strip(0.0, min(1.0, one.used), muted=one.severity == "ok"))
+
+    return table(
+        report.checks,
+        words("rule", lambda one: one.rule),
+        words("", lambda one: Cell(_WORDS[one.severity], _TONES[one.severity])),
+        words("arithmetic", lambda one: one.arithmetic),
+        column("of the limit", bar, kind="drawing", optional=1),
+    )
+
+
+def prices_document(rows: Sequence[Price]) -> Document:
+    """Prices, the newest of each thing."""
+    if not rows:
+        empty = Paragraph(
+            "No prices.  trainrig prices template > mine.csv, fill in, and import it."
+        )
+        return Document(title="prices", blocks=(empty,))
+    shown = table(
+        sorted(rows, key=lambda one: (one.kind, one.part)),
+        words("kind", lambda one: one.kind),
+        words("part", lambda one: one.part),
+        column("price", lambda one: format_money(one.price, one.currency)),
+        words("per", lambda one: one.per),
+        column("date", lambda one: one.date.isoformat()),
+        words("source", lambda one: Cell(one.source, "dim")),
+    )
+    return Document(title="prices", blocks=(shown,))
