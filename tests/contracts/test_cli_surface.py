@@ -74,17 +74,17 @@ def test_the_surface_is_as_promised() -> None:
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --batch-size --grad-accum "
+            "--fabric-gbps --p2p --framework --parallel --overlap --batch-size --grad-accum "
             "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
             "--sequence-parallel --tokens --what-if --cases --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --batch-size --grad-accum "
+            "--fabric-gbps --p2p --framework --parallel --overlap --batch-size --grad-accum "
             "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
             "--sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --global-batch --tokens "
+            "--fabric-gbps --p2p --framework --parallel --overlap --global-batch --tokens "
             "--days --top --what-if --write --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",

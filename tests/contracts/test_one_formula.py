@@ -24,7 +24,7 @@ from trainrig.workload import NAMED, ModelShape, named, parameters
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.memory import memory
-from trainrig.workload.memory.pipeline_stage import stage_of
+from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.model import adapter_parameters
 
 MODELS = sorted(NAMED)
@@ -57,8 +57,11 @@ def lora_parameters(shape: ModelShape, rank: int) -> int:
     return plain + shape.num_decoder_layers * adapter_parameters(shape, rank, decoder=True)
 
 
-def by_hand(shape: ModelShape, layout: Layout, *, last: bool) -> float:
-    """Of one rank of the first or last stage: matrices are split, norms are not."""
+def by_hand(shape: ModelShape, layout: Layout, place: str) -> float:
+    """Of one rank of a stage: matrices are split, norms are not.
+
+    Of stages that are not equal the last, then the first have a block less than the longest.
+    """
     h, norm = shape.hidden, shape.hidden * (2 if shape.norm_bias else 1)
     whole = parameters(shape)
     blocks, crossed = shape.num_layers, shape.num_decoder_layers
@@ -68,10 +71,13 @@ def by_hand(shape: ModelShape, layout: Layout, *, last: bool) -> float:
     ends = whole.embedding + whole.head
     if layout.pp > 1:
         assert not crossed and h
-        here = -(-blocks // layout.pp) / blocks  # of stages that are not equal, the larger ones
+        longest = -(-blocks // layout.pp)
+        lacking = longest * layout.pp - blocks
+        here = (longest - (lacking >= {"last": 1, "first": 2, "inner": 1000}[place])) / blocks
         matrices, norms = matrices * here, norms * here
-        ends = (whole.head + shape.tied * whole.embedding) if last else whole.embedding
-        final *= last
+        at_last = whole.head + shape.tied * whole.embedding
+        ends = {"last": at_last, "first": whole.embedding, "inner": 0}[place]
+        final *= place == "last"
     return (matrices + ends) / layout.tp + norms + final
 
 
@@ -81,11 +87,10 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
     found = layouts(shape)
     assert len(found) >= 10
     for layout in found:
-        stages = [stage_of(shape, layout, last=last) for last in (False, True)][-int(layout.pp) :]
+        stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
         mesh = MeshSizes(shape, layout)
-        lasts = (False, True) if layout.pp > 1 else (True,)
-        for stage, last in zip(stages, lasts, strict=True):
-            expected = by_hand(shape, layout, last=last)
+        for stage, place in zip(stages, places(shape, layout), strict=True):
+            expected = by_hand(shape, layout, place)
             assert float(stage.num_parameters) == pytest.approx(expected, rel=1e-9), layout
         most = max(float(stage.num_parameters) for stage in stages)
         assert mesh.stage_parameters == pytest.approx([most], rel=1e-12), layout
@@ -98,10 +103,10 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
 def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
     shape = named(model)
     layout = Layout(seq_len=1, kernels="flash")
-    assert stage_of(shape, layout, last=True).num_parameters == pytest.approx(
+    assert stage_of(shape, layout, "last").num_parameters == pytest.approx(
         parameters(shape).total, rel=1e-12
     )
-    adapted = stage_of(shape, layout.replace(lora_rank=8), last=True)
+    adapted = stage_of(shape, layout.replace(lora_rank=8), "last")
     assert adapted.num_trained == lora_parameters(shape, 8)
     assert MeshSizes(shape, layout.replace(lora_rank=8)).trained == [lora_parameters(shape, 8)]
 
@@ -153,5 +158,5 @@ def test_train_asks_with_the_layout_that_is_predicted(model: str, changes: dict[
     assert predicted.value == float(needed.allocated)
     if experiment.nproc == 1:
         assert qualified_step.memory(case_of(experiment, "")) == needed.allocated
-    stage = stage_of(shape, layout, last=True)
+    stage = stage_of(shape, layout, "last")
     assert np.asarray(stage.num_parameters) == pytest.approx(parameters(shape).total)

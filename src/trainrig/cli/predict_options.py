@@ -45,6 +45,10 @@ FRAMEWORK = rows(
         *("--parallel", _words("PARALLEL"), "as --zero says"),
         "Wrapper of data-parallel ranks: ddp or fsdp.",
     ),
+    (
+        *("--overlap", _words("OVERLAP"), "as the framework does"),
+        "Collectives beside computation: {words}.",
+    ),
 )
 HOW = rows(
     "Layout",

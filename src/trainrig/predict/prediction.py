@@ -215,7 +215,7 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
 _SHOWN = {
     *("gpus", "gpus_per_node", "tp", "pp", "cp", "interleave", "batch_size", "grad_accum", "zero"),
     *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
-    *("kernels", "framework", "optimizer", "offload", "lora_rank"),
+    *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap"),
 }
 
 

@@ -152,7 +152,7 @@ _SIZES = (
 )
 _WORDS_AND_LENGTHS = (
     *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
-    *("lora_rank", "schedule", "recompute"),
+    *("lora_rank", "schedule", "recompute", "overlap"),
 )
 
 

@@ -48,7 +48,7 @@ from trainrig.train import refusals
 from trainrig.train.config import Experiment, fewer_ranks, to_dict
 from trainrig.train.launch_files import accelerate_files, deepspeed_files, megatron_files
 from trainrig.train.parity import Probe
-from trainrig.train.refusals import Refusal, refused_by_all
+from trainrig.train.refusals import Refusal, refused_by_all, refused_by_stages
 from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.frameworks import FRAMEWORKS, Traits
 from trainrig.workload.layout import Layout
@@ -172,7 +172,8 @@ class Framework:
 
     def supports(self, layout: Layout, shape: ModelShape) -> UsageError | None:
         """Reason why a layout of a model is not trained, or None."""
-        refused = refused_by_all(layout) or self.refuses_layout(layout) or self.refuses_model(shape)
+        refused = refused_by_all(layout) or refused_by_stages(layout, shape)
+        refused = refused or self.refuses_layout(layout) or self.refuses_model(shape)
         return UsageError(*refused) if refused else None
 
     def check(self, experiment: Experiment) -> None:

@@ -51,6 +51,15 @@ def refused_by_all(layout: Layout) -> Refusal:
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
+def refused_by_stages(layout: Layout, shape: ModelShape) -> Refusal:
+    """Stages that are not equal: ours alone are trained, though others' are predicted."""
+    stages = layout.pp * layout.interleave
+    if layout.traits.own_models or layout.pp == 1 or shape.num_layers % stages == 0:
+        return None
+    words = f"{shape.num_layers} layers cannot be divided over {stages} stages of equal length"
+    return words, "--framework native, or another number of stages"
+
+
 _SPLITS = {
     "tp": "tensor parallelism",
     "pp": "pipeline parallelism",

@@ -247,6 +247,8 @@ class _Mixture(_Mixtral):
     shared: Whole | None = Field(None, alias="n_shared_experts")
     shared_width: Whole | None = Field(None, alias="shared_expert_intermediate_size")
     dense_layers: Whole = Field(0, alias="first_k_dense_replace")
+    expert_groups: Whole | None = Field(None, alias="n_group")
+    groups_per_token: Whole | None = Field(None, alias="topk_group")
     kv_rank: Whole | None = Field(None, alias="kv_lora_rank")
     q_rank: Whole | None = Field(None, alias="q_lora_rank")
     nope_dim: Whole = Field(0, alias="qk_nope_head_dim")

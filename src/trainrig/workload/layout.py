@@ -56,7 +56,7 @@ OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
-OVERLAP = ("auto", "none", "data", "all")
+OVERLAP = ("auto", "none", "data", "all", "experts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,9 @@ class Layout:
     and took a language model's loss from narrow logits."""
     overlap: str = "auto"
     """Which collectives run beside computation.  data: gradients beside backward, weights of ZeRO-1
-    beside forward; all: tensor parallel's too, in slices of the products before and behind them.
+    beside forward; all: tensor parallel's too, in slices of the products before and behind them;
+    experts: tokens' way to experts as well, beside another micro-batch's computation, each of them
+    once to a node (DualPipe and DeepEP of DeepSeek-V3, arXiv 2412.19437, section 3.2).
     auto = as the framework's recipes of its kernels' time have it (`overlaps`)."""
 
     def __post_init__(self) -> None:
@@ -203,14 +205,14 @@ class Layout:
 
     @property
     def overlaps(self) -> str:
-        """One of none, data and all.
+        """One of none, data and all; what is done for experts besides is `overlap`'s to say.
 
         torch's wrappers overlap what is data parallel.  Megatron's options for it (overlapped
         gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
         Engine, and NVIDIA's recipes for its kernels switch them on.
         """
         if self.overlap != "auto":
-            return self.overlap
+            return "all" if self.overlap == "experts" else self.overlap
         if not self.traits.own_scheme:
             return "data"
         return "all" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"

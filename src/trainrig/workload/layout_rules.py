@@ -5,8 +5,13 @@ raises the first that is broken, `layout.legal_mask` is all of them over a searc
 is impossible is refused, not what is slow or does not fit in memory.  The rules are those of the
 frameworks that run such layouts (Megatron-LM, DeepSpeed, FSDP): heads are divided over tensor
 parallel, layers over pipeline stages, micro-batches over interleaved stages, and gradients or
-weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).  Our own engine has stages
-of unequal numbers of layers, and reduces what it shards after each micro-batch of a pipeline.
+weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).  Our own engine reduces
+what it shards after each micro-batch of a pipeline.
+
+Stages need not be equal: the last one, then the first, may have a layer less than the others, in
+the place of head and embedding (Megatron's account_for_loss_in_pipeline_split and its twin for the
+embedding, or its table of a pipeline's layout; Llama 3 herd of models, arXiv 2407.21783, 3.3.2).
+Which frameworks are driven so is training's to say.
 """
 
 from __future__ import annotations
@@ -77,6 +82,16 @@ RANGES = (
 
 def _blocks(shape: ModelShape) -> int:
     return shape.num_layers + shape.num_decoder_layers
+
+
+def longest_stage(shape: ModelShape, stages: Any) -> Any:
+    """Layers of the pipeline stages that have most."""
+    return -(-_blocks(shape) // stages)
+
+
+def _bare_ends(layout: Any) -> int:
+    """Stages that may have no layer: the embedding's and the head's, but for our own engine."""
+    return 0 if layout.traits.own_models else 2
 
 
 def _divisors(number: int) -> str:
@@ -205,18 +220,23 @@ RULES = (
         "--interleave 2, or --schedule zb",
     ),
     Rule(
-        lambda c: (c.x.pp > 1) & (_blocks(c.m) < c.x.pp * c.x.interleave),
+        lambda c: (c.x.pp > 1) & (_blocks(c.m) + _bare_ends(c.x) < c.x.pp * c.x.interleave),
         lambda c: f"{_blocks(c.m)} layers are too few for {_stages(c.x)}",
-        lambda c: f"stages × interleaving {_blocks(c.m)} at most",
+        lambda c: f"stages × interleaving {_blocks(c.m) + _bare_ends(c.x)} at most",
     ),
-    Rule(  # our stages may have one block more than others
+    Rule(  # our groups may have one block more than others; elsewhere the longest are of one length
         lambda c: (
             (c.x.pp > 1)
             & (not c.x.traits.own_models)
-            & (_blocks(c.m) % (c.x.pp * c.x.interleave) != 0)
+            & (longest_stage(c.m, c.x.pp) % c.x.interleave != 0)
         ),
-        lambda c: f"{_blocks(c.m)} layers cannot be divided over {_stages(c.x)}",
-        lambda c: "--framework native, or stages × interleaving " + _divisors(_blocks(c.m)),
+        lambda c: (
+            f"{longest_stage(c.m, c.x.pp)} layers of a stage cannot be divided into "
+            f"{c.x.interleave} interleaved groups"
+        ),
+        lambda c: (
+            "--framework native, or --interleave " + _divisors(longest_stage(c.m, int(c.x.pp)))
+        ),
     ),
     Rule(
         lambda c: (c.x.interleave > 1) & (c.x.grad_accum % c.x.pp != 0),

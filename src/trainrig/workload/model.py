@@ -103,6 +103,10 @@ class ModelShape:
     """Further experts that all tokens go through."""
     dense_layers: int = 0
     """Blocks of a mixture that have one net of width ``ffn``: the first ones, or some between."""
+    expert_groups: int = 0
+    """Parts of the experts; a token's are chosen within some of them (DeepSeek); 0: anywhere."""
+    groups_per_token: int = 0
+    """Parts that a token's experts are chosen within."""
     kv_rank: int = 0
     """Width that keys and values are made from (latent attention); 0: from the hidden states."""
     q_rank: int = 0
@@ -174,7 +178,8 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
     ),
     (
         "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token "
-        "expert_ffn shared_experts dense_layers kv_rank q_rank rope_dim value_dim",
+        "expert_ffn shared_experts dense_layers expert_groups groups_per_token "
+        "kv_rank q_rank rope_dim value_dim",
         lambda n: _is_whole(n, 0),
         "a whole number from 0",
     ),
@@ -253,6 +258,10 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             shape.num_experts == 0
             and shape.expert_ffn + shape.shared_experts + shape.dense_layers > 0,
             "expert_ffn, shared_experts and dense_layers are those of a mixture: num_experts",
+        ),
+        (
+            not min(1, shape.expert_groups) <= shape.groups_per_token <= shape.expert_groups,
+            f"a token cannot choose {shape.groups_per_token} of {shape.expert_groups} groups",
         ),
         (
             shape.dense_layers >= shape.num_layers,

@@ -113,11 +113,16 @@ def _latent(
     expert_ffn: int,
     experts: tuple[int, int, int, int],
     q_rank: int = 1536,
+    groups: tuple[int, int] = (1, 1),
 ) -> tuple[str, dict[str, Any]]:
-    """DeepSeek's: ``experts`` in all, for a token, shared by all; and dense layers at first."""
+    """DeepSeek's: ``experts`` in all, for a token, shared by all; and dense layers at first.
+
+    ``groups`` of experts, and those that one token's are chosen from.
+    """
     num, per_token, shared, dense = experts
     latent = {"kv_rank": 512, "q_rank": q_rank, "rope_dim": 64, "value_dim": 128, "head_dim": 192}
     mixed = {"expert_ffn": expert_ffn, "shared_experts": shared, "dense_layers": dense}
+    mixed |= {"expert_groups": groups[0], "groups_per_token": groups[1]}
     return _mixture(
         layers, hidden, heads, heads, vocab, ffn=ffn, experts=(num, per_token), **latent, **mixed
     )
@@ -226,8 +231,8 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
         dense_layers=1,
     ),
     "deepseek-v2-lite": _latent(27, 2048, 16, 102400, 10944, 1408, (64, 6, 2, 1), q_rank=0),
-    "deepseek-v2": _latent(60, 5120, 128, 102400, 12288, 1536, (160, 6, 2, 1)),
-    "deepseek-v3": _latent(61, 7168, 128, 129280, 18432, 2048, (256, 8, 1, 3)),
+    "deepseek-v2": _latent(60, 5120, 128, 102400, 12288, 1536, (160, 6, 2, 1), groups=(8, 3)),
+    "deepseek-v3": _latent(61, 7168, 128, 129280, 18432, 2048, (256, 8, 1, 3), groups=(8, 4)),
     "moonlight-16B-A3B": _latent(27, 2048, 16, 163840, 11264, 1408, (64, 6, 2, 1), q_rank=0),
     "kimi-k2": _latent(61, 7168, 64, 163840, 18432, 2048, (384, 8, 1, 1)),
     "gpt3-1.3B": _gpt(24, 2048, 16, 50257),

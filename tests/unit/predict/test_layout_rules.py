@@ -33,12 +33,11 @@ REFUSED = [
         "2, 4, 8",
     ),
     (GPT, {"gpus": 12, "gpus_per_node": 12, "tp": 12}, "16 heads cannot be split over 12", "1, 2"),
-    (GPT, {"gpus": 10, "gpus_per_node": 10, "pp": 5}, "24 layers cannot be divided over 5", "3, 4"),
     (
         GPT,
         {"gpus": 16, "pp": 8, "interleave": 2, "grad_accum": 8},
-        "24 layers cannot be divided over 8 stages × 2 interleaved",
-        "one of: 1, 2, 3",
+        "3 layers of a stage cannot be divided into 2 interleaved groups",
+        "--interleave one of: 1, 3",
     ),
     (
         GPT,
@@ -143,6 +142,11 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint)
         (named("llama-8B"), {"seq_len": 2**20}),
         (T5, {"tp": 4}),
         (GPT, {"pp": 16, "framework": "native"}),  # of 24 layers: eight stages of two
+        (GPT, {"gpus": 10, "gpus_per_node": 10, "pp": 5}),
+        (
+            named("llama3-405B"),  # 126 layers and two ends, one to each of 128 groups
+            {"gpus": 128, "pp": 16, "interleave": 8, "grad_accum": 16, "framework": "megatron"},
+        ),
         (GPT, {"pp": 2, "zero": 3, "framework": "native"}),
     ],
 )
@@ -262,7 +266,8 @@ def test_each_group_makes_the_global_batch_and_is_legal() -> None:
 
 
 def test_a_batch_that_no_layout_makes_is_refused() -> None:
-    odd = Space(shape=named("gpt2"), base=Layout(gpus=7, gpus_per_node=7), global_batch=10)
+    base = Layout(gpus=7, gpus_per_node=7)
+    odd = Space(shape=named("gpt2"), base=base, global_batch=10, framework="huggingface")
     with pytest.raises(UsageError, match="no layout of gpt2 on 7 GPUs makes a global batch of 10"):
         layouts(odd)
 

@@ -84,7 +84,7 @@ REFUSED = [
     (TWO | {"offload": "cloud"}, "unknown offload 'cloud'", "host"),
     (TWO | {"link": "nvlnk"}, "unknown link 'nvlnk'", "nvlink"),
     (TWO | {"tp": 3, "gpus": 3}, "16 heads cannot be split over 3", "1, 2, 4"),
-    (TWO | {"pp": 5, "gpus": 5}, "24 layers cannot be divided over 5 stages", "1, 2, 3"),
+    (TWO | {"pp": 32, "gpus": 32}, "24 layers are too few for 32 stages", "26 at most"),
     (TWO | {"gpus": -1}, "gpus = -1", "from 1"),
     (TWO | {"gpus": 0}, "gpus = 0", "from 1"),
     (TWO | {"gpus": 10**15}, "gpus = 1000000000000000", "from 1"),

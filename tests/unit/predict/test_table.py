@@ -158,7 +158,7 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"zero_stage": "4"}, "0 to 3"),
         ({"num_gpus": "8", "dp": "4"}, "dp = 4: 8 GPUs by tp 1 × pp 1 are 8"),
         ({"tp": "3", "num_gpus": "24"}, "16 heads cannot be split over 3"),
-        ({"pp": "5", "num_gpus": "40", "zero_stage": "0"}, "24 layers cannot be divided over 5"),
+        ({"pp": "32", "num_gpus": "256", "zero_stage": "0"}, "24 layers are too few for 32"),
         ({"pp": "2", "num_gpus": "16"}, "ZeRO 3 cannot shard"),
         ({"global_batch": "100"}, "a global batch of 100 is not"),
         ({"cp": "3"}, "no multiple of tp 1 × pp 1 × cp 3"),
@@ -263,7 +263,6 @@ def test_heads_that_are_not_stated_suit_the_split() -> None:
 
 def test_deepspeed_deals_layers_that_do_not_divide() -> None:
     changes = {"layers": "26", "pp": "4", "num_gpus": "32", "zero_stage": "1"}
-    assert "26 layers" in predict_row(row(**changes))["reason"]
     found = predict_row(row(framework="Megatron-DeepSpeed", **changes))
     assert found["reason"] is None
 

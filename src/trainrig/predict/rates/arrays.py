@@ -16,8 +16,7 @@ Real: TypeAlias = Any
 """What comes out: a float for numbers, an array of floats for arrays."""
 
 
-def _are_plain(*values: Number) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
+_PLAIN = (int, float)
 
 
 def _numpy() -> Any:
@@ -28,17 +27,21 @@ def _numpy() -> Any:
 
 def larger(a: Number, b: Number) -> Real:
     """The larger of two, element by element."""
-    return max(a, b) if _are_plain(a, b) else _numpy().maximum(a, b)
+    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):  # a search asks a million times
+        return b if b > a else a
+    return _numpy().maximum(a, b)
 
 
 def smaller(a: Number, b: Number) -> Real:
     """The smaller of two, element by element."""
-    return min(a, b) if _are_plain(a, b) else _numpy().minimum(a, b)
+    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
+        return b if b < a else a
+    return _numpy().minimum(a, b)
 
 
 def choose(condition: Any, a: Number, b: Number) -> Real:
     """``a`` where the condition holds, else ``b``."""
-    if _are_plain(condition, a, b):
+    if all(isinstance(value, _PLAIN) for value in (condition, a, b)):
         return a if condition else b
     return _numpy().where(condition, a, b)
 
@@ -50,12 +53,12 @@ def is_any(condition: Any) -> bool:
 
 def ceiling(value: Number) -> Real:
     """The next whole number."""
-    return math.ceil(value) if _are_plain(value) else _numpy().ceil(value)
+    return math.ceil(value) if isinstance(value, _PLAIN) else _numpy().ceil(value)
 
 
 def log2(value: Number) -> Real:
     """Logarithm to base 2 of what is positive."""
-    return math.log2(value) if _are_plain(value) else _numpy().log2(value)
+    return math.log2(value) if isinstance(value, _PLAIN) else _numpy().log2(value)
 
 
 def ceil_div(a: Number, b: Number) -> Real:
@@ -65,7 +68,7 @@ def ceil_div(a: Number, b: Number) -> Real:
 
 def interpolate(value: Number, points: tuple[tuple[float, float], ...]) -> Real:
     """Linear between ``(x, y)`` points of growing x, constant outside them."""
-    if not _are_plain(value):
+    if not isinstance(value, _PLAIN):
         return _numpy().interp(value, [x for x, _ in points], [y for _, y in points])
     if value <= points[0][0]:
         return points[0][1]

@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from trainrig.errors import UsageError
 from trainrig.predict.rates.arrays import Number, Real, choose, is_any, larger, log2, smaller
 
+RING_HOP = 4e-6
+"""s from node to node of a ring, at least: NCCL's own figure for its LL128 protocol over a network
+(src/graph/tuning.cc, hwLat); the ``hop`` of a fabric is a tree's."""
 FACTORS = {
     "all_reduce": 2.0,
     "all_gather": 1.0,
@@ -100,7 +103,10 @@ class Links:
             leaving = wire
         far = choose(nodes > 1, sharing * leaving / self.between.bandwidth, 0.0)
         ramp = choose(nodes > 1, self.between.ramp, self.inside.ramp)
-        away = choose(nodes > 1, self.between.latency + self.between.hop * log2(nodes), 0.0)
+        steps = self.between.hop * log2(nodes)
+        if kind in ("all_gather", "reduce_scatter"):  # rings alone: trees are for sums
+            steps = larger(steps, RING_HOP * (nodes - 1))
+        away = choose(nodes > 1, self.between.latency + steps, 0.0)
         return choose(ranks > 1, begin + away + _moving(larger(near, far), ramp), 0.0)
 
     def _near(

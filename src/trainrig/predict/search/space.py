@@ -27,7 +27,7 @@ from trainrig.workload.layout import (
     Layout,
     legal_mask,
 )
-from trainrig.workload.layout_rules import PREDICTED_SCHEDULES
+from trainrig.workload.layout_rules import PREDICTED_SCHEDULES, longest_stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from trainrig.workload.model import ModelShape
 
     Columns = dict[str, NDArray[np.int64]]
+
+
+LEAST_PART = 4096
+"""Tokens of a sequence that a search leaves on each rank: shorter ones are not shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +74,26 @@ def layouts(space: Space) -> tuple[Layout, ...]:
 
     Raises UsageError where there is none.
     """
-    columns = _sizes(space)
-    spaces = [space.replace(base=space.base.replace(ep=ep)) for ep in _expert_ranks(space)]
-    found = tuple(group for one in spaces for group in _groups(one, columns) if len(group))
+    found: list[Layout] = []
+    for cp in _context_ranks(space):
+        shared = space.replace(base=space.base.replace(cp=cp))
+        columns = _sizes(shared)
+        for ep in _expert_ranks(space):
+            one = shared.replace(base=shared.base.replace(ep=ep))
+            found += [group for group in _groups(one, columns) if len(group)]
     if not found:
         raise UsageError(
             f"no layout of {space.shape.name} on {space.base.gpus} GPUs makes a global batch of "
             f"{space.global_batch}",
             f"a --global-batch that {space.base.gpus} divides, or fewer --gpus",
         )
-    return found
+    return tuple(found)
+
+
+def _context_ranks(space: Space) -> list[int]:
+    """Ranks that may share a sequence: each keeps LEAST_PART tokens of it."""
+    most = 1 if space.shape.num_decoder_layers else max(1, space.base.seq_len // LEAST_PART)
+    return [cp for cp in divisors(int(space.base.gpus)) if cp & (cp - 1) == 0 and cp <= most]
 
 
 def _expert_ranks(space: Space) -> list[int]:
@@ -90,9 +104,10 @@ def _expert_ranks(space: Space) -> list[int]:
 
 def _sizes(space: Space) -> Columns:
     """A row for each combination of sizes; not all of them are legal."""
+    gpus = int(space.base.gpus)
     rows = np.empty((0, 6), dtype=np.int64)
     for tp, pp, dp, share in _meshes(space):
-        interleaves = divisors(space.shape.num_layers // pp) if pp > 1 else [1]
+        interleaves = divisors(longest_stage(space.shape, pp)) if pp > 1 else [1]
         shardings = _shardings(dp, pp, space.base.parallel)
         splits = [0, 1] if tp > 1 else [0]
         grid = np.meshgrid(tp, pp, interleaves, divisors(share), shardings, splits, indexing="ij")
@@ -103,7 +118,7 @@ def _sizes(space: Space) -> Columns:
         "pp": pps,
         "interleave": interleave,
         "batch_size": micro,
-        "grad_accum": space.global_batch // (space.base.gpus // (tps * pps) * micro),
+        "grad_accum": space.global_batch // (gpus // (tps * pps * space.base.cp) * micro),
         "zero": sharding % 4,
         "shard_size": sharding // 4,
         "sequence_parallel": sequence,
@@ -112,14 +127,14 @@ def _sizes(space: Space) -> Columns:
 
 def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
     """Legal tensor and pipeline parallel sizes, the data-parallel ranks and samples of each."""
-    gpus = int(space.base.gpus)
+    gpus = int(space.base.gpus) // space.base.cp
     pairs = [(tp, pp) for tp in divisors(gpus) for pp in divisors(gpus // tp)]
     tp, pp = np.array(pairs, dtype=np.int64).T
     one = np.ones_like(tp)
     meshes = space.base.replace(
         tp=tp,
         pp=pp,
-        gpus=one * gpus,
+        gpus=one * space.base.gpus,
         framework=LEAST_RESTRICTED,
         parallel="auto",
         **dict.fromkeys(("zero", "shard_size", "sequence_parallel"), 0 * one),

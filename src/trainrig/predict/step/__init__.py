@@ -97,8 +97,8 @@ def compose(found: Profile, c: Constants) -> StepTime:
     device_f, device_b, device_r, device_l, device_e = (device for device, _ in times)
     host_f, host_b, host_r, host_l, host_e = (host for _, host in times)
     m, stages = p.micro_batches, p.stages
-    ends_device = np.where(stages > 1, np.maximum(device_l, device_e), device_l + device_e)
-    ends_host = np.where(stages > 1, np.maximum(host_l, host_e), host_l + host_e)
+    ends_device = _ends(p, device_f + device_b + device_r, device_l, device_e)
+    ends_host = _ends(p, host_f + host_b + host_r, host_l, host_e)
     weights = c.streams * p.weights
     # One micro-batch of the busiest stage.
     n = p.stage_layers
@@ -109,6 +109,8 @@ def compose(found: Profile, c: Constants) -> StepTime:
     host_b = host_b + c.launch * p.adding
     gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
     tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
+    computed = forward + backward + recompute
+    routed, hidden_routed = _routed(p, n * c.tensor * p.routed, computed, c)
     sends = c.send * 2.0 * p.virtual * p.send
     # Exchanges of each block beside its computation, or while the device waits for the host.
     beside_f = device_f + gap_f / n
@@ -123,11 +125,10 @@ def compose(found: Profile, c: Constants) -> StepTime:
     exposed = np.maximum(exposed, c.data * np.where(once > 0, p.scatter, 0.0) * (1.0 - p.each))
     exposed_ahead, hidden_ahead = _beside(p.ahead, forward + gap_f, c)
     data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
-    overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead
+    overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead + m * hidden_routed
     # Filling and draining: every other stage once, in slices of the interleaved ones.
     whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
-    busiest = forward + backward + recompute - weights
-    routed = c.tensor * n * p.routed
+    busiest = computed - weights
     each = tensor + routed + gap_f + gap_b + sends + weights
     others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * each
     bubble = np.where(stages > 1, others / p.virtual, 0.0)
@@ -147,6 +148,21 @@ def compose(found: Profile, c: Constants) -> StepTime:
     }
     spread = np.hypot(c.width * _uncertainty(parts), p.unsure)
     return StepTime(**parts, overlapped=overlapped, spread=spread)
+
+
+def _routed(p: Profile, exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
+    """What the way to experts adds to a micro-batch, and what of it runs beside computation."""
+    hidden = np.where(p.given_up > 0, np.minimum(exchanged, c.hidden * computed), 0.0)
+    return exchanged - hidden + c.contention * hidden + p.given_up * computed, hidden
+
+
+def _ends(p: Profile, block: Array, last: Array, first: Array) -> Array:
+    """What the busiest stage computes besides its blocks.
+
+    Of several it is an end, as far as that is more than the blocks which the end lacks.
+    """
+    over = np.maximum(last - p.fewer_last * block, first - p.fewer_first * block)
+    return np.where(p.stages > 1, np.maximum(over, 0.0), last + first)
 
 
 def _uncertainty(parts: dict[str, Any]) -> Any:

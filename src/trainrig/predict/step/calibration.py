@@ -70,3 +70,6 @@ HOST_MEMORY = 120e9
 """B/s of host memory that all devices of a node share; presumed."""
 PORT = 19.6e9
 """B/s that one of a node's ports into the network reaches; presumed to be of 200 Gbit/s."""
+DISPATCHING = 20
+"""Processors of a chip that move tokens to experts beside computation (DeepSeek-V3's report, arXiv
+2412.19437, section 3.2.2, on chips of 132)."""

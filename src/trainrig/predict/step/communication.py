@@ -6,14 +6,17 @@ of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from trainrig.predict.rates import Rates
-from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_MEMORY, PORT
+from trainrig.predict.step.calibration import DISPATCHING, HOST_ADAM_BYTES, HOST_MEMORY, PORT
 from trainrig.workload.layout import SIZES, Layout
-from trainrig.workload.memory.pipeline_stage import stage_of
+from trainrig.workload.layout_rules import longest_stage
+from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import numerics_of, states_of
 from trainrig.workload.operators import dtype_bytes
@@ -40,6 +43,10 @@ def gradient_bytes(layout: Layout) -> int:
     return 2
 
 
+def _most(values: Iterable[Array]) -> Array:
+    return reduce(np.maximum, values)
+
+
 class MeshSizes:
     """Sizes that follow from a layout, as arrays."""
 
@@ -54,13 +61,16 @@ class MeshSizes:
         shards = np.where(shard_size > 0, shard_size, self.dp)
         self.shards = np.where(self.zero > 0, shards, 1)
         self.layers = np.atleast_1d(shape.num_layers + shape.num_decoder_layers)
-        self.stage_layers = -(-self.layers // self.pp)
+        # Interleaved groups are run in turn by all stages: each turn lasts as long as its longest.
+        self.stage_layers = self.virtual * -(-self.layers // (self.pp * self.virtual))
+        lacking = longest_stage(shape, self.pp) * self.pp - self.layers
+        self.fewer_last, self.fewer_first = (1 * (lacking >= number) for number in (1, 2))
         self.gradient_bytes = gradient_bytes(layout)
         self.weight_bytes = min(4 if layout.autocasts else 2, dtype_bytes(layout.precision))
         # Parameters of an average block, of the ends and of the stage that holds most, on one
         # device.
-        last = stage_of(shape, layout, last=True)
-        first = stage_of(shape, layout, last=False) if (self.pp > 1).any() else last
+        stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
+        first = stages[0]
         # Experts are apart: fewer ranks have the same ones than have the rest.
         self.experts = np.atleast_1d(first.expert_parameters)
         blocks = shape.num_layers * (first.block_parameters() - first.expert_parameters)
@@ -68,11 +78,11 @@ class MeshSizes:
             blocks = blocks + shape.num_decoder_layers * first.block_parameters(decoder=True)
         self.block = np.atleast_1d(blocks / self.layers)
         self.ends, self.stage_parameters, self.trained = (
-            np.atleast_1d(np.maximum(getattr(first, name), getattr(last, name)))
+            np.atleast_1d(_most(getattr(stage, name) for stage in stages))
             for name in ("end_parameters", "num_parameters", "num_trained")
         )
         self.trained_share = self.trained / self.stage_parameters
-        self.owned = np.atleast_1d(np.maximum(first.owned(1), last.owned(1)))
+        self.owned = np.atleast_1d(_most(stage.owned(1) for stage in stages))
         self.expert_tp = np.atleast_1d(np.asarray(layout.expert_tp))
         around = layout.ep * self.expert_tp
         self.expert_dp = np.maximum(self.dp * self.tp // around, 1)
@@ -111,12 +121,46 @@ def _routed(mesh: MeshSizes, rates: Rates) -> Array:
     num_bytes = rows * shape.hidden * size
     near = np.clip(mesh.per_node // mesh.expert_tp, 1, layout.ep)
     sharing = mesh.groups(near)
-    one = rates.links.collective("all_to_all", num_bytes / mesh.tp, layout.ep, near, sharing)
+    one = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)
     inside = np.minimum(mesh.expert_tp, mesh.per_node)
     gather = rates.links.collective("all_gather", num_bytes, mesh.expert_tp, inside)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.expert_tp, inside)
     passes = 2.0 + (layout.recompute == "full")
     return mixed * passes * (2.0 * one + gather + scatter)
+
+
+def _dispatched(
+    mesh: MeshSizes, rates: Rates, num_bytes: Array, near: Array, sharing: Array
+) -> Array:
+    """Seconds of one way to the experts, or back: mean of the two.
+
+    Where it is made to run beside computation, a token leaves for each other node once, whatever
+    experts it has there, in fp8 if products are (on the way there alone), and is passed on inside.
+    """
+    layout, shape = mesh.layout, mesh.shape
+    links, ranks = rates.links, layout.ep
+    if layout.overlap != "experts":
+        return links.collective("all_to_all", num_bytes, ranks, near, sharing)
+    chosen = max(1, shape.experts_per_token)
+    nodes = np.maximum(ranks / near, 1.0)
+    visited = nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen)  # equally likely, each by itself
+    if shape.expert_groups:
+        spanned = np.maximum(nodes / shape.expert_groups, 1.0)
+        visited = np.minimum(visited, shape.groups_per_token * spanned)
+    narrow = 0.75 if layout.precision == "fp8" else 1.0
+    far = links.collective(
+        "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
+    )
+    inside = links.collective("all_to_all", narrow * num_bytes, near, near)
+    return np.maximum(far, inside)
+
+
+def given_up(mesh: MeshSizes, rates: Rates) -> Array:
+    """Share by which computation is longer where some processors move tokens instead."""
+    if mesh.layout.overlap != "experts" or mesh.layout.ep == 1:
+        return 0.0
+    processors = rates.matmuls.processors
+    return processors / max(1.0, processors - DISPATCHING) - 1.0
 
 
 def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
         *(layout.framework, layout.scheme, layout.ep, layout.expert_tp),
     )
-    known, more = _known(rates), (*key, layout.recompute)
+    known: dict[object, DeviceTimes] = _known(rates)
+    more = (*key, layout.recompute)
 
     def timed(parts: list[Operator], *, backward: bool) -> DeviceTime:
         return _timed(parts, numerics, layout, rates, backward)
@@ -84,18 +85,18 @@ CHECKPOINT_CALLS = 12
 states of two generators are saved, set and restored, inputs are detached and watched, and autograd
 is entered once more (torch.utils.checkpoint; Megatron's saves its tracker's states too)."""
 
-_latest: tuple[Rates, dict[object, DeviceTimes]] | None = None
+_latest: tuple[Rates, dict[object, Any]] | None = None
 
 
-def _known(rates: Rates) -> dict[object, DeviceTimes]:
-    """What was priced by these rates: those of the latest only, so that nothing piles up."""
+def _known(rates: Rates) -> dict[object, Any]:
+    """Products and parts that were priced by these rates, the latest: nothing piles up."""
     global _latest
     if _latest is None or _latest[0] is not rates or len(_latest[1]) > _MOST_KNOWN:
         _latest = (rates, {})
     return _latest[1]
 
 
-_MOST_KNOWN = 1 << 14
+_MOST_KNOWN = 1 << 18
 
 
 def _as_counted(shape: ModelShape, layout: Layout) -> Layout:
@@ -174,12 +175,20 @@ def _timed(
     low = precision == "fp8"
     products = streams = attention = 0.0
     launches = found.launches
+    known = _known(rates)
+
+    def product(m: int, n: int, k: int, count: int, dtype: str) -> float:
+        key = (m, n, k, count, dtype)
+        if (seconds := known.get(key)) is None:  # frameworks and shares have most in common
+            seconds = known[key] = float(rates.matmul(m, n, k, batch=count, dtype=dtype))
+        return cast(float, seconds)
+
     for count, m, n, k in found.batched:
         dtype = "bf16" if low else precision
-        alone = float(rates.matmul(m, n, k, batch=count, dtype=dtype))
+        alone = product(m, n, k, count, dtype)
         products += alone * _alignment(n, k, dtype, _HEADS_UNALIGNED, 1.0)
     for count, m, n, k in found.products:
-        alone = float(rates.matmul(m, n, k, batch=count, dtype=precision))
+        alone = product(m, n, k, count, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
         if low:  # operands are scaled and written again, both ways round
             streams += float(rates.stream(3.0 * count * (m * k + n * k), kernels=2))

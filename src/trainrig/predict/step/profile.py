@@ -25,7 +25,13 @@ from typing import Any
 import numpy as np
 
 from trainrig.predict.rates import Rates
-from trainrig.predict.step.communication import MeshSizes, exchanges, offloaded, optimized
+from trainrig.predict.step.communication import (
+    MeshSizes,
+    exchanges,
+    given_up,
+    offloaded,
+    optimized,
+)
 from trainrig.predict.step.compute import device_times
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
@@ -50,6 +56,10 @@ class Profile:
     layers: Array
     stage_layers: Array
     """Of the longest stage."""
+    fewer_first: Array
+    """Layers that the first stage lacks of those, in the embedding's place."""
+    fewer_last: Array
+    """Likewise the last one, in the head's."""
     stages: Array
     virtual: Array
     micro_batches: Array
@@ -58,6 +68,9 @@ class Profile:
     tensor_ends: Array
     routed: Array
     """Exchanges of a block's tokens with their experts, both ways and again."""
+    given_up: Array
+    """Share by which a block's computation is longer where tokens are exchanged beside it; 0: they
+    are not."""
     send: Array
     """One message between two stages."""
     gather_forward: Array
@@ -99,9 +112,12 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
     parts = exchanges(mesh, rates) | {
         "layers": mesh.layers,
         "stage_layers": mesh.stage_layers,
+        "fewer_first": mesh.fewer_first,
+        "fewer_last": mesh.fewer_last,
         "stages": mesh.pp,
         "virtual": mesh.virtual,
         "micro_batches": mesh.micro_batches,
+        "given_up": given_up(mesh, rates),
         "cores": float(layout.precision != "fp32"),
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.unsure,

@@ -4,7 +4,8 @@ A step has a few moments at which memory can be at its highest: at the loss, whe
 waits for its backward pass and the logits exist; in the backward pass of the last block, which may
 have to be computed again; at the end of the backward pass, when all gradients exist; in the
 optimizer.  Each is summed up by itself and the worst one is the answer, as is the worst of the
-first and the last pipeline stage: the first keeps most micro-batches, the last has the logits.
+first and the last pipeline stage: the first keeps most micro-batches, the last has the logits; and
+of the one behind the first, where the ends have fewer layers than the others.
 
 `blocks` says what a block keeps, `numerics` what a layout's words mean and what a parameter holds;
 here they are put together.  Sizes may be arrays, one number for each layout.
@@ -24,7 +25,7 @@ import numpy as np
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
-from trainrig.workload.memory.pipeline_stage import Bytes, Stage, stage_of
+from trainrig.workload.memory.pipeline_stage import Bytes, Stage, places, stage_of
 from trainrig.workload.model import ModelShape
 
 Parts = dict[str, Bytes]
@@ -200,11 +201,10 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 
 def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
     """Bytes by part at the worst moment of the worst stage, for each layout."""
-    several = bool(np.any(np.asarray(layout.pp) > 1))
     worst: Parts = {}
     most: Bytes = -1
-    for last in (False, True) if several else (True,):
-        for peak in memory_peaks(stage_of(shape, layout, last=last, head=head)):
+    for place in places(shape, layout):
+        for peak in memory_peaks(stage_of(shape, layout, place, head)):
             size = sum(peak.values())
             higher = np.asarray(size > most)
             if higher.all():

@@ -20,6 +20,7 @@ from trainrig.workload.blocks import (
     total,
 )
 from trainrig.workload.layout import Layout
+from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory import overheads
 from trainrig.workload.model import (
     ModelShape,
@@ -38,11 +39,13 @@ Bytes = Any
 
 @dataclass(frozen=True, kw_only=True)  # without slots: cached properties need a dictionary
 class Stage:
-    """The first or the last stage (the same one where pp is 1)."""
+    """The first, an inner or the last stage (all the same one where pp is 1)."""
 
     shape: ModelShape
     layout: Layout
     last: bool
+    inner: bool
+    """Behind the first one: maybe a layer more than that, and a micro-batch less under way."""
     head: float
     """Share of the tokens that logits are computed for."""
     numerics: Numerics
@@ -52,11 +55,15 @@ class Stage:
 
     @cached_property
     def blocks(self) -> tuple[Bytes, Bytes]:
-        """Plain blocks, and those with cross-attention: the encoder's stages come first."""
+        """Plain blocks, and those with cross-attention: the encoder's stages come first.
+
+        Where stages cannot be equal, the last one lacks a block, then the first one.
+        """
         plain, crossed = self.shape.num_layers, self.shape.num_decoder_layers
-        here = -(-(plain + crossed) // self.layout.pp)
+        here = longest_stage(self.shape, self.layout.pp)
         if not crossed:
-            return here, 0
+            lacking = here * self.layout.pp - plain
+            return here - (0 if self.inner else 1 * (lacking >= (1 if self.last else 2))), 0
         if self.last:
             of_crossed = np.minimum(here, crossed)
             return np.minimum(here - of_crossed, plain), of_crossed
@@ -66,12 +73,12 @@ class Stage:
     @cached_property
     def has_loss(self) -> Any:
         """1 where the head is on this stage."""
-        return self._alone | int(self.last)
+        return self._alone | int(self.last and not self.inner)
 
     @cached_property
     def has_embedding(self) -> Any:
         """1 where the embedding is on this stage."""
-        return self._alone | int(not self.last)
+        return self._alone | int(not (self.last or self.inner))
 
     @cached_property
     def _alone(self) -> Any:
@@ -84,7 +91,7 @@ class Stage:
         The last of several stages holds a copy of an embedding that is the logits' matrix, too.
         """
         found = parameters(self.shape)
-        tied_copy = found.embedding if self.shape.tied else 0
+        tied_copy = self.has_loss * found.embedding if self.shape.tied else 0
         ends = self.has_embedding * found.embedding + self.has_loss * found.head
         norms = self.has_loss * final_norm_parameters(self.shape)
         return (ends + (1 - self.has_embedding) * tied_copy) / self.layout.tp + norms
@@ -236,7 +243,9 @@ class Stage:
             return many
         if self.last:
             return np.minimum(1 + p * (v - 1) / v, many)
-        return np.minimum(p + np.where(np.asarray(v) > 1, (p - 1) / v, 0), many)
+        after = 1 if self.inner else 0
+        ahead = p - after + np.where(np.asarray(v) > 1, (p - 1 - after) / v, 0)
+        return np.minimum(np.maximum(ahead, 1), many)
 
     @cached_property
     def early(self) -> Bytes:
@@ -309,8 +318,28 @@ class Stage:
         return self.states.grads_add_up & (np.asarray(self.layout.grad_accum) > 1)
 
 
-def stage_of(shape: ModelShape, layout: Layout, *, last: bool, head: float = 1.0) -> Stage:
-    """The first or the last stage of a layout."""
+def stage_of(shape: ModelShape, layout: Layout, place: str, head: float = 1.0) -> Stage:
+    """The pipeline stage of a layout at a ``place``, one of STAGES."""
     numerics = numerics_of(shape, layout)
-    states = states_of(layout, numerics)
-    return Stage(shape=shape, layout=layout, last=last, head=head, numerics=numerics, states=states)
+    return Stage(
+        shape=shape,
+        layout=layout,
+        last=place == "last",
+        inner=place == "inner",
+        head=head,
+        numerics=numerics,
+        states=states_of(layout, numerics),
+    )
+
+
+STAGES = ("first", "inner", "last")
+"""Places of pipeline stages; inner is the one behind the first, with most micro-batches."""
+
+
+def places(shape: ModelShape, layout: Layout) -> tuple[str, ...]:
+    """The stages that may need most: inner ones where the ends have fewer layers."""
+    pp = np.asarray(layout.pp)
+    if not (pp > 1).any():
+        return ("last",)
+    lacking = longest_stage(shape, pp) * pp - shape.num_layers - shape.num_decoder_layers
+    return STAGES if ((pp > 2) & (lacking > 1)).any() else ("first", "last")

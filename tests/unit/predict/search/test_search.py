@@ -253,7 +253,11 @@ REFUSED = [
     ((*PLAN, *BATCH), "on how many GPUs?", "--days"),
     ((*PLAN, "--gpus", "4"), "how many samples is a step?", "--global-batch"),
     ((*PLAN, "--gpus", "4", "--global-batch", "0"), "global-batch = 0", "from 1"),
-    ((*PLAN, "--gpus", "7", *BATCH), "no layout of gpt2 on 7 GPUs", "that 7 divides"),
+    (
+        (*PLAN, "--gpus", "7", *BATCH, "--framework", "huggingface"),
+        "no layout of gpt2 on 7 GPUs",
+        "that 7 divides",
+    ),
     ((*PLAN, "--gpus", "12", *BATCH), "12 GPUs do not fill nodes of 8", "16"),
     ((*PLAN, "--gpus", "0", *BATCH), "gpus = 0", "from 1"),
     ((*PLAN, "--gpus", "4", *BATCH, "--top", "0"), "top = 0", "from 1"),
