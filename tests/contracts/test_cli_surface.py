@@ -71,6 +71,8 @@ def test_the_surface_is_as_promised() -> None:
             "--interleave --schedule --cp --ep --offload --checkpoint-every "
             "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --only "
             "--rounds --scale --timeout --write --dry-run --out --resume --strict --json",
+            "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
+            "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "

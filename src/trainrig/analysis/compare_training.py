@@ -141,6 +141,13 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     )
 
 
+def against(base: TrainingResult, others: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
+    """Each of ``others`` against one experiment of their run; None of them is the base itself."""
+    return _judge(
+        [_Pair(base=base, own=own, differences=setting_differences(base, own)) for own in others]
+    )
+
+
 FUSED = {
     "unfused = norm": "norm",
     "unfused = gelu": "GELU",

@@ -43,6 +43,7 @@ GROUPS = {
     "Train": {
         "data": "Prepare text for training: tokenizer, tokens, a held-out part.",
         "train": "Train a model, or a file of experiments; where each step's time goes.",
+        "tune": "The best layouts of a plan, trained and ranked by what was measured.",
         "generate": "Continue a text with what a run has trained.",
     },
     "Runs and their records": {

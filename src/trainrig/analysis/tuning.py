@@ -1,0 +1,114 @@
+"""Layouts of one training in the order of their measured speed, each beside its prediction.
+
+A place is shared where the measurement cannot tell two layouts apart.  The fastest is compared with
+all others at once (`compare_training.against`: interleaved rounds, where there are three); whatever
+is not clearly slower shares its place.  The fastest of the rest is then compared with what is left,
+and so on.  Layouts that broke, differ from one process or were skipped have no place and say why.
+Predictions are those that were written before anything ran; they decide nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainrig.analysis.compare_training import Speedup, against
+from trainrig.analysis.training_results import TrainingPrediction, TrainingResult
+from trainrig.stats import Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where one layout came out."""
+
+    result: TrainingResult
+    place: int | None
+    """From 1, shared by those that cannot be told apart; None: it was not ranked."""
+    speedup: Speedup | None
+    """Against the first of its place; None for that one itself, and without a place."""
+    predicted: TrainingPrediction | None
+    predicted_place: int | None
+    """By the predicted time of a sample, among those that have one."""
+
+    @property
+    def tied(self) -> bool:
+        """Whether it shares its place with a faster one, because nobody can tell."""
+        return self.speedup is not None
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured time of a step, less 1."""
+        step = self.result.step_time_s
+        time = self.predicted.step_time_s if self.predicted else None
+        return time / step - 1.0 if time and step else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As others script against it."""
+        own, forecast = self.result, self.predicted
+        low, high = None, None
+        if forecast is not None and forecast.step_time_interval_s is not None:
+            low, high = forecast.step_time_interval_s
+        return {
+            "place": self.place,
+            "name": own.name,
+            "framework": own.framework,
+            "row_verdict": own.row_verdict,
+            "reason": own.problem,
+            "step_time_s": own.step_time_s,
+            "samples_per_s": own.samples_per_s,
+            "tokens_per_s": own.tokens_per_s,
+            "peak_memory_bytes": own.peak_memory_bytes,
+            "against": asdict(self.speedup) if self.speedup else None,
+            "predicted_place": self.predicted_place,
+            "predicted_step_time_s": forecast.step_time_s if forecast else None,
+            "predicted_step_time_interval_s": None if low is None else [low, high],
+            "prediction_error": self.error,
+        }
+
+
+def standings(
+    results: Sequence[TrainingResult], predictions: Sequence[TrainingPrediction]
+) -> tuple[Standing, ...]:
+    """All results, the fastest first; those without a place come last, in their order."""
+    forecasts = {each.name: each for each in predictions if each.step_time_s}
+    times = {
+        own.name: _per_sample(own, forecasts[own.name]) for own in results if own.name in forecasts
+    }
+    by_time = sorted((name for name in times if times[name]), key=lambda name: times[name] or 0.0)
+    ranked = [own for own in results if own.passed and own.samples_per_s]
+    ranked.sort(key=lambda own: -(own.samples_per_s or 0.0))
+    found: list[Standing] = []
+
+    def stand(own: TrainingResult, place: int | None, speedup: Speedup | None) -> None:
+        found.append(
+            Standing(
+                result=own,
+                place=place,
+                speedup=speedup,
+                predicted=forecasts.get(own.name),
+                predicted_place=by_time.index(own.name) + 1 if own.name in by_time else None,
+            )
+        )
+
+    left = ranked
+    while left:
+        first, place = left[0], len(ranked) - len(left) + 1
+        compared = against(first, left[1:])
+        stand(first, place, None)
+        slower = [one.change is Change.WORSE for one in compared]
+        for own, one, is_slower in zip(left[1:], compared, slower, strict=True):
+            if not is_slower:
+                stand(own, place, one)
+        left = [own for own, is_slower in zip(left[1:], slower, strict=True) if is_slower]
+    for own in results:
+        if own not in ranked:
+            stand(own, None, None)
+    return tuple(found)
+
+
+def _per_sample(own: TrainingResult, forecast: TrainingPrediction) -> float | None:
+    """Layouts may have other batches: what is compared is the time of a sample."""
+    if not (own.samples_per_s and own.step_time_s and forecast.step_time_s):
+        return None
+    return forecast.step_time_s / (own.samples_per_s * own.step_time_s)

@@ -1,0 +1,72 @@
+"""``trainrig tune``: the best few layouts of a plan, trained and ranked by what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, options, rows, verb
+
+_HOW = rows(
+    "How they are trained",
+    ("--steps", int, "the file's", "Updates of the weights in each round."),
+    ("--rounds", int, "3", "Rounds, interleaved; with fewer than 3 nothing is certain."),
+    ("--data", PATH, "Python's standard library", "A folder that trainrig data prepared."),
+    ("--device", "DEVICE", "the file's", "cpu or cuda."),
+    ("--scale", "tiny", "full", "Train the models' families at a size that takes seconds."),
+    ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+)
+
+
+@verb()
+@click.argument("plan", type=PATH)
+@option("--top", type=int, default=5, help="Layouts that are trained, the best by prediction.")
+@options(_HOW)
+@OUT
+@STRICT
+@json_option()
+def command(
+    plan: Path,
+    top: int,
+    timeout: str | None,
+    out: Path,
+    strict: bool,
+    as_json: bool,
+    **keys: Any,
+) -> int:
+    """Train the best layouts of PLAN for some steps and rank them by what was measured.
+
+    \b
+    trainrig tune plans --top 5
+    trainrig tune experiments/mesh.toml --scale tiny --device cpu --top 3 --steps 20
+
+    PLAN is a folder that trainrig plan wrote, or a file of experiments.  Each layout is trained by
+    fresh processes, interleaved with the others; predictions stand beside and decide nothing.
+    Layouts that the measurement cannot tell apart share a place.
+    """
+    from trainrig.cli import output, progress
+    from trainrig.report.tuning_report import tuning_document
+    from trainrig.runner import tune
+    from trainrig.runner.train_prepare import stall_timeout_of
+
+    given = {name: value for name, value in keys.items() if value is not None}
+    given |= {"data": str(given["data"])} if "data" in given else {}
+    found = tune.tune(
+        plan,
+        given,
+        top=top,
+        out=out,
+        watch=progress.on_stderr(),
+        stall_timeout=stall_timeout_of(timeout),
+    )
+    with output.best_effort():
+        output.answer(
+            as_json, found.to_dict, lambda: tuning_document(found.ranking, found.left_out)
+        )
+        if not as_json:
+            verdict = found.outcome.verdict
+            click.echo(f"\n{verdict.outcome.value}  {verdict.reason}")
+            click.echo(f"report: {found.outcome.run / 'report.html'}")
+    return found.outcome.exit_code(strict=strict)

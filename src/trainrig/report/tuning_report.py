@@ -1,0 +1,69 @@
+"""The table of ``trainrig tune``: layouts in the order of what was measured, predictions beside.
+
+Places come from `analysis.tuning`; nothing is ranked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainrig.analysis.tuning import Standing
+from trainrig.report import document as doc
+from trainrig.report.document import column, table, words
+from trainrig.units import format_quantity, format_time, signed_share
+
+_TONES: dict[str, doc.Tone] = {"DIFFERS": "bad", "FAIL": "bad", "NOT COMPARABLE": "warn"}
+
+
+def tuning_document(ranking: Sequence[Standing], left_out: Sequence[str] = ()) -> doc.Document:
+    """One line a layout; ``left_out``: names of those that were not trained."""
+    notes = []
+    if any(one.tied for one in ranking):
+        notes.append("=: cannot tell from the first of its place; more --rounds would decide more.")
+    if ranking and all(_predicted(one) is None for one in ranking):
+        hint = "trainrig qualify measures this machine's rates, and predictions rest on them."
+        notes.append(f"Nothing was predicted: {hint}")
+    if left_out:
+        notes.append(f"not among the best by prediction, not trained: {', '.join(left_out)}")
+    return doc.Document(
+        title="Layouts by measured speed",
+        blocks=(
+            table(
+                ranking,
+                column("place", _place),
+                words("layout", lambda one: one.result.name),
+                column("token/s", lambda one: one.result.tokens_per_s, _rate),
+                column("step", lambda one: one.result.step_time_s, format_time),
+                column("predicted", _predicted, format_time),
+                column("off", lambda one: one.error, signed_share, optional=1),
+                column("predicted place", lambda one: one.predicted_place, optional=2),
+                words("result", _result),
+                notes=notes,
+            ),
+        ),
+    )
+
+
+def _place(one: Standing) -> str | None:
+    return None if one.place is None else f"{one.place}{'=' if one.tied else ''}"
+
+
+def _rate(value: float) -> str:
+    return format_quantity(value, "token/s").removesuffix(" token/s")
+
+
+def _predicted(one: Standing) -> float | None:
+    return one.predicted.step_time_s if one.predicted else None
+
+
+def _result(one: Standing) -> doc.Cell:
+    own, speedup = one.result, one.speedup
+    if one.place is None:
+        tone = _TONES.get(own.row_verdict, "")
+        return doc.Cell(f"{own.row_verdict}: {own.problem or 'no steps that count'}", tone)
+    if speedup is None:
+        return doc.Cell("fastest", "good") if one.place == 1 else doc.Cell("slower")
+    if speedup.ratio is None or speedup.low is None or speedup.high is None:
+        return doc.Cell(f"cannot tell: {speedup.reason}")
+    ends = f"{speedup.low:.2f} to {speedup.high:.2f}"
+    return doc.Cell(f"cannot tell: {speedup.ratio:.2f} × ({ends})")

@@ -1,0 +1,114 @@
+"""tune: train the layouts that a plan says are best for some steps, interleaved, and rank them.
+
+The layouts are the experiment files of a folder that ``plan --write`` made, in their order, or the
+experiments of one file, in the order of their predictions on this machine.  They are trained as
+`runner.train` trains any experiments: each by fresh processes, compared with one process on the
+same samples, and then again in further rounds, so that each round of one meets the machine together
+with a round of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainrig.analysis import training_results
+from trainrig.analysis.compare_training import LEAST_ROUNDS
+from trainrig.analysis.tuning import Standing, standings
+from trainrig.errors import UsageError
+from trainrig.machine import inspect, to_dict
+from trainrig.process.supervisor import STALL_TIMEOUT
+from trainrig.runner.expectations import forecast, grounds_of
+from trainrig.runner.history import machine_key
+from trainrig.runner.progress import Watcher, null_progress
+from trainrig.runner.targets import choose, described, find_targets
+from trainrig.runner.train import train
+from trainrig.runner.train_prepare import requested_experiments, site_of
+from trainrig.runner.view import RunOutcome, view_of
+from trainrig.store import read_run
+from trainrig.train.config import Experiment, case_of
+
+ROUNDS = LEAST_ROUNDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What a tuning came to."""
+
+    outcome: RunOutcome
+    ranking: tuple[Standing, ...]
+    left_out: tuple[str, ...]
+    """Experiments that were not among the best, by prediction or by the order of their files."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As others script against it."""
+        head = self.outcome.to_dict()
+        return {
+            "verdict_reason": head.pop("reason"),
+            **head,
+            "ranking": [each.to_dict() for each in self.ranking],
+            "left_out": list(self.left_out),
+        }
+
+
+def tune(
+    plan: Path,
+    keys: Mapping[str, Any],
+    *,
+    top: int = 5,
+    out: Path = Path("runs"),
+    watch: Watcher = null_progress,
+    stall_timeout: float = STALL_TIMEOUT,
+) -> Tuned:
+    """Train the best ``top`` of a plan's folder or a file.  Raises UsageError, DataError.
+
+    ``keys``: of the command line, as beside a file of ``trainrig train``.
+    """
+    if top < 2:
+        raise UsageError(f"top = {top}", "2 or more: one alone has nothing to be ranked with")
+    keys = {"rounds": ROUNDS, **keys}
+    if plan.is_dir():
+        files = sorted(plan.glob("*.toml"))
+        if not files:
+            hint = f"trainrig plan ... --write {plan} writes experiment files to it"
+            raise UsageError(f"{plan} has no experiment files", hint)
+        every = _distinct([(path, requested_experiments(path, keys)) for path in files])
+    else:
+        every = _by_prediction(requested_experiments(plan, keys), out)
+    if len(every) < 2:
+        hint = "trainrig plan --top 5 --write DIR writes several"
+        raise UsageError(f"{plan} has 1 experiment: nothing to rank", hint)
+    best, rest = every[:top], every[top:]
+    outcome = train(best, out=out, watch=watch, stall_timeout=stall_timeout)
+    view = view_of(read_run(outcome.run))
+    found = standings(training_results.results(view), training_results.predictions(view))
+    return Tuned(outcome=outcome, ranking=found, left_out=tuple(own.name for own in rest))
+
+
+def _distinct(files: Sequence[tuple[Path, Sequence[Experiment]]]) -> list[Experiment]:
+    """Those of all files; one that has a name of an earlier one is called by its file, too."""
+    found: dict[str, Experiment] = {}
+    for path, experiments in files:
+        for own in experiments:
+            name = own.name if own.name not in found else f"{path.stem}: {own.name}"
+            found[name] = own.replace(name=name)
+    return list(found.values())
+
+
+def _by_prediction(experiments: Sequence[Experiment], out: Path) -> list[Experiment]:
+    """The fastest by its predicted time of a sample first; what has no prediction stays behind."""
+    snapshot = described(inspect())
+    targets = find_targets(snapshot)
+    site = site_of(snapshot, targets)
+    grounds = grounds_of(out, machine_key(to_dict(snapshot)), site.cores)
+    times: list[float] = []
+    for own in experiments:
+        here = own.replace(device=own.device or ("cuda" if site.gpus else "cpu"))
+        target = choose(targets, here.device)[0]
+        found = forecast(here, case_of(here, ""), target, "", grounds)
+        time = next((each.value for each in found if each.metric == "time"), None)
+        times.append(time / own.global_samples if time else float("inf"))
+    order = sorted(range(len(times)), key=times.__getitem__)
+    return [experiments[number] for number in order]
