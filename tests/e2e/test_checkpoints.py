@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 import checkpoint_ranks
+import rank_program
 from trainrig.process.events import read_events
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.runner.train_resume import checkpoints_of
 from trainrig.store import read_run
 from trainrig.train import checkpoint_folder
@@ -240,26 +239,19 @@ def test_any_layout_goes_on_from_any_other(
     base = Experiment.of(model=model, batch_size=8, seq_len=16, steps=6, precision="fp32", warmup=2)
     several = [name for name in layouts if name != "one"]
 
-    def action(name: str, folder: str, save: int = 0) -> dict[str, Any]:
+    def case(name: str, folder: str, save: int = 0) -> dict[str, Any]:
         keys = to_dict(base.replace(**layouts[name]))
-        return {"name": f"{folder} -> {name}", "folder": folder, "save": save, "experiment": keys}
+        return {"folder": str(tmp_path / folder), "save": save, "experiment": keys}
 
-    expected = {"one": checkpoint_ranks.act(action("one", "one", 3), tmp_path, alone=True)}
-    plan = [action(name, name, 3) for name in several]
-    plan += [action(name, folder) for name in several for folder in layouts]
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = Command(
-        argv=(sys.executable, checkpoint_ranks.__file__, str(tmp_path)), ranks=ranks, env=env
-    )
-    ended = launch(command, tmp_path, stall_timeout=240.0)
-    assert ended.status is Status.OK, ended.reason
-    got = json.loads((tmp_path / "found.json").read_text())
-    expected |= dict(zip(several, got, strict=False))
-    pairs = [(name, folder) for name in several for folder in layouts]
-    found = dict(zip(pairs, got[len(several) :], strict=True))
+    expected = {"one": checkpoint_ranks.act(case("one", "one", 3))}
+    asked = {f"-> {name}": case(name, name, 3) for name in several}
+    asked |= {f"{old} -> {new}": case(new, old) for new in several for old in layouts}
+    program = checkpoint_ranks.__file__
+    got, *_ = rank_program.run(program, asked, tmp_path, ranks=ranks, patience=240.0)
+    expected |= {name: got[f"-> {name}"] for name in several}
+    found = {(new, old): got[f"{old} -> {new}"] for new in several for old in layouts}
     for folder in layouts:
-        found["one", folder] = checkpoint_ranks.act(action("one", folder), tmp_path, alone=True)
+        found["one", folder] = checkpoint_ranks.act(case("one", folder))
     print(table_of(found, expected))
     for (name, folder), losses in found.items():
         assert losses == pytest.approx(expected[folder], rel=1e-6), f"{folder} -> {name}"

@@ -1,4 +1,4 @@
-"""Ranks that train one step of tiny models by torch's own calls; rank 0 writes what they exchanged.
+"""Ranks that train one step of tiny models by torch's own calls, and what they exchanged.
 
 No engine of ours is between the calls and the count: what the formula says must be what FSDP2,
 DTensor and the schedules of pipelines do.
@@ -6,11 +6,7 @@ DTensor and the schedules of pipelines do.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +15,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import PrepareModuleInput
 
+import rank_program
 from trainrig import models
 from trainrig.models import parallel_plan, recompute
 from trainrig.models.recompute import blocks_of
-from trainrig.process.child import die_with_parent, leave
-from trainrig.process.events import Events
 from trainrig.train.native import tensor_parallel
 from trainrig.train.native.traffic import Traffic
 from trainrig.workload import custom
@@ -105,24 +100,5 @@ def step(case: dict[str, Any]) -> list[dict[str, Any]]:
     return [asdict(each) for each in traffic.exchanges]
 
 
-def main() -> None:
-    die_with_parent()
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    events = Events(folder, rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    cases = json.loads((folder / "cases.json").read_text())
-    found = {}
-    for name, case in cases.items():
-        events.set_position(part=name)
-        found[name] = step(case)
-        events.emit("alive")
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
-    dist.barrier()
-    events.emit("done")
-    leave(0)
-
-
 if __name__ == "__main__":
-    main()
+    rank_program.main(step)

@@ -1,25 +1,18 @@
-"""Two real ranks that go through all layouts in one process group; rank 0 writes what came out.
-
-Started by `trainrig.process.supervisor`, as ranks are.  A layout costs a second this way, not ten.
-"""
+"""Real ranks of our engine under one layout after the other: what they compute and exchange."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import zlib
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+import rank_program
 from trainrig.data.batches import Batch
-from trainrig.process.child import die_with_parent, leave
-from trainrig.process.events import Events
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.native import layout_observed
 from trainrig.train.native.collectives import Collectives
@@ -63,28 +56,28 @@ def batches_for(experiment: Experiment, shape: ModelShape, rank: int) -> Any:
     return batches
 
 
-def engine_for(experiment: Experiment, wire: Any, watch: Any) -> Engine:
-    """The engine of one rank; without a wire that of one process."""
-    shape = SHAPES[experiment.model]
-    if wire is None:
-        return Engine(experiment, shape, batches=batches_for(experiment, shape, 0), watch=watch)
-    world = World(experiment.layout, "cpu")
+def engine_for(experiment: Experiment) -> tuple[Engine, Mapping[str, str] | None]:
+    """The engine of one rank and its groups' axes, or of one process that is in no group."""
+    shape, watch = SHAPES[experiment.model], stopwatch_for("cpu")
+    if not dist.is_initialized():
+        alone = batches_for(experiment, shape, 0)
+        return Engine(experiment, shape, batches=alone, watch=watch), None
+    world, wire = World(experiment.layout, "cpu"), Collectives()
     wire.axes = world.axes
     parallel = partial(parallelize, experiment=experiment, shape=shape, world=world, wire=wire)
     batches = batches_for(experiment, shape, world.data_rank)
-    tokens = world.tokens(experiment.seq_len)
-    return Engine(experiment, shape, batches=batches, watch=watch, parallel=parallel, tokens=tokens)
+    how = {"batches": batches, "parallel": parallel, "tokens": world.tokens(experiment.seq_len)}
+    return Engine(experiment, shape, watch=watch, **how), world.axes
 
 
-def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
+def probe(experiment: Experiment) -> dict[str, Any]:
     """Losses and gradient norms of plain gradient descent, and the facts of the layout."""
     rows: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     for how in (experiment, probe_of(experiment)):
-        watch = stopwatch_for("cpu")
-        wire: Any = None if alone else Collectives()
-        with engine_for(how, wire, watch) as engine:
-            facts = facts or layout_observed.first_step(engine, getattr(wire, "axes", None))
+        engine, axes = engine_for(how)
+        with engine:
+            facts = facts or layout_observed.first_step(engine, axes)
             if how is not experiment:
                 engine.run(rows.append, lambda step: step >= STEPS)
     return {
@@ -95,11 +88,10 @@ def probe(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def clipped(experiment: Experiment, *, alone: bool) -> dict[str, torch.Tensor]:
+def clipped(experiment: Experiment) -> dict[str, torch.Tensor]:
     """The whole weights after a few steps with clipping and decay."""
-    watch = stopwatch_for("cpu")
-    wire: Any = None if alone else Collectives()
-    with engine_for(experiment.replace(**CLIPPED), wire, watch) as engine:
+    engine, _ = engine_for(experiment.replace(**CLIPPED))
+    with engine:
         engine.run(lambda _: None, lambda step: step >= CLIPPED["steps"])
     found = {}
     for name, weight in engine.weights.model.items():
@@ -116,27 +108,14 @@ def digests(weights: dict[str, torch.Tensor]) -> list[int]:
     return every
 
 
-def main() -> None:
-    die_with_parent()
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    events = Events(folder, rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    found = {}
-    for name, content in json.loads((folder / "layouts.json").read_text()).items():
-        events.set_position(part=name)
-        found[name] = probe(Experiment.of(**content), alone=False)
-        weights = clipped(Experiment.of(**content), alone=False)
-        found[name]["digests"] = digests(weights)
-        if rank == 0:
-            torch.save(weights, folder / f"{name}.pt")
-        events.emit("alive")
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
-    dist.barrier()
-    events.emit("done")
-    leave(0)
+def answer(keys: dict[str, Any]) -> dict[str, Any]:
+    """Its probe, with the clipped weights of all ranks compared and rank 0's kept."""
+    own = Experiment.of(**keys["experiment"])
+    weights = clipped(own)
+    if dist.get_rank() == 0:
+        torch.save(weights, keys["weights"])
+    return probe(own) | {"digests": digests(weights)}
 
 
 if __name__ == "__main__":
-    main()
+    rank_program.main(answer)

@@ -1,17 +1,14 @@
-"""Real ranks that train tiny models under layouts of several axes; rank 0 writes what came out.
+"""Real ranks that train tiny models under layouts of several axes.
 
 Each case is five steps of plain gradient descent in fp32 on the samples that one process has:
-`alone` is that process.  Started by `trainrig.process.supervisor`, as ranks are.
+`alone` is that process.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import sys
 from collections import Counter
-from pathlib import Path
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -23,17 +20,17 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import PrepareModuleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import rank_program
 from trainrig import models
 from trainrig.models import parallel_plan, recompute
 from trainrig.models.loss import IGNORED
-from trainrig.process.child import die_with_parent, leave
-from trainrig.process.events import Events
 from trainrig.train.native import context_parallel, expert, pipeline, tensor_parallel
 from trainrig.train.native.pipeline import ModelStage, Pipeline
 from trainrig.workload import ModelShape, custom
 from trainrig.workload.layout import Layout
 
 STEPS, SAMPLES, TOKENS, VOCAB, RATE = 5, 8, 32, 160, 0.05
+AXES = ("pp", "dp", "cp", "tp")
 Rows = list[tuple[float, float]]
 
 
@@ -158,9 +155,16 @@ def layout_of(case: dict[str, Any]) -> Layout:
     )
 
 
-def train(case: dict[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
-    """`alone`'s rows by all ranks of ``mesh`` (pp, dp, cp, tp); digests of the first weights."""
+@cache
+def mesh_of(*sizes: int) -> DeviceMesh:
+    """The ranks along pp, dp, cp and tp."""
+    return init_device_mesh("cpu", sizes, mesh_dim_names=AXES)
+
+
+def train(case: dict[str, Any]) -> dict[str, Any]:
+    """`alone`'s rows by all ranks; digests of the first weights."""
     shape = shape_of(case)
+    mesh = mesh_of(*(case.get(axis, 1) for axis in AXES))
     stages = stages_of(case, shape, mesh)
     modules = [stage.module for stage in stages]
     first = digests(modules, mesh)
@@ -220,28 +224,5 @@ def digests(modules: list[Any], mesh: DeviceMesh) -> dict[str, str]:
     return {name: digest for part in every for name, digest in part.items()}
 
 
-def main() -> None:
-    die_with_parent()
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    events = Events(folder, rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    axes = ("pp", "dp", "cp", "tp")
-    meshes: dict[tuple[int, ...], DeviceMesh] = {}
-    found = {}
-    for name, case in json.loads((folder / "cases.json").read_text()).items():
-        events.set_position(part=name)
-        sizes = tuple(case.get(axis, 1) for axis in axes)
-        if sizes not in meshes:
-            meshes[sizes] = init_device_mesh("cpu", sizes, mesh_dim_names=axes)
-        found[name] = train(case, meshes[sizes])
-        events.emit("alive")
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
-    dist.barrier()
-    events.emit("done")
-    leave(0)
-
-
 if __name__ == "__main__":
-    main()
+    rank_program.main(train)

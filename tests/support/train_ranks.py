@@ -1,4 +1,4 @@
-"""Two real ranks that train tiny models with all that a training has, layout after layout.
+"""Real ranks that train tiny models with all that a training has, layout after layout.
 
 Clipped hard, by a schedule, with weight decay and dropout, and held-out losses between the steps;
 what came out must be what one process has (`train`).  Started by
@@ -7,20 +7,16 @@ what came out must be what one process has (`train`).  Started by
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+import rank_program
 from trainrig.data.batches import Batch
-from trainrig.process.child import die_with_parent, leave
-from trainrig.process.events import Events
 from trainrig.train.config import Experiment
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.loop import Engine
@@ -81,11 +77,11 @@ class OfTests(Engine):
         return batches
 
 
-def train(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
+def train(experiment: Experiment) -> dict[str, Any]:
     """Losses, gradient norms, held-out losses and the numbers of weights that decay or not."""
     shape, watch = SHAPES[experiment.model], stopwatch_for("cpu")
     how: dict[str, Any] = {}
-    if not alone:
+    if dist.is_initialized():
         world = World(experiment.layout, "cpu")
         wire = Collectives()
         spread = partial(parallelize, experiment=experiment, shape=shape, world=world, wire=wire)
@@ -106,22 +102,5 @@ def train(experiment: Experiment, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    die_with_parent()
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    events = Events(folder, rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    found = {}
-    for name, keys in json.loads((folder / "layouts.json").read_text()).items():
-        events.set_position(part=name)
-        found[name] = train(Experiment.of(**keys), alone=False)
-        events.emit("alive")
-    (folder / f"found-{rank}.json").write_text(json.dumps(found))
-    dist.barrier()
-    events.emit("done")
-    leave(0)
-
-
 if __name__ == "__main__":
-    main()
+    rank_program.main(lambda keys: train(Experiment.of(**keys)))

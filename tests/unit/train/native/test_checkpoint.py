@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,14 +18,12 @@ import torch.distributed.checkpoint as dcp
 
 import checkpoint_ranks
 import gloo_ranks
+import rank_program
 from trainrig.errors import DataError, StoreError
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.train import checkpoint_folder
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.native import checkpoint
 from trainrig.train.native.loop import Engine
-from trainrig.train.native.step_timer import stopwatch_for
 
 TINY = Experiment.of(
     model="gpt2", batch_size=4, seq_len=16, steps=6, precision="fp32", warmup=0, lr=1e-2
@@ -43,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 
 def engine_for(experiment: Experiment = TINY) -> Engine:
-    return gloo_ranks.engine_for(experiment, None, stopwatch_for("cpu"))
+    return gloo_ranks.engine_for(experiment)[0]
 
 
 def train(engine: Engine, steps: int) -> list[Row]:
@@ -321,33 +318,23 @@ PAIRS = [*((name, name) for name in LAYOUTS), ("one", "zero3"), ("zero3", "tp"),
 WIDE = TINY.replace(model="deep", batch_size=8)
 
 
-def action(name: str, folder: str, save: int = 0) -> dict[str, Any]:
+def case(name: str, folder: Path, save: int = 0) -> dict[str, Any]:
     own = WIDE.replace(**LAYOUTS.get(name, {}))
-    title = f"{folder} -> {name}"
-    return {"name": title, "folder": folder, "save": save, "experiment": to_dict(own)}
+    return {"folder": str(folder), "save": save, "experiment": to_dict(own)}
 
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], list[float]]:
     """The three losses behind the checkpoint by (saved under, resumed under); ("", X): of X."""
     folder = tmp_path_factory.mktemp("ranks")
-    plan = [action(name, name, save=2) for name in LAYOUTS]
-    plan += [action(name, saved) for saved, name in PAIRS]
-    (folder / "plan.json").write_text(json.dumps(plan))
     torch.set_num_threads(1)
-    alone = checkpoint_ranks.act(action("one", "one", save=2), folder, alone=True)
-    command = Command(
-        argv=(sys.executable, checkpoint_ranks.__file__, str(folder)),
-        ranks=2,
-        env={"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    ended = launch(command, folder, stall_timeout=120.0)
-    assert ended.status is Status.OK, ended.reason
-    got = json.loads((folder / "found.json").read_text())
-    found = {("", name): each for name, each in zip(LAYOUTS, got, strict=False)}
-    found |= dict(zip(PAIRS, got[len(LAYOUTS) :], strict=True))
-    found["", "one"] = alone
-    found["zbv", "one"] = checkpoint_ranks.act(action("one", "zbv"), folder, alone=True)
+    found = {("", "one"): checkpoint_ranks.act(case("one", folder / "one", save=2))}
+    saved = {f"-> {name}": case(name, folder / name, save=2) for name in LAYOUTS}
+    resumed = {f"{old} -> {new}": case(new, folder / old) for old, new in PAIRS}
+    got = rank_program.run(checkpoint_ranks.__file__, saved | resumed, folder)[0]
+    found |= {("", name): got[f"-> {name}"] for name in LAYOUTS}
+    found |= {(old, new): got[f"{old} -> {new}"] for old, new in PAIRS}
+    found["zbv", "one"] = checkpoint_ranks.act(case("one", folder / "zbv"))
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +9,8 @@ import pytest
 import torch
 
 import gloo_ranks
+import rank_program
 from trainrig import models
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.layout_check import (
     differences,
@@ -58,18 +55,13 @@ def experiment(name: str) -> Experiment:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """What the ranks wrote, one launch for all layouts."""
     folder = tmp_path_factory.mktemp("ranks")
-    asked = {name: to_dict(experiment(name)) for name in LAYOUTS}
-    (folder / "layouts.json").write_text(json.dumps(asked))
-    command = Command(
-        argv=(sys.executable, gloo_ranks.__file__, str(folder)),
-        ranks=2,
-        env={"OMP_NUM_THREADS": "1"},
-    )
-    ended = launch(command, folder, stall_timeout=120.0)
-    assert ended.status is Status.OK, ended.reason
-    got = json.loads((folder / "found.json").read_text())
-    for name in LAYOUTS:
-        got[name]["weights"] = torch.load(folder / f"{name}.pt")
+    asked = {
+        name: {"experiment": to_dict(experiment(name)), "weights": str(folder / f"{name}.pt")}
+        for name in LAYOUTS
+    }
+    got = rank_program.run(gloo_ranks.__file__, asked, folder)[0]
+    for name, case in asked.items():
+        got[name]["weights"] = torch.load(case["weights"])
     return got
 
 
@@ -83,8 +75,8 @@ def references() -> list[tuple[Experiment, Probe, Weights]]:
     narrow = {"precision": "bf16"}
     for change in ({}, narrow, {"model": "bert"}, wide, wide | narrow):
         own = BASE.replace(batch_size=8, nproc=1, **change)
-        got = gloo_ranks.probe(own, alone=True)
-        alone.append((own, probe_in(got), gloo_ranks.clipped(own, alone=True)))
+        got = gloo_ranks.probe(own)
+        alone.append((own, probe_in(got), gloo_ranks.clipped(own)))
     torch.set_num_threads(before)
     return alone
 

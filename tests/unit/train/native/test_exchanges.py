@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import exchange_ranks
+import rank_program
 from trainrig.models.loss import chunk_rows
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.train.layout_check import exchange_differences
 from trainrig.workload.exchanges import Exchange, exchanges
 from trainrig.workload.layout import Layout
@@ -49,13 +46,7 @@ TRAPS = {
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     folder = tmp_path_factory.mktemp("ranks")
     planted = {trap: CASES[name] | {"trap": trap} for trap, name in TRAPS.items()}
-    (folder / "cases.json").write_text(json.dumps(CASES | planted))
-    argv = (sys.executable, exchange_ranks.__file__, str(folder))
-    ended = launch(
-        Command(argv=argv, ranks=RANKS, env={"OMP_NUM_THREADS": "1"}), folder, stall_timeout=120.0
-    )
-    assert ended.status is Status.OK, ended.reason
-    return json.loads((folder / "found.json").read_text())
+    return rank_program.run(exchange_ranks.__file__, CASES | planted, folder, ranks=RANKS)[0]
 
 
 def apart(case: Mapping[str, Any], found: Any) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,9 @@ from typing import Any
 import pytest
 
 import mesh_ranks
+import rank_program
 from trainrig import models
 from trainrig.errors import UsageError
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.train.native import pipeline, tensor_parallel
 from trainrig.workload import find
 from trainrig.workload.layout import Layout, check_layout
@@ -115,15 +112,7 @@ Found = Mapping[str, Any]
 
 def run(ranks: int, asked: Cases, folder: Path) -> Found:
     """What the ranks wrote, one launch for all cases."""
-    (folder / "cases.json").write_text(json.dumps(asked))
-    command = Command(
-        argv=(sys.executable, mesh_ranks.__file__, str(folder)),
-        ranks=ranks,
-        env={"OMP_NUM_THREADS": "1"},
-    )
-    ended = launch(command, folder, stall_timeout=300.0)
-    assert ended.status is Status.OK, ended.reason
-    return json.loads((folder / "found.json").read_text())
+    return rank_program.run(mesh_ranks.__file__, asked, folder, ranks=ranks, patience=300.0)[0]
 
 
 def check(case: dict[str, Any], found: Mapping[str, Any]) -> None:

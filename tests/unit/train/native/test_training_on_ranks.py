@@ -6,17 +6,14 @@ its groups, dropout: five steps on two real ranks in each layout.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 
+import rank_program
 import train_ranks
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.train.config import Experiment, to_dict
 
 BASE = Experiment.of(**train_ranks.USUAL, nproc=2, model="gpt2")
@@ -41,15 +38,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each rank found, by layout."""
     folder = tmp_path_factory.mktemp("ranks")
     asked = {name: to_dict(BASE.replace(**keys)) for name, keys in LAYOUTS.items()}
-    (folder / "layouts.json").write_text(json.dumps(asked))
-    command = Command(
-        argv=(sys.executable, train_ranks.__file__, str(folder)),
-        ranks=2,
-        env={"OMP_NUM_THREADS": "1"},
-    )
-    ended = launch(command, folder, stall_timeout=120.0)
-    assert ended.status is Status.OK, ended.reason
-    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
+    return rank_program.run(train_ranks.__file__, asked, folder)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +47,7 @@ def alone() -> Mapping[str, Found]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     one = BASE.replace(nproc=1)
-    found = {model: train_ranks.train(one.replace(model=model), alone=True) for model in MODELS}
+    found = {model: train_ranks.train(one.replace(model=model)) for model in MODELS}
     torch.set_num_threads(before)
     return found
 
@@ -107,5 +96,5 @@ def test_each_of_them_changes_the_losses(
 ) -> None:
     """So that the tests above see it."""
     own = BASE.replace(nproc=1, model="gpt2", **changes)
-    without = train_ranks.train(own, alone=True)["losses"]
+    without = train_ranks.train(own)["losses"]
     assert without[-1] != pytest.approx(alone["gpt2"]["losses"][-1], rel=2e-5)
