@@ -57,6 +57,8 @@ def test_the_surface_is_as_promised() -> None:
             "--strict --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --models --json",
+            "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "
+            "--nvidia-repo --image --try-extension --python --explain --out --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
             "--strict --json",
             "build": "check FILE --prices --currency --html --md --json",

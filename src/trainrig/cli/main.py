@@ -30,6 +30,7 @@ GROUPS = {
     "Understand a machine": {
         "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
         "catalog": "What vendors claim: one chip, or several side by side.",
+        "env": "A script that installs driver, CUDA and torch that go together.",
     },
     "Predict, before you buy or run": {
         "predict": "What a training step costs in time and memory.",

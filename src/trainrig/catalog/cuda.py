@@ -1,0 +1,206 @@
+"""Versions that go together on NVIDIA GPUs: CUDA, driver, gcc, torch and what is built on torch.
+
+`cuda_table` reads cuda.toml, in which each row names its sources.  A driver runs every CUDA of its
+own major version and older ones (minor-version compatibility), so `Cuda.driver` is the least of the
+major version.  Machine code for one compute capability runs on later minor numbers of the same
+major one: an RTX 4090 (8.9) runs what is built for 8.6.
+
+Not answered here: what is installed (`machine`), and what is wrong with it (`doctor`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+
+from trainrig.errors import DataError, first_problem, unknown
+
+PATH = Path(__file__).parent / "cuda.toml"
+
+Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*$")]
+_CONFIG = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuda:
+    """One version of the CUDA toolkit."""
+
+    __pydantic_config__ = _CONFIG
+
+    version: Version
+    driver: Version
+    """The oldest driver that runs programs built with it."""
+    own_driver: Version
+    """The driver that the toolkit is released with."""
+    gcc: int
+    """The newest major version of gcc that nvcc takes."""
+    image: str
+    """Container image with the compiler."""
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSet:
+    """A version of torch, the CUDA of its default wheel, and what goes with it."""
+
+    __pydantic_config__ = _CONFIG
+
+    version: Version
+    cuda: Version
+    capabilities: tuple[Version, ...]
+    """Compute capabilities that the wheel has machine code for."""
+    least_python: Version
+    deepspeed: Version
+    megatron_core: Version
+    flash_attn: Version
+    apex: Version
+    """Tag of its repository: no package index has it."""
+    transformers: Version
+    untested: tuple[str, ...]
+    """Names among the above that no test of this project has run together with this torch."""
+    sources: tuple[str, ...]
+
+    def runs_on(self, capability: str) -> bool:
+        """Whether the wheel has machine code for a compute capability (``8.9``)."""
+        major, minor = parts_of(capability)[:2]
+        built = [parts_of(each) for each in self.capabilities]
+        return any(one[0] == major and one[1] <= minor for one in built)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardNeeds:
+    """What a generation of cards needs of the driver."""
+
+    __pydantic_config__ = _CONFIG
+
+    capability: Version
+    driver: Version
+    modules: Literal["open", "proprietary"]
+    """Which flavour of NVIDIA's kernel modules it is run by."""
+    last_branch: int | None = None
+    """The last driver branch that knows it."""
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionNeeds:
+    """What a package that is built on torch needs."""
+
+    __pydantic_config__ = _CONFIG
+
+    name: str
+    module: str
+    """What a program imports of it."""
+    capability: Version
+    needs_nvcc: bool
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinuxSystem:
+    """A distribution, and what it packages itself."""
+
+    __pydantic_config__ = _CONFIG
+
+    name: str
+    title: str
+    release: tuple[str, str]
+    """ID and VERSION_ID of /etc/os-release; a VERSION_ID may go on after a dot."""
+    packager: Literal["apt", "dnf"]
+    branch: int
+    """Newest driver branch that the distribution packages; 0: none."""
+    gcc: int
+    python: Version
+    driver_open: tuple[str, ...]
+    driver_proprietary: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentRead:
+    """A document that rows were read from."""
+
+    __pydantic_config__ = _CONFIG
+
+    title: str
+    date: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaTable:
+    """The whole file."""
+
+    __pydantic_config__ = _CONFIG
+
+    schema: Literal[1]
+    sources: dict[str, DocumentRead]
+    cuda: tuple[Cuda, ...]
+    torch: tuple[TorchSet, ...]
+    card: tuple[CardNeeds, ...]
+    extension: tuple[ExtensionNeeds, ...]
+    system: tuple[LinuxSystem, ...]
+
+    def cuda_of(self, version: str) -> Cuda:
+        """The CUDA toolkit ``12.8``.  Raises UsageError for one that is not listed."""
+        for each in self.cuda:
+            if each.version == version:
+                return each
+        raise unknown("CUDA version", version, [each.version for each in self.cuda])
+
+    def torch_set(self, version: str) -> TorchSet:
+        """The torch that a version or the beginning of one means.  Raises UsageError."""
+        for each in self.torch:
+            if f"{each.version}.".startswith(f"{version.strip()}."):
+                return each
+        raise unknown("torch version", version, [each.version for each in self.torch])
+
+    def system_named(self, name: str) -> LinuxSystem:
+        """The system ``ubuntu24``.  Raises UsageError."""
+        for each in self.system:
+            if each.name == name:
+                return each
+        raise unknown("system", name, [each.name for each in self.system])
+
+    def card_needs(self, capability: str) -> CardNeeds | None:
+        """What a card of this compute capability needs; None for one older than all rows."""
+        rows = [row for row in self.card if parts_of(row.capability) <= parts_of(capability)]
+        return max(rows, key=lambda row: parts_of(row.capability), default=None)
+
+
+def parts_of(version: str) -> tuple[int, ...]:
+    """``(580, 65, 6)`` of ``580.65.06``, so that versions compare."""
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The highest of some versions."""
+    return max(versions, key=parts_of)
+
+
+@cache
+def cuda_table(path: Path = PATH) -> CudaTable:
+    """The table, checked: each row names sources that are listed.  Raises DataError."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = TypeAdapter(CudaTable).validate_python(data)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{path.name}: {error}") from None
+    except ValidationError as error:
+        raise DataError(f"{path.name}: {first_problem(error, 'the file')}") from None
+    named = [
+        *(row.sources for row in table.cuda),
+        *(row.sources for row in table.torch),
+        *(row.sources for row in table.card),
+        *(row.sources for row in table.extension),
+        *(row.sources for row in table.system),
+    ]
+    if missing := {name for names in named for name in names} - table.sources.keys():
+        raise DataError(f"{path.name}: no source is called {min(missing)!r}")
+    return table
