@@ -62,6 +62,13 @@ def test_the_surface_is_as_promised() -> None:
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
             "--strict --json",
             "build": "check FILE --prices --currency --html --md --json",
+            "cost": "--buy --parts --rent-per-hour --rent-per-month --reserved-per-hour "
+            "--spot-per-hour --machine --years --utilisation --machines --tokens --days "
+            "--global-batch --resale --interest --watts --kwh-price --pue --hosting-per-month "
+            "--staff-hours-per-month --staff-rate --mtbf-hours --checkpoint-seconds "
+            "--restart-seconds --interruptions-per-day --model --seq-len --precision --kernels "
+            "--optimizer --recompute --offload --lora-rank --on --gpus --gpus-per-node --link "
+            "--fabric-gbps --p2p --measured --prices --currency --html --md --json",
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
             "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",

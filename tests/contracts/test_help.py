@@ -29,6 +29,7 @@ WITHOUT_DEFAULT = {
     "bundle": {"--unpack"},
     "demo": {"--html", "--md"},
     "build check": {"--html", "--md"},
+    "cost": {"--html", "--md", "--measured", "--model", "--on"},
 }
 REFUSED = re.compile(
     r"\b(foretell\w*|foretold|(?<!cannot )tell|told|tells|said|heard|sitting|stranger\w*|moot"

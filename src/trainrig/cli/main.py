@@ -39,6 +39,7 @@ GROUPS = {
     },
     "Buy, build or rent": {
         "build": "Is a parts list legal?  The best build under a budget; how to assemble it.",
+        "cost": "Buy, rent or cloud: totals, break-even, price of a million tokens.",
         "prices": "Keep a dated list of prices.",
     },
     "Train": {

@@ -9,6 +9,9 @@
     fit_rules     sockets, slots, lengths, lanes, air
     load_rules    watts, plugs, circuits, heat, RAM, disks
     build_rules   whether a build is legal, with the arithmetic; what people learned the hard way
+    training_rate  tokens a second, predicted or measured
+    ownership     buy, rent or cloud: totals, break-even, sensitivity
+    goodput       checkpoints and failures: Young, Daly, and a simulation of them
 
 Nothing here invents a price: without one, it asks.  No torch, no report.
 """

@@ -1,0 +1,199 @@
+"""`trainrig cost`: buy, rent or cloud, for a goal or for some years."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainrig.cli.build import CURRENCY, HTML, MD, PRICES, read_list
+from trainrig.cli.predict_options import WHAT, WHERE, given
+from trainrig.cli.verb import PATH, complete_runs, json_option, option, options, rows, verb
+
+if TYPE_CHECKING:
+    from trainrig.procure.ownership import CostAnswer, Terms
+    from trainrig.procure.training_rate import TrainingRate
+
+_WAYS = rows(
+    "Prices of one machine",
+    ("--buy", float, "not bought", "Its price: a server's quote."),
+    ("--parts", PATH, "none", "A parts list: its total is the price, its watts are counted."),
+    ("--rent-per-hour", float, "not rented", "On demand, paid while it runs."),
+    ("--rent-per-month", float, "not rented", "Paid whether it runs or not."),
+    ("--reserved-per-hour", float, "not rented", "Committed: paid for every hour of the years."),
+    ("--spot-per-hour", float, "not rented", "Spot, which is interrupted."),
+    ("--machine", "NAME", "none", "Take its prices, and a kWh's, from the price list."),
+)
+_USE = rows(
+    "Use of it",
+    ("--years", float, "3", "Years that it is kept."),
+    ("--utilisation", float, "1, all hours", "Share of the hours in which it works, 0 to 1."),
+    ("--machines", int, "as many as the GPUs need", "How many of them."),
+    ("--tokens", float, "no training", "Tokens of the training that is wanted."),
+    ("--days", float, "no limit", "Days for them: without --gpus, how many GPUs that takes."),
+    ("--global-batch", int, "about a million tokens", "Samples of a step."),
+)
+_OWNING = rows(
+    "Owning",
+    ("--resale", float, "0, not counted", "Share of the price that it brings after the years."),
+    ("--interest", float, "0, not counted", "A year: 0.05."),
+    ("--watts", float, "of --parts, measured, or the GPUs'", "Watts of one machine at the wall."),
+    ("--kwh-price", float, "not counted", "Price of a kWh."),
+    ("--pue", float, "1", "Power of the site over the machine's: cooling and losses."),
+    ("--hosting-per-month", float, "0, not counted", "Room, rack or colocation of one machine."),
+    ("--staff-hours-per-month", float, "0, not counted", "Hours of people for all machines."),
+    ("--staff-rate", float, "0, not counted", "Price of their hour."),
+)
+_FAILURES = rows(
+    "Failures",
+    ("--mtbf-hours", float, "none are counted", "Mean time between failures of the whole."),
+    ("--checkpoint-seconds", float, "60 with --mtbf-hours", "To save a checkpoint."),
+    ("--restart-seconds", float, "300", "From a failure to the next step."),
+    ("--interruptions-per-day", float, "none are counted", "How often spot is taken away."),
+)
+
+
+@verb()
+@options(_WAYS, _USE, _OWNING, _FAILURES, WHAT, WHERE[:1], WHERE[2:])
+@option(
+    "--measured",
+    metavar="RUN",
+    type=PATH,
+    group="Machine",
+    shell_complete=complete_runs,
+    help="Take tokens/s and watts that this run measured, and show what they change.",
+)
+@PRICES
+@CURRENCY
+@HTML
+@MD
+@json_option()
+def command(
+    prices: Path | None,
+    currency: str | None,
+    html: Path | None,
+    md: Path | None,
+    as_json: bool,
+    **keys: Any,
+) -> int:
+    """Compare buying with renting: totals, break-even, a million tokens, what matters most.
+
+    \b
+    trainrig cost --buy 200000 --rent-per-hour 32 --years 3 --currency USD
+    trainrig cost --model llama-7B --tokens 140e9 --days 60 --on "H100 SXM5 80GB" \\
+        --buy 280000 --rent-per-hour 24 --watts 10200 --kwh-price 0.12 --pue 1.3
+    trainrig cost --parts machine.toml --rent-per-hour 2 --measured runs/RUN
+
+    Prices are of one machine, and yours: none is invented, and what has none is named.
+    Exit code 1 where the training does not end within --days.
+    """
+    from trainrig.cli.output import publish
+    from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.procure.ownership import changes, cost_dict
+    from trainrig.report.cost_report import cost_document
+
+    measured: Path | None = keys.pop("measured")
+    predicted, found = _answers(keys, prices, currency, measured)
+    changed = changes(predicted, found) if predicted is not None else []
+
+    def content() -> dict[str, Any]:
+        return cost_dict(found) | ({"changes": changed} if changed else {})
+
+    publish(as_json, content, lambda: cost_document(found, changed), html=html, md=md)
+    days = found.days_of_training()
+    late = days is not None and found.days is not None and days[0] > found.days
+    return EXIT_FINDING if late else EXIT_OK
+
+
+def _answers(
+    keys: dict[str, Any], prices: Path | None, currency: str | None, measured: Path | None
+) -> tuple[CostAnswer | None, CostAnswer]:
+    """The answer as predicted, where it is measured as well; and the one that holds."""
+    from trainrig.catalog import peak, require_chip
+    from trainrig.errors import UsageError
+    from trainrig.procure.load_rules import power_of
+    from trainrig.procure.ownership import ask_costs, listed_terms
+    from trainrig.procure.price_list import currency_of, read_prices
+    from trainrig.procure.training_rate import measured_rate, predicted_rate
+    from trainrig.store import read_run
+
+    values = {name: value for name, value in keys.items() if value is not None}
+    parts, machine = values.pop("parts", None), values.pop("machine", None)
+    tokens, days = values.pop("tokens", None), values.pop("days", None)
+    money = currency_of(currency) if currency else ""
+    numbers: dict[str, Any] = {}
+    if machine is not None and not money:
+        raise UsageError(f"prices of {machine} in which currency?", "as --currency USD")
+    if machine is not None:
+        numbers |= listed_terms(read_prices(prices), machine, money)
+    if parts is not None:
+        build = read_list(parts, prices, currency)
+        money = build.currency
+        numbers |= {"watts": power_of(build).wall}
+        numbers |= {"buy": build.total} if build.total is not None else {}
+    numbers |= {name: values.pop(name) for name in tuple(values) if name in _TERMS}
+    failures = _failures(values)
+    chip = require_chip(values["on"]) if "on" in values else None
+    rate = predicted_rate(given(**values), tokens, days) if "model" in values else None
+    claim = peak(chip, "bf16") or peak(chip, "fp16") if chip is not None else None
+    per_machine = _gpus_per_machine(rate, values)
+
+    def answer(found: TrainingRate | None) -> CostAnswer:
+        return ask_costs(
+            _terms(numbers, failures, found),
+            money,
+            rate=found,
+            tokens=tokens,
+            days=days,
+            peak=None if claim is None else claim.rate * per_machine,
+            memory=None if chip is None or chip.memory is None else chip.memory * per_machine,
+        )
+
+    if measured is None:
+        return None, answer(rate)
+    seen = measured_rate(read_run(measured).records, measured.name)
+    return (None if rate is None else answer(rate)), answer(seen)
+
+
+_TERMS = (
+    *("buy", "rent_per_hour", "rent_per_month", "reserved_per_hour", "spot_per_hour"),
+    *("years", "utilisation", "machines", "resale", "interest", "watts", "kwh_price", "pue"),
+    *("hosting_per_month", "staff_hours_per_month", "staff_rate", "interruptions_per_day"),
+)
+
+
+def _gpus_per_machine(rate: TrainingRate | None, values: dict[str, Any]) -> int:
+    if rate is not None:
+        return -(-rate.gpus // rate.nodes)
+    return int(values.get("gpus_per_node") or values.get("gpus") or 1)
+
+
+def _terms(numbers: dict[str, Any], failures: Any, rate: TrainingRate | None) -> Terms:
+    """Terms, with machines and watts from what trains on them where they are not given."""
+    from trainrig.procure.ownership import Terms
+
+    found = dict(numbers)
+    if rate is not None:
+        found.setdefault("machines", rate.nodes)
+        if rate.gpu_watts is not None:
+            found.setdefault("watts", rate.gpu_watts / found["machines"])
+    return Terms(**found, failures=failures)
+
+
+def _failures(values: dict[str, Any]) -> Any:
+    from trainrig.errors import UsageError
+    from trainrig.procure.goodput import Failures
+
+    mtbf = values.pop("mtbf_hours", None)
+    saving = values.pop("checkpoint_seconds", None)
+    restart = values.pop("restart_seconds", None)
+    if mtbf is None:
+        if saving is not None or restart is not None:
+            raise UsageError("how often does it fail?", "--mtbf-hours: hours between failures")
+        return None
+    found = Failures(
+        mtbf_s=mtbf * 3600.0,
+        checkpoint_s=60.0 if saving is None else saving,
+        restart_s=300.0 if restart is None else restart,
+    )
+    found.check()
+    return found

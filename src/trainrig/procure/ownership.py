@@ -1,0 +1,528 @@
+"""Buy, rent or cloud: what each costs over some years, and from when on owning is cheaper.
+
+    owning  = capital + electricity + hosting + staff, over the years, at a utilisation
+    capital = (price − resale / (1 + i)^years) × i / (1 − (1 + i)^−years) × years, the annuity of a
+              loan at i a year; price − resale without interest
+    electricity = watts × PUE × hours of use × price of a kWh
+    renting = price of an hour × hours of use; reserved and by the month: of all hours, used or not
+    spot    = price of an hour × hours of use / goodput, since interruptions waste time (`goodput`)
+
+Break-even days: of full use, 24 hours a day, after which renting by the hour has cost as much as
+the machine's capital and its running until then.  Break-even utilisation: the share of the years'
+hours from which on owning is cheaper.  A year has 365 days.  What has no price is not counted, and
+is named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.errors import UsageError, unknown
+from trainrig.procure.goodput import (
+    Failures,
+    daly_interval,
+    goodput,
+    simulate_goodput,
+    young_interval,
+)
+from trainrig.procure.price_list import Per, Price, newest, price_of
+from trainrig.procure.training_rate import TrainingRate
+
+HOURS_A_YEAR = 365.0 * 24.0
+HOURS_A_MONTH = HOURS_A_YEAR / 12.0
+SPREAD = 0.2
+"""By which each input is moved in the tornado, up and down."""
+WAYS = ("buy", "rent", "month", "reserved", "spot")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Prices of one machine, and how it is used; the numbers that a cost question turns on."""
+
+    buy: float | None = None
+    """Of one machine: a parts list's total, or a server's quote."""
+    rent_per_hour: float | None = None
+    rent_per_month: float | None = None
+    reserved_per_hour: float | None = None
+    spot_per_hour: float | None = None
+    machines: int = 1
+    years: float = 3.0
+    utilisation: float = 1.0
+    """Share of all hours in which it works."""
+    resale: float = 0.0
+    """Share of the price that it brings after the years."""
+    interest: float = 0.0
+    """A year."""
+    watts: float | None = None
+    """Of one machine at the wall, at full load."""
+    kwh_price: float | None = None
+    pue: float = 1.0
+    """Power of the whole site over that of the machine: cooling, losses."""
+    hosting_per_month: float = 0.0
+    staff_hours_per_month: float = 0.0
+    staff_rate: float = 0.0
+    """Of an hour."""
+    failures: Failures | None = None
+    """Of the whole; None: none are counted."""
+    interruptions_per_day: float | None = None
+    """Of spot machines."""
+
+    def replace(self, **changes: Any) -> Terms:
+        """A copy with some terms changed."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def hours(self) -> float:
+        """Of use."""
+        return self.years * HOURS_A_YEAR * self.utilisation
+
+    @property
+    def yield_of_time(self) -> float:
+        """Share of the hours of use that failures leave; 1 where none are counted."""
+        return _best_goodput(self.failures) if self.failures else 1.0
+
+    @property
+    def yield_of_spot(self) -> float:
+        """Likewise of spot machines, which are taken away besides."""
+        if self.interruptions_per_day is None:
+            return self.yield_of_time
+        base = self.failures or Failures(mtbf_s=math.inf, checkpoint_s=60.0, restart_s=300.0)
+        rate = self.interruptions_per_day / 86400.0 + 1.0 / base.mtbf_s
+        return _best_goodput(dataclasses.replace(base, mtbf_s=1.0 / rate)) if rate else 1.0
+
+
+def _best_goodput(failures: Failures) -> float:
+    return goodput(failures, daly_interval(failures))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to have the machines, over the years."""
+
+    name: str
+    total: float
+    parts: tuple[tuple[str, float], ...]
+    """They sum to the total."""
+    per_hour: float
+    """Of useful work: over the hours of use that failures leave."""
+    break_even_days: float | None = None
+    """Of owning against it, at full use; None where owning never is cheaper, or is not asked."""
+    break_even_utilisation: float | None = None
+    """From which share of the hours owning is cheaper; None where it never is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swing:
+    """What one input does to the cost of an hour."""
+
+    term: str
+    low: float
+    high: float
+    """Cost of a useful hour with the input lower and higher by SPREAD."""
+
+    @property
+    def size(self) -> float:
+        """Of the bar."""
+        return abs(self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostAnswer:
+    """Ways side by side, and what they mean for a training."""
+
+    terms: Terms
+    currency: str
+    ways: tuple[Way, ...]
+    swings: tuple[Swing, ...]
+    """Of the cheapest way, the widest first."""
+    not_counted: tuple[str, ...]
+    rate: TrainingRate | None = None
+    """None: no training was asked about."""
+    tokens: float | None = None
+    days: float | None = None
+    """That were given for them."""
+    peak: float | None = None
+    """FLOP/s that all GPUs of a machine claim."""
+    memory: float | None = None
+    """B of all GPUs of a machine."""
+
+    @property
+    def cheapest(self) -> Way:
+        """By a useful hour."""
+        return min(self.ways, key=lambda way: way.per_hour)
+
+    def way(self, name: str) -> Way | None:
+        """One of WAYS, where it has a price."""
+        return next((way for way in self.ways if way.name == name), None)
+
+    def yield_of(self, way: Way) -> float:
+        """Share of its hours that are work."""
+        return self.terms.yield_of_spot if way.name == "spot" else self.terms.yield_of_time
+
+    def per_million_tokens(self, way: Way) -> tuple[float, float, float] | None:
+        """Middle, low and high, by the rate's interval."""
+        if self.rate is None:
+            return None
+        middle, high, low = (
+            way.per_hour / (speed * 3600.0) * 1e6
+            for speed in (self.rate.tokens_per_s, self.rate.low, self.rate.high)
+        )
+        return middle, low, high
+
+    def of_training(self, way: Way) -> tuple[float, float, float] | None:
+        """Price of the whole training: middle, low and high."""
+        each = self.per_million_tokens(way)
+        if each is None or self.tokens is None:
+            return None
+        middle, low, high = (one * self.tokens / 1e6 for one in each)
+        return middle, low, high
+
+    def days_of_training(self) -> tuple[float, float, float] | None:
+        """Days of wall time on a machine that works all day: middle, low and high."""
+        if self.rate is None or self.tokens is None:
+            return None
+        speeds = (self.rate.tokens_per_s, self.rate.high, self.rate.low)
+        middle, low, high = (
+            self.tokens / speed / self.terms.yield_of_time / 86400.0 for speed in speeds
+        )
+        return middle, low, high
+
+    def kwh_of_training(self) -> float | None:
+        """Energy at the meter, with the site's."""
+        days, watts = self.days_of_training(), self.terms.watts
+        if days is None or watts is None:
+            return None
+        return days[0] * 24.0 * watts * self.terms.machines * self.terms.pue / 1000.0
+
+
+def ask_costs(
+    terms: Terms,
+    currency: str,
+    *,
+    rate: TrainingRate | None = None,
+    tokens: float | None = None,
+    days: float | None = None,
+    peak: float | None = None,
+    memory: float | None = None,
+) -> CostAnswer:
+    """All ways that have a price.  Raises UsageError for terms that cannot be, or for no price."""
+    _check(terms)
+    ways = tuple(_ways(terms))
+    if not ways:
+        raise UsageError(
+            "which prices?",
+            "--buy, --parts FILE, --rent-per-hour, --spot-per-hour …; trainrig invents none",
+        )
+    cheapest = min(ways, key=lambda way: way.per_hour)
+    return CostAnswer(
+        terms=terms,
+        currency=currency,
+        ways=ways,
+        swings=tuple(_swings(terms, cheapest.name)),
+        not_counted=tuple(_not_counted(terms)),
+        rate=rate,
+        tokens=tokens,
+        days=days,
+        peak=peak,
+        memory=memory,
+    )
+
+
+def _ways(terms: Terms) -> Iterator[Way]:
+    owned = _owned(terms) if terms.buy is not None else None
+    if owned is not None:
+        yield _way("buy", owned, terms, terms.yield_of_time)
+    every = terms.years * HOURS_A_YEAR
+    for name, price, hours in (
+        ("rent", terms.rent_per_hour, terms.hours),
+        ("month", _per_hour(terms.rent_per_month), every),
+        ("reserved", terms.reserved_per_hour, every),
+        ("spot", terms.spot_per_hour, terms.hours),
+    ):
+        if price is None:
+            continue
+        paid = price * terms.machines * hours
+        share = terms.yield_of_spot if name == "spot" else terms.yield_of_time
+        way = _way(name, {f"{hours:,.0f} hours": paid}, terms, share)
+        if owned is not None:
+            way = dataclasses.replace(
+                way,
+                break_even_days=_break_even_days(terms, price * terms.yield_of_time / share),
+                break_even_utilisation=_break_even_utilisation(terms, price, name),
+            )
+        yield way
+
+
+def _per_hour(month: float | None) -> float | None:
+    return None if month is None else month / HOURS_A_MONTH
+
+
+def _way(name: str, parts: dict[str, float], terms: Terms, share: float) -> Way:
+    total = sum(parts.values())
+    useful = terms.hours * share
+    return Way(
+        name=name,
+        total=total,
+        parts=tuple(parts.items()),
+        per_hour=total / useful if useful else math.inf,
+    )
+
+
+def _owned(terms: Terms) -> dict[str, float]:
+    """What owning consists of."""
+    price = (terms.buy or 0.0) * terms.machines
+    resale = price * terms.resale
+    capital = _capital(terms)
+    parts = {
+        "price": price,
+        "resale": -resale,
+        "interest": capital - (price - resale),
+        "electricity": _electricity_per_hour(terms) * terms.hours,
+        "hosting": _standing_per_month(terms)[0] * 12.0 * terms.years,
+        "staff": _standing_per_month(terms)[1] * 12.0 * terms.years,
+    }
+    return {name: value for name, value in parts.items() if abs(value) > 1e-9 or name == "price"}
+
+
+def _capital(terms: Terms) -> float:
+    """Annuities of a loan for the machine, less what it brings at the end."""
+    price = (terms.buy or 0.0) * terms.machines
+    if terms.interest == 0.0:
+        return price * (1.0 - terms.resale)
+    growth = math.pow(1.0 + terms.interest, terms.years)
+    annuity = terms.interest / (1.0 - 1.0 / growth)
+    return price * (1.0 - terms.resale / growth) * annuity * terms.years
+
+
+def _electricity_per_hour(terms: Terms) -> float:
+    """Of all machines at full load; 0 where its price or the watts are not known."""
+    if terms.kwh_price is None or terms.watts is None:
+        return 0.0
+    return terms.watts * terms.machines * terms.pue / 1000.0 * terms.kwh_price
+
+
+def _standing_per_month(terms: Terms) -> tuple[float, float]:
+    """Hosting and staff, used or not."""
+    hosting = terms.hosting_per_month * terms.machines
+    return hosting, terms.staff_hours_per_month * terms.staff_rate
+
+
+def _break_even_days(terms: Terms, price: float) -> float | None:
+    """Days of full use after which rent has cost as much as owning until then."""
+    daily = 24.0 * (price * terms.machines - _electricity_per_hour(terms))
+    daily -= sum(_standing_per_month(terms)) * 24.0 / HOURS_A_MONTH
+    return _capital(terms) / daily if daily > 0.0 else None
+
+
+def _break_even_utilisation(terms: Terms, price: float, name: str) -> float | None:
+    """Share of the hours from which owning is cheaper; of rent that runs on anyway, 0 or None."""
+    every = terms.years * HOURS_A_YEAR
+    standing = _capital(terms) + sum(_standing_per_month(terms)) * 12.0 * terms.years
+    by_hour = _electricity_per_hour(terms) * every
+    rent = price * terms.machines * every
+    if name in ("month", "reserved"):
+        return 0.0 if standing + by_hour <= rent else None
+    if name == "spot":
+        rent *= terms.yield_of_time / terms.yield_of_spot
+    if rent <= by_hour:
+        return None
+    share = standing / (rent - by_hour)
+    return share if share <= 1.0 else None
+
+
+_MOVED = (
+    *("buy", "rent_per_hour", "rent_per_month", "reserved_per_hour", "spot_per_hour"),
+    *("years", "utilisation", "resale", "interest", "watts", "kwh_price", "pue"),
+    *("hosting_per_month", "staff_hours_per_month", "interruptions_per_day"),
+)
+
+
+def _swings(terms: Terms, name: str) -> Iterator[Swing]:
+    """The cost of a useful hour of one way as each input moves, the widest first."""
+
+    def cost(**changes: float) -> float:
+        moved = terms.replace(**changes)
+        return next(way.per_hour for way in _ways(moved) if way.name == name)
+
+    found = []
+    for term in _MOVED:
+        value = getattr(terms, term)
+        if not value:
+            continue
+        most = 1.0 if term in ("utilisation", "resale") else math.inf
+        lower, higher = value * (1.0 - SPREAD), min(most, value * (1.0 + SPREAD))
+        if term == "pue":
+            lower = max(1.0, lower)
+        swing = Swing(term=term, low=cost(**{term: lower}), high=cost(**{term: higher}))
+        if swing.size > 1e-12:
+            found.append(swing)
+    yield from sorted(found, key=lambda swing: -swing.size)
+
+
+def _not_counted(terms: Terms) -> Iterator[str]:
+    if terms.buy is not None:
+        if terms.watts is None or terms.kwh_price is None:
+            yield "electricity: --kwh-price and --watts (or --parts, --on)"
+        if not terms.hosting_per_month:
+            yield "hosting: --hosting-per-month"
+        if not terms.staff_hours_per_month or not terms.staff_rate:
+            yield "staff: --staff-hours-per-month and --staff-rate"
+        if not terms.resale:
+            yield "resale: --resale, a share of the price"
+        if not terms.interest:
+            yield "interest: --interest, a share a year"
+    if terms.failures is None:
+        yield "failures: --mtbf-hours and --checkpoint-seconds"
+
+
+def _check(terms: Terms) -> None:
+    """Refuse numbers that cannot be."""
+    bounds = {
+        "utilisation": (1e-6, 1.0),
+        "resale": (0.0, 1.0),
+        "interest": (0.0, 1.0),
+        "years": (0.01, 50.0),
+        "pue": (1.0, 5.0),
+        "machines": (1, 1e6),
+    }
+    for field in dataclasses.fields(terms):
+        value = getattr(terms, field.name)
+        if value is None or isinstance(value, Failures):
+            continue
+        least, most = bounds.get(field.name, (0.0, 1e15))
+        if not least <= value <= most:
+            word = field.name.replace("_", "-")
+            raise UsageError(f"{word} = {value:g}", f"a number from {least:g} to {most:g}")
+    if terms.failures is not None:
+        terms.failures.check()
+
+
+def cost_dict(found: CostAnswer) -> dict[str, Any]:
+    """What ``cost --json`` prints; others script against it."""
+    rented = next((way for way in found.ways if way.name != "buy"), None)
+    result: dict[str, Any] = {
+        "currency": found.currency or None,
+        "break_even_days": rented.break_even_days if rented else None,
+        "break_even_months": None
+        if rented is None or rented.break_even_days is None
+        else rented.break_even_days / (365.0 / 12.0),
+        "break_even_utilisation": rented.break_even_utilisation if rented else None,
+        "cheapest": found.cheapest.name,
+        "ways": {way.name: _way_dict(found, way) for way in found.ways},
+        "sensitivity": [dataclasses.asdict(one) | {"spread": SPREAD} for one in found.swings],
+        "not_counted": list(found.not_counted),
+        "terms": dataclasses.asdict(found.terms),
+    }
+    if found.terms.failures is not None:
+        result["checkpoints"] = checkpoints_dict(found.terms.failures)
+    if found.peak and found.terms.buy is not None:
+        result["price_per_tflops"] = found.terms.buy / (found.peak / 1e12)
+    if found.memory and found.terms.buy is not None:
+        result["price_per_gib"] = found.terms.buy / (found.memory / 2.0**30)
+    if found.rate is not None:
+        days = found.days_of_training()
+        result["training"] = {
+            "tokens": found.tokens,
+            "tokens_per_s": found.rate.tokens_per_s,
+            "interval": {"tokens_per_s": [found.rate.low, found.rate.high]},
+            "source": found.rate.source,
+            "gpus": found.rate.gpus,
+            "machines": found.terms.machines,
+            "gpu_watts": found.rate.gpu_watts,
+            "days": days[0] if days else None,
+            "days_interval": list(days[1:]) if days else None,
+            "days_wanted": found.days,
+            "in_time": None if days is None or found.days is None else days[0] <= found.days,
+            "kwh": found.kwh_of_training(),
+        }
+    return result
+
+
+def _way_dict(found: CostAnswer, way: Way) -> dict[str, Any]:
+    each, whole = found.per_million_tokens(way), found.of_training(way)
+    return {
+        "total": way.total,
+        "parts": dict(way.parts),
+        "per_useful_hour": way.per_hour,
+        "break_even_days": way.break_even_days,
+        "break_even_utilisation": way.break_even_utilisation,
+        "goodput": found.yield_of(way),
+        "per_million_tokens": each[0] if each else None,
+        "per_million_tokens_interval": list(each[1:]) if each else None,
+        "training": whole[0] if whole else None,
+        "training_interval": list(whole[1:]) if whole else None,
+    }
+
+
+def checkpoints_dict(failures: Failures) -> dict[str, float]:
+    """Intervals between checkpoints, and what they leave of the time: by formula and simulated."""
+    best = daly_interval(failures)
+    return {
+        "young_interval_s": young_interval(failures),
+        "daly_interval_s": best,
+        "goodput": goodput(failures, best),
+        "goodput_simulated": simulate_goodput(failures, best),
+    }
+
+
+def listed_terms(prices: Iterable[Price], machine: str, currency: str) -> dict[str, float]:
+    """Terms that a price list states of a machine, and of a kWh: the newest of each.
+
+    Raises UsageError where the list does not know the machine in that currency.
+    """
+    known = tuple(prices)
+    wanted: tuple[tuple[str, Per, str], ...] = (
+        ("buy", "piece", "machine"),
+        ("rent_per_hour", "hour", "cloud"),
+        ("rent_per_month", "month", "machine"),
+        ("reserved_per_hour", "hour", "reserved"),
+        ("spot_per_hour", "hour", "spot"),
+    )
+    found = {
+        term: one.price
+        for term, per, kind in wanted
+        if (one := price_of(known, machine, currency, per=per, kind=kind)) is not None
+    }
+    if not found:
+        names = sorted({one.part for one in known if one.currency == currency})
+        raise unknown(f"machine, in prices of {currency},", machine, names or ["an empty list"])
+    kwh = [one for one in newest(known) if (one.per, one.currency) == ("kWh", currency)]
+    return found | ({"kwh_price": max(kwh, key=lambda one: one.date).price} if kwh else {})
+
+
+def changes(before: CostAnswer, after: CostAnswer) -> list[dict[str, Any]]:
+    """What measured rates and watts change of what was predicted, number by number."""
+
+    def rows(found: CostAnswer) -> dict[str, float | None]:
+        way, rate, days = found.cheapest, found.rate, found.days_of_training()
+        each = found.per_million_tokens(way)
+        return {
+            "tokens_per_s": rate.tokens_per_s if rate else None,
+            "gpu_watts": rate.gpu_watts if rate else None,
+            "joules_per_token": rate.gpu_watts / rate.tokens_per_s
+            if rate and rate.gpu_watts
+            else None,
+            "days": days[0] if days else None,
+            "kwh": found.kwh_of_training(),
+            "per_useful_hour": way.per_hour,
+            "per_million_tokens": each[0] if each else None,
+            "break_even_days": cost_dict(found)["break_even_days"],
+        }
+
+    old, new = rows(before), rows(after)
+    return [
+        {
+            "what": name,
+            "predicted": old[name],
+            "measured": new[name],
+            "change": (now / then - 1.0)
+            if (then := old[name]) and (now := new[name]) is not None
+            else None,
+        }
+        for name in old
+        if new[name] is not None
+    ]

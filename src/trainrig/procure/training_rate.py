@@ -1,0 +1,157 @@
+"""How fast a model trains on machines: by the predictor's best layout, or as a run measured it.
+
+A predicted rate has the predictor's 80 % interval of the step; a measured one that of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from trainrig.benchmarks.training import BENCHMARK
+from trainrig.catalog.chip import Chip
+from trainrig.errors import DataError, UsageError
+from trainrig.predict.prediction import Prediction, predict
+from trainrig.predict.scenario import Cluster, Question, positive, space
+from trainrig.predict.search import search
+from trainrig.predict.search.gpu_count import gpus_needed
+from trainrig.predict.search.space import Space
+from trainrig.record import Kind, Record, Status
+
+TOKENS_A_STEP = 2**20
+"""Where no global batch is given: as of GPT-3 1.3B and 2.7B (Brown et al. 2020, table 2.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRate:
+    """Tokens a second, and what they take."""
+
+    tokens_per_s: float
+    low: float
+    high: float
+    gpus: int
+    nodes: int
+    gpu_watts: float | None
+    """Of all GPUs; None: not known."""
+    source: str
+    limits: str = ""
+    """The largest part of the step beside compute."""
+    prediction: Prediction | None = None
+
+
+def training_space(given: Mapping[str, Any]) -> tuple[Space, Cluster]:
+    """All layouts of a model, with a global batch of about TOKENS_A_STEP where none is given."""
+    options = dict(given)
+    if options.get("global_batch") is None:
+        first, _ = space({**options, "global_batch": 1})
+        options["global_batch"] = max(1, TOKENS_A_STEP // first.base.seq_len)
+    return space(options)
+
+
+def predicted_rate(
+    given: Mapping[str, Any], tokens: float | None = None, days: float | None = None
+) -> TrainingRate:
+    """The best layout's rate; with ``days`` and no ``gpus``, on the fewest machines that do.
+
+    Raises UsageError where nothing fits.
+    """
+    every, cluster = training_space(given)
+    if days is not None and given.get("gpus") is None:
+        if tokens is None:
+            raise UsageError("days for how many tokens?", "as --tokens 140e9")
+        positive("days", days)
+        whole = cluster.replace(gpus_per_node=given.get("gpus_per_node") or 8)
+        fewest = gpus_needed(every, whole, positive("tokens", tokens), days).cluster.gpus
+        machines = -(-fewest // whole.gpus_per_node)  # they are had whole
+        cluster = whole.replace(gpus=machines * whole.gpus_per_node)
+    found = rate_at(every, cluster)
+    if found is None:
+        raise UsageError(
+            f"{every.shape.name} does not fit on {cluster.gpus} × {cluster.rates().device}",
+            "more GPUs, or GPUs with more memory; trainrig fits says what helps",
+        )
+    return found
+
+
+def rate_at(every: Space, cluster: Cluster) -> TrainingRate | None:
+    """The best layout's rate at a cluster; None where nothing fits or makes the batch."""
+    try:
+        there = every.on(cluster.gpus, cluster.gpus_per_node)
+        best = search(there, cluster.rates(), top=1).best[0]
+    except UsageError:
+        return None
+    if not best.fits:
+        return None
+    question = Question(shape=every.shape, layout=best.layout, cluster=cluster)
+    found = predict(question)
+    low, high = found.interval
+    waits = {name: size for name, size in best.parts.items() if name not in _COMPUTE}
+    slowest = max(waits, key=lambda name: waits[name], default="")
+    share = waits.get(slowest, 0.0) / best.time
+    return TrainingRate(
+        tokens_per_s=found.tokens_per_s,
+        low=found.tokens / high,
+        high=found.tokens / low,
+        gpus=cluster.gpus,
+        nodes=-(-cluster.gpus // cluster.gpus_per_node),
+        gpu_watts=cluster.gpus * found.rates.power,
+        source="predicted, best layout, 80 % interval",
+        limits=f"{_WORDS.get(slowest, slowest)} {share:.0%} of a step"
+        if share >= 0.1
+        else "compute of the GPUs",
+        prediction=found,
+    )
+
+
+_COMPUTE = ("forward", "backward")
+_WORDS = {
+    "data_comm": "exchange of gradients",
+    "tensor_comm": "tensor-parallel exchange",
+    "pipeline_comm": "pipeline exchange",
+    "recompute": "recomputation for want of memory:",
+    "gaps": "launch gaps",
+    "bubble": "pipeline bubble",
+}
+
+
+@lru_cache(maxsize=512)
+def bound_of(every: Space, chip: Chip) -> float:
+    """Tokens a second of one GPU that no layout on several exceeds for each of them.
+
+    The fastest layout on one GPU if its memory had no end.
+    """
+    alone = Cluster(chip=chip, gpus=1, gpus_per_node=1)
+    rates = alone.rates().replace(memory_bytes=1e18)
+    best = search(every.on(1, 1), rates, top=1).best[0]
+    return every.global_batch * every.base.seq_len / best.time
+
+
+def measured_rate(records: Iterable[Record], name: str) -> TrainingRate:
+    """The fastest training of a run, with what its GPUs took.  Raises DataError where none is."""
+    good = [
+        one
+        for one in records
+        if one.kind is Kind.MEASURED and one.status is Status.OK and one.benchmark == BENCHMARK.name
+    ]
+    rates = [one for one in good if one.metric == "token_rate" and one.value]
+    if not rates:
+        raise DataError(
+            f"{name} has measured no training", "a run of trainrig train: its tokens/s are taken"
+        )
+    best = max(rates, key=lambda one: one.value or 0.0)
+    value = best.value or 0.0
+    low, high = best.interval or (value, value)
+    beside = [one for one in good if one.case == best.case and one.metric == "power" and one.value]
+    watts = beside[0].value if beside else None
+    gpus = best.device_count or 1
+    return TrainingRate(
+        tokens_per_s=value,
+        low=low,
+        high=high,
+        gpus=gpus,
+        nodes=1,
+        gpu_watts=watts,
+        source=f"measured, {name}",
+    )

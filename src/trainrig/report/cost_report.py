@@ -1,0 +1,242 @@
+"""Owning and renting as a document: ways side by side, the training, what matters most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainrig.report.document import (
+    Block,
+    Cell,
+    Document,
+    Facts,
+    Line,
+    Paragraph,
+    Section,
+    Table,
+    Whisker,
+    column,
+    table,
+    words,
+)
+from trainrig.units import (
+    counted,
+    format_count,
+    format_money,
+    format_share,
+    format_time,
+    plain_name,
+    signed_share,
+)
+
+if TYPE_CHECKING:  # numpy, where a training is predicted
+    from trainrig.procure.ownership import CostAnswer, Swing, Way
+
+WAY_WORDS = {
+    "buy": "buy",
+    "rent": "rent by the hour",
+    "month": "rent by the month",
+    "reserved": "reserved",
+    "spot": "spot",
+}
+
+
+def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> Document:
+    """All ways that have a price, and which is cheapest at which use."""
+    terms = found.terms
+    machines = counted(terms.machines, "machine")
+    title = (
+        f"{machines}, {terms.years:g} years, {format_share(terms.utilisation)} of the hours used"
+    )
+    blocks: list[Block] = [
+        Paragraph(title, "strong"),
+        Paragraph(_verdict(found)),
+        _ways_table(found),
+    ]
+    if facts := tuple(_break_even(found)):
+        blocks.append(Facts(facts, "Break-even of buying"))
+    if found.rate is not None:
+        blocks.append(Section("The training", tuple(_training(found))))
+    if changed:
+        blocks.append(Section("What measuring changed", (_changes_table(changed),)))
+    if facts := tuple(_unit_prices(found)):
+        blocks.append(Facts(facts, "Price of what it has"))
+    if terms.failures is not None:
+        blocks.append(Section("Failures", (Facts(tuple(_failures(found))),)))
+    if found.swings:
+        blocks.append(Section("What matters most", (_tornado(found),)))
+    if (owned := found.way("buy")) is not None:
+        blocks.append(Section("What owning consists of", (_parts_table(found, owned),)))
+    if found.not_counted:
+        rows = tuple(Paragraph(text, "dim") for text in found.not_counted)
+        blocks.append(Section("Not counted, for want of a number", rows))
+    return Document(title="cost", blocks=tuple(blocks), foot=(_FOOT,))
+
+
+_FOOT = (
+    "Prices are those that were given or imported, with date and source; none is built in. A year "
+    "has 365 days. A useful hour is one that failures and interruptions leave."
+)
+
+
+def _money(found: CostAnswer, amount: float) -> str:
+    return format_money(amount, found.currency)
+
+
+def _verdict(found: CostAnswer) -> str:
+    best = found.cheapest
+    if len(found.ways) == 1:
+        return f"{WAY_WORDS[best.name]}: {_money(found, best.total)}"
+    others = [way for way in found.ways if way is not best]
+    second = min(others, key=lambda way: way.per_hour)
+    return (
+        f"Cheapest: {WAY_WORDS[best.name]}, {_money(found, best.per_hour)} a useful hour; "
+        f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
+        f"{second.per_hour / best.per_hour:.2g} times as much"
+    )
+
+
+def _span(found: CostAnswer, three: tuple[float, float, float] | None) -> str:
+    if three is None:
+        return ""
+    middle, low, high = three
+    ends = " to ".join(format_money(end, "") for end in (low, high))
+    return f"{_money(found, middle)} ({ends})"
+
+
+def _ways_table(found: CostAnswer) -> Table:
+    def tone(way: Way, cells: tuple[str | Cell, ...]) -> Line:
+        return Line(cells, "good" if way is found.cheapest and len(found.ways) > 1 else "")
+
+    return table(
+        found.ways,
+        words("", lambda way: WAY_WORDS[way.name]),
+        column("total", lambda way: _money(found, way.total)),
+        column("a useful hour", lambda way: _money(found, way.per_hour)),
+        column("a million tokens", lambda way: _span(found, found.per_million_tokens(way))),
+        column("the training", lambda way: _span(found, found.of_training(way))),
+        line=tone,
+    )
+
+
+def _break_even(found: CostAnswer) -> Iterator[tuple[str, str]]:
+    if found.way("buy") is None:
+        return
+    for way in found.ways:
+        if way.name == "buy":
+            continue
+        name = f"against {WAY_WORDS[way.name]}"
+        if way.break_even_days is None:
+            yield name, "never: renting costs less than running one's own"
+            continue
+        share = way.break_even_utilisation
+        used = (
+            f"more hours than {found.terms.years:g} years have"
+            if share is None
+            else f"{format_share(share)} use over {found.terms.years:g} years"
+            if share
+            else "whatever its use"
+        )
+        months = way.break_even_days / (365.0 / 12.0)
+        yield name, f"{way.break_even_days:,.0f} days of full use (month {months:.1f}); {used}"
+
+
+def _training(found: CostAnswer) -> Iterator[Block]:
+    rate = found.rate
+    assert rate is not None
+    pairs = [
+        (
+            "rate",
+            f"{format_count(rate.tokens_per_s)} tokens/s ({format_count(rate.low)} to "
+            f"{format_count(rate.high)}) on {counted(rate.gpus, 'GPU')}; {rate.source}",
+        )
+    ]
+    if rate.limits:
+        pairs.append(("waits for", rate.limits))
+    days = found.days_of_training()
+    if days is not None and found.tokens is not None:
+        text = f"{days[0]:,.3g} days ({days[1]:,.3g} to {days[2]:,.3g})"
+        if found.days is not None:
+            late = days[0] > found.days
+            text += f", {'more than' if late else 'within'} the {found.days:g} that are given"
+        pairs.append((f"{format_count(found.tokens)} tokens", text))
+    if (kwh := found.kwh_of_training()) is not None:
+        pairs.append(("energy", f"{kwh:,.0f} kWh at the meter"))
+    yield Facts(tuple(pairs))
+
+
+def _unit_prices(found: CostAnswer) -> Iterator[tuple[str, str]]:
+    buy = found.terms.buy
+    if buy is None:
+        return
+    if found.peak:
+        yield "a TFLOPS", f"{_money(found, buy / (found.peak / 1e12))} of claimed dense peak"
+    if found.memory:
+        yield "a GiB", f"{_money(found, buy / (found.memory / 2.0**30))} of GPU memory"
+
+
+def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
+    from trainrig.procure.ownership import checkpoints_dict
+
+    failures = found.terms.failures
+    assert failures is not None
+    numbers = checkpoints_dict(failures)
+    yield (
+        "save every",
+        f"{format_time(numbers['daly_interval_s'])} (Daly; Young: "
+        f"{format_time(numbers['young_interval_s'])})",
+    )
+    yield (
+        "goodput",
+        f"{format_share(numbers['goodput'])} of the hours are work; simulated "
+        f"{format_share(numbers['goodput_simulated'])}",
+    )
+
+
+def _tornado(found: CostAnswer) -> Table:
+    """Bars of the cheapest way's hour, the widest first; the line is its cost as it stands."""
+    base = found.cheapest.per_hour
+    ends = [end for one in found.swings for end in (one.low, one.high)]
+    least, most = min([base, *ends]), max([base, *ends])
+    room = (most - least) or 1.0
+
+    def place(value: float) -> float:
+        return 0.02 + 0.96 * (value - least) / room
+
+    def bar(one: Swing) -> Cell:
+        low, high = sorted((one.low, one.high))
+        drawing = Whisker(place(base), place(low), place(base), place(high))
+        return Cell("", drawing=drawing)
+
+    shown = WAY_WORDS[found.cheapest.name]
+    return table(
+        found.swings,
+        words("20 % less or more", lambda one: plain_name(one.term)),
+        column("less", lambda one: _money(found, one.low)),
+        column("more", lambda one: _money(found, one.high)),
+        column(f"a useful hour of: {shown}", bar, kind="drawing"),
+    )
+
+
+def _parts_table(found: CostAnswer, owned: Way) -> Table:
+    rows = table(
+        owned.parts,
+        words("", lambda part: part[0]),
+        column("total", lambda part: _money(found, part[1])),
+        column("share", lambda part: format_share(part[1] / owned.total) if owned.total else ""),
+    )
+    total = Line(("all", _money(found, owned.total), ""), "strong")
+    return Table(rows.columns, (*rows.rows, total))
+
+
+def _changes_table(changed: Sequence[dict[str, Any]]) -> Table:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:,.4g}"
+
+    return table(
+        changed,
+        words("", lambda row: plain_name(row["what"])),
+        column("predicted", lambda row: number(row["predicted"])),
+        column("measured", lambda row: number(row["measured"])),
+        column("change", lambda row: "" if row["change"] is None else signed_share(row["change"])),
+    )
