@@ -159,6 +159,10 @@ class CostAnswer:
         """One of WAYS, where it has a price."""
         return next((way for way in self.ways if way.name == name), None)
 
+    def checkpoints(self) -> dict[str, float]:
+        """Intervals and goodput by formula and simulated; empty where no failures are counted."""
+        return checkpoints_dict(self.terms.failures) if self.terms.failures else {}
+
     def yield_of(self, way: Way) -> float:
         """Share of its hours that are work."""
         return self.terms.yield_of_spot if way.name == "spot" else self.terms.yield_of_time
@@ -417,8 +421,8 @@ def cost_dict(found: CostAnswer) -> dict[str, Any]:
         "not_counted": list(found.not_counted),
         "terms": dataclasses.asdict(found.terms),
     }
-    if found.terms.failures is not None:
-        result["checkpoints"] = checkpoints_dict(found.terms.failures)
+    if numbers := found.checkpoints():
+        result["checkpoints"] = numbers
     if found.peak and found.terms.buy is not None:
         result["price_per_tflops"] = found.terms.buy / (found.peak / 1e12)
     if found.memory and found.terms.buy is not None:

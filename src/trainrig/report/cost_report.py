@@ -176,11 +176,7 @@ def _unit_prices(found: CostAnswer) -> Iterator[tuple[str, str]]:
 
 
 def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
-    from trainrig.procure.ownership import checkpoints_dict
-
-    failures = found.terms.failures
-    assert failures is not None
-    numbers = checkpoints_dict(failures)
+    numbers = found.checkpoints()
     yield (
         "save every",
         f"{format_time(numbers['daly_interval_s'])} (Daly; Young: "
