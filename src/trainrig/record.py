@@ -252,6 +252,14 @@ class Finding:
     """The next command or action."""
     records: tuple[str, ...] = ()
     """Ids of the records it rests on."""
+    cause: str = ""
+    """Why it is so, in one sentence; empty where the evidence says it."""
+    risk: str = ""
+    """What comes of leaving it."""
+    undo: str = ""
+    """How to take the fix back."""
+    reboot: bool = False
+    """Whether the fix needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

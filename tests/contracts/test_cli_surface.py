@@ -55,6 +55,7 @@ def test_the_surface_is_as_promised() -> None:
         {
             "qualify": "--budget --devices --only --out --resume --min --baseline --detach "
             "--strict --json",
+            "doctor": "--markdown --apply --runs --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --models --json",
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "

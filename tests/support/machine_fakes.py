@@ -24,11 +24,15 @@ class FakeHost:
         commands: Mapping[str, str] | None = None,
         links: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        modes: Mapping[str, int] | None = None,
+        shm_bytes: int = 2**34,
     ) -> None:
         self.files = dict(files or {})
         self.commands = dict(commands or {})
         self.links = dict(links or {})
         self.environment = dict(environment or {})
+        self.modes = dict(modes or {})
+        self.shm_bytes = shm_bytes
 
     def read(self, path: str) -> str | Missing:
         return self.files.get(path, Missing(f"{path}: no such file"))
@@ -42,10 +46,16 @@ class FakeHost:
     def resolve(self, path: str) -> str | Missing:
         return self.links.get(path, Missing(f"{path}: no such link"))
 
-    def capacity_bytes(self, path: str) -> int | Missing:
-        return 2**34 if path == "/dev/shm" else Missing(f"{path}: no such file system")
+    def link_text(self, path: str) -> str | Missing:
+        return self.links.get(path, Missing(f"{path}: no such link"))
 
-    def run(self, *command: str, timeout_s: float = 1.0) -> str | Missing:
+    def mode(self, path: str) -> int | Missing:
+        return self.modes.get(path, Missing(f"{path}: no such file"))
+
+    def capacity_bytes(self, path: str) -> int | Missing:
+        return self.shm_bytes if path == "/dev/shm" else Missing(f"{path}: no such file system")
+
+    def run(self, *command: str, timeout_s: float = 1.0, any_exit: bool = False) -> str | Missing:
         name = "nvml" if command[0] == sys.executable else os.path.basename(command[0])
         given = " ".join([name, *(word for word in command[1:] if name != "nvml")])
         return self.commands.get(given, Missing(f"{name} is not installed"))

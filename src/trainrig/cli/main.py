@@ -28,6 +28,7 @@ GROUPS = {
         "bench": "Run one benchmark by itself: matrix products, copies, layers, a disk ...",
     },
     "Understand a machine": {
+        "doctor": "What is wrong with this machine, and how to put it right.",
         "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
         "catalog": "What vendors claim: one chip, or several side by side.",
         "env": "A script that installs driver, CUDA and torch that go together.",

@@ -202,6 +202,13 @@ def _count(value: object) -> int | Missing:
     return len(value) if isinstance(value, list) else _as_missing(value)
 
 
+def _process_ids(value: object) -> tuple[int, ...] | Missing:
+    if not isinstance(value, list):
+        return _as_missing(value)
+    found = [integer(process.get("pid"), "process") for process in objects(value)]
+    return tuple(pid for pid in found if not isinstance(pid, Missing))
+
+
 def _milliwatts(value: object) -> float | Missing:
     return if_known(lambda found: found / 1000, number(value, "power", most=1e7))
 
@@ -280,6 +287,13 @@ _READERS: dict[str, tuple[str, Reader]] = {
     "persistence": ("persistence", lambda value: yes_or_no(value, "persistence mode")),
     "compute_mode": ("compute_mode", lambda value: _named(_COMPUTE_MODES, value, "compute mode")),
     "num_processes": ("processes", _count),
+    "process_ids": ("processes", _process_ids),
+    "fan": ("fan", lambda value: percent(value, "fan speed")),
+    "bar1_bytes": ("bar1.bar1Total", _bounded("window", 1, 2**50)),
+    "slowdown_temperature_c": (
+        "slowdown_temperature",
+        lambda value: number(value, "temperature", most=200),
+    ),
 }
 
 

@@ -30,6 +30,7 @@ _CORRECTED, _UNCORRECTED = 0, 1
 _VOLATILE, _AGGREGATE = 0, 1
 _READ, _WRITE = 0, 1
 _TEMPERATURE_OF_GPU = 0
+_SLOWDOWN = 1
 # ... and of what holds clocks down.
 _BY_HEAT, _BY_BOARD = 1, 3
 
@@ -75,6 +76,9 @@ _QUESTIONS: dict[str, tuple[Any, ...]] = {
     "persistence": ("nvmlDeviceGetPersistenceMode",),
     "compute_mode": ("nvmlDeviceGetComputeMode",),
     "processes": ("nvmlDeviceGetComputeRunningProcesses",),
+    "fan": ("nvmlDeviceGetFanSpeed",),
+    "bar1": ("nvmlDeviceGetBAR1MemoryInfo",),
+    "slowdown_temperature": ("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),
 }
 
 

@@ -10,14 +10,19 @@ This module does not look at anything: the probes beside it do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from trainrig.errors import DataError, first_problem
+from trainrig.machine.fact import NOT_READ as NOT_READ
+from trainrig.machine.fact import Missing as Missing
+from trainrig.machine.fact import fact
+from trainrig.machine.fact import if_known as if_known
+from trainrig.machine.fact import value_or as value_or
+from trainrig.machine.health import Health
 from trainrig.record import Finite, check_schema, digest
 
 SNAPSHOT_SCHEMA = 1
@@ -25,45 +30,10 @@ FAULTY_REASONS = frozenset(
     ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
 )
 """Throttle reasons of a GPU that is hot or short of power; a power cap at full load is none."""
-
-T = TypeVar("T")
-
-# What a machine does not have is left out on purpose; what it has and we do not know is refused.
-_STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def _fact(kind: type[T]) -> type[T]:
-    """A frozen, slotted, keyword-only dataclass that pydantic reads strictly."""
-    kind.__pydantic_config__ = _STRICT  # type: ignore[attr-defined]
-    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A value that could not be read, and why; ``{"missing": "why"}`` in JSON."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    reason: Annotated[str, Field(alias="missing")]
-
-
-NOT_READ = Missing("not read")
 ONLY_TORCH = Missing("only torch tells of it")
 
 
-def value_or(value: T | Missing, default: T) -> T:
-    """`value` where it is known, else `default`."""
-    return default if isinstance(value, Missing) else value
-
-
-def if_known(compute: Callable[..., T | Missing], *values: Any) -> T | Missing:
-    """``compute(*values)``, or the first of the values that is Missing."""
-    missing = [value for value in values if isinstance(value, Missing)]
-    return missing[0] if missing else compute(*values)
-
-
-@_fact
+@fact
 class HostInfo:
     """The computer as a whole and its operating system."""
 
@@ -84,7 +54,7 @@ class HostInfo:
     board: str | Missing
 
 
-@_fact
+@fact
 class Cache:
     """One level of the CPU's caches."""
 
@@ -96,7 +66,7 @@ class Cache:
     """Of one of them."""
 
 
-@_fact
+@fact
 class Cpu:
     """The processors, and how much of them this process may use."""
 
@@ -123,7 +93,7 @@ class Cpu:
     """CPU time the control group allows, in processors; None: no limit."""
 
 
-@_fact
+@fact
 class Dimm:
     """One memory module, as the firmware describes it."""
 
@@ -139,7 +109,7 @@ class Dimm:
     part_number: str | Missing
 
 
-@_fact
+@fact
 class NumaNode:
     """Memory and processors that are close to each other."""
 
@@ -149,7 +119,7 @@ class NumaNode:
     """As the kernel writes it: ``0-31,64-95``."""
 
 
-@_fact
+@fact
 class MemoryInfo:
     """Main memory, and how much of it this process may use."""
 
@@ -169,7 +139,7 @@ class MemoryInfo:
     nodes: tuple[NumaNode, ...] | Missing
 
 
-@_fact
+@fact
 class Mount:
     """Where a disk, or a part of it, is mounted."""
 
@@ -179,7 +149,7 @@ class Mount:
     available_bytes: int | Missing
 
 
-@_fact
+@fact
 class Disk:
     """One block device that holds data."""
 
@@ -193,7 +163,7 @@ class Disk:
     """Of the disk and of everything that lies on it."""
 
 
-@_fact
+@fact
 class PcieLink:
     """A PCI Express link, as it runs and at its most."""
 
@@ -211,7 +181,7 @@ def unknown_link(why: str) -> PcieLink:
     return PcieLink(generation=none, width=none, max_generation=none, max_width=none)
 
 
-@_fact
+@fact
 class PciGpu:
     """A GPU or accelerator as the PCI bus shows it, with or without a driver."""
 
@@ -233,7 +203,7 @@ class PciGpu:
     """The link from the port above: what the slot can do."""
 
 
-@_fact
+@fact
 class Gpu:
     """A GPU as its driver describes it (NVML; amd-smi or rocm-smi for AMD)."""
 
@@ -297,9 +267,17 @@ class Gpu:
     """Packets that its link sent again since the driver was loaded."""
     others_utilization: Finite | Missing = NOT_READ
     """Share of the time in which other programs' kernels ran, 0 to 1; around a measurement only."""
+    process_ids: tuple[int, ...] | Missing = NOT_READ
+    """Processes with a compute context on it, by number."""
+    fan: Finite | Missing = NOT_READ
+    """Speed that its fans are set to, 0 to 1; a card that is cooled by its case has none."""
+    bar1_bytes: int | Missing = NOT_READ
+    """Window through which the host sees its memory: all of it with resizable BAR, else 256 MiB."""
+    slowdown_temperature_c: Finite | Missing = NOT_READ
+    """Where the hardware begins to slow down."""
 
 
-@_fact
+@fact
 class GpuLink:
     """How two GPUs reach each other."""
 
@@ -312,14 +290,14 @@ class GpuLink:
     p2p_write: str | Missing
 
 
-@_fact
+@fact
 class Topology:
     """Links between GPUs, each pair once with a < b."""
 
     links: tuple[GpuLink, ...] | Missing
 
 
-@_fact
+@fact
 class Software:
     """What measurements run on, found without importing any of it."""
 
@@ -342,7 +320,7 @@ class Software:
     """Environment variables that bear on speed; no others are read."""
 
 
-@_fact
+@fact
 class Snapshot:
     """This machine at one moment."""
 
@@ -359,6 +337,8 @@ class Snapshot:
     software: Software
     gpus_after: tuple[Gpu, ...] | Missing = NOT_READ
     """As they were when everything was measured."""
+    health: Health | Missing = NOT_READ
+    """What a doctor looks at besides; read where `inspect` is asked for it."""
 
 
 # ---- as JSON: machine.json, which is checked when it is read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from typing import BinaryIO, Protocol
 
@@ -42,12 +43,22 @@ class Host(Protocol):
         """Where a symbolic link ends."""
         ...
 
+    def link_text(self, path: str) -> str | Missing:
+        """What a symbolic link holds, whether or not that exists: ``socket:[4242]``."""
+        ...
+
+    def mode(self, path: str) -> int | Missing:
+        """Permission bits of a file."""
+        ...
+
     def capacity_bytes(self, path: str) -> int | Missing:
         """Size of the file system that a path lies on."""
         ...
 
-    def run(self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | Missing:
-        """What a command prints on stdout."""
+    def run(
+        self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, any_exit: bool = False
+    ) -> str | Missing:
+        """What a command prints on stdout; of a failed one only with ``any_exit``."""
         ...
 
     def usable_threads(self) -> int | Missing:
@@ -83,6 +94,18 @@ class ThisMachine:
         except OSError as error:
             return Missing(f"{path}: {_reason(error)}")
 
+    def link_text(self, path: str) -> str | Missing:
+        try:
+            return os.readlink(path)
+        except OSError as error:
+            return Missing(f"{path}: {_reason(error)}")
+
+    def mode(self, path: str) -> int | Missing:
+        try:
+            return stat.S_IMODE(os.stat(path).st_mode)
+        except OSError as error:
+            return Missing(f"{path}: {_reason(error)}")
+
     def capacity_bytes(self, path: str) -> int | Missing:
         try:
             status = os.statvfs(path)
@@ -90,8 +113,10 @@ class ThisMachine:
             return Missing(f"{path}: {_reason(error)}")
         return status.f_frsize * status.f_blocks
 
-    def run(self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | Missing:
-        return run_command(command, timeout_s)
+    def run(
+        self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, any_exit: bool = False
+    ) -> str | Missing:
+        return run_command(command, timeout_s, any_exit=any_exit)
 
     def usable_threads(self) -> int | Missing:
         if not hasattr(os, "sched_getaffinity"):
@@ -111,8 +136,13 @@ def _content(file: BinaryIO) -> bytes:
     return b"".join(pieces)
 
 
-def run_command(command: tuple[str, ...], timeout_s: float) -> str | Missing:
-    """What `command` prints within `timeout_s` seconds, or why it did not."""
+def run_command(
+    command: tuple[str, ...], timeout_s: float, *, any_exit: bool = False
+) -> str | Missing:
+    """What `command` prints within `timeout_s` seconds, or why it did not.
+
+    ``any_exit``: what it prints counts whatever its exit code is.
+    """
     name = os.path.basename(command[0])
     # The folders of system tools stand behind PATH, which often lacks them.
     folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
@@ -125,7 +155,7 @@ def run_command(command: tuple[str, ...], timeout_s: float) -> str | Missing:
         return Missing(f"{name}: {_reason(error)}")
     if done.code is None:
         return Missing(f"{name} did not answer in {timeout_s:g} s")
-    if done.code != 0:
+    if done.code != 0 and not (any_exit and done.stdout.strip()):
         ending = f"ended by signal {-done.code}" if done.code < 0 else f"exit code {done.code}"
         return Missing(f"{name}: {last_line(done.stderr or done.stdout, ending)}")
     return done.stdout[:_MAX_BYTES].decode("utf-8", "replace")

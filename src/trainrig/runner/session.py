@@ -20,11 +20,13 @@ from typing import Any
 
 from trainrig.benchmarks.spec import SMALL_BUDGET, benchmarks, check_options
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
 from trainrig.predict.expected import Demands
 from trainrig.process.worker import Worker
 from trainrig.record import Kind, Record
+from trainrig.runner.earlier_runs import with_history
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of
 from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
@@ -145,7 +147,8 @@ def carry_out(
                 numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
                 workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
                 ready = [stack.enter_context(worker) for worker in workers]
-                _measure(run, plan, deadline, watch, ready, demands)
+                examine = verb == "qualify"
+                _measure(run, plan, deadline, watch, ready, demands, examine=examine)
         except KeyboardInterrupt:
             interrupted = "interrupted before all required steps had run"
         except UsageError:
@@ -174,6 +177,8 @@ def _measure(
     watch: Watcher,
     early: Sequence[Worker],
     demands: Demands | None,
+    *,
+    examine: bool,
 ) -> None:
     """Look, write down what is claimed and expected, then measure.
 
@@ -182,7 +187,9 @@ def _measure(
     from trainrig.catalog.published import published_records
 
     earlier = read_run(run.path).records
-    snapshot = described(inspect())
+    snapshot = described(inspect(with_health=examine))
+    if examine:
+        snapshot = with_history(snapshot, run.path.parent, run.path.name)
     environment = environment_digest(snapshot)
     before = {record.environment for record in earlier if record.attempt is not None}
     if before - {environment, None}:
@@ -205,6 +212,8 @@ def _measure(
     )
     blocks = plan(scene)
     watch(Progress(text=f"run {run.path}", level="stage"))
+    if examine:
+        _show_findings(snapshot, watch)
     tasks = [task for block in blocks for task in block.tasks]
     machine = to_dict(snapshot)
     history = history_of(run.path.parent, run.name, machine, environment)
@@ -241,6 +250,16 @@ def _measure(
     finally:  # whatever ended it, load may have shown what GPUs hide at rest
         if any(target.is_gpu for target in targets):
             run.write_machine(to_dict(replace(snapshot, gpus_after=inspect().gpus)))
+
+
+def _show_findings(snapshot: Snapshot, watch: Watcher) -> None:
+    """What the doctor found before anything is measured: it explains much of what follows."""
+    words = {"error": "fault", "warning": "warning"}
+    found = [one for one in diagnose(snapshot) if one.severity in words]
+    for one in found:
+        watch(Progress(text=f"{words[one.severity]}: {one.evidence}; fix: {one.fix}"))
+    if not found:
+        watch(Progress(text="doctor: nothing found", level="stage"))
 
 
 def _run_blocks(blocks: Sequence[Block], executor: Executor, deadline: float) -> None:

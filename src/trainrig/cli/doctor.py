@@ -1,0 +1,72 @@
+"""``trainrig doctor``: what is wrong with this machine, and how to put it right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trainrig.cli.verb import PATH, json_option, option, verb
+
+# A driver that has not answered by then is a finding itself.
+_PATIENCE_S = 2.5
+
+
+@verb()
+@option("--markdown", "as_markdown", is_flag=True, help="Markdown on stdout.")
+@option(
+    "--apply",
+    is_flag=True,
+    help="Carry out fixes that need no root and can be undone; undo what did not help.",
+)
+@option(
+    "--runs",
+    type=PATH,
+    default=Path("runs"),
+    help="Folder of earlier runs: their GPUs, and what crashed.",
+)
+@json_option()
+def command(as_markdown: bool, apply: bool, runs: Path, as_json: bool) -> int:
+    """Find what is wrong with this machine, and how to put it right.
+
+    \b
+    trainrig doctor
+    trainrig doctor --markdown > doctor.md
+    trainrig doctor --apply
+
+    Looks at bus, driver, software, GPUs, links, host, network, what listens, and
+    what crashed.  Each finding has its cause, its risk, the exact fix, whether that
+    needs a reboot, and how to undo it.  Needs no root and changes nothing without
+    --apply.  Exit code 1 where something is at fault, else 0.
+    """
+    import os
+
+    from trainrig.cli.output import answer
+    from trainrig.doctor import Answer, answers, what_root_adds
+    from trainrig.doctor.remedy import apply_remedies
+    from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
+    from trainrig.machine import inspect
+    from trainrig.report.doctor_report import doctor_document, to_dict
+    from trainrig.report.render.markdown import to_markdown
+    from trainrig.runner.earlier_runs import with_history
+
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer", "choose one")
+
+    def look() -> tuple[Answer, ...]:
+        return answers(with_history(inspect(patience_s=_PATIENCE_S, with_health=True), runs))
+
+    found = look()
+    changes: tuple[str, ...] = ()
+    if apply:
+        found, changes = apply_remedies(found, look)
+    missed = () if os.geteuid() == 0 else what_root_adds(found)
+    if as_markdown:
+        click.echo(to_markdown(doctor_document(found, missed, changes)))
+    else:
+        answer(
+            as_json,
+            lambda: to_dict(found, missed, changes),
+            lambda: doctor_document(found, missed, changes),
+        )
+    return EXIT_FINDING if any(each.state == "fault" for each in found) else EXIT_OK

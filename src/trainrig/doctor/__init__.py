@@ -1,0 +1,55 @@
+"""What is wrong with a machine, and how to put it right.
+
+    check        what a check is; its answer; the texts of findings
+    driver       can the GPUs be reached
+    fitting      does the software fit the machine
+    connections  PCIe, NVLink, topology, network
+    gpu_state    memory errors, Xids, power, heat, others' programs
+    host         main memory, disks, NUMA, clocks, sensors
+    listening    what listens, and with what protection
+    crash        what died, and why
+    remedy       fixes that need no root and can be undone
+
+`machine` reads, this room judges.  A field that could not be read yields no finding: not knowing is
+no fault.  torch is not run: its versions are read from its files.
+"""
+
+from __future__ import annotations
+
+from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening
+from trainrig.doctor.check import Answer, Check, answer, by_severity
+from trainrig.machine.snapshot import Snapshot
+from trainrig.record import Finding
+
+CHECKS: tuple[Check, ...] = (
+    *driver.CHECKS,
+    *fitting.CHECKS,
+    *gpu_state.CHECKS,
+    *connections.CHECKS,
+    *host.CHECKS,
+    *listening.CHECKS,
+    *crash.CHECKS,
+)
+"""Every check, in the order in which they are shown."""
+
+
+def answers(snapshot: Snapshot) -> tuple[Answer, ...]:
+    """What came of each check."""
+    return tuple(answer(check, snapshot) for check in CHECKS)
+
+
+def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """All findings, the gravest first."""
+    return by_severity(one for each in answers(snapshot) for one in each.findings)
+
+
+def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
+    """What root would see of the checks that could not look, or not at all of it."""
+    return tuple(
+        f"{each.check.id}: {each.check.root}"
+        for each in found
+        if each.check.root and each.state in ("not checkable", "healthy")
+    )
+
+
+__all__ = ["CHECKS", "Answer", "Check", "answers", "diagnose", "what_root_adds"]

@@ -1,0 +1,183 @@
+"""A check: what it reads of a snapshot, what it finds there, and when it cannot look.
+
+`Check.judge` yields findings with what was seen and the exact fix; why it happens, what it risks
+and how to undo the fix stand once for each kind of finding in findings.toml and are added here.
+What could not be read makes a check "not checkable" with the reason: not knowing is no fault.
+
+Severity.  error (a fault): the machine cannot train as it is, its memory or data are damaged, or
+anyone on its network may run programs on it.  warning: it can train, but slower or less surely than
+it should.  info: worth knowing, no fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from trainrig.catalog.lookup import chip_by_pci_id
+from trainrig.machine.health import Health
+from trainrig.machine.snapshot import NOT_READ, Gpu, Missing, PciGpu, Snapshot, value_or
+from trainrig.record import Finding, Severity
+
+State = Literal["healthy", "warning", "fault", "not checkable"]
+NVIDIA_ID, AMD_ID, HABANA_ID = "10de:", "1002:", "1da3:"
+NO_GPU = Missing("no GPU here")
+_STATES: dict[str, State] = {"error": "fault", "warning": "warning", "info": "healthy"}
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question about the machine."""
+
+    id: str
+    title: str
+    """The question, as a statement that holds on a healthy machine."""
+    reads: str
+    """Where the answer stands: files, programs, libraries."""
+    finds: tuple[str, ...]
+    """Ids of what it can find."""
+    judge: Callable[[Snapshot], Iterable[Finding]]
+    needs: Callable[[Snapshot], object] = lambda _: None
+    """Facts that it cannot look without; `Missing` makes it not checkable."""
+    note: Callable[[Snapshot], str] = lambda _: ""
+    """What a healthy answer should say besides."""
+    root: str = ""
+    """What root would add."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of one check."""
+
+    check: Check
+    state: State
+    reason: str
+    """Why it could not look, or what a healthy answer says besides."""
+    findings: tuple[Finding, ...] = ()
+
+
+def answer(check: Check, snapshot: Snapshot) -> Answer:
+    """Ask one check of a snapshot."""
+    needed = check.needs(snapshot)
+    if isinstance(needed, Missing):
+        return Answer(check=check, state="not checkable", reason=needed.reason)
+    found = by_severity(explained(finding) for finding in check.judge(snapshot))
+    state = _STATES[found[0].severity] if found else "healthy"
+    return Answer(check=check, state=state, reason=check.note(snapshot), findings=found)
+
+
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings, the gravest first."""
+    return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
+
+
+def finding(id: str, severity: Severity, evidence: str, fix: str, **more: Any) -> Finding:
+    """What a check found; ``more`` goes before what findings.toml says of the id."""
+    return Finding(id=id, severity=severity, evidence=evidence, fix=fix, **more)
+
+
+def explained(found: Finding) -> Finding:
+    """A finding with its cause, its risk and how to undo the fix, where it does not say."""
+    known = meanings().get(found.id, {})
+    empty = {name: known[name] for name in known if not getattr(found, name)}
+    return dataclasses.replace(found, **empty) if empty else found
+
+
+@cache
+def meanings() -> Mapping[str, Mapping[str, Any]]:
+    """Finding id → its cause, risk, undo and whether the fix needs a reboot."""
+    return _table("findings.toml")
+
+
+@cache
+def xid_meanings() -> Mapping[str, Mapping[str, str]]:
+    """Xid → its meaning, next step and severity."""
+    return _table("xid.toml")
+
+
+@cache
+def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return {key: value for key, value in tomllib.loads(text).items() if isinstance(value, dict)}
+
+
+# ---- what several checks look at
+
+
+def health_of(snapshot: Snapshot) -> Health | Missing:
+    """What was read besides the machine's parts."""
+    return snapshot.health
+
+
+def needs_health(part: str) -> Callable[[Snapshot], object]:
+    """For `Check.needs`: a field of `Health`, ``driver.loaded`` a field of its field."""
+
+    def read(snapshot: Snapshot) -> object:
+        value: object = snapshot.health
+        for name in part.split("."):
+            if isinstance(value, Missing):
+                break
+            value = getattr(value, name)
+        return Missing("not looked at") if value == NOT_READ else value
+
+    return read
+
+
+def device_name(device: PciGpu) -> str:
+    """The catalog's name, else the system's, else the id."""
+    chip = chip_by_pci_id(device.pci_id)
+    return chip.name if chip is not None else value_or(device.name, f"device {device.pci_id}")
+
+
+def devices(snapshot: Snapshot) -> list[PciGpu]:
+    """What one would train on, of what is on the bus: integrated graphics are left out."""
+    return [
+        device
+        for device in value_or(snapshot.pci_gpus, ())
+        if device.pci_id.startswith((NVIDIA_ID, HABANA_ID))
+        or device.pci_class.startswith("12")
+        or chip_by_pci_id(device.pci_id) is not None
+    ]
+
+
+def gpus_of(snapshot: Snapshot) -> tuple[Gpu, ...]:
+    """The GPUs that a driver describes; none where no driver answers."""
+    return value_or(snapshot.gpus, ())
+
+
+def needs_gpus(snapshot: Snapshot) -> object:
+    """For `Check.needs`: a GPU that a driver describes."""
+    if isinstance(snapshot.gpus, Missing):
+        return snapshot.gpus if devices(snapshot) else NO_GPU
+    return snapshot.gpus or NO_GPU
+
+
+def needs_devices(snapshot: Snapshot) -> object:
+    """For `Check.needs`: a GPU on the bus or in the driver's list."""
+    if gpus_of(snapshot) or devices(snapshot):
+        return None
+    return snapshot.pci_gpus if isinstance(snapshot.pci_gpus, Missing) else NO_GPU
+
+
+def in_container(snapshot: Snapshot) -> bool:
+    """Whether this runs in a container."""
+    return value_or(snapshot.host.container, "none") != "none"
+
+
+def numbers(gpus: Iterable[Gpu]) -> str:
+    """``GPU 0, 3``."""
+    return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def version_of(value: object) -> tuple[int, int] | None:
+    """The first two numbers of a version; None where there are none."""
+    parts = value.split(".") if isinstance(value, str) else []
+    if len(parts) < 2 or not all(part.isdecimal() and len(part) < 6 for part in parts[:2]):
+        return None
+    return int(parts[0]), int(parts[1])

@@ -1,0 +1,314 @@
+"""Are the links whole: PCIe, NVLink, topology, direct access, memory window, network cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainrig.doctor.check import (
+    Check,
+    finding,
+    gpus_of,
+    needs_gpus,
+    needs_health,
+    numbers,
+)
+from trainrig.machine.health import NetworkPort
+from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
+from trainrig.record import Finding
+from trainrig.units import format_quantity
+
+# Below this share of the time in kernels a GPU counts as idle, and its link may run slow.
+_IDLE_UTILIZATION = 0.05
+_SMALL_WINDOW = 2**28
+_MOST_CORRECTED = 100
+_PATH_MEANINGS = {
+    "board": "on one board",
+    "PIX": "through one PCIe switch: near; tensor parallel works at the switch's speed",
+    "PXB": "through several PCIe switches: near",
+    "PHB": "through the processor's PCIe root: data parallel is fine, tensor parallel is slow",
+    "NODE": "through two PCIe roots of one processor: data parallel is fine, tensor parallel slow",
+    "SYS": "across the link between processors: the slowest way; keep tensor parallel groups apart",
+}
+_FEW_GPUS = 4
+
+
+def _widths(snapshot: Snapshot) -> Iterator[Finding]:
+    """NVML's maximum counts only those lanes of a card that its slot has too; the bus all."""
+    devices = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
+    for gpu in gpus_of(snapshot):
+        device = devices.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
+        widths = [gpu.link.max_width, device.link.max_width if device else None]
+        lanes = max((width for width in widths if isinstance(width, int)), default=0)
+        if isinstance(gpu.link.width, int) and gpu.link.width < lanes:
+            slot = device.slot.max_width if device else None
+            yield _narrow(gpu, gpu.link.width, lanes, slot)
+
+
+def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
+    """NVML's highest generation is what card and slot can do together."""
+    idle: list[Gpu] = []
+    for gpu in gpus_of(snapshot):
+        now, most = gpu.link.generation, gpu.link.max_generation
+        if isinstance(now, Missing) or isinstance(most, Missing) or now >= most:
+            continue
+        if value_or(gpu.utilization, 0.0) <= _IDLE_UTILIZATION:
+            idle.append(gpu)
+            continue
+        evidence = f"GPU {gpu.index} runs its link at generation {now} of {most} under load"
+        fix = "set the slot's link speed in the firmware to automatic; reseat the card"
+        yield finding("pcie-link-below-max", "warning", evidence, fix)
+    if idle:
+        evidence = f"{numbers(idle)} idle, with a slow link to save power"
+        fix = "nothing, if it rises under load: trainrig bench copy"
+        yield finding("pcie-link-below-max", "info", evidence, fix)
+
+
+def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Finding:
+    evidence = f"GPU {gpu.index} has {width} of its {card} PCIe lanes"
+    if isinstance(slot, int) and slot <= width:
+        evidence += f"; its slot has {slot}"
+        fix = "move it to a wider slot, or check how the board shares lanes between slots"
+    else:
+        fix = "reseat the card, clean its contacts, replace the riser; check the lane setting"
+    return finding("pcie-link-below-max", "warning", evidence, fix)
+
+
+def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
+    """Links down beside links that are up; a card without a bridge has none up."""
+    for gpu in gpus_of(snapshot):
+        down, up = value_or(gpu.nvlinks_inactive, 0), value_or(gpu.nvlinks_active, 0)
+        if down and up:
+            evidence = f"GPU {gpu.index}: {down} of {down + up} NVLinks are down"
+            fix = f"nvidia-smi nvlink -s -i {gpu.index}; sudo dmesg | grep -i nvlink"
+            yield finding("nvlink-inactive", "warning", evidence, fix)
+
+
+def _replays(snapshot: Snapshot) -> Iterator[Finding]:
+    """Link errors that PCIe counted since boot (AER)."""
+    health = snapshot.health
+    for state in () if isinstance(health, Missing) else value_or(health.bus, ()):
+        fatal, corrected = value_or(state.errors_fatal, 0), value_or(state.errors_corrected, 0)
+        if fatal or corrected > _MOST_CORRECTED:
+            what = f"{fatal} fatal and {corrected} corrected link errors since boot"
+            severity = "error" if fatal else "warning"
+            fix = "reseat the card, try without a riser; look: sudo dmesg | grep -i aer"
+            yield finding("pcie-errors", severity, f"{state.address}: {what}", fix)  # type: ignore[arg-type]
+
+
+# ---- topology and direct access
+
+
+def _bridge(snapshot: Snapshot) -> Iterator[Finding]:
+    """A pair without NVLink beside pairs that have it."""
+    links = value_or(snapshot.topology.links, ())
+    paths = {(link.a, link.b): link.path for link in links if isinstance(link.path, str)}
+    bridged = [pair for pair, path in paths.items() if path.startswith("NV")]
+    without = [pair for pair, path in paths.items() if not path.startswith("NV")]
+    gpus = {gpu.index for pair in bridged for gpu in gpus_of(snapshot) if gpu.index in pair}
+    lonely = sorted({one for pair in without for one in pair if one not in gpus})
+    if bridged and lonely:
+        evidence = f"GPU {', '.join(map(str, lonely))} has no NVLink to any other; others have"
+        fix = "nvidia-smi nvlink -s; power off and seat the bridge or module again"
+        yield finding("nvlink-missing", "warning", evidence, fix)
+    widths = {pair: int(paths[pair][2:]) for pair in bridged if paths[pair][2:].isdecimal()}
+    most = max(widths.values(), default=0)
+    thin = [pair for pair, width in widths.items() if width < most]
+    if thin and len(thin) <= len(widths) // 2:
+        pairs = ", ".join(f"{a}-{b}" for a, b in thin)
+        evidence = f"GPU {pairs}: {min(widths.values())} NVLinks, other pairs {most}"
+        fix = "nvidia-smi nvlink -s; nvidia-smi nvlink -e; reseat the module"
+        yield finding("nvlink-uneven", "warning", evidence, fix)
+
+
+def _far(snapshot: Snapshot) -> Iterator[Finding]:
+    links = value_or(snapshot.topology.links, ())
+    far = [link for link in links if link.path == "SYS"]
+    if far and len(gpus_of(snapshot)) <= _FEW_GPUS and len(gpus_of(snapshot)) > 1:
+        pairs = ", ".join(f"{link.a}-{link.b}" for link in far)
+        evidence = f"GPU {pairs} reach each other across the link between processors (SYS)"
+        fix = "move the cards to slots of one processor; the board's manual says which"
+        yield finding("gpus-across-sockets", "info", evidence, fix)
+
+
+def _topology_note(snapshot: Snapshot) -> str:
+    """What the ways between GPUs mean for data and tensor parallel."""
+    links = value_or(snapshot.topology.links, ())
+    paths = sorted({link.path for link in links if isinstance(link.path, str)})
+    words = [
+        f"{path}: {_PATH_MEANINGS.get(path, 'NVLink: tensor parallel belongs here')}"
+        for path in paths
+    ]
+    direct = sum(link.p2p_read == "ok" for link in links)
+    return "; ".join([*words, f"direct access: {direct} of {len(links)} pairs"])
+
+
+def _direct(snapshot: Snapshot) -> Iterator[Finding]:
+    """Direct access that a setting or the chipset forbids; consumer cards do not have it."""
+    links = value_or(snapshot.topology.links, ())
+    names = {gpu.index: value_or(gpu.name, "") for gpu in gpus_of(snapshot)}
+    barred: dict[str, list[str]] = {}
+    for link in links:
+        if not isinstance(link.p2p_read, str) or link.p2p_read == "ok":
+            continue
+        professional = not any("GeForce" in names.get(end, "") for end in (link.a, link.b))
+        if professional or link.p2p_read in (
+            "chipset not supported",
+            "disabled by a driver setting",
+        ):
+            barred.setdefault(link.p2p_read, []).append(f"{link.a}-{link.b}")
+    for why, pairs in barred.items():
+        evidence = f"no direct access between GPU {', '.join(pairs[:6])}: {why}"
+        fix = "nvidia-smi topo -p2p r; switch the IOMMU and ACS off in the firmware; reboot"
+        yield finding("p2p-barred", "warning", evidence, fix)
+    yield from _redirected(snapshot)
+
+
+def _redirected(snapshot: Snapshot) -> Iterator[Finding]:
+    links = value_or(snapshot.topology.links, ())
+    over_pcie = any(
+        link.p2p_read == "ok" and isinstance(link.path, str) and not link.path.startswith("NV")
+        for link in links
+    )
+    health = snapshot.health
+    if isinstance(health, Missing) or not over_pcie:
+        return
+    if health.settings.iommu == "translated":
+        evidence = "the IOMMU translates, and GPUs reach each other over PCIe"
+        fix = "add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub; sudo update-grub; reboot"
+        yield finding("iommu-translates", "warning", evidence, fix)
+    ports = [state.address for state in value_or(health.bus, ()) if state.acs_redirect is True]
+    if ports:
+        evidence = f"ACS sends traffic of {', '.join(ports)} through the root instead of the switch"
+        fix = "sudo setpci -s BRIDGE ECAP_ACS+0x6.w=0000 for each bridge above; or off in firmware"
+        yield finding("acs-redirects", "warning", evidence, fix)
+
+
+def _window(snapshot: Snapshot) -> Iterator[Finding]:
+    small = [
+        gpu
+        for gpu in gpus_of(snapshot)
+        if isinstance(gpu.bar1_bytes, int)
+        and gpu.bar1_bytes <= _SMALL_WINDOW
+        and value_or(gpu.memory_total_bytes, 0) > 8 * _SMALL_WINDOW
+    ]
+    if small:
+        evidence = f"{numbers(small)}: the host sees 256 MiB of its memory at a time"
+        fix = "in the firmware: Above 4G Decoding on, Re-Size BAR on; CSM off"
+        yield finding("resizable-bar-off", "info", evidence, fix)
+
+
+# ---- network cards
+
+
+def _network(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    ports = () if isinstance(health, Missing) else value_or(health.network, ())
+    bands = [port for port in ports if port.kind == "infiniband"]
+    up = [port for port in bands if port.up is True]
+    down = [port.name for port in bands if port.up is False]
+    if up and down:
+        evidence = f"{', '.join(down)} is down; {len(up)} others are up"
+        fix = "ibstat; check the cable and the switch's port; sudo systemctl status opensm"
+        yield finding("infiniband-down", "warning", evidence, fix)
+    yield from _uneven(up)
+    for port in ports:
+        now, most = value_or(port.link_now, 0), value_or(port.link_most, 0)
+        if port.up is True and now and now < most:
+            evidence = f"{port.name} has 1/{most // now} of the PCIe bandwidth that it can use"
+            fix = "move the card to a wider slot, or reseat it; sudo lspci -vv | grep LnkSta"
+            yield finding("nic-link-below-max", "warning", evidence, fix)
+        speed = value_or(port.speed_bits_per_s, 0.0)
+        if port.kind == "ethernet" and port.up is True and not port.virtual and 0 < speed < 1e9:
+            evidence = f"{port.name} runs at {format_quantity(speed, 'bit/s')}"
+            fix = f"replace the cable; then: sudo ethtool -r {port.name}"
+            yield finding("ethernet-slow", "warning", evidence, fix)
+    module = None if isinstance(health, Missing) else health.settings.peer_memory
+    if up and gpus_of(snapshot) and module is False:
+        evidence = "InfiniBand is up and nvidia_peermem is not loaded"
+        fix = "sudo modprobe nvidia_peermem; not needed with open kernel modules and dma-buf"
+        yield finding("gpudirect-off", "info", evidence, fix)
+
+
+def _uneven(up: list[NetworkPort]) -> Iterator[Finding]:
+    rates = {value_or(port.speed_bits_per_s, 0.0) for port in up} - {0.0}
+    if len(rates) > 1:
+        slow = [port.name for port in up if port.speed_bits_per_s == min(rates)]
+        shown = format_quantity(min(rates), "bit/s"), format_quantity(max(rates), "bit/s")
+        if len(slow) * 2 <= len(up):
+            evidence = f"{', '.join(slow)} runs at {shown[0]}, others at {shown[1]}"
+            fix = "ibstat; replace the cable or clean its ends; check the switch's port"
+            yield finding("infiniband-slow", "warning", evidence, fix)
+    versions = {port.firmware for port in up if isinstance(port.firmware, str)}
+    if len(versions) > 1:
+        evidence = f"InfiniBand cards with firmware {', '.join(sorted(versions))}"
+        fix = "sudo mlxfwmanager; bring all to one version"
+        yield finding("firmware-differs", "info", evidence, fix)
+
+
+def _needs_pairs(snapshot: Snapshot) -> object:
+    if isinstance(snapshot.gpus, Missing):
+        return needs_gpus(snapshot)
+    if isinstance(snapshot.topology.links, Missing):
+        return snapshot.topology.links
+    return snapshot.topology.links or Missing("fewer than two GPUs here")
+
+
+CHECKS = (
+    Check(
+        id="pcie",
+        title="Each GPU has its PCIe lanes, generation and a clean link",
+        reads="NVML, /sys/bus/pci (link, AER counters)",
+        finds=("pcie-link-below-max", "pcie-errors"),
+        judge=lambda snapshot: (*_widths(snapshot), *_speeds(snapshot), *_replays(snapshot)),
+        needs=needs_gpus,
+    ),
+    Check(
+        id="nvlink",
+        title="NVLinks are up, between all that have them",
+        reads="NVML",
+        finds=("nvlink-inactive", "nvlink-missing", "nvlink-uneven"),
+        judge=lambda snapshot: (*_nvlinks(snapshot), *_bridge(snapshot)),
+        needs=needs_gpus,
+    ),
+    Check(
+        id="topology",
+        title="GPUs are near each other",
+        reads="NVML",
+        finds=("gpus-across-sockets",),
+        judge=_far,
+        needs=_needs_pairs,
+        note=_topology_note,
+    ),
+    Check(
+        id="direct-access",
+        title="GPUs read each other's memory directly where they can",
+        reads="NVML, /sys/class/iommu, /proc/cmdline; lspci -vvv as root",
+        finds=("p2p-barred", "iommu-translates", "acs-redirects"),
+        judge=_direct,
+        needs=_needs_pairs,
+        root="ACS settings of PCIe bridges",
+    ),
+    Check(
+        id="resizable-bar",
+        title="The host sees all of a GPU's memory (resizable BAR)",
+        reads="NVML",
+        finds=("resizable-bar-off",),
+        judge=_window,
+        needs=needs_gpus,
+    ),
+    Check(
+        id="network",
+        title="Network cards are up, at their speed, with GPUDirect",
+        reads="/sys/class/net, /sys/class/infiniband, /proc/modules",
+        finds=(
+            "infiniband-down",
+            "infiniband-slow",
+            "firmware-differs",
+            "nic-link-below-max",
+            "ethernet-slow",
+            "gpudirect-off",
+        ),
+        judge=_network,
+        needs=needs_health("network"),
+    ),
+)

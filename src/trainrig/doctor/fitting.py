@@ -1,0 +1,409 @@
+"""Does the software fit the machine: torch, CUDA, compilers, the route of installation, settings.
+
+torch is not run: its versions are read from its files.  Which CUDA knows which architecture and
+which compiler: NVIDIA's CUDA release notes 11.8, 12.8 and 13.0, and the table "Host Compiler
+Support Policy" of the CUDA installation guide for Linux (read in November 2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainrig.catalog.cuda import cuda_table, parts_of
+from trainrig.doctor.check import (
+    AMD_ID,
+    NO_GPU,
+    NVIDIA_ID,
+    Check,
+    device_name,
+    devices,
+    finding,
+    gpus_of,
+    in_container,
+    needs_gpus,
+    numbers,
+    version_of,
+)
+from trainrig.machine.health import Health, NetworkPort
+from trainrig.machine.snapshot import Missing, Snapshot, value_or
+from trainrig.record import Finding
+from trainrig.units import format_memory
+
+# First CUDA whose compilers know an architecture, and first that dropped older ones.
+_CUDA_NEEDED = (((10, 0), (12, 8)), ((9, 0), (11, 8)), ((8, 0), (11, 0)))
+_CUDA_DROPPED = (((7, 5), (13, 0)), ((5, 0), (12, 0)))
+# Newest major version of gcc that nvcc takes, of versions before those in catalog/cuda.toml.
+_OLDER_GCC = (
+    ((12, 4), 13),
+    ((12, 0), 12),
+    ((11, 5), 11),
+    ((11, 1), 10),
+    ((11, 0), 9),
+)
+_LEAST_SHM_BYTES = 2**30
+_LEAST_MEMLOCK_BYTES = 2**26
+_LEAST_FILES = 1024
+_ON = ("1", "true", "yes", "on")
+
+
+def _torch(snapshot: Snapshot) -> Iterator[Finding]:
+    software = snapshot.software
+    if isinstance(software.torch, Missing):
+        fix = "make setup, or: pip install torch"
+        yield finding("torch-missing", "warning", software.torch.reason, fix)
+        return
+    nvidia = _present(snapshot, NVIDIA_ID)
+    if nvidia and software.torch_cuda is None:
+        evidence = f"torch {software.torch} is built without CUDA; here is {nvidia}"
+        fix = "pip install --force-reinstall torch from an index with CUDA builds (pytorch.org)"
+        yield finding("gpu-not-usable-by-torch", "error", evidence, fix)
+    amd = _present(snapshot, AMD_ID)
+    if amd and software.torch_hip is None:
+        evidence = f"torch {software.torch} is built without ROCm; here is {amd}"
+        fix = "pip install --force-reinstall torch from an index with ROCm builds (pytorch.org)"
+        yield finding("gpu-not-usable-by-torch", "error", evidence, fix)
+    yield from _cuda_versions(snapshot)
+
+
+def _present(snapshot: Snapshot, vendor: str) -> str:
+    """Name of the first training device of a vendor, empty where there is none."""
+    found = [device for device in devices(snapshot) if device.pci_id.startswith(vendor)]
+    if found:
+        return device_name(found[0])
+    vendors = {NVIDIA_ID: "nvidia", AMD_ID: "amd"}
+    listed = [gpu for gpu in gpus_of(snapshot) if gpu.vendor == vendors[vendor]]
+    return value_or(listed[0].name, "a GPU") if listed else ""
+
+
+def _cuda_versions(snapshot: Snapshot) -> Iterator[Finding]:
+    """CUDA runs on any driver of its own major version or a newer one."""
+    built = version_of(snapshot.software.torch_cuda)
+    spoken = version_of(snapshot.software.cuda_driver)
+    if built is None:
+        return
+    shown = f"torch {snapshot.software.torch} is built for CUDA {snapshot.software.torch_cuda}"
+    if spoken is not None and built[0] > spoken[0]:
+        evidence = f"{shown}; the driver speaks CUDA {snapshot.software.cuda_driver} at most"
+        fix = f"install a newer NVIDIA driver, or a torch built for CUDA {spoken[0]}"
+        yield finding("gpu-not-usable-by-torch", "error", evidence, fix)
+    for gpu in gpus_of(snapshot):
+        capability = version_of(gpu.compute_capability)
+        problem = _architecture_problem(built, capability) if capability is not None else None
+        if problem is not None:
+            what = f"{value_or(gpu.name, 'GPU')} has compute capability {gpu.compute_capability}"
+            fix = f"install a torch built for CUDA {problem}"
+            yield finding("gpu-not-usable-by-torch", "error", f"{shown}; {what}", fix)
+
+
+def _architecture_problem(built: tuple[int, int], capability: tuple[int, int]) -> str | None:
+    """Which CUDA it takes, where torch's does not know the GPU's architecture."""
+    for architecture, first in _CUDA_NEEDED:
+        if capability >= architecture:
+            return f"{first[0]}.{first[1]} or newer" if built < first else None
+    for architecture, first in _CUDA_DROPPED:
+        if capability < architecture and built >= first:
+            return f"below {first[0]}.{first[1]}"
+    return None
+
+
+def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
+    visible = snapshot.software.environment.get("CUDA_VISIBLE_DEVICES")
+    gpus = [gpu for gpu in gpus_of(snapshot) if gpu.vendor == "nvidia"]
+    if visible is not None and gpus and visible.strip() in ("", "-1", "NoDevFiles"):
+        evidence = f"CUDA_VISIBLE_DEVICES={visible!r} hides {len(gpus)} GPU from torch"
+        yield finding("gpu-hidden", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
+    barred = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
+    if barred:
+        evidence = f"{numbers(barred)} is in compute mode prohibited"
+        yield finding("gpu-not-usable-by-torch", "error", evidence, "sudo nvidia-smi -c DEFAULT")
+
+
+# ---- building extensions: toolkit, host compiler, ninja
+
+
+def _builds(snapshot: Snapshot) -> Iterator[Finding]:
+    """What stops apex, DeepSpeed's operators or flash-attn from being compiled here."""
+    software, health = snapshot.software, snapshot.health
+    toolkit, built = version_of(software.cuda_toolkit), version_of(software.torch_cuda)
+    if toolkit is None:
+        return
+    if built is not None and toolkit[0] != built[0]:
+        evidence = (
+            f"nvcc is of CUDA {software.cuda_toolkit}, torch is built for {software.torch_cuda}"
+        )
+        fix = (
+            f"sudo apt install cuda-toolkit-{built[0]}-{built[1]}; "
+            f"export CUDA_HOME=/usr/local/cuda-{built[0]}.{built[1]}"
+        )
+        yield finding("toolkit-differs-from-torch", "warning", evidence, fix)
+    if isinstance(health, Missing):
+        return
+    tools = health.toolchain
+    newest = _newest_gcc(toolkit)
+    gcc = tools.gcc.split(".")[0] if isinstance(tools.gcc, str) else ""
+    if newest is not None and gcc.isdecimal() and int(gcc) > newest:
+        evidence = (
+            f"gcc is {tools.gcc}; nvcc of CUDA {software.cuda_toolkit} takes {newest} at most"
+        )
+        fix = (
+            f"sudo apt install gcc-{newest} g++-{newest}; "
+            f"export CC=gcc-{newest} CXX=g++-{newest} NVCC_PREPEND_FLAGS='-ccbin g++-{newest}'"
+        )
+        yield finding("gcc-too-new", "warning", evidence, fix)
+    if built is not None and isinstance(tools.ninja, Missing):
+        evidence = "ninja is not installed; torch builds extensions with it"
+        fix = "python -m pip install ninja"
+        yield finding("ninja-missing", "info", evidence, fix)
+
+
+def _newest_gcc(toolkit: tuple[int, int]) -> int | None:
+    """The newest major version of gcc that nvcc of a toolkit takes; None where it is not known."""
+    listed = sorted((parts_of(cuda.version), cuda.gcc) for cuda in cuda_table().cuda)
+    known = [gcc for version, gcc in listed if version <= toolkit]
+    if known and toolkit[0] <= listed[-1][0][0]:
+        return known[-1]
+    return next((gcc for first, gcc in _OLDER_GCC if toolkit >= first), None) if not known else None
+
+
+# ---- routes and containers
+
+
+def _routes(snapshot: Snapshot) -> dict[str, str]:
+    """Each of the three ways to install: empty where it is whole, else what it lacks."""
+    software, health = snapshot.software, snapshot.health
+    driver = "" if isinstance(software.nvidia_driver, str) else "no driver"
+    torch = isinstance(software.torch_cuda, str)
+    toolkit = isinstance(software.cuda_toolkit, str)
+    found = {
+        "toolkit + pip": driver or ("" if toolkit else "no toolkit (nvcc)"),
+        "driver + pip or conda": driver or ("" if torch else "no torch built for CUDA"),
+    }
+    if not isinstance(health, Missing):
+        tools = health.toolchain
+        engine = "" if isinstance(tools.containers, str) else "no Docker or Podman"
+        ctk = "" if isinstance(tools.container_toolkit, str) else "no NVIDIA container toolkit"
+        found["driver + container"] = driver or engine or ctk
+    return found
+
+
+def _routes_note(snapshot: Snapshot) -> str:
+    return "; ".join(f"{name}: {lack or 'whole'}" for name, lack in _routes(snapshot).items())
+
+
+def _route_findings(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    if isinstance(health, Missing) or in_container(snapshot):
+        return
+    tools = health.toolchain
+    if isinstance(tools.containers, str) and isinstance(tools.container_toolkit, Missing):
+        evidence = f"containers ({tools.containers}) get no GPU: {tools.container_toolkit.reason}"
+        fix = (
+            "sudo apt install nvidia-container-toolkit; "
+            "sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker"
+        )
+        yield finding("container-toolkit-missing", "info", evidence, fix)
+
+
+def _container(snapshot: Snapshot) -> Iterator[Finding]:
+    """What a container, or a shell's limits, take away."""
+    quota, threads = snapshot.cpu.quota_cpus, snapshot.cpu.usable_threads
+    if isinstance(quota, float) and isinstance(threads, int) and quota < threads:
+        evidence = f"the control group allows {quota:g} processors; {threads} are visible"
+        fix = f"start the container with more (--cpus), or set OMP_NUM_THREADS={max(1, int(quota))}"
+        yield finding("cpu-quota", "warning", evidence, fix)
+    shm = snapshot.memory.shm_bytes
+    if isinstance(shm, int) and shm < _LEAST_SHM_BYTES:
+        evidence = f"/dev/shm has {format_memory(shm)}; data loaders and NCCL pass buffers there"
+        fix = "start the container with --ipc=host or --shm-size=8g"
+        yield finding("shm-small", "info", evidence, fix)
+    health = snapshot.health
+    if isinstance(health, Missing):
+        return
+    locked, files = health.settings.memlock_bytes, health.settings.open_files
+    active = any(port.kind == "infiniband" and port.up is True for port in _ports(health))
+    if isinstance(locked, int) and locked < _LEAST_MEMLOCK_BYTES and active:
+        evidence = f"a process may lock {format_memory(locked)}; InfiniBand locks its buffers"
+        fix = (
+            "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/99-memlock.conf; "
+            "log in again; in a container: --ulimit memlock=-1"
+        )
+        yield finding("memlock-low", "warning", evidence, fix)
+    if isinstance(files, int) and files < _LEAST_FILES:
+        evidence = f"a process may open {files} files; data loaders pass tensors as open files"
+        fix = (
+            "ulimit -n 65536; for good: '* - nofile 65536' in /etc/security/limits.d/99-files.conf"
+        )
+        yield finding("open-files-low", "warning", evidence, fix)
+
+
+def _ports(health: Health) -> tuple[NetworkPort, ...]:
+    return value_or(health.network, ())
+
+
+# ---- variables that hide, reorder, forbid
+
+
+def _order(snapshot: Snapshot) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES that names what is not there, or shows a part; CUDA's own order."""
+    variables, gpus = snapshot.software.environment, gpus_of(snapshot)
+    nvidia = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    names = [word.strip() for word in (visible or "").split(",") if word.strip()]
+    if nvidia and names and names[0] not in ("-1", "NoDevFiles"):
+        known = {str(gpu.index) for gpu in nvidia}
+        uuids = [gpu.uuid for gpu in nvidia if isinstance(gpu.uuid, str)]
+        wrong = [
+            name
+            for name in names
+            if name not in known
+            and not any(uuid.startswith(name) for uuid in uuids)
+            and not name.startswith("MIG-")
+        ]
+        if wrong or len(set(names)) < len(names):
+            evidence = f"CUDA_VISIBLE_DEVICES={visible}: there are GPUs 0 to {len(nvidia) - 1}"
+            yield finding("gpu-index-unknown", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
+        elif len(names) < len(nvidia) or names != sorted(names):
+            what = "shows" if len(names) < len(nvidia) else "reorders"
+            evidence = f"CUDA_VISIBLE_DEVICES={visible} {what} {len(names)} of {len(nvidia)} GPUs"
+            yield finding("gpus-partly-visible", "info", evidence, "unset CUDA_VISIBLE_DEVICES")
+    models = {gpu.name for gpu in nvidia if isinstance(gpu.name, str)}
+    if len(models) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        evidence = "CUDA numbers unlike GPUs by speed, nvidia-smi by their place on the bus"
+        fix = "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        yield finding("device-order-by-speed", "info", evidence, fix)
+
+
+def _collectives(snapshot: Snapshot) -> Iterator[Finding]:
+    """Interfaces, switches and time-outs of NCCL and gloo in the environment."""
+    variables, health = snapshot.software.environment, snapshot.health
+    ports = () if isinstance(health, Missing) else value_or(health.network, ())
+    there = {port.name: port for port in ports if port.kind == "ethernet"}
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = variables.get(name)
+        if value and there and not _interface_fits(value, {*there, "lo"}):
+            evidence = f"{name}={value}; there are {', '.join(sorted(there))}"
+            fix = f"unset {name}, or export {name}={_first_up(snapshot)}"
+            yield finding("interface-unknown", "warning", evidence, fix)
+    links = value_or(snapshot.topology.links, ())
+    direct = any(link.p2p_read == "ok" for link in links)
+    if direct and variables.get("NCCL_P2P_DISABLE", "").lower() in _ON:
+        evidence = "NCCL_P2P_DISABLE=1, though GPUs reach each other directly here"
+        yield finding("nccl-p2p-disabled", "warning", evidence, "unset NCCL_P2P_DISABLE")
+    active = any(port.kind == "infiniband" and port.up is True for port in ports)
+    if active and variables.get("NCCL_IB_DISABLE", "").lower() in _ON:
+        evidence = "NCCL_IB_DISABLE=1, though InfiniBand is up here"
+        yield finding("nccl-ib-disabled", "warning", evidence, "unset NCCL_IB_DISABLE")
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
+        if variables.get(name) == "0":
+            evidence = f"{name}=0: a collective that lost a rank waits for ever"
+            yield finding("nccl-time-out-off", "warning", evidence, f"unset {name}")
+
+
+def _interface_fits(value: str, there: set[str]) -> bool:
+    """NCCL's rule: prefixes in a list; ``=`` before it: whole names; ``^``: all but those."""
+    if value.startswith("^"):
+        return True
+    whole = value.startswith("=")
+    names = [word.strip().partition(":")[0] for word in value.lstrip("=").split(",")]
+    return any(
+        found == name or (not whole and name and found.startswith(name))
+        for name in names
+        for found in there
+    )
+
+
+def _first_up(snapshot: Snapshot) -> str:
+    health = snapshot.health
+    ports = () if isinstance(health, Missing) else value_or(health.network, ())
+    names = [port.name for port in ports if port.kind == "ethernet" and port.up is True]
+    return next((name for name in names if not re.match(r"docker|veth|br-|virbr", name)), "eth0")
+
+
+def _tf32(snapshot: Snapshot) -> Iterator[Finding]:
+    override = snapshot.software.environment.get("NVIDIA_TF32_OVERRIDE")
+    if override is not None and gpus_of(snapshot):
+        evidence = f"NVIDIA_TF32_OVERRIDE={override} rounds or forbids tf32 whatever a program asks"
+        fix = "unset NVIDIA_TF32_OVERRIDE; products are measured here without it, trainings with it"
+        yield finding("tf32-overridden", "warning", evidence, fix)
+
+
+def _needs_nvidia_toolkit(snapshot: Snapshot) -> object:
+    if not any(gpu.pci_id.startswith(NVIDIA_ID) for gpu in devices(snapshot)) and not gpus_of(
+        snapshot
+    ):
+        return NO_GPU
+    return snapshot.software.cuda_toolkit
+
+
+def _needs_nvidia_gpu(snapshot: Snapshot) -> object:
+    return None if _present(snapshot, NVIDIA_ID) else Missing("no NVIDIA GPU here")
+
+
+CHECKS = (
+    Check(
+        id="torch-fits",
+        title="torch is built for this driver and these GPUs",
+        reads="torch/version.py, NVML",
+        finds=("torch-missing", "gpu-not-usable-by-torch"),
+        judge=_torch,
+    ),
+    Check(
+        id="extensions-build",
+        title="Extensions can be built: toolkit, compiler and ninja fit torch",
+        reads="nvcc, version.json, gcc, ninja",
+        finds=("toolkit-differs-from-torch", "gcc-too-new", "ninja-missing"),
+        judge=_builds,
+        needs=_needs_nvidia_toolkit,
+    ),
+    Check(
+        id="routes",
+        title="Which way to install is whole: toolkit, driver alone, container",
+        reads="NVML, torch/version.py, nvcc, docker, podman, nvidia-ctk",
+        finds=("container-toolkit-missing",),
+        judge=_route_findings,
+        needs=_needs_nvidia_gpu,
+        note=_routes_note,
+    ),
+    Check(
+        id="limits",
+        title="Control group, /dev/shm and limits leave room",
+        reads="/sys/fs/cgroup, /dev/shm, /proc/self/limits",
+        finds=("cpu-quota", "shm-small", "memlock-low", "open-files-low"),
+        judge=_container,
+    ),
+    Check(
+        id="gpus-visible",
+        title="No setting hides, reorders or bars GPUs",
+        reads="CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, NVML's compute mode",
+        finds=(
+            "gpu-hidden",
+            "gpu-not-usable-by-torch",
+            "gpu-index-unknown",
+            "gpus-partly-visible",
+            "device-order-by-speed",
+        ),
+        judge=lambda snapshot: (*_hidden(snapshot), *_order(snapshot)),
+        needs=needs_gpus,
+    ),
+    Check(
+        id="collectives",
+        title="NCCL's and gloo's interfaces, switches and time-outs fit",
+        reads="environment variables NCCL_*, GLOO_*, TORCH_NCCL_*; /sys/class/net",
+        finds=(
+            "interface-unknown",
+            "nccl-p2p-disabled",
+            "nccl-ib-disabled",
+            "nccl-time-out-off",
+        ),
+        judge=_collectives,
+    ),
+    Check(
+        id="tf32",
+        title="tf32 is left to programs",
+        reads="NVIDIA_TF32_OVERRIDE",
+        finds=("tf32-overridden",),
+        judge=_tf32,
+        needs=needs_gpus,
+    ),
+)

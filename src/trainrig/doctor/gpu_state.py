@@ -1,0 +1,329 @@
+"""Are the GPUs sound and at their speed: memory errors, Xids, power, heat, modes, others' programs.
+
+What measurements reveal (a slow card among fast ones, a number below its band) is not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainrig.doctor.check import (
+    NO_GPU,
+    Check,
+    finding,
+    gpus_of,
+    needs_gpus,
+    needs_health,
+    numbers,
+    xid_meanings,
+)
+from trainrig.machine.health import KernelEvent
+from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ, Gpu, Missing, Snapshot, value_or
+from trainrig.record import Finding, Severity
+
+# Drivers round a limit to whole watts or percents.
+_LIMIT_TOLERANCE = 0.99
+# NVIDIA's limit of retired pages before a card is to be replaced ("Dynamic Page Retirement").
+_MOST_RETIRED = 60
+_NEAR_SLOWDOWN_C = 5.0
+_FANS_NEEDED_C = 75.0
+_IDLE_UTILIZATION = 0.05
+
+
+def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in gpus_of(snapshot):
+        limit, default = gpu.power_limit_w, gpu.power_limit_default_w
+        if isinstance(limit, Missing) or isinstance(default, Missing):
+            continue
+        if limit < default * _LIMIT_TOLERANCE:
+            evidence = f"GPU {gpu.index}: limited to {limit:.0f} W; its default is {default:.0f} W"
+            fix = f"sudo nvidia-smi -i {gpu.index} -pl {default:.0f}"
+            yield finding("power-limit-below-default", "warning", evidence, fix)
+
+
+def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in gpus_of(snapshot):
+        reasons = value_or(gpu.throttle_reasons, ())
+        bad = [reason for reason in reasons if reason in FAULTY_REASONS]
+        if bad:
+            heat = gpu.temperature_c
+            at = "" if isinstance(heat, Missing) else f" at {heat:.0f} °C"
+            evidence = f"GPU {gpu.index}{at} is slowed down: {', '.join(bad)}"
+            fix = "check fans, air flow and power cables; watch: nvidia-smi -q -d PERFORMANCE"
+            yield finding("throttled", "warning", evidence, fix)
+        elif "sw_power_cap" in reasons:
+            evidence = f"GPU {gpu.index} runs at its power limit"
+            fix = "none under full load: the limit sets its speed"
+            yield finding("throttled", "info", evidence, fix)
+
+
+def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
+    gpus = gpus_of(snapshot)
+    names = sorted({gpu.name for gpu in gpus if isinstance(gpu.name, str)})
+    if len(names) > 1:
+        evidence = f"different models in one machine: {', '.join(names)}"
+        fix = "train on equal cards (CUDA_VISIBLE_DEVICES); the slowest sets the pace of all"
+        yield finding("gpus-differ", "warning", evidence, fix)
+        return
+    limits = {gpu.power_limit_w for gpu in gpus if isinstance(gpu.power_limit_w, float)}
+    if len(limits) > 1:
+        shown = ", ".join(f"{limit:.0f} W" for limit in sorted(limits))
+        fix = "set one limit for all: sudo nvidia-smi -pl WATTS"
+        yield finding("gpus-differ", "warning", f"equal GPUs with different limits: {shown}", fix)
+
+
+def _modes(snapshot: Snapshot) -> Iterator[Finding]:
+    cut = [gpu for gpu in gpus_of(snapshot) if gpu.mig is True]
+    if cut:
+        evidence = f"{numbers(cut)} is in MIG mode: a process gets a slice, not the card"
+        fix = f"for the whole card: sudo nvidia-smi -i {cut[0].index} -mig 0"
+        yield finding("mig-enabled", "info", evidence, fix)
+    off = [gpu for gpu in gpus_of(snapshot) if gpu.persistence is False and not _mobile(gpu)]
+    if off:
+        evidence = f"{numbers(off)}: persistence mode is off; the first use after a pause waits"
+        yield finding("persistence-off", "info", evidence, "sudo nvidia-smi -pm 1")
+
+
+def _mobile(gpu: Gpu) -> bool:
+    """A laptop's GPU sleeps to save its battery."""
+    return "Laptop" in value_or(gpu.name, "") or "Max-Q" in value_or(gpu.name, "")
+
+
+def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in value_or(snapshot.gpus_after, ()) or gpus_of(snapshot):
+        new = value_or(gpu.ecc_uncorrected_volatile, 0)
+        old = value_or(gpu.ecc_uncorrected_aggregate, 0)
+        if new:
+            evidence = f"GPU {gpu.index}: {new} uncorrectable memory errors since the driver loaded"
+            fix = f"drain it; nvidia-smi -q -i {gpu.index} -d ECC,ROW_REMAPPER; reset or replace it"
+            yield finding("ecc-uncorrected-errors", "error", evidence, fix)
+        elif old:
+            evidence = (
+                f"GPU {gpu.index}: {old} uncorrectable memory errors in its life, none lately"
+            )
+            fix = f"watch it: nvidia-smi -q -i {gpu.index} -d ECC"
+            yield finding("ecc-uncorrected-errors", "warning", evidence, fix)
+        if gpu.remap_failed is True:
+            evidence = f"GPU {gpu.index}: a damaged memory row could not be replaced"
+            yield finding("memory-repair-failed", "error", evidence, "replace the card")
+        if gpu.remap_pending is True or gpu.retirement_pending is True:
+            evidence = f"GPU {gpu.index}: a memory repair waits for a reset"
+            fix = f"stop its jobs; sudo nvidia-smi -r -i {gpu.index}, or reboot"
+            yield finding("memory-repair-pending", "warning", evidence, fix)
+
+
+_DRAIN = "drain it; nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT; replace the card if it goes on"
+_COOLING = "check fans, air flow and power cables; watch: nvidia-smi -q -d TEMPERATURE,PERFORMANCE"
+_SLOT = "reseat the card or its riser; look for errors of the slot: dmesg | grep -i pcie"
+# Counters of a GPU: id, severity, what it means that load raised one by 1 at the least, what to do.
+_COUNTED: dict[str, tuple[str, Severity, str, str]] = {
+    "remapped_rows": ("memory-repaired", "error", "memory rows replaced", _DRAIN),
+    "retired_pages": ("memory-repaired", "error", "memory pages retired", _DRAIN),
+    "ecc_corrected_volatile": (
+        *("memory-errors-corrected", "warning", "memory errors corrected"),
+        "watch it: nvidia-smi -q -d ECC",
+    ),
+    "pcie_replays": ("pcie-replays", "warning", "packets of its link sent again", _SLOT),
+    "slowed_by_heat_s": ("throttled", "warning", "s slowed down by heat", _COOLING),
+    "slowed_by_board_s": ("throttled", "warning", "s slowed down by its power supply", _COOLING),
+}
+
+
+def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
+    """What the counters of GPUs say of a run that was between two looks at them."""
+    seen = snapshot.gpus_after
+    if seen == NOT_READ:
+        return
+    after = {value_or(gpu.uuid, gpu.index): gpu for gpu in value_or(seen, ())}
+    for gpu in gpus_of(snapshot):
+        later = after.get(value_or(gpu.uuid, gpu.index))
+        if later is None:
+            why = f": {seen.reason}" if isinstance(seen, Missing) else ""
+            evidence = f"GPU {gpu.index} did not answer any more after the load{why}"
+            fix = "dmesg | grep -i -e xid -e pcie; reboot; take it out of service if it stays"
+            yield finding("gpu-lost", "error", evidence, fix)
+            continue
+        for name, (id_, severity, words, fix) in _COUNTED.items():
+            first, last = getattr(gpu, name), getattr(later, name)
+            if not isinstance(first, Missing) and value_or(last, first) - first >= 1:
+                evidence = f"GPU {gpu.index}: {last - first:.0f} {words} during the run"
+                yield finding(id_, severity, evidence, fix)
+
+
+def _worn(snapshot: Snapshot) -> Iterator[Finding]:
+    """Repairs that memory has had, and ECC that is off on a card made for it."""
+    for gpu in gpus_of(snapshot):
+        pages, rows = value_or(gpu.retired_pages, 0), value_or(gpu.remapped_rows, 0)
+        if pages >= _MOST_RETIRED:
+            evidence = (
+                f"GPU {gpu.index}: {pages} memory pages retired; {_MOST_RETIRED} are the limit"
+            )
+            fix = "replace the card: nvidia-smi -q -d PAGE_RETIREMENT is the evidence"
+            yield finding("memory-pages-retired", "error", evidence, fix)
+        elif pages or rows:
+            what = f"{pages} memory pages retired" if pages else f"{rows} memory rows replaced"
+            fix = f"watch it: nvidia-smi -q -i {gpu.index} -d ROW_REMAPPER,PAGE_RETIREMENT"
+            yield finding(
+                "memory-rows-replaced", "info", f"GPU {gpu.index}: {what} in its life", fix
+            )
+    capable = [gpu for gpu in gpus_of(snapshot) if "GeForce" not in value_or(gpu.name, "GeForce")]
+    off = [gpu for gpu in capable if gpu.ecc is False and gpu.vendor == "nvidia"]
+    if off:
+        evidence = f"{numbers(off)}: ECC is off"
+        yield finding("ecc-off", "info", evidence, "sudo nvidia-smi -e 1; reboot")
+
+
+# ---- the kernel's log of GPUs
+
+
+def _xids(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    events = () if isinstance(health, Missing) else value_or(health.kernel_log, ())
+    worst: dict[tuple[int, str], KernelEvent] = {}
+    for event in events:
+        if event.kind == "xid" and event.code is not None:
+            worst.setdefault((event.code, event.pci_address or ""), event)
+    for (code, address), event in worst.items():
+        known = xid_meanings().get(str(code), {})
+        places = {gpu.pci_address: str(gpu.index) for gpu in gpus_of(snapshot)}
+        number = places.get(address, address)
+        severity: Severity = known.get("severity", "warning")  # type: ignore[assignment]
+        meaning = known.get("meaning", "not in this program's table")
+        fix = known.get("next", "look it up: docs.nvidia.com/deploy/xid-errors")
+        by = f", program {event.program}" if event.program else ""
+        times = sum(e.count for e in events if e.code == code and e.pci_address == address)
+        evidence = f"GPU {number}: Xid {code} ({times} in the log{by}): {meaning}"
+        yield finding(f"xid-{severity}", severity, evidence, fix.replace("{gpu}", number))
+
+
+def _mismatch(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    for event in () if isinstance(health, Missing) else value_or(health.kernel_log, ()):
+        if event.kind == "pcie":
+            evidence = f"{event.count} PCIe errors in the kernel's log: {event.text}"
+            fix = "reseat the card at that address, try without a riser; lspci -s ADDRESS names it"
+            yield finding("pcie-errors-logged", "warning", evidence, fix)
+            return
+
+
+# ---- heat, fans, other programs
+
+
+def _heat(snapshot: Snapshot) -> Iterator[Finding]:
+    for gpu in gpus_of(snapshot):
+        heat, limit = gpu.temperature_c, gpu.slowdown_temperature_c
+        if isinstance(heat, Missing):
+            continue
+        if isinstance(limit, float) and heat >= limit - _NEAR_SLOWDOWN_C:
+            evidence = f"GPU {gpu.index} is at {heat:.0f} °C; it slows down at {limit:.0f} °C"
+            yield finding("gpu-hot", "warning", evidence, _COOLING)
+        if gpu.fan == 0.0 and heat >= _FANS_NEEDED_C:
+            evidence = f"GPU {gpu.index} is at {heat:.0f} °C and its fans stand still"
+            fix = (
+                "look whether they turn; replace the fan or card; sudo nvidia-settings resets them"
+            )
+            yield finding("gpu-fan-stopped", "warning", evidence, fix)
+
+
+def _others(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    listed = () if isinstance(health, Missing) else value_or(health.gpu_processes, ())
+    for gpu in gpus_of(snapshot):
+        own = [process for process in listed if process.gpu == gpu.index]
+        if not own:
+            continue
+        names = ", ".join(f"{value_or(one.program, 'hidden')} ({one.pid})" for one in own[:4])
+        busy = value_or(gpu.utilization, 0.0)
+        severity: Severity = "warning" if busy > _IDLE_UTILIZATION else "info"
+        evidence = f"GPU {gpu.index} is used by {names}, {busy:.0%} busy"
+        fix = f"wait for it, or ask its owner: ps -o user,pid,etime,cmd -p {own[0].pid}"
+        yield finding("gpu-in-use", severity, evidence, fix)
+
+
+def _needs_load(snapshot: Snapshot) -> object:
+    if isinstance(snapshot.gpus, Missing):
+        return needs_gpus(snapshot)
+    if snapshot.gpus_after == NOT_READ:
+        return Missing("nothing was measured; trainrig qualify looks under load")
+    return None
+
+
+CHECKS = (
+    Check(
+        id="gpu-memory",
+        title="The GPUs' memory is sound",
+        reads="NVML: ECC counters, retired pages, remapped rows",
+        finds=(
+            "ecc-uncorrected-errors",
+            "memory-repair-failed",
+            "memory-repair-pending",
+            "memory-pages-retired",
+            "memory-rows-replaced",
+            "ecc-off",
+        ),
+        judge=lambda snapshot: (*_gpu_memory(snapshot), *_worn(snapshot)),
+        needs=needs_gpus,
+    ),
+    Check(
+        id="xid",
+        title="The driver logged no error of a GPU (Xid)",
+        reads="dmesg, journalctl -k, /var/log/kern.log",
+        finds=("xid-error", "xid-warning", "xid-info", "pcie-errors-logged"),
+        judge=lambda snapshot: (*_xids(snapshot), *_mismatch(snapshot)),
+        needs=needs_health("kernel_log"),
+        root="the kernel's log, where the system hides it from users",
+    ),
+    Check(
+        id="gpu-speed",
+        title="Nothing holds the GPUs' clocks down",
+        reads="NVML: throttle reasons, power limits, models",
+        finds=("power-limit-below-default", "throttled", "gpus-differ"),
+        judge=lambda snapshot: (
+            *_power_limits(snapshot),
+            *_throttling(snapshot),
+            *_unlike_gpus(snapshot),
+        ),
+        needs=needs_gpus,
+    ),
+    Check(
+        id="gpu-heat",
+        title="The GPUs are cool and their fans turn",
+        reads="NVML: temperature, slowdown threshold, fan speed",
+        finds=("gpu-hot", "gpu-fan-stopped"),
+        judge=_heat,
+        needs=needs_gpus,
+    ),
+    Check(
+        id="gpu-modes",
+        title="Persistence is on and MIG off",
+        reads="NVML",
+        finds=("mig-enabled", "persistence-off"),
+        judge=_modes,
+        needs=needs_gpus,
+    ),
+    Check(
+        id="gpu-in-use",
+        title="No other program uses the GPUs",
+        reads="NVML: processes; /proc/PID/comm",
+        finds=("gpu-in-use",),
+        judge=_others,
+        needs=lambda snapshot: (
+            needs_health("gpu_processes")(snapshot) if gpus_of(snapshot) else NO_GPU
+        ),
+        root="names of other users' programs, where /proc hides them",
+    ),
+    Check(
+        id="under-load",
+        title="The GPUs' counters stood still under load",
+        reads="NVML before and after a run",
+        finds=(
+            "gpu-lost",
+            "memory-repaired",
+            "memory-errors-corrected",
+            "pcie-replays",
+            "throttled",
+        ),
+        judge=_under_load,
+        needs=_needs_load,
+    ),
+)

@@ -1,0 +1,313 @@
+"""Is the host in the way: memory, disks, file systems, NUMA, clocks, heat, sensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainrig.doctor.check import Check, finding, needs_health
+from trainrig.machine.health import Health
+from trainrig.machine.snapshot import Dimm, Missing, Snapshot, value_or
+from trainrig.record import Finding, Severity
+from trainrig.units import format_memory, format_share
+
+_LEAST_AVAILABLE = 0.1
+_MOST_SWAP_USED = 0.1
+_RATED_TOLERANCE = 0.97
+_LEAST_FREE_SHARE, _LEAST_FREE_BYTES = 0.05, 20 * 10**9
+_NOT_DATA = ("/boot", "/snap", "/efi", "/media", "/run", "/dev", "/etc", "/proc", "/sys", "/nix")
+_UNSUITED = frozenset(["vfat", "exfat", "ntfs", "ntfs3", "fuseblk"])
+# Chips whose temperatures are what they say; super-I/O chips report unconnected inputs.
+_TRUSTED_CHIPS = re.compile(r"coretemp|k10temp|zenpower|cpu_thermal|nvme")
+_NEAR_LIMIT_C = 5.0
+
+
+def _health(snapshot: Snapshot) -> Health:
+    assert not isinstance(snapshot.health, Missing)
+    return snapshot.health
+
+
+# ---- main memory
+
+
+def _room(snapshot: Snapshot) -> Iterator[Finding]:
+    memory = snapshot.memory
+    total, free = memory.total_bytes, memory.available_bytes
+    if isinstance(total, int) and isinstance(free, int) and free < total * _LEAST_AVAILABLE:
+        evidence = f"{format_memory(free)} of {format_memory(total)} memory are available"
+        yield finding("memory-low", "warning", evidence, "find what uses it: ps aux --sort=-rss")
+    swap, left = value_or(memory.swap_total_bytes, 0), value_or(memory.swap_free_bytes, 0)
+    if swap - left > swap * _MOST_SWAP_USED:
+        evidence = f"{format_memory(swap - left)} of {format_memory(swap)} swap are in use"
+        yield finding("swap-used", "warning", evidence, "free memory, or: sudo swapoff -a")
+
+
+def _modules(snapshot: Snapshot) -> Iterator[Finding]:
+    dimms = value_or(snapshot.memory.dimms, ())
+    sizes = sorted({dimm.size_bytes for dimm in dimms if isinstance(dimm.size_bytes, int)})
+    if len(sizes) > 1:
+        shown = " + ".join(format_memory(dimm.size_bytes) for dimm in dimms if _sized(dimm))  # type: ignore[arg-type]
+        evidence = f"memory modules of unequal size: {shown}"
+        fix = "use equal modules in all channels; beyond the smaller size one channel is left"
+        yield finding("memory-unequal", "warning", evidence, fix)
+    if len(dimms) > 1 and snapshot.memory.channels == 1:
+        evidence = f"{len(dimms)} modules share one memory channel"
+        fix = "move one to a slot of the other channel: mostly the second and fourth from the CPU"
+        yield finding("memory-single-channel", "warning", evidence, fix)
+    slow = [dimm for dimm in dimms if _below_rated(dimm)]
+    if slow:
+        evidence = (
+            f"{len(slow)} of {len(dimms)} modules run at {slow[0].speed_mt_per_s:g} MT/s; "
+            f"they are made for {slow[0].rated_mt_per_s:g}"
+        )
+        fix = "choose the memory's profile (XMP, EXPO) in the firmware; use one module a channel"
+        yield finding("memory-below-rated", "warning", evidence, fix)
+
+
+def _sized(dimm: Dimm) -> bool:
+    return isinstance(dimm.size_bytes, int)
+
+
+def _below_rated(dimm: Dimm) -> bool:
+    rated, runs = dimm.rated_mt_per_s, dimm.speed_mt_per_s
+    if isinstance(rated, Missing) or isinstance(runs, Missing):
+        return False
+    return runs < rated * _RATED_TOLERANCE
+
+
+def _errors(snapshot: Snapshot) -> Iterator[Finding]:
+    settings = _health(snapshot).settings
+    bad = value_or(settings.memory_errors_uncorrected, 0)
+    mild = value_or(settings.memory_errors_corrected, 0)
+    if bad:
+        evidence = f"{bad} memory errors that ECC could not correct since boot"
+        fix = "sudo ras-mc-ctl --error-count names the module; replace it"
+        yield finding("host-memory-uncorrected", "error", evidence, fix)
+    elif mild:
+        evidence = f"{mild} memory errors that ECC corrected since boot"
+        fix = "sudo ras-mc-ctl --error-count names the module; reseat it, replace it if it goes on"
+        yield finding("host-memory-corrected", "warning", evidence, fix)
+    for event in value_or(_health(snapshot).kernel_log, ()):
+        if event.kind == "machine-check" and not bad and not mild:
+            evidence = f"{event.count} machine checks in the kernel's log: {event.text}"
+            fix = "sudo ras-mc-ctl --errors; test the memory with memtest86+ overnight"
+            yield finding("machine-check", "warning", evidence, fix)
+            break
+
+
+def _nodes(snapshot: Snapshot) -> Iterator[Finding]:
+    nodes = value_or(snapshot.memory.nodes, ())
+    empty = [node.index for node in nodes if node.total_bytes == 0 and isinstance(node.cpus, str)]
+    if empty:
+        evidence = (
+            f"NUMA node {', '.join(map(str, empty))} of {len(nodes)} has no memory of its own"
+        )
+        fix = "spread the modules over all processors' channels; numactl -H shows the nodes"
+        yield finding("numa-node-without-memory", "warning", evidence, fix)
+    unplaced = [
+        device.address
+        for device in value_or(snapshot.pci_gpus, ())
+        if isinstance(device.numa_node, Missing) and device.pci_id.startswith("10de:")
+    ]
+    if unplaced and len(nodes) > 1 and value_or(snapshot.host.virtualization, "none") == "none":
+        evidence = f"the firmware does not place {', '.join(unplaced)} at a NUMA node"
+        fix = "update the board's firmware; until then bind by hand: numactl --cpunodebind=N"
+        yield finding("gpu-without-numa-node", "info", evidence, fix)
+
+
+# ---- disks and file systems
+
+
+def _disks(snapshot: Snapshot) -> Iterator[Finding]:
+    for disk in value_or(_health(snapshot).disks, ()):
+        look = f"back up now; sudo smartctl -x /dev/{disk.name}; replace the disk"
+        if disk.passed is False or disk.spare_low is True:
+            what = "its spare blocks run out" if disk.spare_low is True else "it reports failure"
+            yield finding("disk-failing", "error", f"{disk.name}: {what}", look)
+        errors = {
+            "media errors": value_or(disk.media_errors, 0),
+            "replaced sectors": value_or(disk.reallocated, 0),
+            "sectors that cannot be read": value_or(disk.pending, 0),
+        }
+        seen = [f"{count} {name}" for name, count in errors.items() if count]
+        if seen:
+            evidence = f"{disk.name}: {', '.join(seen)}"
+            fix = f"back up; sudo smartctl -t long /dev/{disk.name}; replace it if the count grows"
+            yield finding("disk-errors", "warning", evidence, fix)
+        if isinstance(disk.used, float) and disk.used >= 1.0:
+            evidence = f"{disk.name}: {format_share(disk.used)} of its rated life is used up"
+            yield finding("disk-worn", "warning", evidence, "plan its replacement; keep backups")
+    for name in value_or(_health(snapshot).settings.raid_degraded, ()):
+        evidence = f"{name} runs with a disk missing"
+        fix = f"cat /proc/mdstat; sudo mdadm --manage /dev/{name} --add /dev/DISK"
+        yield finding("raid-degraded", "warning", evidence, fix)
+
+
+def _space(snapshot: Snapshot) -> Iterator[Finding]:
+    seen = set()
+    for disk in value_or(snapshot.disks, ()):
+        for mount in disk.mounts:
+            size, free = mount.size_bytes, mount.available_bytes
+            if mount.path.startswith(_NOT_DATA) or mount.path in seen:
+                continue
+            seen.add(mount.path)
+            if not isinstance(size, int) or not isinstance(free, int):
+                continue
+            if free < size * _LEAST_FREE_SHARE and free < _LEAST_FREE_BYTES:
+                evidence = f"{mount.path} has {format_memory(free)} of {format_memory(size)} left"
+                fix = f"du -xh --max-depth=2 {mount.path} | sort -h | tail; move or delete"
+                yield finding("disk-full", "warning", evidence, fix)
+
+
+def _mounts(snapshot: Snapshot) -> Iterator[Finding]:
+    health = _health(snapshot)
+    for system in value_or(health.filesystems, ()):
+        errors = value_or(system.errors, 0)
+        guarded = "errors=remount-ro" in system.options
+        if errors or (system.read_only and guarded):
+            what = (
+                f"{errors} errors since it was checked" if errors else "went read-only by an error"
+            )
+            severity: Severity = "error" if system.read_only else "warning"
+            evidence = f"{system.path} ({system.filesystem}): {what}"
+            fix = f"back up; unmount it; sudo fsck -f on its device ({system.path}); check the disk"
+            yield finding("filesystem-errors", severity, evidence, fix)
+        if system.filesystem in _UNSUITED and not system.path.startswith(_NOT_DATA):
+            evidence = f"{system.path} is {system.filesystem}: slow for many files, no Unix rights"
+            fix = "keep runs and tokens on ext4 or xfs; copy, format, copy back"
+            yield finding("filesystem-unsuited", "info", evidence, fix)
+        if "sync" in system.options and system.filesystem not in ("nfs", "nfs4"):
+            evidence = f"{system.path} is mounted with sync: every write waits for the disk"
+            fix = f"sudo mount -o remount,async {system.path}; correct /etc/fstab"
+            yield finding("mounted-sync", "warning", evidence, fix)
+    for event in value_or(health.kernel_log, ()):
+        if event.kind == "disk":
+            evidence = f"{event.count} disk errors in the kernel's log: {event.text}"
+            fix = "sudo smartctl -x on that disk; back up; check its cable and slot"
+            yield finding("disk-errors-logged", "warning", evidence, fix)
+            break
+
+
+# ---- settings and sensors
+
+
+def _settings(snapshot: Snapshot) -> Iterator[Finding]:
+    """Drivers that set clocks by themselves call that powersave, too; they are fine."""
+    settings = _health(snapshot).settings
+    fixed = [
+        name
+        for name in value_or(settings.governors, ())
+        if name.endswith("/powersave") and not name.startswith(("intel_pstate/", "amd-pstate-epp/"))
+    ]
+    if fixed:
+        evidence = f"the CPU's clock is held at its lowest ({fixed[0]})"
+        fix = "sudo cpupower frequency-set -g schedutil"
+        yield finding("governor-powersave", "warning", evidence, fix)
+
+
+def _clock(snapshot: Snapshot) -> Iterator[Finding]:
+    if _health(snapshot).settings.clock_synchronised is False:
+        fix = "sudo timedatectl set-ntp true"
+        yield finding("clock-not-synchronised", "info", "no server keeps the clock right", fix)
+
+
+def _sensors(snapshot: Snapshot) -> Iterator[Finding]:
+    for sensor in value_or(_health(snapshot).sensors, ()):
+        if isinstance(sensor.limit, Missing):
+            continue
+        name = f"{sensor.chip} {sensor.label}"
+        if sensor.kind == "temperature" and _TRUSTED_CHIPS.match(sensor.chip):
+            if 40 < sensor.limit < 130 and sensor.value >= sensor.limit - _NEAR_LIMIT_C:
+                evidence = f"{name}: {sensor.value:.0f} °C, critical at {sensor.limit:.0f} °C"
+                fix = "check the cooler, its paste and the air flow; watch: sensors"
+                yield finding("host-hot", "warning", evidence, fix)
+        elif sensor.kind == "fan" and sensor.limit > 0 and sensor.value < sensor.limit:
+            evidence = f"{name}: {sensor.value:.0f} turns a minute, {sensor.limit:.0f} at least"
+            fix = "look whether it turns; clean or replace it; watch: sensors"
+            yield finding("host-fan-slow", "warning", evidence, fix)
+
+
+CHECKS = (
+    Check(
+        id="memory-room",
+        title="Main memory has room and nothing was swapped out",
+        reads="/proc/meminfo",
+        finds=("memory-low", "swap-used"),
+        judge=_room,
+        needs=lambda snapshot: snapshot.memory.total_bytes,
+    ),
+    Check(
+        id="memory-modules",
+        title="Memory modules are equal, in all channels, at their rated speed",
+        reads="dmidecode -t 17",
+        finds=("memory-unequal", "memory-single-channel", "memory-below-rated"),
+        judge=_modules,
+        needs=lambda snapshot: snapshot.memory.dimms,
+        root="size, slot and speed of each memory module",
+    ),
+    Check(
+        id="memory-errors",
+        title="Main memory reports no errors",
+        reads="/sys/devices/system/edac, the kernel's log",
+        finds=("host-memory-uncorrected", "host-memory-corrected", "machine-check"),
+        judge=_errors,
+        needs=needs_health("settings.memory_errors_corrected"),
+    ),
+    Check(
+        id="numa",
+        title="Every NUMA node has memory, every GPU a node",
+        reads="/sys/devices/system/node, /sys/bus/pci/devices/*/numa_node",
+        finds=("numa-node-without-memory", "gpu-without-numa-node"),
+        judge=_nodes,
+        needs=lambda snapshot: snapshot.memory.nodes,
+    ),
+    Check(
+        id="disks",
+        title="The disks report no failure",
+        reads="smartctl -j, /proc/mdstat",
+        finds=("disk-failing", "disk-errors", "disk-worn", "raid-degraded"),
+        judge=_disks,
+        needs=needs_health("disks"),
+        root="the disks' own reports (SMART, NVMe)",
+    ),
+    Check(
+        id="disk-space",
+        title="The file systems have room",
+        reads="lsblk",
+        finds=("disk-full",),
+        judge=_space,
+        needs=lambda snapshot: snapshot.disks,
+    ),
+    Check(
+        id="filesystems",
+        title="The file systems are sound and suited",
+        reads="/proc/self/mounts, /sys/fs/ext4, the kernel's log",
+        finds=("filesystem-errors", "filesystem-unsuited", "mounted-sync", "disk-errors-logged"),
+        judge=_mounts,
+        needs=needs_health("filesystems"),
+    ),
+    Check(
+        id="governor",
+        title="The CPU's clock may rise",
+        reads="/sys/devices/system/cpu/*/cpufreq",
+        finds=("governor-powersave",),
+        judge=_settings,
+        needs=needs_health("settings.governors"),
+    ),
+    Check(
+        id="clock",
+        title="The clock is kept right",
+        reads="timedatectl, chronyc",
+        finds=("clock-not-synchronised",),
+        judge=_clock,
+        needs=needs_health("settings.clock_synchronised"),
+    ),
+    Check(
+        id="sensors",
+        title="The host is cool and its fans turn",
+        reads="/sys/class/hwmon (as lm-sensors)",
+        finds=("host-hot", "host-fan-slow"),
+        judge=_sensors,
+        needs=needs_health("sensors"),
+    ),
+)

@@ -1,0 +1,129 @@
+"""What listens on this machine, on which addresses, with what protection: the open door.
+
+`listening` is the table; `exposed` are the rows that others can reach.  A firewall is not read:
+"reachable" means that the socket accepts from other machines, not that a packet arrives.
+
+Jupyter, code-server, Ray's dashboard, Docker's socket and Redis let whoever reaches them run
+programs; without a token they are a fault.  TensorBoard and the like show what they have.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+
+from trainrig.doctor.check import Check, finding, needs_health
+from trainrig.machine.health import Listener
+from trainrig.machine.snapshot import Missing, Snapshot, value_or
+from trainrig.record import Finding, Severity
+
+_RUNS_PROGRAMS = frozenset(["jupyter", "code-server", "ray", "docker", "redis"])
+_FIXES = {
+    "jupyter": "stop it; start it on this machine alone: jupyter lab --ip=127.0.0.1; reach it by "
+    "ssh -L {port}:127.0.0.1:{port} HOST",
+    "code-server": "start it with --auth password --bind-addr 127.0.0.1:{port}",
+    "ray": "ray start --dashboard-host=127.0.0.1",
+    "docker": "remove -H tcp:// from dockerd's options; use ssh://HOST as DOCKER_HOST",
+    "redis": "set requirepass and bind 127.0.0.1 in redis.conf; restart it",
+    "frps": "set auth.token in frps.toml and in every frpc.toml; restart both",
+    "tensorboard": "tensorboard --host 127.0.0.1 --port {port}; reach it by ssh -L",
+}
+_ANY_FIX = "bind it to 127.0.0.1 and reach it by ssh -L {port}:127.0.0.1:{port} HOST"
+
+
+def listening(snapshot: Snapshot) -> tuple[Listener, ...] | Missing:
+    """Every TCP port that something waits on, lowest first."""
+    if isinstance(snapshot.health, Missing):
+        return snapshot.health
+    return snapshot.health.listeners
+
+
+def is_exposed(listener: Listener) -> bool:
+    """Whether other machines may connect: it listens on more than this machine's own addresses."""
+    return not ipaddress.ip_address(listener.address).is_loopback
+
+
+def exposed(snapshot: Snapshot) -> tuple[Listener, ...]:
+    """What other machines may connect to."""
+    return tuple(one for one in value_or(listening(snapshot), ()) if is_exposed(one))
+
+
+def describe(listener: Listener) -> str:
+    """``jupyter on 0.0.0.0:8888, protection: none``."""
+    name = listener.service or value_or(listener.program, "a program")
+    place = f"[{listener.address}]" if ":" in listener.address else listener.address
+    known = f", protection: {listener.protection}" if listener.service else ""
+    return f"{name} on {place}:{listener.port}{known}"
+
+
+def _open(snapshot: Snapshot) -> Iterator[Finding]:
+    done = set()
+    for one in exposed(snapshot):
+        if one.protection != "none" or (one.service, one.port) in done:
+            continue
+        done.add((one.service, one.port))
+        fix = _FIXES.get(one.service, _ANY_FIX).format(port=one.port)
+        if one.service in _RUNS_PROGRAMS:
+            evidence = f"{describe(one)}: whoever reaches it runs programs here"
+            yield finding("port-runs-programs", "error", evidence, fix)
+        elif one.service == "frps":
+            evidence = f"{describe(one)}: whoever reaches it opens ports here"
+            yield finding("frp-without-token", "error", evidence, fix)
+        else:
+            yield finding("port-open", "warning", describe(one), fix)
+    yield from _through_tunnels(snapshot)
+
+
+def _through_tunnels(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    if isinstance(health, Missing):
+        return
+    by_port = {one.port: one for one in value_or(health.listeners, ())}
+    for tunnel in value_or(health.tunnels, ()):
+        if tunnel.authenticated is False:
+            evidence = f"{tunnel.service} connects without a token"
+            fix = "set auth.token in frpc.toml and frps.toml; restart both"
+            yield finding("frp-without-token", "error", evidence, fix)
+        for port in tunnel.local_ports:
+            one = by_port.get(port)
+            if one is not None and one.protection == "none":
+                severity: Severity = "error" if one.service in _RUNS_PROGRAMS else "warning"
+                evidence = f"{tunnel.service} makes {describe(one)} reachable from elsewhere"
+                fix = f"give {one.service} a token before it goes through a tunnel"
+                yield finding("tunnel-to-open-port", severity, evidence, fix)
+
+
+def _secrets(snapshot: Snapshot) -> Iterable[Finding]:
+    health = snapshot.health
+    for path in () if isinstance(health, Missing) else value_or(health.readable_secrets, ()):
+        evidence = f"{path} holds a secret and others on this machine may read it"
+        yield finding("secret-readable", "warning", evidence, f"chmod go-rwx {path}")
+
+
+def _note(snapshot: Snapshot) -> str:
+    """What other machines may connect to, in words."""
+    shown = list(dict.fromkeys(describe(one) for one in exposed(snapshot)))
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+    return f"open to other machines: {'; '.join(shown[:8])}{more}" if shown else "nothing is open"
+
+
+CHECKS = (
+    Check(
+        id="listening",
+        title="Nothing that listens is open without protection",
+        reads="/proc/net/tcp, /proc/PID/cmdline, configurations of Jupyter, frp, Redis ...",
+        finds=("port-runs-programs", "frp-without-token", "port-open", "tunnel-to-open-port"),
+        judge=_open,
+        needs=needs_health("listeners"),
+        note=_note,
+        root="which program of another user listens",
+    ),
+    Check(
+        id="secrets",
+        title="Files with secrets are the user's own",
+        reads="permissions of ~/.netrc, Hugging Face's token, Jupyter's and frp's configuration",
+        finds=("secret-readable",),
+        judge=_secrets,
+        needs=needs_health("readable_secrets"),
+    ),
+)

@@ -1,0 +1,47 @@
+"""What every probed value is made of: a fact, or `Missing` with the reason.
+
+A field that could not be read is `Missing(reason)`, never a zero and never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field
+
+T = TypeVar("T")
+
+# What a machine does not have is left out on purpose; what it has and we do not know is refused.
+_STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def fact(kind: type[T]) -> type[T]:
+    """A frozen, slotted, keyword-only dataclass that pydantic reads strictly."""
+    kind.__pydantic_config__ = _STRICT  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A value that could not be read, and why; ``{"missing": "why"}`` in JSON."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    reason: Annotated[str, Field(alias="missing")]
+
+
+NOT_READ = Missing("not read")
+
+
+def value_or(value: T | Missing, default: T) -> T:
+    """`value` where it is known, else `default`."""
+    return default if isinstance(value, Missing) else value
+
+
+def if_known(compute: Callable[..., T | Missing], *values: Any) -> T | Missing:
+    """``compute(*values)``, or the first of the values that is Missing."""
+    missing = [value for value in values if isinstance(value, Missing)]
+    return missing[0] if missing else compute(*values)

@@ -1,0 +1,382 @@
+"""The host's own health: disks, file systems, network cards, sensors, settings, tools.
+
+Read from sysfs and /proc where that needs no root; disks' own reports (SMART) come from
+`smartctl -j`, which needs root.  smartctl's exit code is a set of bits in which a sick disk sets
+some, so its JSON is read whatever it ends with.
+
+Sources: smartctl(8) and its JSON; the kernel's Documentation/hwmon/sysfs-interface.rst,
+admin-guide/ras (EDAC), ABI/stable/sysfs-class-infiniband, ABI/testing/sysfs-fs-ext4, md.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from trainrig.machine.driver_state import driver_state, pci_states
+from trainrig.machine.health import (
+    DiskHealth,
+    FileSystem,
+    GpuProcess,
+    Health,
+    HostSettings,
+    NetworkPort,
+    Sensor,
+    Toolchain,
+)
+from trainrig.machine.kernel_log import kernel_events
+from trainrig.machine.parse import first, integer, json_object, number, text
+from trainrig.machine.pci import read_link
+from trainrig.machine.ports import listeners, readable_secrets, tunnels
+from trainrig.machine.snapshot import Disk, Gpu, Missing, PciGpu, value_or
+from trainrig.machine.system_access import Host
+
+_MOST_DISKS = 24
+_SMART_S = 1.5
+_CPU = "/sys/devices/system/cpu"
+_DATA_FILE_SYSTEMS = re.compile(
+    r"ext[234]|xfs|btrfs|zfs|f2fs|ntfs3?|fuseblk|vfat|exfat|nfs4?|cifs|smb3|lustre|(?:fuse\.)?ceph"
+    r"|beegfs|gpfs|fuse\.(?:sshfs|s3fs)|9p|virtiofs|overlay"
+)
+_SYSTEM_PLACES = ("/boot", "/snap", "/run", "/proc", "/sys", "/dev", "/usr/lib/modules", "/etc/")
+
+
+def health(
+    host: Host,
+    disks: Iterable[Disk],
+    bus: Iterable[PciGpu] | Missing,
+    gpus: Iterable[Gpu],
+) -> Health:
+    """All of it, each part read beside the others."""
+    devices = () if isinstance(bus, Missing) else tuple(bus)
+    with ThreadPoolExecutor(max_workers=10) as pool:
+        driver = pool.submit(driver_state, host)
+        states = pool.submit(pci_states, host, devices)
+        log = pool.submit(kernel_events, host)
+        sockets = pool.submit(listeners, host)
+        clients = pool.submit(tunnels, host)
+        smart = pool.submit(disk_health, host, tuple(disks))
+        mounts = pool.submit(filesystems, host)
+        cards = pool.submit(network_ports, host)
+        tools = pool.submit(toolchain, host)
+        set_to = pool.submit(settings, host)
+    return Health(
+        driver=driver.result(),
+        bus=bus if isinstance(bus, Missing) else states.result(),
+        kernel_log=log.result(),
+        listeners=sockets.result(),
+        tunnels=clients.result(),
+        disks=smart.result(),
+        filesystems=mounts.result(),
+        network=cards.result(),
+        sensors=sensors(host),
+        gpu_processes=gpu_processes(host, gpus),
+        toolchain=tools.result(),
+        settings=set_to.result(),
+        readable_secrets=readable_secrets(host),
+    )
+
+
+# ---- disks and file systems
+
+
+def disk_health(host: Host, disks: tuple[Disk, ...]) -> tuple[DiskHealth, ...] | Missing:
+    """What disks report of themselves; why none did, where none did."""
+    named = [disk.name for disk in disks if not disk.name.startswith(("vd", "xvd", "md", "dm-"))]
+    if not named:
+        return Missing("no disk that could report (virtual disks cannot)")
+    found, reasons = [], []
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        answers = pool.map(lambda name: _smart(host, name), named[:_MOST_DISKS])
+        for one in answers:
+            if isinstance(one, Missing):
+                reasons.append(one)
+            else:
+                found.append(one)
+    return tuple(found) if found else reasons[0]
+
+
+def _smart(host: Host, name: str) -> DiskHealth | Missing:
+    output = host.run(
+        "smartctl", "-j", "-H", "-A", f"/dev/{name}", timeout_s=_SMART_S, any_exit=True
+    )
+    value = json_object(output, "smartctl")
+    if isinstance(value, Missing):
+        return value
+    tool = value.get("smartctl")
+    messages = tool.get("messages") if isinstance(tool, dict) else None
+    status = value.get("smart_status")
+    if not isinstance(status, dict) and "temperature" not in value:
+        why = messages[0].get("string") if isinstance(messages, list) and messages else "no answer"
+        return Missing(f"smartctl {name}: {str(why)[:120]}")
+    passed = status.get("passed") if isinstance(status, dict) else None
+    nvme = value.get("nvme_smart_health_information_log")
+    nvme = nvme if isinstance(nvme, dict) else {}
+    spare, least = nvme.get("available_spare"), nvme.get("available_spare_threshold")
+    low: bool | Missing = Missing("no spare reported")
+    if isinstance(spare, int) and isinstance(least, int):
+        low = spare < least
+    heat = value.get("temperature")
+    return DiskHealth(
+        name=name,
+        passed=passed if isinstance(passed, bool) else Missing("no overall result"),
+        used=_used(nvme),
+        spare_low=low,
+        media_errors=integer(nvme.get("media_errors"), "media errors"),
+        reallocated=_attribute(value, 5),
+        pending=_attribute(value, 197),
+        temperature_c=number(
+            heat.get("current") if isinstance(heat, dict) else None, "heat", most=200
+        ),
+    )
+
+
+def _used(log: Mapping[str, object]) -> float | Missing:
+    """NVMe counts beyond 100 % where a disk outlives its rating, up to 255."""
+    share = number(log.get("percentage_used"), "wear", most=255)
+    return share if isinstance(share, Missing) else share / 100
+
+
+def _attribute(value: Mapping[str, object], wanted: int) -> int | Missing:
+    table = value.get("ata_smart_attributes")
+    rows = table.get("table") if isinstance(table, dict) else None
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and row.get("id") == wanted:
+            raw = row.get("raw")
+            return integer(raw.get("value") if isinstance(raw, dict) else None, "attribute")
+    return Missing(f"no attribute {wanted}")
+
+
+def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
+    """The mounted file systems that hold data, by their path."""
+    table = host.read("/proc/self/mounts")
+    if isinstance(table, Missing):
+        return table
+    found: dict[str, FileSystem] = {}
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) < 4 or not _DATA_FILE_SYSTEMS.fullmatch(words[2]):
+            continue
+        path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[1])
+        if path.startswith(_SYSTEM_PLACES):
+            continue
+        options = tuple(words[3].split(","))
+        device = words[0].removeprefix("/dev/")
+        found[path] = FileSystem(
+            path=path,
+            filesystem=words[2],
+            read_only="ro" in options,
+            options=options,
+            errors=integer(host.read(f"/sys/fs/ext4/{device}/errors_count"), "errors")
+            if words[2] == "ext4"
+            else Missing("ext4 alone counts them"),
+        )
+    return tuple(found.values())
+
+
+# ---- network cards
+
+
+def network_ports(host: Host) -> tuple[NetworkPort, ...] | Missing:
+    """Ethernet and InfiniBand ports; what has no card behind it is virtual."""
+    names = host.names("/sys/class/net")
+    if isinstance(names, Missing):
+        return names
+    ports = [_ethernet(host, name) for name in names if name != "lo"]
+    for card in value_or(host.names("/sys/class/infiniband"), ()):
+        numbers = value_or(host.names(f"/sys/class/infiniband/{card}/ports"), ())
+        ports += [_infiniband(host, card, number) for number in numbers]
+    return tuple(ports)
+
+
+def _ethernet(host: Host, name: str) -> NetworkPort:
+    folder = f"/sys/class/net/{name}"
+    state = host.read(f"{folder}/operstate")
+    speed = number(host.read(f"{folder}/speed"), "speed", most=1e7)
+    inside = value_or(host.names(folder), ())
+    now, most = _pcie(host, folder)
+    return NetworkPort(
+        name=name,
+        kind="ethernet",
+        up=state if isinstance(state, Missing) else state in ("up", "unknown"),
+        speed_bits_per_s=speed if isinstance(speed, Missing) else speed * 1e6,
+        link_now=now,
+        link_most=most,
+        firmware=Missing("ethtool tells it"),
+        virtual="device" not in inside,
+    )
+
+
+def _infiniband(host: Host, card: str, port: str) -> NetworkPort:
+    folder = f"/sys/class/infiniband/{card}"
+    state = host.read(f"{folder}/ports/{port}/state")
+    rate = number(host.read(f"{folder}/ports/{port}/rate"), "rate", most=1e5)
+    now, most = _pcie(host, folder)
+    return NetworkPort(
+        name=f"{card}:{port}",
+        kind="infiniband",
+        up=state if isinstance(state, Missing) else "ACTIVE" in state,
+        speed_bits_per_s=rate if isinstance(rate, Missing) else rate * 1e9,
+        link_now=now,
+        link_most=most,
+        firmware=text(host.read(f"{folder}/fw_ver"), "firmware"),
+        virtual=False,
+    )
+
+
+def _pcie(host: Host, folder: str) -> tuple[int | Missing, int | Missing]:
+    """Lanes times 2 to the generation: what doubles with each of the two."""
+    link = read_link(host, f"{folder}/device")
+    pairs = ((link.generation, link.width), (link.max_generation, link.max_width))
+    found = []
+    for generation, width in pairs:
+        if isinstance(generation, Missing) or isinstance(width, Missing):
+            return Missing("no PCIe link"), Missing("no PCIe link")
+        found.append(2**generation * width)
+    return found[0], found[1]
+
+
+# ---- sensors, settings, tools, processes
+
+
+def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
+    """Temperatures and fans of the kernel's hardware monitors."""
+    chips = host.names("/sys/class/hwmon")
+    if isinstance(chips, Missing):
+        return chips
+    found = []
+    for chip in chips:
+        folder = f"/sys/class/hwmon/{chip}"
+        name = value_or(host.read(f"{folder}/name"), chip)
+        for file in value_or(host.names(folder), ()):
+            match = re.fullmatch(r"(temp|fan)(\d{1,2})_input", file)
+            if match is None:
+                continue
+            start = f"{folder}/{match[1]}{match[2]}"
+            is_heat = match[1] == "temp"
+            unit = 1e-3 if is_heat else 1.0
+            value = number(host.read(f"{start}_input"), "value", most=1e6)
+            limit = number(host.read(f"{start}_{'crit' if is_heat else 'min'}"), "limit", most=1e6)
+            if isinstance(value, Missing):
+                continue
+            found.append(
+                Sensor(
+                    chip=name,
+                    label=value_or(host.read(f"{start}_label"), f"{match[1]}{match[2]}"),
+                    kind="temperature" if is_heat else "fan",
+                    value=value * unit,
+                    limit=limit if isinstance(limit, Missing) else limit * unit,
+                )
+            )
+    return tuple(found)
+
+
+def settings(host: Host) -> HostSettings:
+    """What the host's firmware and kernel are set to."""
+    limits = host.read("/proc/self/limits")
+    modules = host.read("/proc/modules")
+    return HostSettings(
+        governors=_governors(host),
+        clock_synchronised=_clock(host),
+        iommu=_iommu(host),
+        memlock_bytes=_limit(limits, "Max locked memory"),
+        open_files=_limit(limits, "Max open files"),
+        memory_errors_corrected=_edac(host, "ce_count"),
+        memory_errors_uncorrected=_edac(host, "ue_count"),
+        raid_degraded=_raid(host.read("/proc/mdstat")),
+        peer_memory=modules
+        if isinstance(modules, Missing)
+        else bool(re.search(r"^(?:nvidia_peermem|nv_peer_mem) ", modules, re.MULTILINE)),
+    )
+
+
+def _governors(host: Host) -> tuple[str, ...] | Missing:
+    names = [name for name in value_or(host.names(_CPU), ()) if re.fullmatch(r"cpu\d+", name)]
+    found = [
+        [host.read(f"{_CPU}/{name}/cpufreq/scaling_{part}") for part in ("driver", "governor")]
+        for name in names
+    ]
+    known = {f"{value_or(driver, '?')}/{one}" for driver, one in found if isinstance(one, str)}
+    return tuple(sorted(known)) if known else Missing("the kernel does not set this CPU's clock")
+
+
+def _clock(host: Host) -> bool | Missing:
+    output = host.run("timedatectl", "show", "-p", "NTPSynchronized", "--value")
+    if isinstance(output, str) and output.strip() in ("yes", "no"):
+        return output.strip() == "yes"
+    chrony = host.run("chronyc", "-n", "tracking")
+    if isinstance(chrony, str) and "Leap status" in chrony:
+        return "Not synchronised" not in chrony
+    return Missing("neither timedatectl nor chronyc answers here")
+
+
+def _iommu(host: Host) -> Literal["off", "passthrough", "translated"] | Missing:
+    units = host.names("/sys/class/iommu")
+    if isinstance(units, Missing):
+        return units if isinstance(host.names("/sys/class"), Missing) else "off"
+    if not units:
+        return "off"
+    line = value_or(host.read("/proc/cmdline"), "")
+    kind = value_or(host.read("/sys/kernel/iommu_groups/0/type"), "")
+    return "passthrough" if "iommu=pt" in line or kind == "identity" else "translated"
+
+
+def _limit(content: str | Missing, name: str) -> int | None | Missing:
+    if isinstance(content, Missing):
+        return content
+    match = re.search(rf"^{name}\s+(\S+)", content, re.MULTILINE)
+    if match is None:
+        return Missing(f"no {name.lower()}")
+    return None if match[1] == "unlimited" else integer(match[1], name.lower())
+
+
+def _edac(host: Host, name: str) -> int | Missing:
+    folder = "/sys/devices/system/edac/mc"
+    controllers = [one for one in value_or(host.names(folder), ()) if re.fullmatch(r"mc\d+", one)]
+    counts = [integer(host.read(f"{folder}/{one}/{name}"), "count") for one in controllers]
+    known = [count for count in counts if isinstance(count, int)]
+    return sum(known) if known else Missing("no memory controller reports errors (no ECC, no EDAC)")
+
+
+def _raid(content: str | Missing) -> tuple[str, ...] | Missing:
+    """``md0 : active raid1 …`` and below it ``[2/1] [U_]``: an underscore is a missing disk."""
+    if isinstance(content, Missing):
+        return content
+    found = re.findall(r"^(md\S+) :[^\n]*\n[^\n]*\[([U_]+)\]", content, re.MULTILINE)
+    return tuple(name for name, disks in found if "_" in disks)
+
+
+def toolchain(host: Host) -> Toolchain:
+    """What extensions are built with and containers are run with."""
+    engines = [host.run("docker", "--version"), host.run("podman", "--version")]
+    ctk = host.run("nvidia-ctk", "--version")
+    return Toolchain(
+        gcc=_version(host.run("gcc", "-dumpfullversion", "-dumpversion")),
+        ninja=_version(host.run("ninja", "--version")),
+        containers=_version(first(engines, "container engine")),
+        container_toolkit=_version(ctk),
+    )
+
+
+def _version(output: str | Missing) -> str | Missing:
+    if isinstance(output, Missing):
+        return output
+    match = re.search(r"\d{1,4}(?:\.\d{1,4})+|\d{1,4}", output)
+    return match[0] if match else Missing(f"no version in {output[:40]!r}")
+
+
+def gpu_processes(host: Host, gpus: Iterable[Gpu]) -> tuple[GpuProcess, ...] | Missing:
+    """The processes with a context on a GPU."""
+    listed = tuple(gpus)
+    if not listed:
+        return Missing("no GPU is described")
+    known = [gpu for gpu in listed if not isinstance(gpu.process_ids, Missing)]
+    if not known:
+        return listed[0].process_ids if isinstance(listed[0].process_ids, Missing) else ()
+    return tuple(
+        GpuProcess(gpu=gpu.index, pid=pid, program=text(host.read(f"/proc/{pid}/comm"), "program"))
+        for gpu in known
+        for pid in value_or(gpu.process_ids, ())
+    )

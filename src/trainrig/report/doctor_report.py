@@ -1,0 +1,139 @@
+"""What the doctor found as a Document: findings with everything about them, then each check.
+
+Handed the answers; looks nothing up.  A finding says what was seen, why, what it risks, the exact
+fix, whether that needs a reboot, and how to take it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trainrig.doctor import Answer
+from trainrig.record import Finding
+from trainrig.report import document as doc
+from trainrig.units import counted
+
+_TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "info": ""}
+_LABELS = {"error": "fault", "warning": "warning", "info": "note"}
+_STATE_TONES: dict[str, doc.Tone] = {
+    "healthy": "good",
+    "warning": "warn",
+    "fault": "bad",
+    "not checkable": "dim",
+}
+
+
+def doctor_document(
+    answers: Sequence[Answer], missed: Sequence[str], changes: Sequence[str] = ()
+) -> doc.Document:
+    """Findings, the gravest first; what was changed; checks; what root would add (``missed``)."""
+    findings = doctor_findings(answers)
+    blocks: list[doc.Block] = [doc.Paragraph(_summary(answers))]
+    if findings:
+        blocks.append(doc.Section("Findings", tuple(_block(each) for each in findings)))
+    if changes:
+        lines = tuple(doc.Paragraph(line) for line in changes)
+        blocks.append(doc.Section("Changes", lines))
+    blocks.append(doc.Section("Checks", (_table(answers),)))
+    if blind := tuple(_blind(answers)):
+        blocks.append(doc.Section("Not checkable here", blind))
+    if missed:
+        lines = tuple(doc.Paragraph(line) for line in missed)
+        blocks.append(doc.Section("What root would add", lines, "run: sudo trainrig doctor"))
+    return doc.Document(title="doctor", blocks=tuple(blocks))
+
+
+def doctor_findings(answers: Sequence[Answer]) -> tuple[Finding, ...]:
+    """All findings, the gravest first."""
+    order = ("error", "warning", "info")
+    found = [finding for answer in answers for finding in answer.findings]
+    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+
+
+def to_dict(
+    answers: Sequence[Answer], missed: Sequence[str], changes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """As ``doctor --json`` prints it; others script against it."""
+    return {
+        "findings": [
+            {
+                "id": finding.id,
+                "severity": finding.severity,
+                "evidence": finding.evidence,
+                "cause": finding.cause,
+                "risk": finding.risk,
+                "fix": finding.fix,
+                "reboot": finding.reboot,
+                "undo": finding.undo,
+            }
+            for finding in doctor_findings(answers)
+        ],
+        "checks": [
+            {
+                "id": answer.check.id,
+                "title": answer.check.title,
+                "reads": answer.check.reads,
+                "state": answer.state,
+                "reason": answer.reason,
+                "findings": [finding.id for finding in answer.findings],
+            }
+            for answer in answers
+        ],
+        "needs_root": list(missed),
+        "changes": list(changes),
+    }
+
+
+def _summary(answers: Sequence[Answer]) -> str:
+    """``1 fault, 2 warnings, 20 checks healthy, 16 not checkable``."""
+    states = [answer.state for answer in answers]
+    parts = [
+        counted(states.count(state), noun)
+        for state, noun in (("fault", "fault"), ("warning", "warning"))
+        if state in states
+    ]
+    parts.append(f"{states.count('healthy')} checks healthy")
+    if "not checkable" in states:
+        parts.append(f"{states.count('not checkable')} not checkable here")
+    return ", ".join(parts)
+
+
+def _block(finding: Finding) -> doc.Block:
+    lines = {
+        "fix": finding.fix,
+        "why": finding.cause,
+        "risk": finding.risk,
+        "reboot": "needed" if finding.reboot else "",
+        "undo": finding.undo,
+    }
+    blocks = [doc.Paragraph(finding.evidence, tone=_TONES[finding.severity])]
+    blocks += [doc.Paragraph(text, label=name) for name, text in lines.items() if text]
+    return doc.Section(f"{_LABELS[finding.severity]}: {finding.id}", tuple(blocks))
+
+
+def _table(answers: Sequence[Answer]) -> doc.Table:
+    looked = [answer for answer in answers if answer.state != "not checkable"]
+    return doc.table(
+        looked,
+        doc.column("check", lambda answer: answer.check.id, kind="code"),
+        doc.column(
+            "state", lambda answer: doc.Cell(answer.state, _STATE_TONES[answer.state]), kind="code"
+        ),
+        doc.words("what", _words),
+    )
+
+
+def _words(answer: Answer) -> str:
+    named = ", ".join(dict.fromkeys(finding.id for finding in answer.findings))
+    return named or answer.reason or answer.check.title
+
+
+def _blind(answers: Sequence[Answer]) -> Iterator[doc.Block]:
+    """The checks that could not look, by why."""
+    reasons: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.state == "not checkable":
+            reasons.setdefault(answer.reason, []).append(answer.check.id)
+    for reason, names in reasons.items():
+        yield doc.Paragraph(f"{reason}: {', '.join(names)}")
