@@ -57,7 +57,7 @@ def test_the_surface_is_as_promised() -> None:
             "--strict --json",
             "doctor": "--markdown --apply --runs --json",
             "inspect": "--json --wait",
-            "catalog": "NAME... --compare --models --json",
+            "catalog": "NAME... --compare --models --servers --json",
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "
             "--nvidia-repo --image --try-extension --python --explain --out --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
@@ -85,17 +85,17 @@ def test_the_surface_is_as_promised() -> None:
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
+            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --overlap --batch-size --grad-accum "
             "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
-            "--sequence-parallel --tokens --what-if --cases --json",
+            "--sequence-parallel --tokens --what-if --price --cases --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
+            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --overlap --batch-size --grad-accum "
             "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
             "--sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --rates --gpus --gpus-per-node --link "
+            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --overlap --global-batch --tokens "
             "--days --top --what-if --write --json",
             "report": "RUN... --html --md --json",

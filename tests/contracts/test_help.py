@@ -19,10 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # Options that do nothing where they are left out: files to write, things to ask for besides.
 WITHOUT_DEFAULT = {
     "qualify": {"--resume"},
-    "predict": {"--model", "--on", "--rates", "--cases", "--tokens", "--what-if"},
-    "fits": {"--model", "--on", "--rates"},
+    "predict": {"--model", "--on", "--chip", "--cluster", "--rates", "--cases"}
+    | {"--tokens", "--what-if", "--price"},
+    "fits": {"--model", "--on", "--chip", "--cluster", "--rates"},
     "plan": {"--model", "--on", "--rates", "--gpus", "--global-batch", "--tokens", "--days"}
-    | {"--what-if", "--write", "--lora-rank"},
+    | {"--what-if", "--write", "--lora-rank", "--chip", "--cluster"},
     "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
     "report": {"--html", "--md"},
     "compare": {"--md"},

@@ -68,12 +68,13 @@ class _Peaks(_Strict):
     """Tera-operations per second of the ordinary lanes: sums in their own type, int8's in int32."""
 
 
+_TYPES = get_type_hints(Chip, include_extras=True)
+KNOWN: dict[str, Any] = {name: (_TYPES[field.name] | None, None) for name, field in _FIELDS.items()}
+"""What may be said of a chip, in the units that people print: `Chip`'s own fields, for pydantic."""
 if TYPE_CHECKING:
     _Values = _Peaks
-else:  # what one source says of one chip, in the units that people print: `Chip`'s own fields
-    _TYPES = get_type_hints(Chip, include_extras=True)
-    _KNOWN = {name: (_TYPES[field.name] | None, None) for name, field in _FIELDS.items()}
-    _Values = create_model("_Values", __base__=_Peaks, **_KNOWN)
+else:  # by one source
+    _Values = create_model("_Values", __base__=_Peaks, **KNOWN)
 
 
 class _ChipEntry(_Strict):

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 @click.argument("name", nargs=-1, shell_complete=CHIPS.complete)
 @option("--compare", is_flag=True, help="Show the named chips side by side.")
 @option("--models", is_flag=True, help="List the models that are known by name.")
+@option("--servers", is_flag=True, help="List the servers that are known by name.")
 @json_option("JSON on stdout: an object for one chip.")
-def command(name: tuple[str, ...], compare: bool, models: bool, as_json: bool) -> None:
+def command(
+    name: tuple[str, ...], compare: bool, models: bool, servers: bool, as_json: bool
+) -> None:
     """Show what vendors claim: all chips, one chip with its sources, or several side by side.
 
     \b
@@ -27,6 +30,7 @@ def command(name: tuple[str, ...], compare: bool, models: bool, as_json: bool) -
     trainrig catalog
     trainrig catalog 10de:2684
     trainrig catalog --models
+    trainrig catalog DGX H100
     trainrig catalog --compare "RTX 4090" "A100 SXM4 80GB"
 
     A name is matched exactly, never to a neighbour.  Peaks are dense, by data
@@ -34,7 +38,8 @@ def command(name: tuple[str, ...], compare: bool, models: bool, as_json: bool) -
     """
     from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips
-    from trainrig.catalog.lookup import require_chip
+    from trainrig.catalog.lookup import find_chip, require_chip
+    from trainrig.catalog.servers import known_servers, named_server, server_dict
     from trainrig.cli.output import answer
     from trainrig.report import chip_report
 
@@ -49,6 +54,17 @@ def command(name: tuple[str, ...], compare: bool, models: bool, as_json: bool) -
             lambda: [asdict(shape) for shape in shapes],
             lambda: chip_report.models_document(shapes),
         )
+        return
+    server = None if compare or find_chip(" ".join(name)) else named_server(" ".join(name))
+    if servers or server is not None:
+        if servers and name:
+            raise UsageError("--servers lists all servers", "leave the names out")
+        listed = (server,) if server is not None else known_servers()
+
+        def of_servers() -> object:
+            return server_dict(listed[0]) if server else [server_dict(one) for one in listed]
+
+        answer(as_json, of_servers, lambda: chip_report.servers_document(listed))
         return
     if compare and len(name) < 2:
         raise UsageError("--compare needs two chips or more", "quote names that have spaces")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHERE, given
+from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHERE, machines
 from trainrig.cli.verb import json_option, options, verb
 
 
@@ -18,17 +18,25 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     \b
     trainrig fits --model llama-7B --on "RTX 4090" --gpus 4
     trainrig fits --model gpt2-xl --on "RTX 3090" --batch-size 4 --recompute full
+    trainrig fits --model llama-8B --on "RTX 4090" --on "RTX 5090" --lora-rank 16
 
     Exit code 1 where it does not fit.
     """
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.predict.beside import beside, beside_dict
     from trainrig.predict.prediction import fit_dict
     from trainrig.predict.scenario import question
     from trainrig.predict.search.memory_options import fit
     from trainrig.report.prediction_report import fits_document
+    from trainrig.report.side_by_side import fits_beside
     from trainrig.runner.view import measured
 
-    found = fit(question(given(**keys), measured(rates)))
+    questions = machines(**keys)
+    if len(questions) > 1:
+        several = beside(questions, lambda one: fit(question(one, measured(rates))))
+        answer(as_json, lambda: beside_dict(several, fit_dict), lambda: fits_beside(several))
+        return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
+    found = fit(question(questions[0], measured(rates)))
     answer(as_json, lambda: fit_dict(found), lambda: fits_document(found))
     return EXIT_OK if found.fits else EXIT_FINDING

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, WHAT, WHAT_IF, WHERE, given
+from trainrig.cli.predict_options import FRAMEWORK, WHAT, WHAT_IF, WHERE, one_machine
 from trainrig.cli.verb import PATH, json_option, option, options, verb
 
 _search = partial(option, group="Search")
@@ -48,7 +48,13 @@ def command(
     from trainrig.runner.layout_search import plan
 
     found = plan(
-        given(**keys), rates=rates, top=top, tokens=tokens, days=days, what_if=what_if, write=write
+        one_machine(**keys),
+        rates=rates,
+        top=top,
+        tokens=tokens,
+        days=days,
+        what_if=what_if,
+        write=write,
     )
     answer(
         as_json,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHAT_IF, WHERE, given
+from trainrig.cli.predict_options import FRAMEWORK, HOW, PRICE, WHAT, WHAT_IF, WHERE, machines
 from trainrig.cli.verb import PATH, json_option, options, rows, verb
 
 
@@ -17,6 +17,7 @@ from trainrig.cli.verb import PATH, json_option, options, rows, verb
     *(WHAT, WHERE, FRAMEWORK, HOW),
     rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),
     [WHAT_IF],
+    PRICE,
     rows("Result", ("--cases", PATH, "", "Predict a table of layouts, one a row.")),
 )
 @json_option("One JSON object; with --cases one a row.")
@@ -24,6 +25,7 @@ def command(
     rates: Path | None,
     tokens: float | None,
     what_if: str | None,
+    price: tuple[str, ...],
     cases: Path | None,
     as_json: bool,
     **keys: Any,
@@ -34,16 +36,19 @@ def command(
     trainrig predict --model gpt2-medium --on "RTX 3090 Ti" --gpus 2 --link nvlink --batch-size 5
     trainrig predict --model llama-7B --on "A100 SXM4 80GB" --gpus 64 --zero 3 --tokens 1e12
     trainrig predict --model gpt2 --rates runs/20270101T000000Z-host-qualify-1a2b3c
+    trainrig predict --model llama-1B --on "RTX 4090" --on "RTX 3090" --price 1600 --price 700
     trainrig predict --cases training.csv
 
     Exit code 1 where it does not fit in memory.
     """
     from trainrig.cli.output import answer
-    from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
+    from trainrig.predict.beside import beside, beside_dict
     from trainrig.predict.prediction import predict, prediction_dict
     from trainrig.predict.scenario import positive, question
     from trainrig.predict.search.upgrades import upgrades_of_answer
     from trainrig.report.prediction_report import prediction_document
+    from trainrig.report.side_by_side import predictions_beside
     from trainrig.runner.view import measured
 
     if cases is not None:
@@ -51,7 +56,18 @@ def command(
         return EXIT_OK
     if tokens is not None:
         positive("tokens", tokens)
-    found = predict(question(given(**keys), measured(rates)))
+    questions = machines(**keys)
+    if len(questions) > 1 or price:
+        if what_if is not None:
+            raise UsageError("--what-if asks about one machine", "one --on, without --price")
+        several = beside(questions, lambda one: predict(question(one, measured(rates))), price)
+        answer(
+            as_json,
+            lambda: beside_dict(several, lambda found: prediction_dict(found, tokens)),
+            lambda: predictions_beside(several, tokens),
+        )
+        return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
+    found = predict(question(questions[0], measured(rates)))
     ranked = () if what_if is None else upgrades_of_answer(found, what_if)
 
     def content() -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from trainrig.cli.verb import CHIPS, MODELS, PATH, complete_runs, names_in, option, rows
+from trainrig.errors import UsageError
 
 _words = partial(names_in, "workload.layout")
 WHAT = rows(
@@ -20,7 +23,30 @@ WHAT = rows(
     ("--lora-rank", int, "0, all weights are trained", "Train adapters of this rank alone."),
 )
 WHERE = (
-    *rows("Machine", ("--on", CHIPS, "", 'A chip of the catalog: "RTX 3090 Ti".')),
+    option(
+        "--on",
+        multiple=True,
+        metavar="MACHINE",
+        group="Machine",
+        shell_complete=CHIPS.complete,
+        help='A chip or server of the catalog: "RTX 3090 Ti", "8x H100", "DGX H100"; or a .toml.',
+    ),
+    option(
+        "--chip",
+        multiple=True,
+        type=PATH,
+        metavar="FILE",
+        group="Machine",
+        help="A chip of your own, in TOML (docs/machines.md).",
+    ),
+    option(
+        "--cluster",
+        multiple=True,
+        type=PATH,
+        metavar="FILE",
+        group="Machine",
+        help="A cluster of your own: chips, node, links, fabric, CPU.",
+    ),
     option(
         "--rates",
         metavar="RUN",
@@ -76,9 +102,36 @@ WHAT_IF = option(
 )
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """The options that were given, with flags as the numbers that a layout has."""
-    found = {name: value for name, value in values.items() if value is not None}
+PRICE = rows(
+    "Result",
+    (
+        *("--price", ["MACHINE=N"], ""),
+        "Price of a GPU, to buy or an hour; or N alone, in the machines' order.",
+    ),
+)
+
+
+def machines(
+    on: Sequence[str], chip: Sequence[Path], cluster: Sequence[Path], **others: Any
+) -> list[dict[str, Any]]:
+    """The options that were given, once for each machine, flags as the numbers of a layout.
+
+    Raises UsageError for a file that is not named as TOML.
+    """
+    files = [str(path) for path in (*chip, *cluster)]
+    for name in files:
+        if not name.lower().endswith(".toml"):
+            raise UsageError(f"{name}: a machine's file is TOML", "as my-chip.toml")
+    found = {name: value for name, value in others.items() if value is not None}
     if "sequence_parallel" in found:
         found["sequence_parallel"] = int(found["sequence_parallel"])
-    return found
+    named = list(dict.fromkeys((*on, *files)))
+    return [found | {"on": name} for name in named] or [found]
+
+
+def one_machine(**values: Any) -> dict[str, Any]:
+    """As `machines`, where one alone is asked about.  Raises UsageError for several."""
+    found = machines(**values)
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} machines, and one is searched", "one --on at a time")
+    return found[0]

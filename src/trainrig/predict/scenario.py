@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.catalog.chip import Chip, peak
-from trainrig.catalog.lookup import find_chip, require_chip
+from trainrig.catalog.lookup import find_chip
+from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
@@ -52,6 +53,10 @@ class Cluster:
     """This machine's measured points, which replace claims."""
     memory: float | None = None
     """B of one device, where the catalog does not know the chip."""
+    host_memory: float | None = None
+    """B/s of a node's processors; None: presumed."""
+    disk: float | None = None
+    """B/s of a node's disks; None: presumed."""
 
     def rates(self) -> Rates:
         """How fast operations go there."""
@@ -60,7 +65,9 @@ class Cluster:
             found = rates_of_records(self.records, self.chip, **places)
             return found.replace(memory_bytes=self.memory) if self.memory else found
         assert self.chip is not None
-        return rates_of_chip(self.chip, **places)
+        found = rates_of_chip(self.chip, **places)
+        own = {"host_memory": self.host_memory, "disk": self.disk}
+        return found.replace(**{name: rate for name, rate in own.items() if rate is not None})
 
     def replace(self, **changes: Any) -> Cluster:
         """A copy with some fields changed."""
@@ -166,8 +173,10 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
 
 def _cluster(options: Options, measured: Measured) -> Cluster:
     chip = None if measured.device is None else find_chip(measured.device)
+    server = None
     if "on" in options:
-        named = require_chip(options["on"])
+        server = find_server(options["on"])
+        named = server.chip
         if measured.device is not None and named is not chip:
             raise UsageError(
                 f"the measured rates are those of {measured.device}, not of {named.name}",
@@ -177,7 +186,9 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
     if chip is None and not measured.records:
         raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
     split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
-    gpus = options.get("gpus", split)
+    whole = server.gpus * server.nodes if server is not None and server.gpus else 1
+    gpus = options.get("gpus", split if split > 1 else whole)
+    node = server.gpus if server is not None and server.gpus else _node(chip)
     fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
         raise UsageError(
@@ -188,12 +199,14 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
     return Cluster(
         chip=chip,
         gpus=gpus,
-        gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, _node(chip)))),
-        link=options.get("link"),
-        fabric=None if fabric is None else fabric * GBIT,
-        p2p=options.get("p2p"),
+        gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, node))),
+        link=options.get("link", server.link if server else None),
+        fabric=fabric * GBIT if fabric is not None else server.fabric if server else None,
+        p2p=options.get("p2p", server.p2p if server else None),
         records=measured.records,
         memory=measured.memory if chip is None else None,
+        host_memory=server.host_memory if server else None,
+        disk=server.disk if server else None,
     )
 
 

@@ -18,6 +18,7 @@ from trainrig.catalog.fields import (
     shown,
     sorted_peaks,
 )
+from trainrig.catalog.servers import Server
 from trainrig.report.document import (
     Block,
     Cell,
@@ -116,6 +117,30 @@ def compare_document(chips: Sequence[Chip]) -> Document:
         tuple((label, *_compared(cells, figures)) for label, cells, figures in rows if any(cells)),
     )
     return Document(title="chips side by side", blocks=(beside, *_sources(chips)))
+
+
+def servers_document(servers: Sequence[Server]) -> Document:
+    """What joins the chips of each server, and what it has into the network."""
+
+    def doubtful(server: Server) -> str:
+        return server.name + ("" if server.verified else DOUBT)
+
+    def gbits(server: Server) -> str | None:
+        return None if server.fabric is None else f"{server.fabric * 8e-9:,.0f}"
+
+    shown = table(
+        servers,
+        column("server", doubtful, kind="code"),
+        column("chips", lambda server: f"{server.gpus} × {server.chip.name}", kind="words"),
+        column("Gb/s", gbits),
+        column("joined by", lambda server: server.joined_by, kind="words"),
+        column("ports", lambda server: server.ports, kind="words", optional=1),
+        column("CPU", lambda server: server.cpu, kind="words", optional=2),
+    )
+    notes = [f"{server.name}: {server.source}, {server.date}" for server in servers]
+    words = f"Gb/s: of the node into the network, one way. {DOUBT}: recalled, not verified."
+    below = tuple(Paragraph(text, "dim") for text in (words, *notes))
+    return Document(title="servers", blocks=(shown, *below))
 
 
 def _compared(cells: Sequence[str], figures: Sequence[float | None]) -> Iterator[Cell]:

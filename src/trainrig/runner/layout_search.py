@@ -17,6 +17,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.benchmarks.training import SPLITS
+from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import DAY, Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
@@ -198,7 +199,7 @@ def _check_budget(options: Mapping[str, Any], tokens: float | None, days: float 
     if tokens is not None:
         positive("tokens", tokens)
     if days is None:
-        if "gpus" not in options:
+        if "gpus" not in options and _node_of(options) is None:
             raise UsageError(
                 "on how many GPUs?", "--gpus 8; or --tokens 140e9 --days 60 to compute it"
             )
@@ -213,11 +214,16 @@ def _check_budget(options: Mapping[str, Any], tokens: float | None, days: float 
         )
 
 
+def _node_of(options: Mapping[str, Any]) -> int | None:
+    """GPUs to a node of the machine that is named, where it says so."""
+    return find_server(options["on"]).gpus if "on" in options else None
+
+
 def _with_gpus(options: Mapping[str, Any], days: float | None) -> Mapping[str, Any]:
     """Where the number of GPUs is asked for, one node stands for it meanwhile."""
     if days is None:
         return options
-    per_node = options.get("gpus_per_node", 8)
+    per_node = options.get("gpus_per_node", _node_of(options) or 8)
     return {**options, "gpus": per_node, "gpus_per_node": per_node}
 
 

@@ -102,6 +102,8 @@ class Rates:
     """B/s between host memory and device, one direction."""
     disk: float
     """B/s that a disk reads or writes."""
+    host_memory: float = field(default=120e9)
+    """B/s of host memory that all devices of a node share; presumed unless a cluster says it."""
     memory_bytes: float
     """B of one device."""
     power: float

@@ -66,8 +66,6 @@ def fitted() -> Constants:
 
 HOST_ADAM_BYTES = 28
 """Read and written in host memory for each parameter of an offloaded Adam: p, m, v, g; p, m, v."""
-HOST_MEMORY = 120e9
-"""B/s of host memory that all devices of a node share; presumed."""
 PORT = 19.6e9
 """B/s that one of a node's ports into the network reaches; presumed to be of 200 Gbit/s."""
 DISPATCHING = 20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainrig.predict.rates import Rates
-from trainrig.predict.step.calibration import DISPATCHING, HOST_ADAM_BYTES, HOST_MEMORY, PORT
+from trainrig.predict.step.calibration import DISPATCHING, HOST_ADAM_BYTES, PORT
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory.pipeline_stage import places, stage_of
@@ -338,7 +338,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
         moved = passes * (held.weight * mine + frozen) + mine * mesh.gradient_bytes
         moved = mesh.micro_batches * moved
     link = rates.offload(moved, to="host")
-    adam = mine * HOST_ADAM_BYTES * mesh.per_node / HOST_MEMORY
+    adam = mine * HOST_ADAM_BYTES * mesh.per_node / rates.host_memory
     if layout.offload == "disk":
         adam = np.maximum(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))
     return link + adam

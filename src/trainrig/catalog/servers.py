@@ -1,0 +1,318 @@
+"""Machines as people name them: a server of the catalog, so many of a chip, or a file of their own.
+
+Answers which chip, how many to a node, how they are joined and what a node has into the network
+(`find_server`).  Not what a machine is that one stands before (`machine` reads that).  servers.toml
+has the catalog's; a user's file is either a chip or a cluster:
+
+    name = "My card"            a chip: fields are those of the catalog's chips, in their units, and
+    memory_gib = 96             dense peaks in TFLOPS by data type
+    peaks = { bf16 = 400 }
+
+    [chips]                     a cluster: chips by name, or with `file` of one's own
+    name = "H100 SXM5 80GB"
+    [node]
+    chips = 8
+    count = 4
+    [links]                     inside a node: `gb_s` of a chip, both ways
+    kind = "nvlink"
+    [fabric]                    between nodes: of a whole node, one way
+    gbps = 3200
+    [cpu]
+    memory_gb_s = 300
+
+What is left out stays unknown, or is the chip's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from trainrig.catalog.chip import (
+    DEFAULT_ACCUMULATE,
+    Chip,
+    Count,
+    Peak,
+    Provenance,
+    Size,
+    Source,
+    Text,
+)
+from trainrig.catalog.fields import FIELDS
+from trainrig.catalog.load import KNOWN, Dtype
+from trainrig.catalog.lookup import normalise, require_chip
+from trainrig.errors import DataError, UsageError, first_problem
+
+PATH = Path(__file__).parent / "servers.toml"
+_GBIT = 1e9 / 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Chips of one kind in a node; a field that is None is not known."""
+
+    name: str
+    chip: Chip
+    gpus: int | None = None
+    """To a node."""
+    nodes: int = 1
+    fabric: float | None = None
+    """B/s of a node into the network, one way."""
+    link: str | None = None
+    """Inside the node: nvlink or pcie; None: the chip's own."""
+    p2p: bool | None = None
+    host_memory: float | None = None
+    """B/s of the processors' memory."""
+    disk: float | None = None
+    """B/s of the node's disks."""
+    cpu: str | None = None
+    memory: float | None = None
+    """B of host memory."""
+    joined_by: str | None = None
+    ports: str | None = None
+    """Into the network."""
+    source: str | None = None
+    date: str | None = None
+    verified: bool = True
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _ServerEntry(_Strict):
+    name: Text
+    aliases: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    chip: Text
+    gpus: Count
+    fabric_gbps: Size
+    cpu: Text
+    memory_gib: Size
+    joined_by: Text
+    ports: Text
+    verified: bool
+    source: Text
+
+
+class _ServersFile(_Strict):
+    schema_: Literal[1] = Field(alias="schema")
+    date: Text
+    server: list[_ServerEntry]
+
+
+@cache
+def load_servers() -> dict[str, Server]:
+    """Every server of the catalog, by its names as `normalise` writes them."""
+    parsed = _ServersFile.model_validate(tomllib.loads(PATH.read_text(encoding="utf-8")))
+    found: dict[str, Server] = {}
+    for entry in parsed.server:
+        server = Server(
+            chip=require_chip(entry.chip),
+            fabric=entry.fabric_gbps * _GBIT,
+            memory=entry.memory_gib * 1024.0**3,
+            date=parsed.date,
+            **entry.model_dump(exclude={"chip", "fabric_gbps", "memory_gib", "aliases"}),
+        )
+        found |= {normalise(name): server for name in (entry.name, *entry.aliases)}
+    return found
+
+
+def find_server(text: str) -> Server:
+    """The machine that a user means: a server, a chip, ``8x MI350X``, or a file ending in .toml.
+
+    Raises UsageError for an unknown name, DataError for a file that cannot be read.
+    """
+    if text.lower().endswith(".toml"):
+        return read_server(Path(text))
+    if (known := named_server(text)) is not None:
+        return known
+    counted = re.fullmatch(r"\s*(\d{1,5})\s*[x×]\s*(.+)", text, re.IGNORECASE)
+    if counted is None:
+        chip = require_chip(text)
+        return Server(name=chip.name, chip=chip)
+    number, of = int(counted[1]), counted[2]
+    if number < 1:
+        raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
+    if (known := named_server(of)) is not None:
+        return dataclasses.replace(known, nodes=number)
+    chip = require_chip(of)
+    return Server(name=chip.name, chip=chip, gpus=number)
+
+
+def named_server(text: str) -> Server | None:
+    """The server of the catalog that is called so, or None."""
+    return load_servers().get(normalise(text)) if len(text) <= _MAX_NAME else None
+
+
+_MAX_NAME = 200
+
+
+def known_servers() -> tuple[Server, ...]:
+    """Every server of the catalog once, in the file's order."""
+    return tuple(dict.fromkeys(load_servers().values()))
+
+
+def server_dict(server: Server) -> dict[str, Any]:
+    """A server for JSON, in base SI under names with their units."""
+    return {
+        "name": server.name,
+        "chip": server.chip.name,
+        "gpus": server.gpus,
+        "fabric_bytes_per_s": server.fabric,
+        "memory_bytes": server.memory,
+        "cpu": server.cpu,
+        "joined_by": server.joined_by,
+        "ports": server.ports,
+        "source": {"title": server.source, "date": server.date, "verified": server.verified},
+    }
+
+
+def read_server(path: Path) -> Server:
+    """A user's own chip or cluster.  Raises DataError with the first thing that is wrong."""
+    values = _read(path)
+    return _cluster(values, path) if "chips" in values else _chip_server(values, path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", _EXAMPLES) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{path} is not TOML: {error}", _EXAMPLES) from None
+
+
+_EXAMPLES = "docs/machines.md has a chip's file and a cluster's"
+
+if TYPE_CHECKING:
+
+    class _OwnChip(_Strict):
+        name: Text
+        vendor: Text = "own"
+        peaks: dict[Dtype, Size] = Field(default_factory=dict)
+else:
+    _OwnChip = create_model(
+        "_OwnChip",
+        __base__=_Strict,
+        name=(Text, ...),
+        vendor=(Text, "own"),
+        peaks=(dict[Dtype, Size], Field(default_factory=dict)),
+        **KNOWN,
+    )
+
+
+def _chip_server(values: dict[str, Any], path: Path) -> Server:
+    chip = _own_chip(values, path)
+    return Server(name=chip.name, chip=chip)
+
+
+def _own_chip(values: dict[str, Any], path: Path) -> Chip:
+    read: Any = _validated(_OwnChip, values, path)
+    if "bf16" not in read.peaks and "fp16" not in read.peaks and "fp32" not in read.peaks:
+        raise DataError(f"{path}: peaks: none of bf16, fp16 and fp32", "as peaks = { bf16 = 400 }")
+    if read.memory_gib is None:
+        raise DataError(f"{path}: memory_gib is missing", "GiB of one chip, as memory_gib = 80")
+    printed = {name: field for field in FIELDS for name in (*field.printed, field.name)[:1]}
+    given = read.model_dump(exclude_none=True, exclude={"name", "vendor", "peaks"})
+    plain = {
+        printed[name].name: value * printed[name].printed[name] if printed[name].printed else value
+        for name, value in given.items()
+    }
+    peaks = tuple(
+        Peak(
+            dtype=dtype,
+            accumulate=DEFAULT_ACCUMULATE[dtype],
+            unit="vector" if dtype in ("fp32", "fp64") else "tensor",
+            rate=tera * 1e12,
+        )
+        for dtype, tera in read.peaks.items()
+    )
+    source = Source(key="own", title=str(path), url=None, date="")
+    names = (*plain, *(peak.field for peak in peaks))
+    origin = dict.fromkeys(names, Provenance(source=source, verified=False))
+    return Chip(name=read.name, vendor=read.vendor, peaks=peaks, provenance=origin, **plain)
+
+
+class _Chips(_Strict):
+    name: Text | None = None
+    file: Text | None = None
+
+
+class _Node(_Strict):
+    chips: Count = 8
+    count: Count = 1
+
+
+class _Links(_Strict):
+    kind: Literal["nvlink", "pcie", "none"] | None = None
+    gb_s: Size | None = None
+    p2p: bool | None = None
+
+
+class _Fabric(_Strict):
+    gbps: Size | None = None
+
+
+class _Cpu(_Strict):
+    name: Text | None = None
+    memory_gib: Size | None = None
+    memory_gb_s: Size | None = None
+    disk_gb_s: Size | None = None
+
+
+class _Cluster(_Strict):
+    name: Text | None = None
+    chips: _Chips
+    node: _Node = _Node()
+    links: _Links = _Links()
+    fabric: _Fabric = _Fabric()
+    cpu: _Cpu = _Cpu()
+
+
+def _cluster(values: dict[str, Any], path: Path) -> Server:
+    read = _validated(_Cluster, values, path)
+    if (read.chips.name is None) == (read.chips.file is None):
+        hint = 'as name = "H100 SXM5 80GB", or file = "my-chip.toml"'
+        raise DataError(f"{path}: chips: give either a name or a file", hint)
+    if read.chips.file is not None:
+        other = path.parent / read.chips.file
+        chip = _own_chip(_read(other), other)
+    else:
+        assert read.chips.name is not None
+        chip = require_chip(read.chips.name)
+    if read.links.gb_s is not None:
+        link = "NVLink" if chip.link in (None, "none") else chip.link
+        chip = dataclasses.replace(chip, link_bandwidth=read.links.gb_s * 1e9, link=link)
+    cpu = read.cpu
+    return Server(
+        name=read.name or path.stem,
+        chip=chip,
+        gpus=read.node.chips,
+        nodes=read.node.count,
+        fabric=None if read.fabric.gbps is None else read.fabric.gbps * _GBIT,
+        link=read.links.kind,
+        p2p=read.links.p2p,
+        host_memory=None if cpu.memory_gb_s is None else cpu.memory_gb_s * 1e9,
+        disk=None if cpu.disk_gb_s is None else cpu.disk_gb_s * 1e9,
+        cpu=cpu.name,
+        memory=None if cpu.memory_gib is None else cpu.memory_gib * 1024.0**3,
+        source=str(path),
+        verified=False,
+    )
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _validated(model: type[Model], values: dict[str, Any], path: Path) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise DataError(f"{path}: {first_problem(error)}", _EXAMPLES) from None

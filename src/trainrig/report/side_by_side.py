@@ -1,0 +1,130 @@
+"""One question about several machines: their answers in one table, at 80 columns.
+
+Answers what `trainrig predict` and `fits` print where `--on` is given more than once; the answer of
+one machine alone, with its parts, is `prediction_report`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainrig.report.document import (
+    Block,
+    Cell,
+    Document,
+    Facts,
+    Line,
+    Paragraph,
+    Shown,
+    column,
+    table,
+)
+from trainrig.report.prediction_report import duration_text, layout_text, place_text
+from trainrig.units import format_count, format_share, format_time
+
+if TYPE_CHECKING:  # numpy
+    from trainrig.predict.beside import Beside
+    from trainrig.predict.prediction import Prediction
+    from trainrig.predict.search.memory_options import Fit
+
+
+def predictions_beside(
+    several: Sequence[Beside[Prediction]], tokens: float | None = None
+) -> Document:
+    """The quickest machine's figures as they are; a machine that does not fit is dim."""
+    known = [one.found for one in several if one.found is not None]
+    title = f"{known[0].question.shape.name} on {len(several)} machines"
+    priced = any(one.price is not None for one in several)
+    price: tuple[Shown[Beside[Prediction]], ...] = (
+        column("/price", lambda one: one.per_price, format_count),
+    )
+    shown: list[Shown[Beside[Prediction]]] = [
+        column("machine", _place, kind="words"),
+        column("step", lambda one: None if one.found is None else one.found.time, format_time),
+        column(
+            "tokens/s",
+            lambda one: None if one.found is None else one.found.tokens_per_s,
+            format_count,
+        ),
+        column("/W", lambda one: one.per_watt, format_count),
+        *(price if priced else ()),
+        column(
+            "MFU",
+            lambda one: None if one.found is None else one.found.mfu,
+            format_share,
+            optional=1,
+        ),
+        column(
+            "GiB", lambda one: None if one.found is None else float(one.found.memory.total), _gib
+        ),
+        column("", _verdict, kind="code"),
+    ]
+    blocks: list[Block] = [
+        Paragraph(title, "strong"),
+        table(several, *shown, line=lambda one, cells: Line(cells, "" if one.fits else "dim")),
+        Facts(tuple((one.name, _words(one, tokens)) for one in several), "Layouts"),
+    ]
+    words = "tokens/s of all GPUs; /W: for each watt of their power limits"
+    blocks.append(Paragraph(words + ("; /price: for each unit of money" if priced else ""), "dim"))
+    return Document(title=title, blocks=tuple(blocks))
+
+
+def fits_beside(several: Sequence[Beside[Fit]]) -> Document:
+    """What each machine has and needs, and the first change where it does not fit."""
+    known = [one.found for one in several if one.found is not None]
+    title = f"{known[0].question.shape.name} on {len(several)} machines"
+    shown: list[Shown[Beside[Fit]]] = [
+        column("machine", _place, kind="words"),
+        column(
+            "needs GiB",
+            lambda one: None if one.found is None else float(one.found.memory.total),
+            _gib,
+        ),
+        column("has", lambda one: None if one.found is None else one.found.capacity, _gib),
+        column(
+            "largest batch", lambda one: None if one.found is None else one.found.largest_batch_size
+        ),
+        column("", _verdict, kind="code"),
+    ]
+    facts = tuple((one.name, _change(one)) for one in several)
+    blocks: tuple[Block, ...] = (
+        Paragraph(title, "strong"),
+        table(several, *shown, line=lambda one, cells: Line(cells, "" if one.fits else "dim")),
+        Facts(facts, "Layouts"),
+    )
+    return Document(title=title, blocks=blocks)
+
+
+def _place(one: Beside[Prediction] | Beside[Fit]) -> str:
+    if one.found is None:
+        return one.name
+    question = one.found.question
+    return place_text(question.layout, question.cluster.rates().device)
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.1f}"
+
+
+def _verdict(one: Beside[Prediction] | Beside[Fit]) -> Cell:
+    if one.found is None:
+        return Cell("cannot", "bad")
+    return Cell("fits", "good") if one.fits else Cell("no room", "bad")
+
+
+def _words(one: Beside[Prediction], tokens: float | None) -> str:
+    if one.found is None:
+        return str(one.reason)
+    low, high = map(format_time, one.found.interval)
+    text = f"{layout_text(one.found.layout)}; 80 % between {low} and {high}"
+    return text if tokens is None else f"{text}; {duration_text(one.found, tokens)}"
+
+
+def _change(one: Beside[Fit]) -> str:
+    if one.found is None:
+        return str(one.reason)
+    text = layout_text(one.found.question.layout)
+    steps = one.found.sequence or one.found.adapters
+    changes = ", then ".join(step.change for step in steps)
+    return text if one.fits or not steps else f"{text}; fits with {changes}"

@@ -1,0 +1,102 @@
+"""A machine's name or file gives the right chip, node and network, or one clear error."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trainrig.catalog.lookup import find_chip, normalise
+from trainrig.catalog.servers import PATH, find_server, known_servers, read_server, server_dict
+from trainrig.errors import DataError, TrainrigError, UsageError
+
+PAGE = Path(__file__).parents[3] / "docs" / "machines.md"
+CHIP, CLUSTER = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def written(folder: Path, text: str, name: str = "my.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_servers_of_the_catalog() -> None:
+    h100 = find_server("dgx-h100")
+    assert (h100.chip.name, h100.gpus, h100.nodes) == ("H100 SXM5 80GB", 8, 1)
+    assert h100.fabric == 400e9 and h100.memory == 2048 * 2**30
+    assert find_server("NVIDIA DGX H100") == find_server("HGX H100") == h100
+    assert find_server("DGX A100").chip.name == "A100 SXM4 80GB"
+    assert find_server("DGX B200").chip.name == "B200 SXM"
+    assert find_server("4x DGX H100").nodes == 4
+    assert server_dict(h100)["source"]["verified"] is True
+    entries = tomllib.loads(PATH.read_text(encoding="utf-8"))["server"]
+    assert len(known_servers()) == len(entries)
+    for entry in entries:
+        for name in (entry["name"], *entry.get("aliases", ())):  # no other chip is called so
+            assert find_chip(name) in (None, find_server(name).chip)
+        assert find_server(entry["name"]).name == entry["name"]
+
+
+def test_so_many_of_a_chip() -> None:
+    several = find_server("8x MI350X")
+    assert (several.chip.name, several.gpus) == ("MI350X", 8)
+    assert find_server("2 × RTX 4090").gpus == 2
+    assert find_server("RTX 4090").gpus is None
+    for text in ("0x RTX 4090", "8x RTX 4091", "A100", "", "nothing.of.that"):
+        with pytest.raises(UsageError):
+            find_server(text)
+
+
+def test_the_page_s_files_are_read(tmp_path: Path) -> None:
+    chip = read_server(written(tmp_path, CHIP, "my-chip.toml")).chip
+    assert (chip.name, chip.memory, chip.bandwidth, chip.tdp) == ("Nova 1", 96 * 2**30, 4e12, 600)
+    assert {peak.dtype: peak.rate for peak in chip.peaks}["fp8"] == 1600e12
+    assert chip.link_bandwidth == 900e9
+    cluster = find_server(str(written(tmp_path, CLUSTER)))
+    assert (cluster.chip.name, cluster.gpus, cluster.nodes) == ("H100 SXM5 80GB", 8, 4)
+    assert (cluster.fabric, cluster.host_memory, cluster.disk) == (400e9, 400e9, 12e9)
+    assert (cluster.link, cluster.p2p) == ("nvlink", True)
+    own = CLUSTER.replace('name = "H100 SXM5 80GB"', 'file = "my-chip.toml"')
+    assert find_server(str(written(tmp_path, own))).chip.name == "Nova 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (CHIP.replace("memory_gib = 96\n", ""), "memory_gib is missing"),
+        (CHIP.replace("memory_gib = 96", "memory_gib = -1"), "memory_gib"),
+        (CHIP.replace("memory_gib", "memory_gb"), "memory_gb: Extra inputs"),
+        (CHIP.replace("bf16 = 800, fp8", "fp4 = 800, fp8").replace(", fp32 = 60", ""), "none of"),
+        (CHIP.replace("bf16 = 800", 'bf16 = "much"'), "peaks.bf16"),
+        (CHIP + "\n[fabric", "is not TOML"),
+        ("", "name"),
+        (CLUSTER.replace("chips = 8", "chips = 0"), "node.chips"),
+        (CLUSTER.replace("[fabric]", "[fabrics]"), "fabrics: Extra inputs"),
+        (CLUSTER.replace('"H100 SXM5 80GB"', '"H100 SXM6"'), "H100 SXM6"),
+        (CLUSTER.replace('name = "H100 SXM5 80GB"', 'file = "absent.toml"'), "cannot read"),
+        (CLUSTER.replace('name = "H100 SXM5 80GB"\n', ""), "either a name or a file"),
+        (CLUSTER.replace('kind = "nvlink"', 'kind = "string"'), "links.kind"),
+    ],
+)
+def test_a_wrong_file_is_one_error(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(TrainrigError) as refused:
+        read_server(written(tmp_path, text))
+    assert says in refused.value.message and "\n" not in refused.value.message
+    assert refused.value.exit_code == 2 and refused.value.hint
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.toml", tmp_path):
+        with pytest.raises(DataError, match="cannot read"):
+            read_server(path)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="not TOML"):
+        find_server(str(tmp_path / "binary.toml"))
+
+
+def test_a_server_s_name_may_be_written_in_any_way() -> None:
+    for server in known_servers():
+        assert find_server(server.name.lower().replace(" ", "-")) == server
+        assert normalise(server.name)
