@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainrig.cli.build import CURRENCY, HTML, MD, PRICES, read_list
-from trainrig.cli.predict_options import WHAT, WHERE, given
+from trainrig.cli.predict_options import WHAT, WHERE, one_machine
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, options, rows, verb
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _FAILURES = rows(
 
 
 @verb()
-@options(_WAYS, _USE, _OWNING, _FAILURES, WHAT, WHERE[:1], WHERE[2:])
+@options(_WAYS, _USE, _OWNING, _FAILURES, WHAT, WHERE[:1], WHERE[4:])
 @option(
     "--measured",
     metavar="RUN",
@@ -108,7 +108,8 @@ def _answers(
     keys: dict[str, Any], prices: Path | None, currency: str | None, measured: Path | None
 ) -> tuple[CostAnswer | None, CostAnswer]:
     """The answer as predicted, where it is measured as well; and the one that holds."""
-    from trainrig.catalog import peak, require_chip
+    from trainrig.catalog import peak
+    from trainrig.catalog.servers import find_server
     from trainrig.errors import UsageError
     from trainrig.procure.load_rules import power_of
     from trainrig.procure.ownership import ask_costs, listed_terms
@@ -132,8 +133,9 @@ def _answers(
         numbers |= {"buy": build.total} if build.total is not None else {}
     numbers |= {name: values.pop(name) for name in tuple(values) if name in _TERMS}
     failures = _failures(values)
-    chip = require_chip(values["on"]) if "on" in values else None
-    rate = predicted_rate(given(**values), tokens, days) if "model" in values else None
+    values = one_machine(chip=(), cluster=(), **values)
+    chip = find_server(values["on"]).chip if "on" in values else None
+    rate = predicted_rate(values, tokens, days) if "model" in values else None
     claim = peak(chip, "bf16") or peak(chip, "fp16") if chip is not None else None
     per_machine = _gpus_per_machine(rate, values)
 

@@ -133,5 +133,5 @@ def one_machine(**values: Any) -> dict[str, Any]:
     """As `machines`, where one alone is asked about.  Raises UsageError for several."""
     found = machines(**values)
     if len(found) > 1:
-        raise UsageError(f"{len(found)} machines, and one is searched", "one --on at a time")
+        raise UsageError(f"{len(found)} machines, and the question is of one", "one --on at a time")
     return found[0]
