@@ -88,7 +88,7 @@ def tune(
 
 
 def _distinct(files: Sequence[tuple[Path, Sequence[Experiment]]]) -> list[Experiment]:
-    """Those of all files; one that has a name of an earlier one is called by its file, too."""
+    """The experiments of all files; a name that is there already gets its file before it."""
     found: dict[str, Experiment] = {}
     for path, experiments in files:
         for own in experiments:

@@ -49,6 +49,9 @@ from trainrig.workload.span_corruption import written_tokens
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
 """How the learning rate goes down; the first is the usual one."""
 
+QUANTIZED = ("nf4", "fp4")
+"""4-bit types of QLoRA (Dettmers et al. 2023, arXiv 2305.14314)."""
+
 LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
 """Where steps are logged besides, with the packages that it takes (`runner.train_logs`)."""
 
@@ -162,6 +165,10 @@ class Experiment:
     """Liger's kernels in another framework's models."""
     loader_workers: Annotated[int, _range(0, 257)] = 0
     """Processes that read for another framework; 0: its own process."""
+    trainer: Text = ""
+    """Arguments of Hugging Face's Trainer by their own names (`trainer_arguments`)."""
+    quantize: Text = ""
+    """What frozen weights are held in beneath adapters: of QUANTIZED; empty: as they are."""
     unfused: Text = ""
     """Of UNFUSED what is written out, an operation at a time: ``norm,gelu``."""
     cuda_graph: Switch = False
@@ -195,6 +202,8 @@ class Experiment:
     cp = _OfLayout(int, "cp", _Ranks)
     ep = _OfLayout(int, "ep", _Ranks)
     offload = _OfLayout(str, "offload", Text)
+    lora_rank = _OfLayout(int, "lora_rank", Annotated[int, _range(0, 1 << 16)])
+    """Rank of the adapters that are trained in place of the weights; 0: the weights are."""
 
     @classmethod
     def of(cls, **keys: Any) -> Experiment:
@@ -324,7 +333,7 @@ KEYS: dict[str, Any] = {
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why"),
-        *("unfused", "cuda_graph", "bar", "rounds"),
+        *("trainer", "lora_rank", "quantize", "unfused", "cuda_graph", "bar", "rounds"),
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
@@ -433,6 +442,8 @@ def check(experiment: Experiment) -> ModelShape:
     own, shape = experiment, find(experiment.model)
     check_layout(shape, own.predicted_layout)
     given = own.device_numbers
+    if own.quantize and own.quantize not in QUANTIZED:
+        raise unknown("quantize", own.quantize, QUANTIZED)
     for name in own.logs:
         if name not in LOGS:
             raise unknown("log", name, LOGS)

@@ -270,6 +270,7 @@ class Framework:
                 losses=tuple(probe["losses"]),
                 grad_norms=tuple(probe["grad_norms"]),
                 narrowing=probe.get("narrowing") or 1.0,
+                only_first=bool(probe.get("only_first")),
             )
             if probe
             else None,
@@ -365,6 +366,7 @@ _KNOWN = (
         prepare=("-m", "trainrig.train.huggingface_init"),
         refuses_layout=refusals.layout_refused_by_trainer,
         refuses=refusals.refused_by_trainer,
+        lacks=refusals.lacking_for_trainer,
         settings=_HUGGING_FACE,
     ),
     Framework(

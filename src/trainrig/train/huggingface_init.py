@@ -23,6 +23,7 @@ from trainrig.models.hf_weights import to_hugging_face
 from trainrig.process.child import die_with_parent
 from trainrig.train.config import Experiment, check, objective_of
 from trainrig.train.parity import probe_of
+from trainrig.train.trainer_arguments import parsed
 from trainrig.units import format_memory
 from trainrig.workload import ModelShape
 from trainrig.workload.hf_config import class_names, config_of
@@ -37,6 +38,7 @@ def main() -> None:
         for name, value in config_of(shape).items()
     }
     hf = {"config_class": config_class, "model_class": model_class, "config": config}
+    hf["trainer"] = parsed(experiment.trainer)
     state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
     hand_over(folder, experiment, shape, hf, state)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.train.config import Experiment
+from trainrig.train.trainer_arguments import parsed
 from trainrig.workload import ModelShape, find
 from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
 from trainrig.workload.observed_layout import ObservedLayout
@@ -25,6 +26,7 @@ _OPTIMIZERS = {
     "adamw-fused": ("AdamW", True),
     "adamw-8bit": ("AdamW8bit", False),
     "sgd": ("SGD", False),
+    "adafactor": ("Adafactor", False),
 }
 
 
@@ -47,7 +49,8 @@ class RequestedLayout:
     gradient_precision: str
     master_precision: str
     recompute: str | None
-    optimizer: str
+    optimizer: str | None
+    """None: it is named in its framework's own words."""
     fused_optimizer: bool | None
     """None: its framework takes fused kernels wherever they are installed."""
     compile: bool
@@ -57,6 +60,7 @@ class RequestedLayout:
     attention: str | None
     liger: bool | None
     loader_workers: int | None
+    lora_rank: int | None
     """"auto" asks for nothing, and what is compiled is not seen."""
 
 
@@ -71,6 +75,7 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
     shards = (experiment.shard_size or mesh.dp) * cp if experiment.zero else 1
     sequence = mesh.tp if layout.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
+    named = "optim" in parsed(experiment.trainer)
     seen = experiment.attention != "auto" and not experiment.compile
     return RequestedLayout(
         ranks=mesh.ranks,
@@ -88,14 +93,15 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
         gradient_precision="fp32",
         master_precision="fp32",
         recompute=None if mixture else experiment.recompute,
-        optimizer=optimizer,
-        fused_optimizer=None if layout.traits.own_kernels else fused,
+        optimizer=None if named else optimizer,
+        fused_optimizer=None if named or layout.traits.own_kernels else fused,
         compile=experiment.compile,
         offload=experiment.offload == "host" if on_gpu else None,
         device=experiment.device or "cpu",
         attention=experiment.attention if seen else None,
         liger=True if experiment.liger else None,
         loader_workers=experiment.loader_workers or None,
+        lora_rank=experiment.lora_rank or None,
     )
 
 
@@ -132,6 +138,7 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         liger=None if facts.get("liger") is None else bool(facts["liger"]),
         kernels=", ".join(facts.get("liger") or ()) or None,
         loader_workers=facts.get("loader_workers"),
+        lora_rank=facts.get("lora_rank"),
         compile=facts["compiled"],
         offload=facts.get("offloaded") if on_host else facts["master_device"] == "cpu",
         device=device,

@@ -44,6 +44,8 @@ class Probe:
     losses: tuple[float | None, ...]
     """None: no number."""
     grad_norms: tuple[float | None, ...]
+    only_first: bool = False
+    """Adapters were trained: its first loss is the whole model's, its gradients are of others."""
     narrowing: float = 1.0
     """How many times too large the gradients are by the narrowing of 1/N at the logits."""
 
@@ -99,6 +101,9 @@ def reference_of(experiment: Experiment) -> Experiment:
         unfused="",
         cuda_graph=False,
         liger=False,
+        trainer="",
+        lora_rank=0,
+        quantize="",
         loader_workers=0,
         recompute="none",
         grad_accum=experiment.grad_accum * experiment.mesh.dp,
@@ -145,6 +150,8 @@ _SAME = ("model", "data", "seq_len", "precision", "seed", "device", "dropout")
 
 def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
     """Why the two are not comparable; None if they are."""
+    if own.only_first and own.losses and reference.losses:
+        return _apart("loss", 0, own.losses, reference.losses, FIRST)
     if len(own.losses) != STEPS or len(reference.losses) != STEPS:
         return f"{len(own.losses)} of {STEPS} steps were trained"
     # Where fp16 overflows there is no norm and no update: the next step has the same gradients.
@@ -163,11 +170,14 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
 
 def gaps(own: Probe, reference: Probe) -> tuple[float, float] | None:
     """The largest relative gap of a loss, and that of the first gradient norm that both have."""
-    pairs = (own.losses, reference.losses), (own.without, reference.grad_norms)
+    count = 1 if own.only_first else len(own.losses)
+    pairs = (own.losses[:count], reference.losses), (own.without, reference.grad_norms)
     losses, norms = (
         [abs(a - b) / abs(b) for a, b in zip(*pair, strict=False) if a is not None and b]
         for pair in pairs
     )
+    if own.only_first:
+        norms = [0.0]
     return (max(losses), norms[0]) if losses and norms else None
 
 

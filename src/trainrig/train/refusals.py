@@ -11,7 +11,9 @@ import os
 import shutil
 
 from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError
+from trainrig.process.python_env import interpreter_for, missing_requirement
 from trainrig.train.config import Experiment
+from trainrig.train.trainer_arguments import lacking, parsed
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 
@@ -20,7 +22,7 @@ Refusal = tuple[str, str] | None
 
 _TRAINED = {
     "precision": ("fp32", "tf32", "bf16", "fp16"),
-    "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd"),
+    "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor"),
     "offload": ("none", "host", "disk"),
 }
 
@@ -33,7 +35,11 @@ def refused_by_all(layout: Layout) -> Refusal:
             "training over several machines comes in a later version",
             "one node: as many GPUs as --gpus-per-node",
         ),
-        (layout.lora_rank > 0, "adapters (LoRA) are not trained yet", "lora_rank 0"),
+        (
+            layout.lora_rank > 0 and layout.framework in ("native", "deepspeed", "megatron"),
+            "adapters (LoRA) are trained by Hugging Face's Trainer with PEFT",
+            "--framework huggingface, or lora_rank 0",
+        ),
         *(
             (
                 getattr(layout, name) not in known,
@@ -68,8 +74,13 @@ _SPLITS = {
 }
 
 
+_ADAFACTOR = "adafactor is trained by Hugging Face's Trainer", "--framework huggingface, or adamw"
+
+
 def layout_refused_by_native(layout: Layout) -> Refusal:
     """Layouts that our own engine does not train."""
+    if layout.optimizer == "adafactor":
+        return _ADAFACTOR
     if layout.offload == "disk":
         return "offload disk is DeepSpeed's", "offload host, or --framework deepspeed"
     if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
@@ -80,6 +91,9 @@ def layout_refused_by_native(layout: Layout) -> Refusal:
 
 def refused_by_native(own: Experiment) -> Refusal:
     """What our own engine has no use for."""
+    if own.trainer or own.quantize:
+        words = "trainer and quantize are Hugging Face's"
+        return words, "framework = huggingface, or leave them out"
     if own.liger or own.loader_workers:
         words = "liger and loader_workers are options of another framework's trainer"
         return words, "framework = huggingface, or leave them out"
@@ -125,7 +139,18 @@ def refused_by_trainer(own: Experiment) -> Refusal:
     """What Trainer does not train, or would train otherwise and not say so."""
     family = find(own.model).family
     name = _natives(own) or ""
+    parsed(own.trainer)
     rules = (
+        (
+            bool(own.quantize) and not own.lora_rank,
+            f"quantize {own.quantize}: frozen weights alone are held so, beneath adapters",
+            "lora_rank = 16",
+        ),
+        (
+            bool(own.quantize) and own.comparable,
+            f"quantize {own.quantize} rounds the weights themselves: its losses are its own",
+            "comparable = false, with why",
+        ),
         (
             own.zero > 0 and not own.device.startswith("cuda"),
             f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say so",
@@ -170,6 +195,19 @@ MOST_STEPS = 1_000_000
 """Of another project's engine: their learning rates are a list."""
 
 
+def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
+    """What adapters, 4-bit weights and arguments by name need besides."""
+    python = interpreter_for(own.python, own.framework)
+    if own.quantize and not own.device.startswith("cuda"):
+        words = "unverified: needs CUDA: QLoRA's 4-bit weights are multiplied by bitsandbytes"
+        return NeedsGpuError(words, "lora_rank without quantize on a CPU")
+    needs = {"peft": own.lora_rank > 0, "bitsandbytes": bool(own.quantize)}
+    for package, is_needed in needs.items():
+        if is_needed and missing_requirement(python, {package: ""}) is not None:
+            return UnavailableError(f"lora_rank needs {package}", f"pip install {package}")
+    return lacking(own.trainer, python, own.device) if own.trainer else None
+
+
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
     rules = (
@@ -198,8 +236,8 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
             "leave --compile out",
         ),
         (
-            layout.optimizer == "adamw-8bit",
-            "DeepSpeed's engine has no 8-bit AdamW",
+            layout.optimizer in ("adamw-8bit", "adafactor"),
+            f"DeepSpeed's engine has no {layout.optimizer}",
             "adamw, adamw-fused or sgd",
         ),
     )
@@ -259,7 +297,11 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
             "Megatron's layers are not compiled as a whole",
             "leave --compile out",
         ),
-        (layout.optimizer == "adamw-8bit", "Megatron has no 8-bit AdamW", "adamw or sgd"),
+        (
+            layout.optimizer in ("adamw-8bit", "adafactor"),
+            f"Megatron has no {layout.optimizer}",
+            "adamw or sgd",
+        ),
         (
             layout.pp > 1 and layout.grad_accum < layout.pp,
             f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages",
@@ -299,8 +341,8 @@ def _refused_options(own: Experiment) -> Refusal:
     if own.dropout > 0:
         words = f"dropout {own.dropout:g}: no other training has the masks of {own.framework}'s"
         return words, "dropout 0, or --framework native"
-    if own.liger or own.loader_workers:
-        words = "liger and loader_workers are options of Hugging Face's trainer"
+    if own.liger or own.loader_workers or own.trainer or own.quantize:
+        words = "liger, loader_workers, trainer and quantize are options of Hugging Face's trainer"
         return words, "framework = huggingface, or leave them out"
     if own.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"

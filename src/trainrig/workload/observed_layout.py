@@ -45,6 +45,8 @@ class ObservedLayout:
     """Of another project, in place of a module's own: ``LigerRMSNorm, LigerSwiGLUMLP``."""
     loader_workers: int | None = None
     """Processes that read for another framework."""
+    lora_rank: int | None = None
+    """Of the adapters that were found in the live modules; None: there are none."""
     tf32: bool | None = None
     """Whether products of fp32 numbers round them to TF32; None: no GPU."""
     p2p: bool | None = None

@@ -35,8 +35,12 @@ def facts_of(
     ``masters``: what the optimizer updates; ``packages``: the engine's, to state their versions.
     """
     masters = list(masters)
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    moments = [value for value in states if isinstance(value, torch.Tensor) and value.ndim > 0]
+    states = [(w, value) for w, state in optimizer.state.items() for value in state.values()]
+    moments = [  # Adafactor's rows and columns of a matrix are none
+        value
+        for weight, value in states
+        if isinstance(value, torch.Tensor) and value.ndim > 0 and value.numel() == weight.numel()
+    ]
     per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
     places = [device]
     if isinstance(wrapped, torch.nn.DataParallel):

@@ -34,6 +34,7 @@ from trainrig.train.drivers.huggingface_model import (
     Micros,
     model_for,
     sum_over_targets,
+    with_adapters,
 )
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
 from trainrig.train.native.breakdown import STEPS
@@ -43,6 +44,7 @@ OPTIMIZERS = {
     "adamw-fused": "adamw_torch_fused",
     "adamw-8bit": "adamw_torch_8bit",
     "sgd": "sgd",
+    "adafactor": "adafactor",
 }
 
 
@@ -64,15 +66,23 @@ def train(folder: Path, events: Events) -> None:
     gc.collect()
     if request["probe"]:
         probe = options | {k: v for k, v in hf["probe"].items() if k != "rates"}
+        named = {k: v for k, v in hf["trainer"].items() if k != "optim"}  # it descends plainly
         events.set_position(step=0, part="the comparison's steps")
-        trainer = trainer_for(folder, probe, hf, plain=request.get("plain_loss", False))
+        plain = request.get("plain_loss", False)
+        trainer = trainer_for(folder, probe, hf | {"trainer": named}, plain=plain)
         trainer.prepare(hf["probe"]["rates"], probe, events, lambda *_, **__: None)
         trainer.train()
         rows = trainer.rows()
         losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
         share = common.SIZE / float(trainer.targets)
         narrowed = common.narrowing(share, hf["vocab"], options["precision"])
-        events.emit("parity", losses=losses, grad_norms=norms, narrowing=narrowed)
+        events.emit(
+            "parity",
+            losses=losses,
+            grad_norms=norms,
+            narrowing=narrowed,
+            only_first=options["lora_rank"] > 0,
+        )
 
 
 def _timed(folder: Path, events: Events, request: dict[str, Any], hf: dict[str, Any]) -> None:
@@ -101,6 +111,8 @@ def trainer_for(
 ) -> Timed:
     """A Trainer with a new model of the first weights; ``more``: steps behind those asked for."""
     model = model_for(folder, options, hf)
+    if options["lora_rank"]:
+        model = with_adapters(model, options)
     on_cpu = not options["device"].startswith("cuda")
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     again = "activation_checkpointing"  # until transformers 5: gradient_checkpointing
@@ -112,6 +124,10 @@ def trainer_for(
     clip = options["clip"]
     if not TAKES_NORM:  # it takes the norm where it clips, and nowhere else
         clip = clip or math.inf
+    how |= hf["trainer"]
+    how.setdefault("optim", OPTIMIZERS[options["optimizer"]])
+    how.setdefault("average_tokens_across_devices", True)  # in 4.49 a choice, later the default
+    how.setdefault("dataloader_pin_memory", not on_cpu)
     arguments = TrainingArguments(
         output_dir=str(folder / "theirs"),
         use_cpu=on_cpu,
@@ -127,20 +143,17 @@ def trainer_for(
         per_device_train_batch_size=options["batch_size"],
         gradient_accumulation_steps=options["grad_accum"],
         max_steps=options["steps"] + more,
-        optim=OPTIMIZERS[options["optimizer"]],
         learning_rate=options["lr"],
         adam_beta1=options["beta1"],
         adam_beta2=options["beta2"],
         adam_epsilon=options["eps"],
         weight_decay=options["weight_decay"],
         max_grad_norm=clip,
-        average_tokens_across_devices=True,  # in 4.49 a choice, later the default
         torch_compile=options["compile"],
         logging_strategy="no",
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        dataloader_pin_memory=not on_cpu,
         **how,
     )
     its_own = plain or (hf["objective"] == "causal" and TAKES_SHIFTED)

@@ -6,6 +6,7 @@ Used by the drivers of Trainer and of DeepSpeed, in their environments; a folder
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,36 @@ def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
     model = getattr(transformers, hf["model_class"])(config)
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
     return model
+
+
+def with_adapters(model: Any, options: dict[str, Any]) -> Any:
+    """The model frozen, with PEFT's LoRA beside each of its blocks' matrices; alpha is 2 · rank.
+
+    ``quantize``: the frozen weights are rounded to 4 bits by bitsandbytes first; unverified on
+    hardware.
+    """
+    peft: Any = importlib.import_module("peft")
+    if options["quantize"]:
+        bits: Any = importlib.import_module("transformers.integrations.bitsandbytes")
+        hugging_face: Any = transformers
+        how = hugging_face.BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type=options["quantize"]
+        )
+        state = model.state_dict()
+        model = bits.replace_with_bnb_linear(model, quantization_config=how)
+        model.load_state_dict(state, strict=False)
+        model = peft.prepare_model_for_kbit_training(model.to("cuda"))
+    elif options["recompute"] == "full":  # else nothing before the first adapter has a gradient
+        model.enable_input_require_grads()
+    rank = options["lora_rank"]
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+    return peft.get_peft_model(model, config)
+
+
+def rank_of_adapters(model: Any) -> int | None:
+    """The rank of the adapters that live modules have; None: there are none."""
+    ranks = {weight.shape[0] for name, weight in model.named_parameters() if ".lora_A." in name}
+    return max(ranks, default=None)
 
 
 def attention_of(model: Any) -> str:

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback
 
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
-from trainrig.train.drivers.huggingface_model import attention_of
+from trainrig.train.drivers.huggingface_model import attention_of, rank_of_adapters
 from trainrig.train.native.breakdown import STEPS, Recorder
 from trainrig.train.native.step_timer import Marked, stopwatch_for
 
@@ -204,7 +204,9 @@ class Timed(Trainer):
         self._leave()
         model = self.accelerator.unwrap_model(self.model_wrapped)
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
-        weights = list(model.parameters())
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        if rank_of_adapters(model) is not None:  # what is frozen is no part of the layout
+            self.facts["weights_between"] = common.elements(weights)
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         self.emit(
             "layout",
@@ -228,6 +230,7 @@ class Timed(Trainer):
             offloaded=False,
             liger=common.code_of("liger_kernel", model),
             loader_workers=self._loader.num_workers,
+            lora_rank=rank_of_adapters(model) or 0,
         )
 
     def rows(self) -> list[dict[str, Any]]:
