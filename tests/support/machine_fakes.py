@@ -26,6 +26,7 @@ class FakeHost:
         environment: Mapping[str, str] | None = None,
         modes: Mapping[str, int] | None = None,
         shm_bytes: int = 2**34,
+        threads: int = 4,
     ) -> None:
         self.files = dict(files or {})
         self.commands = dict(commands or {})
@@ -33,6 +34,7 @@ class FakeHost:
         self.environment = dict(environment or {})
         self.modes = dict(modes or {})
         self.shm_bytes = shm_bytes
+        self.threads = threads
 
     def read(self, path: str) -> str | Missing:
         return self.files.get(path, Missing(f"{path}: no such file"))
@@ -61,7 +63,7 @@ class FakeHost:
         return self.commands.get(given, Missing(f"{name} is not installed"))
 
     def usable_threads(self) -> int | Missing:
-        return 4
+        return self.threads
 
 
 def fixture(name: str) -> str:

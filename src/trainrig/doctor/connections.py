@@ -187,7 +187,8 @@ def _window(snapshot: Snapshot) -> Iterator[Finding]:
     small = [
         gpu
         for gpu in gpus_of(snapshot)
-        if isinstance(gpu.bar1_bytes, int)
+        if "GeForce" in value_or(gpu.name, "")
+        and isinstance(gpu.bar1_bytes, int)
         and gpu.bar1_bytes <= _SMALL_WINDOW
         and value_or(gpu.memory_total_bytes, 0) > 8 * _SMALL_WINDOW
     ]

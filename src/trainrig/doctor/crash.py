@@ -132,7 +132,8 @@ def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
             yield finding("killed-out-of-memory", "warning", evidence, fix)
         elif event.kind in ("segfault", "illegal-instruction") and not skip:
             where = f" in {event.library}" if event.library else ""
-            evidence = f"{name}, died of a {event.kind.replace('-', ' ')}{where}"
+            what = "a segmentation fault" if event.kind == "segfault" else "an illegal instruction"
+            evidence = f"{name}, died of {what}{where}"
             fix = "run it with python -X faulthandler to see where"
             yield finding("process-crashed", "info", evidence, fix)
 
