@@ -44,6 +44,8 @@ def row_of(data: Path, out: Path, **keys: Any) -> dict[str, Any]:
         {"precision": "tf32"},
         {"precision": "bf16", "grad_accum": 2},
         {"precision": "fp16"},
+        {"precision": "fp8"},
+        {"precision": "fp8", "compile": True, "recompute": "selective"},
         {"precision": "bf16", "compile": True, "recompute": "selective"},
         {"precision": "fp32", "model": "bert:num_layers=2,hidden=128,vocab=512"},
         {"precision": "bf16", "framework": "huggingface"},
@@ -54,6 +56,12 @@ def row_of(data: Path, out: Path, **keys: Any) -> dict[str, Any]:
 def test_a_training_agrees_with_one_process_and_its_layout_is_found(
     prepared_text: Path, tmp_path: Path, keys: dict[str, Any]
 ) -> None:
+    if keys["precision"] == "fp8":
+        import torch
+
+        if torch.cuda.get_device_capability() < (8, 9):
+            pytest.skip("this GPU has no products of fp8")
+        pytest.importorskip("torchao")
     found = row_of(prepared_text, tmp_path, **keys)
     assert found["layout_found"]["precision"] == keys["precision"]
     assert found["layout_found"]["device"] == "cuda"

@@ -40,7 +40,7 @@ GPU_SIZES = (
 """What a qualification trains: model, batch, tokens of a sample; the largest first."""
 HOST_SIZES = tuple(("gpt2-small-cpu", batch, 256) for batch in (8, 4, 2, 1))
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _COUNTS = ("batch_size", "seq_len", "grad_accum", "nproc")
 _EXAMPLE: Case = {
     "model": "gpt2-small-cpu",
@@ -66,7 +66,7 @@ _EXAMPLE: Case = {
 SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
 """Of a case that is split so; older ones have none of these."""
 TRAINERS = (
-    *("liger", "loader_workers", "dropout", "unfused", "cuda_graph"),
+    *("liger", "loader_workers", "dropout", "unfused", "fp8_recipe", "cuda_graph"),
     *("trainer", "lora_rank", "quantize"),
 )
 """What a framework is given to be at its best, or its worst; of a case that has it."""

@@ -40,8 +40,8 @@ _WHAT = rows(
     ("--tokens", float, "", "Total training tokens, instead of --steps."),
     ("--grad-accum", int, "1", "Micro-batches of a step."),
     (
-        *("--precision", Names(lambda: ("bf16", "fp32", "tf32", "fp16")), "bf16"),
-        "bf16, fp32, tf32 or fp16.",
+        *("--precision", Names(lambda: ("bf16", "fp32", "tf32", "fp16", "fp8")), "bf16"),
+        "bf16, fp32, tf32, fp16 or fp8.",
     ),
     (
         *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
@@ -187,6 +187,7 @@ def command(
             write,
             progress.on_stderr(),
             train_prepare.stall_timeout_of(timeout),
+            runs=out,
         )
         output.answer(
             as_json,

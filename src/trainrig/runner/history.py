@@ -14,6 +14,7 @@ from typing import Any
 from trainrig.analysis.prediction_error import Correction, Ledger, entries_of
 from trainrig.errors import DataError, TrainrigError
 from trainrig.record import RunView, digest
+from trainrig.runner.view import with_reports
 from trainrig.stats import median
 from trainrig.store import find_runs, read_run, write_atomic
 from trainrig.units import format_share
@@ -39,7 +40,7 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
     runs, unread = [], []
     for path in paths:
         try:
-            runs.append(read_run(path))
+            runs.append(with_reports(read_run(path)))
         except TrainrigError as error:
             unread.append(error.message)
     keys = [machine_key(run.machine) for run in runs]

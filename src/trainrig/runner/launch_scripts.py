@@ -2,6 +2,8 @@
 
 A folder for each experiment, on a disk that all nodes see:
 
+    run.toml          it is a run: every verb that reads one reads it (`started_elsewhere`)
+    records.jsonl     what is predicted, where a device of that kind is here, too
     experiment.json   what is trained; ranks read it, and write their events beside it
     node.sh           the ranks of one node: torchrun, with its environment
     job.sbatch        node.sh on each node of a Slurm job, which is requeued until it is done
@@ -21,16 +23,20 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
-from trainrig.machine import inspect
+from trainrig.machine import inspect, to_dict
+from trainrig.machine.snapshot import Snapshot
 from trainrig.process.supervisor import STALL_TIMEOUT, Command
 from trainrig.report.document import Column, Document, Table
+from trainrig.runner.expectations import Grounds, forecast, grounds_of
+from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Watcher
-from trainrig.runner.targets import described
-from trainrig.runner.train_prepare import placed, site_of, with_data
+from trainrig.runner.targets import described, find_targets
+from trainrig.runner.train_prepare import config_of, environment_of, placed, site_of, with_data
 from trainrig.runner.train_records import slug_of
-from trainrig.store import store_errors
-from trainrig.train.config import Experiment
+from trainrig.store import create_run, store_errors
+from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import ENGINES, Job
 
 GRACE = 120
@@ -42,9 +48,16 @@ def write_scripts(
     out: Path,
     watch: Watcher,
     stall_timeout: float = STALL_TIMEOUT,
+    *,
+    runs: Path = Path("runs"),
 ) -> list[Path]:
-    """Write a folder for each experiment, new ones in ``out``.  Raises UsageError, StoreError."""
-    site = site_of(described(inspect()))
+    """Write a folder for each experiment, new ones in ``out``; predicted from what ``runs`` hold.
+
+    Raises UsageError, StoreError.
+    """
+    snapshot = described(inspect())
+    site = site_of(snapshot)
+    grounds = grounds_of(runs, machine_key(to_dict(snapshot)), site.cores)
     ready = [placed(own, site) for own in experiments]
     ready = with_data([own.replace(threads=own.threads or 1) for own in ready], watch)
     folders: list[Path] = []
@@ -56,12 +69,26 @@ def write_scripts(
             raise UsageError("batch_size auto is looked for here, not by others", "name one")
         saved = str(folder / "checkpoints")
         job = Job(probe=False, checkpoint=saved, resume=saved, stall_timeout=stall_timeout)
+        _as_run(own, folder, snapshot, grounds)
         with store_errors(folder):
             command = ENGINES[own.framework].command(own, folder, job)
             (folder / "node.sh").write_text(node_script(own, command))
             (folder / "job.sbatch").write_text(sbatch_script(own, folder))
         folders.append(folder)
     return folders
+
+
+def _as_run(own: Experiment, folder: Path, snapshot: Snapshot, grounds: Grounds) -> None:
+    """Make ``folder`` a run, with what is predicted before anything is trained."""
+    fitting = [t for t in find_targets(snapshot) if t.is_gpu == own.device.startswith("cuda")]
+    with create_run(folder.parent, "train", config_of([own])) as run:
+        for target in fitting[:1]:
+            case = case_of(own, read_manifest(Path(own.data)).corpus_sha256)
+            where = environment_of(own, snapshot)
+            for record in forecast(own, case, target, where, grounds):
+                run.append(record)
+    with store_errors(folder):
+        run.path.rename(folder)
 
 
 def node_script(experiment: Experiment, command: Command) -> str:

@@ -128,6 +128,11 @@ def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site
         cores=cores or 1,
         numbers=usable,
         present=tuple(gpu.index for gpu in _gpus(snapshot)),
+        capabilities={
+            gpu.index: tuple(int(part) for part in gpu.compute_capability.split("."))
+            for gpu in _gpus(snapshot)
+            if isinstance(gpu.compute_capability, str)
+        },
     )
 
 

@@ -17,6 +17,7 @@ from trainrig.analysis.training_results import BENCHMARK, TrainingResult, result
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Kind, RunView, Status
+from trainrig.runner.started_elsewhere import refuse_resume
 from trainrig.runner.view import view_of
 from trainrig.store import read_run
 from trainrig.train.checkpoint_folder import LAYOUT_KEYS, newest
@@ -41,6 +42,7 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
     Raises UsageError where all of them are done, DataError where their text is another one now.
     """
     run = read_run(path)
+    refuse_resume(run)
     stored_experiments = run.config.get("experiments")
     if isinstance(old := run.config.get("experiment"), Mapping):  # one training, as it was stored
         from_run(old, str(path))

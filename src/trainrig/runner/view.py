@@ -29,10 +29,25 @@ if TYPE_CHECKING:  # to read a run loads no numpy
     from trainrig.predict.scenario import Measured
 
 
+def with_reports(run: RunView) -> RunView:
+    """A run with what its ranks reported where others started them; any other as it is."""
+    return _reported(run)[0]
+
+
+def _reported(run: RunView) -> tuple[RunView, str | None]:
+    """Likewise, and why that is not all."""
+    if not (run.path / "experiment.json").is_file():  # before torchrun's part is loaded
+        return run, None
+    from trainrig.runner.started_elsewhere import is_started_elsewhere, with_events
+
+    return with_events(run) if is_started_elsewhere(run) else (run, None)
+
+
 def view_of(run: RunView) -> RunView:
     """A run with its records by today's names, and the published figures beside it."""
     from trainrig.catalog.published import published_records
 
+    run = with_reports(run)
     records = tuple(map(_with_todays_names, run.records))
     return dataclasses.replace(run, records=records, baselines=published_records())
 
@@ -48,7 +63,10 @@ def _with_todays_names(record: Record) -> Record:
 
 def judged_view(run: RunView) -> RunView:
     """A run with its verdict, or one for what is there: cut off, or with records lost since."""
+    run, ended = _reported(run)
     view = view_of(run)
+    if ended is not None or (run.path / "experiment.json").is_file():
+        return dataclasses.replace(view, verdict=judge_trainings(view, ended), problems=())
     if run.verdict is not None:
         return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
     return dataclasses.replace(view, verdict=judged(run, "the run was cut off before its verdict"))

@@ -55,6 +55,9 @@ QUANTIZED = ("nf4", "fp4")
 LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
 """Where steps are logged besides, with the packages that it takes (`runner.train_logs`)."""
 
+FP8_RECIPES = ("rowwise", "tensorwise", "rowwise_with_gw_hp")
+"""How torchao scales 8-bit products, by its own names; the first is the usual one."""
+
 T = TypeVar("T")
 Text = Annotated[str, Field(description="text")]
 Switch = Annotated[bool, Field(description="true or false")]
@@ -101,6 +104,8 @@ class Experiment:
     auto_batch: Switch = False
     """``batch_size`` is not known yet: the largest that fits is looked for."""
     steps: Count = 20
+    fp8_recipe: Text = ""
+    """Of FP8_RECIPES; empty: the first."""
     attention: Text = "auto"
     """How attention is computed: see `workload.model.ATTENTIONS`."""
     lr: Above0 = 1e-3
@@ -228,7 +233,10 @@ class Experiment:
         return dataclasses.replace(self, layout=layout, **own)
 
     def __post_init__(self) -> None:
-        for name, words in (("attention", ATTENTIONS), ("lr_schedule", LR_SCHEDULES)):
+        recipes = ("", *FP8_RECIPES)
+        for name, words in (
+            *(("attention", ATTENTIONS), ("lr_schedule", LR_SCHEDULES), ("fp8_recipe", recipes)),
+        ):
             if getattr(self, name) not in words:
                 raise unknown(name, getattr(self, name), words)
 
@@ -333,7 +341,8 @@ KEYS: dict[str, Any] = {
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why"),
-        *("trainer", "lora_rank", "quantize", "unfused", "cuda_graph", "bar", "rounds"),
+        *("trainer", "lora_rank", "quantize", "unfused", "fp8_recipe"),
+        *("cuda_graph", "bar", "rounds"),
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""

@@ -65,6 +65,8 @@ class Site:
     """The driver's numbers of these GPUs, in the order in which torch sees them."""
     present: tuple[int, ...] = ()
     """Of all GPUs there are."""
+    capabilities: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Compute capability by the driver's number, where the driver states it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,8 +449,26 @@ def check_site(experiment: Experiment, site: Site) -> None:
             raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
     if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+    if own.precision == "fp8":
+        _check_fp8(own, site)
     if own.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):
         raise UnavailableError("liger needs liger_kernel", "pip install liger-kernel")
+
+
+_LEAST_FP8 = (8, 9)
+"""Ada, the first of NVIDIA's with products of 8-bit floats; of AMD's (MI300) torch says it."""
+
+
+def _check_fp8(own: Experiment, site: Site) -> None:
+    """Refuse 8-bit products where a GPU or torchao lacks them."""
+    for number in own.device_numbers or site.numbers[:1]:
+        have = site.capabilities.get(number)
+        if have is not None and have < _LEAST_FP8:
+            least, found = (".".join(map(str, each)) for each in (_LEAST_FP8, have))
+            words = f"needs products of fp8: compute capability {least} (Ada, Hopper) or later"
+            raise NeedsGpuError(f"{words}, and GPU {number} has {found}", "precision bf16")
+    if missing_requirement(python_of(own), {"torchao": "0.10"}):
+        raise UnavailableError("missing: fp8 needs torchao (0.10 or newer)", "pip install torchao")
 
 
 def _check_framework(own: Experiment) -> None:
@@ -468,6 +488,11 @@ def _check_host(own: Experiment) -> None:
     rules = (
         (not own.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
         (own.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
+        (
+            own.precision == "fp8",
+            "needs a GPU with products of fp8: compute capability 8.9 (Ada, Hopper) or later",
+            "bf16 on a CPU",
+        ),
         (own.cuda_graph, "CUDA graphs are a matter of GPUs", "leave cuda_graph out on a CPU"),
         (own.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),
         (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.train.config import Experiment
+from trainrig.train.config import FP8_RECIPES, Experiment
 from trainrig.train.trainer_arguments import parsed
 from trainrig.workload import ModelShape, find
 from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
@@ -46,6 +46,7 @@ class RequestedLayout:
     grad_accum: int
     micro_tokens: int
     precision: str
+    fp8_recipe: str | None
     gradient_precision: str
     master_precision: str
     recompute: str | None
@@ -90,6 +91,9 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
         grad_accum=experiment.grad_accum,
         micro_tokens=experiment.batch_size * experiment.seq_len // (cp * sequence),
         precision=experiment.precision,
+        fp8_recipe=(experiment.fp8_recipe or FP8_RECIPES[0])
+        if experiment.precision == "fp8"
+        else None,
         gradient_precision="fp32",
         master_precision="fp32",
         recompute=None if mixture else experiment.recompute,
@@ -128,6 +132,7 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         grad_accum=facts["micro_batches"],
         micro_tokens=facts.get("micro_tokens"),
         precision=_precision(facts),
+        fp8_recipe=(facts.get("float8") or {}).get("recipe"),
         gradient_precision=_word(summed),
         master_precision=_word(facts["master_dtype"]),
         recompute=_recompute(facts),
@@ -170,7 +175,12 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
 
 def _precision(facts: Mapping[str, Any]) -> str:
     """Of the products: what fp32 is multiplied in is a setting of the process."""
-    word = _word(facts["weight_dtype"]) or ""
+    word, float8 = _word(facts["weight_dtype"]) or "", facts.get("float8")
+    if float8 and facts.get("float8_products"):
+        where = (
+            "" if float8["layers"] == float8["matrices"] else " in {layers} of {matrices} matrices"
+        )
+        return "fp8" + where.format_map(float8) + (" (emulated)" if float8["emulated"] else "")
     return "tf32" if word == "fp32" and facts.get("tf32") else word
 
 

@@ -16,12 +16,13 @@ from trainrig.train.config import Experiment
 from trainrig.train.trainer_arguments import lacking, parsed
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
+from trainrig.workload.model import matrices
 
 Refusal = tuple[str, str] | None
 """What is refused and what to do instead."""
 
 _TRAINED = {
-    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "precision": ("fp32", "tf32", "bf16", "fp16", "fp8"),
     "optimizer": ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor"),
     "offload": ("none", "host", "disk"),
 }
@@ -86,11 +87,41 @@ def layout_refused_by_native(layout: Layout) -> Refusal:
     if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
         words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
         return words, f"grad_accum {layout.pp} or more"
+    if layout.precision == "fp8" and layout.tp > 1:
+        words = "fp8 beside tensor parallelism comes later: torchao has other layers for it"
+        return words, "tp 1, or bf16"
+    if layout.precision == "fp8" and layout.schedule in ("zb", "zbv"):
+        words = f"schedule {layout.schedule} has two backward passes, and torchao's layers one"
+        return words, "schedule 1f1b, or bf16"
+    return None
+
+
+_FP8_MULTIPLE = 16
+"""Sizes of products of 8-bit floats (torch._scaled_mm)."""
+
+
+def _fp8_refused(own: Experiment) -> Refusal:
+    """Products of 8-bit floats that no kernel computes, and their words without them."""
+    if own.precision != "fp8":
+        words = f"fp8_recipe {own.fp8_recipe} says how fp8 is scaled, and precision is "
+        return (f"{words}{own.precision}", "precision = fp8") if own.fp8_recipe else None
+    shape, layout = find(own.model), own.predicted_layout
+    sizes = {each.wide_in for each in matrices(shape)} | {each.wide_out for each in matrices(shape)}
+    tokens = {own.batch_size * own.seq_len // own.cp}
+    tokens |= {own.batch_size * layout.written} if shape.num_decoder_layers else set()
+    for what, numbers in ((f"widths of {own.model}", sizes), ("tokens of a micro-batch", tokens)):
+        if broken := [number for number in sorted(numbers) if number % _FP8_MULTIPLE]:
+            words = (
+                f"fp8 multiplies sizes that are multiples of {_FP8_MULTIPLE}: {what}: {broken[0]}"
+            )
+            return words, "another batch_size or seq_len, another model, or bf16"
     return None
 
 
 def refused_by_native(own: Experiment) -> Refusal:
     """What our own engine has no use for."""
+    if (fp8 := _fp8_refused(own)) is not None:
+        return fp8
     if own.trainer or own.quantize:
         words = "trainer and quantize are Hugging Face's"
         return words, "framework = huggingface, or leave them out"
@@ -103,8 +134,16 @@ def refused_by_native(own: Experiment) -> Refusal:
     return words, "leave it out, or name it in the experiments of another project's engine"
 
 
+def _no_fp8(layout: Layout) -> Refusal:
+    """8-bit products of other frameworks: by Transformer Engine, which is not driven here."""
+    words = f"fp8 of {layout.framework} is not trained here"
+    return (words, "--framework native, or bf16") if layout.precision == "fp8" else None
+
+
 def layout_refused_by_trainer(layout: Layout) -> Refusal:
     """Layouts that Trainer does not train."""
+    if (fp8 := _no_fp8(layout)) is not None:
+        return fp8
     for name, what in _SPLITS.items():
         if getattr(layout, name) > 1:
             return f"{what} ({name}) is the native framework's", "--framework native"
@@ -130,6 +169,7 @@ def _natives(own: Experiment) -> str | None:
         "max_restarts": own.max_restarts,
         "min_nproc": own.min_nproc,
         "unfused": own.unfused,
+        "fp8_recipe": own.fp8_recipe,
         "cuda_graph": own.cuda_graph,
     }
     return next((name for name, is_set in known.items() if is_set), None)
@@ -210,6 +250,8 @@ def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
 
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
+    if (fp8 := _no_fp8(layout)) is not None:
+        return fp8
     rules = (
         *(
             (
@@ -273,6 +315,8 @@ def _has_libaio() -> bool:
 
 def layout_refused_by_megatron(layout: Layout) -> Refusal:
     """Layouts that Megatron-Core's models and optimizers do not train."""
+    if (fp8 := _no_fp8(layout)) is not None:
+        return fp8
     rules = (
         (layout.ep > 1, "expert parallelism (ep) is the native framework's", "--framework native"),
         (

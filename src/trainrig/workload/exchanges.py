@@ -51,6 +51,7 @@ from trainrig.workload.tensors import (
 )
 
 _DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES["fp8"] = _DTYPES["bf16"]  # products alone are of 8-bit floats
 _SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _FP32 = "float32"
 

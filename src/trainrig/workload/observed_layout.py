@@ -36,6 +36,8 @@ class ObservedLayout:
     ep: int | None = None
     replicas: int | None = None
     """Copies of the weights, or of their shards."""
+    fp8_recipe: str | None = None
+    """How torchao scales what the blocks' matrices multiply; None: no 8-bit layers."""
     attention: str | None = None
     attention_kernel: str | None = None
     """The kernels that torch chose for scaled_dot_product_attention."""

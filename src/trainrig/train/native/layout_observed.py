@@ -10,6 +10,7 @@ mode (`traffic`) see it.  What is read, and where from:
     micro-batches   forwards of a block outside backward; those inside are recomputation
     recompute       products that backward runs beyond the two of each matrix; in compiled blocks,
                     where none and selective run the same ones, what a block is wrapped in, too
+    8-bit layers    torchao's among the blocks' matrices, and that products of 8-bit floats ran
     attention       which way `models` took, and the kernel that torch chose
     exchanges       `traffic`
     device          where a block's result lies; offload: where the optimizer's weights lie
@@ -41,6 +42,7 @@ from trainrig.train.drivers.common import (
     multiplies_in_tf32,
     of_result,
 )
+from trainrig.train.native.precision import float8_of
 from trainrig.train.native.traffic import Traffic, in_backward
 
 
@@ -109,6 +111,8 @@ class Look:
             "exchanges": [asdict(each) for each in traffic.exchanges],
             "single_numbers": traffic.single_numbers,
             "routed_rows": traffic.routed_rows,
+            "float8": float8_of(blocks),
+            "float8_products": traffic.float8_products,
             "compiled": _compiled(blocks[0]) is not None and has_compiled(),
             "wrapped_policy": " and ".join(sorted({policy_of(block) for block in blocks})),
             "chunk_rows": self._chunk_rows(device),

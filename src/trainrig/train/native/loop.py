@@ -39,7 +39,7 @@ from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.divergence import LossWatch
 from trainrig.train.native.cuda_graph import StepGraph, is_recorded
-from trainrig.train.native.precision import LossScale, Weights, local, placed
+from trainrig.train.native.precision import LossScale, Weights, local, placed, to_float8
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
 from trainrig.workload import ModelShape
 
@@ -229,6 +229,8 @@ class Engine:
         else:
             if weights is not None:
                 self.model.load_state_dict(weights)
+            if experiment.precision == "fp8":
+                to_float8(self.model, experiment.fp8_recipe, device)
             if experiment.dropout:
                 models.dropout.apply(self.model, experiment.dropout, experiment.seed)
                 models.recomputation.apply(self.model, experiment.recompute)

@@ -1,7 +1,7 @@
 """The one place where a layout is applied to a model, in one order, before it has memory.
 
-    pipeline stages → tensor, context, expert parallel → dropout → recomputation → compile → FSDP2
-    → memory → first weights
+    pipeline stages → tensor, context, expert parallel → 8-bit products → dropout → recomputation
+    → compile → FSDP2 → memory → first weights
 
 A model on meta is cut and spread first, so that a rank never holds more of the first weights than
 it keeps; each rank then draws its own part (`models.fill_weights`).
@@ -20,6 +20,7 @@ from trainrig.train.config import Experiment, objective_of
 from trainrig.train.native import context_parallel, data_parallel, expert, pipeline, tensor_parallel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.pipeline import Pipeline
+from trainrig.train.native.precision import to_float8
 from trainrig.train.native.world import World
 from trainrig.workload import ModelShape
 from trainrig.workload.layout import Layout
@@ -39,6 +40,8 @@ def parallelize(
         if own.cp > 1:
             context_parallel.apply(part, world.view("cp"))
         experts = expert.apply(part, shape, world.view("ep")) if own.ep > 1 else []
+        if own.precision == "fp8":
+            to_float8(part, experiment.fp8_recipe, device)
         if experiment.dropout:
             dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, own, world))
         recompute.apply(part, experiment.recompute)

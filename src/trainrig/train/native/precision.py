@@ -5,6 +5,8 @@
     bf16   the model holds bf16 and computes in it; the optimizer updates fp32 master weights, of
            which the bf16 ones are the rounding after each step
     fp16   the same with fp16, and the loss scaled (`LossScale`): small gradients do not vanish
+    fp8    the same as bf16, and the three products of each of the blocks' matrices are of 8-bit
+           floats, by torchao (`to_float8`); the head, embeddings, norms and attention stay in bf16
 
 Autocast would round every weight anew in each forward pass, and again for each micro-batch; here
 they are rounded once a step.  Gradients come in the model's type and are summed in fp32: over the
@@ -14,17 +16,26 @@ in fp32 inside their operations in either way.
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from trainrig.errors import UnavailableError
+from trainrig.models.recompute import blocks_of
+from trainrig.train.config import FP8_RECIPES
 
 DTYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
+    "fp8": torch.bfloat16,
 }
 
 COPY = ", copy"
@@ -183,6 +194,59 @@ class Weights:
 
     def rest(self) -> None:
         """After forward passes that no backward follows: what was gathered for them is freed."""
+
+
+def to_float8(model: nn.Module, recipe: str, device: str) -> None:
+    """Let torchao's layers, of the same weights, be in the place of the matrices of its blocks.
+
+    ``recipe``: one of FP8_RECIPES, torchao's own names; empty: the first.  Scales are taken of the
+    tensors that are multiplied, anew in each product: of each row by ``rowwise``, so that how a
+    step is cut into micro-batches and over ranks changes nothing but the sum of the weights'
+    gradients; of whole tensors by ``tensorwise``.  A mixture's experts are no such layers, and its
+    router stays as it is.  A processor emulates the products (for tests: the layout found says it).
+    Raises UnavailableError without torchao.
+    """
+    if find_spec("torchao") is None:
+        raise UnavailableError("missing: fp8 needs torchao", "pip install torchao")
+    float8: Any = import_module("torchao.float8")
+    config = float8.Float8LinearConfig.from_recipe_name(recipe or FP8_RECIPES[0])
+    config = dataclasses.replace(config, emulate=device == "cpu")
+    for block in blocks_of(model):
+        float8.convert_to_float8_training(
+            block, config=config, module_filter_fn=lambda _, name: not name.endswith("router")
+        )
+
+
+def float8_of(blocks: Sequence[nn.Module]) -> dict[str, Any] | None:
+    """How many of the blocks' matrices are torchao's 8-bit layers, and by which recipe.
+
+    None where there is none.
+    """
+    if "torchao.float8" not in sys.modules:
+        return None
+    float8: Any = import_module("torchao.float8")
+    kind = import_module("torchao.float8.float8_linear").Float8Linear
+    layers = [
+        part
+        for block in blocks
+        for name, part in block.named_modules()
+        if isinstance(part, nn.Linear) and not name.endswith("router")
+    ]
+    configs = [each.config for each in layers if isinstance(each, kind)]
+    if not configs:
+        return None
+    known = float8.Float8LinearConfig.from_recipe_name
+    names = [
+        name
+        for name in FP8_RECIPES
+        if all(dataclasses.replace(known(name), emulate=each.emulate) == each for each in configs)
+    ]
+    return {
+        "recipe": names[0] if names else "several, or another",
+        "layers": len(configs),
+        "matrices": len(layers),
+        "emulated": any(each.emulate for each in configs),
+    }
 
 
 class LossScale:

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from trainrig.benchmarks.training import WARM_UP
+from trainrig.machine import inspect, to_dict
 from trainrig.process.child import leave, run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.process.lost_ranks import Lost, lost_before, watch_for_stall
@@ -100,6 +102,8 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
     if size > 1:
         events.set_position(part="joining the other ranks")
         join(device)
+    if events.rank == 0:
+        _describe_machine(events.folder)
     if events.rank == 0 and (lost := lost_before(events.folder)) is not None:
         events.emit("restart", **lost.event(), ranks=size)
         sys.stderr.write(f"restarted with {size} ranks: {lost.cause}\n")
@@ -116,6 +120,16 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
         gc.collect()
         if job.probe and is_whole:
             _probe(probe_of(experiment), own)
+
+
+def _describe_machine(folder: Path) -> None:
+    """Say of a run whose ranks others start on which machine the first of them is."""
+    if (folder / "run.toml").is_file() and not (folder / "machine.json").exists():
+        with suppress(OSError):  # a disk that is full costs no training
+            text = json.dumps(to_dict(inspect()), indent=1, ensure_ascii=False)
+            draft = folder / ".machine.json"
+            draft.write_text(text)
+            draft.replace(folder / "machine.json")
 
 
 def _give_up(events: Events, lost: Lost) -> None:

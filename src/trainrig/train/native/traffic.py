@@ -39,7 +39,8 @@ _OPERATIONS = {
     "recv": "recv",
     "irecv": "recv",
 }
-_PRODUCTS = ("mm", "addmm", "_linear_pointwise", "_mkl_linear")
+_PRODUCTS = ("mm", "addmm", "_linear_pointwise", "_mkl_linear", "_scaled_mm")
+_FLOAT8 = "Float8TrainingTensor"
 _SPACES = ("c10d", "_c10d_functional")
 
 
@@ -63,6 +64,8 @@ class Traffic(TorchDispatchMode):
         """Ranks of each axis that tensors were exchanged over."""
         self.products: Counter[bool] = Counter()
         """Products of two matrices; True: those that backward ran."""
+        self.float8_products = 0
+        """Of those, the ones of 8-bit floats: torchao's tensors, or its kernel in compiled code."""
         self.attention_kernels: set[str] = set()
 
     @classmethod
@@ -106,6 +109,8 @@ class Traffic(TorchDispatchMode):
             self.pinned = self.pinned is not False and bool(args[0].is_pinned())
         elif name in _PRODUCTS:
             self.products[in_backward()] += 1
+            narrow = name == "_scaled_mm" or any(k.__name__ == _FLOAT8 for k in types)
+            self.float8_products += narrow
         elif "scaled_dot_product" in name and "backward" not in name:
             self.attention_kernels.add(name.removeprefix("_scaled_dot_product_"))
         return out

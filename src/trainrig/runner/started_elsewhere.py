@@ -1,0 +1,143 @@
+"""A training that torchrun or Slurm started, read as a run.
+
+``trainrig train FILE --write DIR`` makes the run (`launch_scripts`): its experiment and what was
+predicted are written before; whoever starts its ranks writes no records.  What the ranks reported
+lies beside them as events (and the machine of the first as machine.json), and the records and
+series of steps are made of these whenever the run is read: also while it is trained, or after its
+nodes were lost.  No process of ours saw it, so nothing says what others did on its machines beside
+it, nor what energy it took; and no process of one rank was trained on its samples: its row is not
+compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainrig.analysis.training_facts import STEPS
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.data.manifest import read_manifest
+from trainrig.errors import DataError, TrainrigError, UsageError
+from trainrig.process.events import read_events
+from trainrig.record import Kind, Record, RunView, Status, digest
+from trainrig.runner.targets import Target
+from trainrig.runner.train_records import Launch, Trained, records_of, slug_of, step_row
+from trainrig.train.config import Experiment, from_run
+from trainrig.train.engines import engine_of
+
+REQUEST = "experiment.json"
+"""In the folder of a run, only where ranks are started by others."""
+
+
+def is_started_elsewhere(run: RunView) -> bool:
+    """Whether ranks of the run are started by others, whose results are not among its records."""
+    if not (run.path / REQUEST).is_file():
+        return False
+    return not any(r.kind is Kind.MEASURED and r.benchmark == TRAINING.name for r in run.records)
+
+
+def with_events(run: RunView) -> tuple[RunView, str | None]:
+    """The run with what its ranks have reported so far; why that is not all.
+
+    Raises DataError where its request cannot be read.
+    """
+    own = _experiment(run.path)
+    trained, ended = _trained(run, own)
+    device = _device(trained, run.machine or {})
+    records = records_of(trained, device, _data_hash(run, own), digest(_software(trained)))
+    first = digest(run.config.get("name"))[:8]  # ids are the same each time that it is read
+    named = [
+        record.replace(id=f"{first}{number:04x}", run=run.name)
+        for number, record in enumerate(records)
+    ]
+    launch = trained.first
+    rows = tuple(step_row(row, 1, launch.training_id) for row in launch.result.rows)
+    series = {**run.series, STEPS + slug_of(own.name): rows}
+    whole = dataclasses.replace(run, records=(*run.records, *named), series=series)
+    return whole, ended
+
+
+def refuse_resume(run: RunView) -> None:
+    """Raise UsageError: its own starter goes on with it."""
+    if is_started_elsewhere(run):
+        words = f"{run.path} is trained by torchrun or Slurm"
+        raise UsageError(words, f"it goes on from its newest checkpoint: sh {run.path}/node.sh")
+
+
+def _experiment(path: Path) -> Experiment:
+    try:
+        found = json.loads((path / REQUEST).read_text())["experiment"]
+        return from_run(found, str(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path / REQUEST} cannot be read: {error}") from None
+
+
+def _trained(run: RunView, own: Experiment) -> tuple[Trained, str | None]:
+    """What came of it, and why that is not all; None: each rank reached its end."""
+    result = engine_of(own.framework).collect(run.path)
+    launch = Launch(training_id=digest(run.config.get("name"))[:12], result=result)
+    launch.devices = tuple({**device, "index": None} for device in result.devices)
+    ends = _ends(run.path, max(result.ranks, 1))
+    failed = [f"rank {rank}: {end['reason']}" for rank, end in ends if end["event"] == "failed"]
+    stopped = [end for _, end in ends if end["event"] == "stopped"]
+    step = f"step {result.rows[-1]['step'] + 1} of {own.steps}" if result.rows else "its first step"
+    ended: str | None = None
+    if failed:
+        launch.status, launch.reason = Status.FAILED, failed[0]
+    elif stopped:
+        ended = f"stopped by {stopped[0]['signal']} at {step}; node.sh goes on from its checkpoint"
+    elif any(end["event"] != "done" for _, end in ends):
+        ended = f"at {step}: it is still trained, or its ranks were lost"
+    if launch.status is Status.OK and not result.rows:
+        launch.status, launch.reason = Status.SKIPPED, "no step was trained yet"
+    reason = launch.reason or ended
+    return (
+        Trained(experiment=own, status=launch.status, reason=reason, rounds=[launch]),
+        launch.reason or ended,
+    )
+
+
+def _ends(path: Path, ranks: int) -> list[tuple[int, Mapping[str, Any]]]:
+    """The last word of each rank, of its last start: that it was stopped comes before its end."""
+    found: list[tuple[int, Mapping[str, Any]]] = []
+    for rank in range(ranks):
+        events = [event for _, event in read_events(path, rank)]
+        starts = [number for number, each in enumerate(events) if each["event"] == "start"]
+        own = events[starts[-1] :] if starts else events
+        words = [each for each in own if each["event"] in ("stopped", "failed")]
+        found.append((rank, next(iter([*words, *own[-1:]]), {"event": "absent"})))
+    return found
+
+
+def _device(trained: Trained, machine: Mapping[str, Any]) -> Target:
+    """The device that its first rank had, as records name it."""
+    devices, cpu = trained.first.result.devices, machine.get("cpu")
+    model = cpu.get("model") if isinstance(cpu, Mapping) else None
+    name = next((str(each["name"]) for each in devices if each.get("name")), "")
+    name = name or (model if isinstance(model, str) else "a processor")
+    return Target(
+        torch_device=trained.experiment.device or "cpu",
+        name=name,
+        index=None,
+        memory_bytes=0,
+        chip=None,
+    )
+
+
+def _software(trained: Trained) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (trained.first.result.facts or {}).get("software", {})
+    return found
+
+
+def _data_hash(run: RunView, own: Experiment) -> str:
+    """Of its text: as it was predicted for, else as it is now."""
+    known: Sequence[Record] = [r for r in run.records if r.benchmark == TRAINING.name]
+    if known:
+        return str(known[0].case["data"])
+    with suppress(TrainrigError, OSError):
+        return read_manifest(Path(own.data)).corpus_sha256
+    return ""
