@@ -19,6 +19,7 @@ no such word and keeps it); TRAINRIG_PARENT, by which a rank knows its agent, an
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ from trainrig.runner.train_records import slug_of
 from trainrig.store import create_run, store_errors
 from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import ENGINES, Job
+from trainrig.train.parity import REFERENCE
 
 GRACE = 120
 """Seconds between SIGTERM and the end of a Slurm job: ranks save and leave."""
@@ -68,7 +70,9 @@ def write_scripts(
         if own.auto_batch:
             raise UsageError("batch_size auto is looked for here, not by others", "name one")
         saved = str(folder / "checkpoints")
-        job = Job(probe=False, checkpoint=saved, resume=saved, stall_timeout=stall_timeout)
+        heldout = own.framework == REFERENCE and own.heldout_batches > 0
+        job = Job(probe=False, checkpoint=saved, resume=saved, heldout=heldout)
+        job = dataclasses.replace(job, stall_timeout=stall_timeout)
         _as_run(own, folder, snapshot, grounds)
         with store_errors(folder):
             command = ENGINES[own.framework].command(own, folder, job)

@@ -22,6 +22,7 @@ from trainrig.analysis.training_facts import STEPS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import DataError, TrainrigError, UsageError
+from trainrig.machine.snapshot import Missing
 from trainrig.process.events import read_events
 from trainrig.record import Kind, Record, RunView, Status, digest
 from trainrig.runner.targets import Target
@@ -80,6 +81,7 @@ def _trained(run: RunView, own: Experiment) -> tuple[Trained, str | None]:
     """What came of it, and why that is not all; None: each rank reached its end."""
     result = engine_of(own.framework).collect(run.path)
     launch = Launch(training_id=digest(run.config.get("name"))[:12], result=result)
+    launch.used = Missing("no process of trainrig ran beside its ranks")
     launch.devices = tuple({**device, "index": None} for device in result.devices)
     ends = _ends(run.path, max(result.ranks, 1))
     failed = [f"rank {rank}: {end['reason']}" for rank, end in ends if end["event"] == "failed"]

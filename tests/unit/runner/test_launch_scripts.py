@@ -53,11 +53,11 @@ def test_a_node_runs_torchrun_with_its_environment(
 ) -> None:
     python = str(stand_ins / "python")
     monkeypatch.setattr("trainrig.train.engines.python_of", lambda _: python)
-    own = experiment(prepared_text, checkpoint_every=5)
+    own = experiment(prepared_text, checkpoint_every=5, heldout_batches=2)
     (folder,) = write_scripts((own,), tmp_path / "out", null_progress, 60.0)
     request = json.loads((folder / "experiment.json").read_text())
     assert request["checkpoint"] == request["resume"] == str(folder / "checkpoints")
-    assert request["stall_timeout"] == 60.0 and not request["probe"]
+    assert request["stall_timeout"] == 60.0 and not request["probe"] and request["heldout"]
     assert request["experiment"]["threads"] == 1
     subprocess.run(["sh", str(folder / "node.sh")], check=True, env=os.environ | {"NNODES": "1:2"})
     command, *env = told(tmp_path)

@@ -109,6 +109,8 @@ def test_it_is_compared_and_in_the_ledger(folder: Path, tmp_path: Path, trainrig
     (predicted,) = read_run(folder).records
     known = predicted.replace(value=0.2, status=Status.OK, reason=None)
     (folder / "records.jsonl").write_text(to_json(known) + "\n")
+    machine = {"cpu": {"model": known.device}}
+    (folder / "machine.json").write_text(json.dumps(machine))  # of its first rank
     code, out, err = trainrig("ledger", str(folder.parent), "--json")
     assert code == 0, err
     assert json.loads(out)["predictions"] == 1

@@ -65,7 +65,7 @@ class Traffic(TorchDispatchMode):
         self.products: Counter[bool] = Counter()
         """Products of two matrices; True: those that backward ran."""
         self.float8_products = 0
-        """Of those, the ones of 8-bit floats: torchao's tensors, or its kernel in compiled code."""
+        """Products of 8-bit floats: of torchao's tensors, or its kernel in compiled code."""
         self.attention_kernels: set[str] = set()
 
     @classmethod
