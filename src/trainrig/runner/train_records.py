@@ -29,8 +29,9 @@ from trainrig.runner.targets import Target
 from trainrig.runner.view import RunOutcome, view_of
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
 from trainrig.store import read_run
-from trainrig.train.config import Experiment, case_of, on_ranks
+from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import Result
+from trainrig.train.fewer_ranks import on_ranks
 from trainrig.train.layout_check import (
     differences,
     exchange_differences,

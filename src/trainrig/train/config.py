@@ -30,7 +30,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -43,7 +42,7 @@ from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout, Mesh, check_layout
-from trainrig.workload.model import ATTENTIONS, UNFUSED
+from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED
 from trainrig.workload.span_corruption import written_tokens
 
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
@@ -54,9 +53,6 @@ QUANTIZED = ("nf4", "fp4")
 
 LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
 """Where steps are logged besides, with the packages that it takes (`runner.train_logs`)."""
-
-FP8_RECIPES = ("rowwise", "tensorwise", "rowwise_with_gw_hp")
-"""How torchao scales 8-bit products, by its own names; the first is the usual one."""
 
 T = TypeVar("T")
 Text = Annotated[str, Field(description="text")]
@@ -233,10 +229,7 @@ class Experiment:
         return dataclasses.replace(self, layout=layout, **own)
 
     def __post_init__(self) -> None:
-        recipes = ("", *FP8_RECIPES)
-        for name, words in (
-            *(("attention", ATTENTIONS), ("lr_schedule", LR_SCHEDULES), ("fp8_recipe", recipes)),
-        ):
+        for name, words in (("attention", ATTENTIONS), ("lr_schedule", LR_SCHEDULES)):
             if getattr(self, name) not in words:
                 raise unknown(name, getattr(self, name), words)
 
@@ -334,10 +327,16 @@ KEYS: dict[str, Any] = {
         *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
         *("dropout", "optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens"),
-        *("decay_steps",),
-        *("decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay", "decay_embeddings"),
-        *("beta1", "beta2", "eps", "clip", "divergence", "seed", "heldout_batches"),
-        *("heldout_every", "log", "checkpoint_every", "checkpoint_interval", "keep_checkpoints"),
+        *("decay_steps", "decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay"),
+        *("decay_embeddings", "beta1", "beta2", "eps", "clip", "divergence", "seed"),
+        *(
+            "heldout_batches",
+            "heldout_every",
+            "log",
+            "checkpoint_every",
+            "checkpoint_interval",
+            "keep_checkpoints",
+        ),
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why"),
@@ -451,8 +450,9 @@ def check(experiment: Experiment) -> ModelShape:
     own, shape = experiment, find(experiment.model)
     check_layout(shape, own.predicted_layout)
     given = own.device_numbers
-    if own.quantize and own.quantize not in QUANTIZED:
-        raise unknown("quantize", own.quantize, QUANTIZED)
+    for name, known in (("quantize", QUANTIZED), ("fp8_recipe", FP8_RECIPES)):
+        if (word := getattr(own, name)) and word not in known:
+            raise unknown(name, word, known)
     for name in own.logs:
         if name not in LOGS:
             raise unknown("log", name, LOGS)
@@ -533,54 +533,6 @@ def check(experiment: Experiment) -> ModelShape:
         if is_broken:
             raise UsageError(words, hint)
     return shape
-
-
-def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
-    """The experiment on fewer ranks than it was made for: on other ranks, the same training.
-
-    Each data-parallel rank trains on the samples of several, in more micro-batches; tensor,
-    pipeline and context parallelism stay.  Raises UsageError where the layout does not allow it.
-    """
-    own = experiment
-    if ranks == own.processes:
-        return own
-    if not own.min_nproc <= ranks < own.processes or not own.min_nproc:
-        raise UsageError(
-            f"{ranks} ranks were started, and the experiment has nproc = {own.processes}"
-            + (f" and min_nproc = {own.min_nproc}" if own.min_nproc else ""),
-            "torchrun --nnodes N --nproc-per-node M with N · M = nproc; min_nproc allows fewer",
-        )
-    inner = own.tp * own.pp * own.cp
-    if ranks % inner or own.mesh.dp % (ranks // inner):
-        raise UsageError(
-            f"{ranks} ranks cannot share the samples of {own.mesh.dp} data-parallel ranks evenly",
-            f"a divisor of {own.mesh.dp}"
-            + (f", times the {inner} ranks that share samples" if inner > 1 else ""),
-        )
-    num_data = ranks // inner
-    keys: dict[str, Any] = {"nproc": ranks, "grad_accum": own.grad_accum * own.mesh.dp // num_data}
-    if own.shard_size and num_data % own.shard_size:
-        keys["shard_size"] = 0
-    if num_data * own.cp == 1 and own.offload != "none":
-        raise UsageError("one data-parallel rank has no shards to offload", "min_nproc of two")
-    if num_data * own.cp == 1:  # nothing to shard over, nobody to wrap for
-        keys |= {"zero": 0, "shard_size": 0, "parallel": "auto"}
-    if own.device_numbers:
-        keys["devices"] = ",".join(map(str, own.device_numbers[:ranks]))
-    fewer = own.replace(**keys)
-    check(fewer)
-    return fewer
-
-
-def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
-    """Numbers of ranks that it may go on with where one stays lost, the largest first."""
-    found: list[int] = []
-    least = experiment.min_nproc or experiment.processes
-    for ranks in range(experiment.processes - 1, least - 1, -1):
-        with suppress(UsageError):
-            on_ranks(experiment, ranks)
-            found.append(ranks)
-    return tuple(found)
 
 
 def _is_one_graph(own: Experiment, shape: ModelShape) -> bool:

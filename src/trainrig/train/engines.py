@@ -45,7 +45,8 @@ from trainrig.process.python_env import (
 )
 from trainrig.process.supervisor import Command
 from trainrig.train import refusals
-from trainrig.train.config import Experiment, fewer_ranks, to_dict
+from trainrig.train.config import Experiment, to_dict
+from trainrig.train.fewer_ranks import fewer_ranks
 from trainrig.train.launch_files import accelerate_files, deepspeed_files, megatron_files
 from trainrig.train.parity import Probe
 from trainrig.train.refusals import Refusal, refused_by_all, refused_by_stages

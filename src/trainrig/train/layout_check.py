@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.train.config import FP8_RECIPES, Experiment
+from trainrig.train.config import Experiment
 from trainrig.train.trainer_arguments import parsed
 from trainrig.workload import ModelShape, find
 from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
+from trainrig.workload.model import FP8_RECIPES
 from trainrig.workload.observed_layout import ObservedLayout
 from trainrig.workload.span_corruption import written_tokens
 

@@ -29,6 +29,8 @@ ATTENTIONS = ("auto", "sdpa", "tiles", "plain")
 """How a training computes attention.  sdpa: torch's scaled_dot_product_attention; tiles: native for
 short sequences on a CPU (`models.cpu_attention`); plain: every score in memory at once; auto: tiles
 where they are faster, sdpa elsewhere."""
+FP8_RECIPES = ("rowwise", "tensorwise", "rowwise_with_gw_hp")
+"""How torchao scales products of 8-bit floats, by its own names; the first is the usual one."""
 UNFUSED = ("norm", "gelu", "loss", "pad", "clip")
 """What a training may leave out of its kernels, to see what that is worth: norm, gelu and loss
 written out, an operation at a time; rows of logits as they come; clipping as a pass of its own."""

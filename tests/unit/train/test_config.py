@@ -16,10 +16,9 @@ from trainrig.train.config import (
     case_of,
     check,
     check_compiler,
-    fewer_ranks,
-    on_ranks,
     to_dict,
 )
+from trainrig.train.fewer_ranks import fewer_ranks, on_ranks
 from trainrig.workload import find, model_flops, parameters
 
 STEP = benchmark("training")

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from trainrig.errors import UnavailableError
 from trainrig.models.recompute import blocks_of
-from trainrig.train.config import FP8_RECIPES
+from trainrig.workload.model import FP8_RECIPES
 
 DTYPES = {
     "fp32": torch.float32,

@@ -30,10 +30,11 @@ from trainrig.process.child import leave, run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.process.lost_ranks import Lost, lost_before, watch_for_stall
 from trainrig.train.checkpoint_folder import newest
-from trainrig.train.config import Experiment, check, on_ranks
+from trainrig.train.config import Experiment, check
 from trainrig.train.divergence import Diverged
 from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
+from trainrig.train.fewer_ranks import on_ranks
 from trainrig.train.native import checkpoint, gpu, layout_observed
 from trainrig.train.native.breakdown import phase, profiled
 from trainrig.train.native.collectives import Collectives

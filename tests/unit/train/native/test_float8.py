@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,10 @@ import pytest
 import torch
 
 import gloo_ranks
+import rank_program
 from trainrig.errors import NeedsGpuError, TrainrigError, UnavailableError, UsageError
-from trainrig.process.supervisor import Command, launch
-from trainrig.record import Status
 from trainrig.train import engines
-from trainrig.train.config import FP8_RECIPES, Experiment, check, to_dict
+from trainrig.train.config import Experiment, check, to_dict
 from trainrig.train.engines import Site, check_site, engine_of
 from trainrig.train.layout_check import (
     differences,
@@ -27,6 +24,7 @@ from trainrig.train.layout_check import (
 )
 from trainrig.train.native import loop, precision
 from trainrig.train.parity import Probe, disagreement
+from trainrig.workload.model import FP8_RECIPES
 
 BASE = Experiment.of(
     model="gpt2", batch_size=8, seq_len=16, steps=2, precision="fp8", warmup=0, device="cpu"
@@ -41,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torchao's own, of libraries
 
 def alone(**keys: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
-    return gloo_ranks.probe(BASE.replace(**keys), alone=True)
+    return gloo_ranks.probe(BASE.replace(**keys))
 
 
 def apart(found: dict[str, Any], **keys: Any) -> list[str]:
@@ -68,7 +66,8 @@ def test_a_recipe_is_found_as_asked_and_a_processor_says_that_it_emulates(recipe
 @torchao
 def test_embeddings_head_and_norms_are_none_of_torchaos_layers() -> None:
     own = BASE.replace(model="bert")
-    with gloo_ranks.engine_for(own, None, None) as engine:
+    engine, _ = gloo_ranks.engine_for(own)
+    with engine:
         kinds = {type(part).__name__ for name, part in engine.model.named_children()}
         assert "Float8Linear" not in kinds and "Linear" in kinds  # BERT's last dense layer
         block = engine.model.blocks[0]
@@ -127,14 +126,13 @@ def test_ranks_compute_what_one_process_does(tmp_path: Path) -> None:
         "pp": {"nproc": 2, "pp": 2, "batch_size": 4, "grad_accum": 2},
         "cp": {"nproc": 2, "cp": 2},
     }
-    asked = {name: to_dict(BASE.replace(**keys)) for name, keys in layouts.items()}
-    (tmp_path / "layouts.json").write_text(json.dumps(asked))
-    argv = (sys.executable, gloo_ranks.__file__, str(tmp_path))
-    command = Command(argv=argv, ranks=2, env={"OMP_NUM_THREADS": "1"})
-    ended = launch(command, tmp_path, stall_timeout=120.0)
-    assert ended.status is Status.OK, ended.reason
+    asked = {
+        name: {"experiment": to_dict(BASE.replace(**keys)), "weights": str(tmp_path / "w.pt")}
+        for name, keys in layouts.items()
+    }
+    got = rank_program.run(gloo_ranks.__file__, asked, tmp_path)[0]
     reference = probe_in(alone())
-    for name, found in json.loads((tmp_path / "found.json").read_text()).items():
+    for name, found in got.items():
         own, facts = BASE.replace(**layouts[name]), found["facts"]
         assert disagreement(probe_in(found), reference, "fp8") is None, name
         (words,) = apart(found, **layouts[name])
@@ -166,7 +164,7 @@ def test_what_has_no_eight_bits_is_refused(keys: dict[str, Any], words: str) -> 
 
 def test_a_recipe_is_one_of_torchaos() -> None:
     with pytest.raises(UsageError, match="fp8_recipe"):
-        BASE.replace(fp8_recipe="delayed")
+        check(BASE.replace(model="gpt2-small-cpu", fp8_recipe="delayed"))
 
 
 @pytest.mark.parametrize(

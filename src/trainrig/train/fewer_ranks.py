@@ -1,0 +1,61 @@
+"""The same training on fewer ranks than it was made for, where its layout allows it.
+
+What is lost is data parallelism: each rank that is left trains on the samples of several, in more
+micro-batches, so that a step has the same samples.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from trainrig.errors import UsageError
+from trainrig.train.config import Experiment, check
+
+
+def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
+    """The experiment on fewer ranks than it was made for: on other ranks, the same training.
+
+    Each data-parallel rank trains on the samples of several, in more micro-batches; tensor,
+    pipeline and context parallelism stay.  Raises UsageError where the layout does not allow it.
+    """
+    own = experiment
+    if ranks == own.processes:
+        return own
+    if not own.min_nproc <= ranks < own.processes or not own.min_nproc:
+        raise UsageError(
+            f"{ranks} ranks were started, and the experiment has nproc = {own.processes}"
+            + (f" and min_nproc = {own.min_nproc}" if own.min_nproc else ""),
+            "torchrun --nnodes N --nproc-per-node M with N · M = nproc; min_nproc allows fewer",
+        )
+    inner = own.tp * own.pp * own.cp
+    if ranks % inner or own.mesh.dp % (ranks // inner):
+        raise UsageError(
+            f"{ranks} ranks cannot share the samples of {own.mesh.dp} data-parallel ranks evenly",
+            f"a divisor of {own.mesh.dp}"
+            + (f", times the {inner} ranks that share samples" if inner > 1 else ""),
+        )
+    num_data = ranks // inner
+    keys: dict[str, Any] = {"nproc": ranks, "grad_accum": own.grad_accum * own.mesh.dp // num_data}
+    if own.shard_size and num_data % own.shard_size:
+        keys["shard_size"] = 0
+    if num_data * own.cp == 1 and own.offload != "none":
+        raise UsageError("one data-parallel rank has no shards to offload", "min_nproc of two")
+    if num_data * own.cp == 1:  # nothing to shard over, nobody to wrap for
+        keys |= {"zero": 0, "shard_size": 0, "parallel": "auto"}
+    if own.device_numbers:
+        keys["devices"] = ",".join(map(str, own.device_numbers[:ranks]))
+    fewer = own.replace(**keys)
+    check(fewer)
+    return fewer
+
+
+def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
+    """Numbers of ranks that it may go on with where one stays lost, the largest first."""
+    found: list[int] = []
+    least = experiment.min_nproc or experiment.processes
+    for ranks in range(experiment.processes - 1, least - 1, -1):
+        with suppress(UsageError):
+            on_ranks(experiment, ranks)
+            found.append(ranks)
+    return tuple(found)
