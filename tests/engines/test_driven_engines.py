@@ -36,7 +36,7 @@ def data(prepared_text: Path) -> str:
 
 
 def experiment(data: str, framework: str, **changes: Any) -> Experiment:
-    package = {"megatron": "megatron.core"}.get(framework, framework)
+    package = {"megatron": "megatron.core", "huggingface": "transformers"}.get(framework, framework)
     if find_spec(package) is None:
         pytest.skip(f"needs {package}")
     keys = {"model": GPT, "data": data, "batch_size": 2, "seq_len": 16, "steps": 6, "threads": 1}

@@ -47,7 +47,7 @@ KEYS_FOR = {
     "deepspeed": "framework",
 }
 """Arguments that an experiment's own keys decide."""
-NOT_OURS = ("output_dir", "save_strategy", "logging_strategy", "disable_tqdm", "ddp_backend")
+RESERVED = ("output_dir", "save_strategy", "logging_strategy", "disable_tqdm", "ddp_backend")
 """What the driver needs as it is: nothing is saved or printed between steps that are timed."""
 SUCCESSORS = {
     "adamw_hf": "adamw_torch",
@@ -84,7 +84,7 @@ def parsed(text: str) -> dict[str, Value]:
             raise UsageError(f"trainer: {part!r}", 'trainer = "skip_memory_metrics=false"')
         if name in found:
             raise UsageError(f"trainer: {name} is given twice", "leave one of them out")
-        if name in NOT_OURS:
+        if name in RESERVED:
             raise UsageError(f"trainer: {name} is what the measurement needs", "leave it out")
         if name in KEYS_FOR:
             raise UsageError(f"trainer: {name} is said by a key", f"the key {KEYS_FOR[name]}")

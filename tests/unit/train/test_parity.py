@@ -156,16 +156,19 @@ def test_the_narrowing_of_a_mean_is_taken_out_of_the_first_norm_alone() -> None:
 
 
 def test_narrowing_is_that_of_the_logits_gradient() -> None:
-    """Backward through narrow logits, against the same in fp64."""
-    vocab = 50
+    """Backward through narrow logits: of a mean, and of a sum that is divided last."""
     for targets in (36, 99, 64):
-        logits = torch.zeros(targets, vocab, dtype=torch.bfloat16, requires_grad=True)
-        labels = torch.arange(targets) % vocab
-        torch.nn.functional.cross_entropy(logits.float(), labels).backward()
-        assert logits.grad is not None
-        label = float(logits.grad[0, 0])
-        exact = -(1 - 1 / vocab) / targets
-        assert common.narrowing(1 / targets, vocab, "bf16") == pytest.approx(label / exact, 1e-6)
+        labels, begun = torch.arange(targets) % 50, []
+        for reduction in ("mean", "sum"):
+            logits = torch.zeros(targets, 50, dtype=torch.bfloat16, requires_grad=True)
+            torch.nn.functional.cross_entropy(
+                logits.float(), labels, reduction=reduction
+            ).backward()
+            assert logits.grad is not None
+            begun.append(float(logits.grad[0, 0]))
+        found = common.narrowing(1 / targets, 50, "bf16")
+        assert found == pytest.approx(begun[0] * targets / begun[1], 1e-6)
+    assert common.narrowing(2.0**-7, 8192, "bf16") == 1.0
     for dtype, most in (("bf16", 4e-3), ("fp16", 5e-4), ("fp32", 1e-7)):
         found = [abs(common.narrowing(1 / n, 10**9, dtype) - 1) for n in range(1, 3000)]
         assert max(found) < most and (dtype == "fp32" or max(found) > 0.8 * most)

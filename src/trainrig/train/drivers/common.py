@@ -132,14 +132,16 @@ def software(*packages: str) -> dict[str, str]:
 
 
 def narrowing(gradient: float, vocab: int, precision: str) -> float:
-    """How many times too large every label's gradient at the logits becomes when it is narrowed.
+    """How many times too large every label's gradient at the logits is, begun with ``gradient``.
 
-    ``gradient``: a target's share of the loss.  Before anything is learned the ``vocab`` words are
-    equally likely, so that a label's gradient is that times 1 - 1/vocab, for all labels alike.
+    Compared with one that begins with 1 and is divided last.  Before anything is learned the
+    ``vocab`` words are equally likely: a label's gradient is 1 - 1/vocab times what it begins with,
+    for all labels alike, and is narrowed to ``precision``.
     """
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    label = gradient * (1 - 1 / vocab)
-    return float(torch.tensor(label, dtype=torch.float64).to(dtype)) / label
+    label = 1 - 1 / vocab
+    begun = torch.tensor([gradient * label, label], dtype=torch.float64).to(dtype).tolist()
+    return float(begun[0] / (gradient * begun[1]))
 
 
 def has_compiled() -> bool:
