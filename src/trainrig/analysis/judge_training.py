@@ -164,9 +164,24 @@ def not_falling(losses: Sequence[float]) -> str | None:
     )
 
 
+_FIXES = (
+    (
+        "building extension",
+        "apt install g++ and pip install ninja, or CXX=another compiler; an earlier try that broke "
+        "off is left in ~/.cache/torch_extensions",
+    ),
+    ("is in use", "unset MASTER_PORT, and a free port is taken"),
+    ("SIGKILL", "dmesg says whether the kernel ended it for memory; else look for who did"),
+)
+"""What to do about a failure whose reason holds these words."""
+
+
 def _fix(status: str, reason: str) -> str:
     if status == Status.OOM:
         return "a smaller batch_size with grad_accum, recompute full, or zero 3"
+    for words, fix in _FIXES:
+        if words in reason:
+            return fix
     if " at step " in reason:
         return "a lower lr, or fp32; the run's series has the steps before"
     more = "a longer --timeout; " if status == Status.TIMEOUT else ""

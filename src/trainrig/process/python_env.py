@@ -38,7 +38,11 @@ packages = {}
 if sys.version_info >= (3, 8):
     from importlib import metadata, util
     for name in sys.argv[1:]:
-        if util.find_spec(name) is not None:
+        try:
+            found = util.find_spec(name)
+        except ModuleNotFoundError:  # what it is a part of is not there
+            found = None
+        if found is not None:
             try:
                 packages[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
