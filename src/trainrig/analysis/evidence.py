@@ -31,6 +31,8 @@ class Share:
     part: float
     """Of the drop, 0 to 1; below 0 for what was explained more than once."""
     next: str = ""
+    options: str = ""
+    """Of ``trainrig train``, that try it; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainrig.analysis.first_screen import Action, KeyNumber, actions, headline, key_numbers
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, at_path, is_published, rows
 from trainrig.analysis.training_results import fault, readable
@@ -26,6 +27,10 @@ class RunSummary:
     verdict: str
     """The verdict's outcome, or what stands in for a verdict."""
     reason: str
+    headline: str
+    """One plain sentence: what it trains, how fast, and what is not explained."""
+    key_numbers: tuple[KeyNumber, ...]
+    actions: tuple[Action, ...]
     largest_gap: str
     """One sentence, with the cause."""
     findings: tuple[Finding, ...]
@@ -42,12 +47,17 @@ def summarise(view: RunView) -> RunSummary:
     only_trainings = bool(readable(view)) and all(
         row.role is Role.STEP for row in rows(view) if row.measured is not None
     )
+    findings = view.verdict.findings if view.verdict else ()
+    largest = _gap_sentence(waterfalls, only_trainings=only_trainings)
     return RunSummary(
         run=view.name,
         verdict=word,
         reason=reason,
-        largest_gap=_gap_sentence(waterfalls, only_trainings=only_trainings),
-        findings=view.verdict.findings if view.verdict else (),
+        headline=headline(view, waterfalls) or largest,
+        key_numbers=key_numbers(view, waterfalls),
+        actions=actions(view, waterfalls, findings),
+        largest_gap=largest,
+        findings=findings,
         patterns=find_patterns(view),
         missing=missing(view),
         waterfalls=waterfalls,

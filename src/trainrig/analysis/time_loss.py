@@ -53,6 +53,8 @@ class Loss:
     seconds: float
     next: str = ""
     """What to try against it."""
+    options: str = ""
+    """Of ``trainrig train``, that try it."""
 
 
 def attribute(
@@ -81,19 +83,32 @@ def attribute(
             seconds=each.seconds,
             part=each.seconds / lost,
             next=each.next,
+            options=each.options,
         )
         for each in (*named, rest)
     )
 
 
 LAUNCH_GAPS = "launch gaps: the GPU waits for the host"
-# A part of a step that is timed by itself: what it is called, what to try.
+# A part of a step that is timed by itself: what it is called, what to try, and options that do.
 PARTS = {
-    "data_wait": ("data wait", "more loader threads, data on a faster disk, or prepared tokens"),
-    "optimizer": ("optimizer", "gradient accumulation, or a larger batch: fewer updates"),
-    "communication": ("exposed communication", "gradient accumulation: fewer exchanges"),
-    "launch_gap": (LAUNCH_GAPS, "torch.compile, or a larger micro-batch"),
-    "other": ("other: belongs to no part of the step", "profile one step"),
+    "data_wait": (
+        "data wait",
+        "more loader threads, data on a faster disk, or prepared tokens",
+        "",
+    ),
+    "optimizer": (
+        "optimizer",
+        "gradient accumulation, or a larger batch: fewer updates",
+        "--grad-accum 8",
+    ),
+    "communication": (
+        "exposed communication",
+        "gradient accumulation: fewer exchanges",
+        "--grad-accum 8",
+    ),
+    "launch_gap": (LAUNCH_GAPS, "torch.compile, or a larger micro-batch", "--compile"),
+    "other": ("other: belongs to no part of the step", "profile one step", ""),
 }
 _SAME_COUNT = 0.02
 """FLOPs of a step that differ by less were counted alike."""
@@ -160,7 +175,7 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
     if _is_launch_bound(drop.rows, drop.record):
         lost = counted.work / drop.value - counted.work / drop.ceiling
         rest = lost - sum(loss.seconds for loss in found)
-        found.append(Loss(name=LAUNCH_GAPS, seconds=rest, next=PARTS["launch_gap"][1]))
+        found.append(_part_loss("launch_gap", rest))
     return found
 
 
@@ -170,7 +185,13 @@ def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
         name=f"{name}, by counted bytes at {rate}",
         seconds=seconds,
         next="fused kernels: torch.compile, FlashAttention, fused norms and activations",
+        options="--compile",
     )
+
+
+def _part_loss(part: str, seconds: float, name: str = "") -> Loss:
+    called, what, options = PARTS[part]
+    return Loss(name=name or called, seconds=seconds, next=what, options=options)
 
 
 def is_dense(layer: object, *, activation: bool = False) -> bool:
@@ -242,9 +263,7 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
     # What the step above lost as well is no loss here.
     before = step_parts(drop, above) if above is not None and is_below_step else {}
     found = [
-        Loss(name=name, seconds=parts[part] - before.get(part, 0.0), next=what)
-        for part, (name, what) in PARTS.items()
-        if part in parts
+        _part_loss(part, parts[part] - before.get(part, 0.0)) for part in PARTS if part in parts
     ]
     counted, bandwidth = count_step(drop.record), drop.bandwidth
     if counted is None or is_below_step:
@@ -254,7 +273,7 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
         seconds = sum(op.num_bytes for op in ops if op.kind == "optimizer") / bandwidth
         rate = format_quantity(bandwidth, "B/s")
         name = f"optimizer, by its counted bytes at {rate}"
-        found.append(Loss(name=name, seconds=seconds, next=PARTS["optimizer"][1]))
+        found.append(_part_loss("optimizer", seconds, name))
     if abs(drop.value * time / counted.work - 1.0) > _SAME_COUNT:
         return found  # another head, or another rule of counting: its operations are not these
     if without := count_step(drop.record, recompute="none"):

@@ -61,6 +61,22 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """A number that stands for a machine: its name, and below it what it is of."""
+
+    name: str
+    value: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A few numbers, on a page in a row."""
+
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Strip:
     """A bar in a table's cell, from ``start`` to ``end`` of the cell's width, 0 to 1."""
 
@@ -279,6 +295,7 @@ class Findings:
     """Items, the worst first."""
 
     items: tuple[Item, ...]
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +308,8 @@ class Badge:
     tone: Tone = ""
 
 
-Block = Section | Group | Paragraph | Facts | Table | WaterfallBars | Figure | Findings | Badge
+_Words = Section | Group | Paragraph | Facts | Tiles | Findings | Badge
+Block = _Words | Table | WaterfallBars | Figure
 
 
 def text_blocks(blocks: Iterable[Block], level: int = 0) -> Iterator[tuple[int, Block]]:

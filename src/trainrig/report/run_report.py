@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
+from trainrig.analysis.first_screen import Action, KeyNumber
 from trainrig.analysis.match import Device, Row, name_devices
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
@@ -31,6 +32,7 @@ from trainrig.report.training_report import training_blocks
 from trainrig.units import (
     capital,
     counted,
+    format_count,
     format_memory,
     format_quantity,
     format_share,
@@ -118,24 +120,35 @@ def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
 
 
 def _head(view: RunView, found: RunSummary) -> doc.Block:
-    """The verdict, the largest gap (of trainings alone: the fastest), and what the machine is."""
-    trained = [one for one in readable(view) if one.samples_per_s]
-    heading, sentence = "Largest gap", found.largest_gap
-    if trained and not found.waterfalls:
-        best = max(trained, key=lambda one: one.samples_per_s or 0.0)
-        heading = f"Fastest of {len(trained)}" if len(trained) > 1 else "Training"
-        sentence = f"{best.name}, {format_quantity(best.samples_per_s or 0.0, 'samples/s')}"
+    """The verdict, one sentence, four numbers, what to do next, and what the machine is."""
     blocks: list[doc.Block] = [
         doc.Badge(device_names(view), found.verdict, found.reason, _TONES.get(found.verdict, "")),
-        doc.Paragraph(sentence, "strong", heading),
+        doc.Paragraph(found.headline, "strong", "In short"),
     ]
-    largest = largest_gap(found.waterfalls)
-    if largest is not None and largest.gap.next:
-        blocks.append(doc.Paragraph(largest.gap.next, label="Next"))
+    if found.key_numbers:
+        blocks.append(doc.Tiles(tuple(map(_tile, found.key_numbers))))
+    if found.actions:
+        blocks.append(doc.Findings(tuple(map(_action, found.actions)), "What to do next"))
     blocks += [doc.Paragraph(what, "warn", "Missing") for what in found.missing]
     if facts := tuple(_machine_facts(view)):
         blocks.append(doc.Facts(facts))
     return doc.Group("card", tuple(blocks))
+
+
+def _tile(number: KeyNumber) -> doc.Tile:
+    notes, value = [number.what] if number.what else [], format_quantity(number.value, number.unit)
+    if number.unit == "token/s":
+        value = f"{format_count(number.value)} tokens/s"
+    if (others := number.others) is not None:
+        seen = range_text(others.low, others.high, number.unit)
+        notes.append(f"others: {seen}, n = {others.num}")
+    return doc.Tile(number.name, f"{'at least ' if number.is_least else ''}{value}", tuple(notes))
+
+
+def _action(action: Action) -> doc.Item:
+    gain = f"up to {signed_share(action.gain)}" if action.gain is not None else "to do"
+    how = "; ".join(filter(None, (action.next, action.command)))
+    return doc.Item(text=capital(action.what), fix=how, label=capital(gain), tone="strong")
 
 
 def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:

@@ -296,7 +296,7 @@ def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> Non
     view = training_view(summary("our DDP", 1.0), records=(busy,))
     stream = io.StringIO()
     print_report(view, Console(file=stream, width=100))
-    assert "Training: our DDP, 8.00 samples/s" in stream.getvalue()
+    assert "at 8.00 samples/s." in stream.getvalue()
     assert "training: 1 point, 1 noisy" in stream.getvalue()
     assert "others used" not in stream.getvalue() and "Largest gap" not in stream.getvalue()
     assert "our DDP, time" in render_html([view]) and "a5027ba6" not in markdown(view)

@@ -39,6 +39,12 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             title = [f"**{_escape(block.title)}**", ""] if block.title else []
             pairs = [f"- {_escape(what)}: {_escape(value)}" for what, value in block.pairs]
             yield "\n".join(title + pairs)
+        case doc.Tiles():
+            yield "\n".join(
+                f"- {_escape(tile.name)}: **{_escape(tile.value)}**"
+                + "".join(f"; {_escape(note)}" for note in tile.notes)
+                for tile in block.tiles
+            )
         case doc.Findings():
             yield "\n".join(_items(block))
         case doc.WaterfallBars():
@@ -55,6 +61,8 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
 
 
 def _items(block: doc.Findings) -> Iterator[str]:
+    if block.title:
+        yield f"**{_escape(block.title)}**\n"
     for item in block.items[:_MAX_ITEMS]:
         label = f"{_escape(capital(item.label))}: " if item.label else ""
         fix = f" Next: {_escape(item.fix)}" if item.fix else ""

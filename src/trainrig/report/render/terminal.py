@@ -67,6 +67,8 @@ class _Printer:
                 self._verdict(block)
             case doc.Facts():
                 self._facts(block)
+            case doc.Tiles():
+                self._tiles(block)
             case doc.Findings():
                 self._findings(block)
             case doc.WaterfallBars():
@@ -103,7 +105,19 @@ class _Printer:
         pairs = tuple((doc.Cell(f"{what}:", "dim"), value) for what, value in block.pairs)
         self._rows(doc.Table((doc.Column("", "code"), doc.Column("", "words")), pairs))
 
+    def _tiles(self, block: doc.Tiles) -> None:
+        self._rows(
+            doc.table(
+                block.tiles,
+                doc.column("", lambda tile: doc.Cell(f"{tile.name}:", "dim"), kind="code"),
+                doc.column("", lambda tile: doc.Cell(tile.value, "strong"), kind="code"),
+                doc.words("", lambda tile: "; ".join(tile.notes)),
+            )
+        )
+
     def _findings(self, block: doc.Findings) -> None:
+        if block.title:
+            self._line(block.title, "strong")
         for item in block.items:
             label = f"{item.label}: " if item.label else ""
             self._line(f"  {label}{item.text}", item.tone)

@@ -1,0 +1,89 @@
+"""The first screen of a report: its sentence, its numbers among others, and what to do next."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from report_views import cpu_view, matmul_case, point
+from roofline_machine import level_of, step_run
+from trainrig.analysis.first_screen import ACTIONS, actions, headline, key_numbers
+from trainrig.analysis.run_view import RunView
+from trainrig.analysis.waterfall import build_waterfalls
+from trainrig.catalog.published.tables import read
+from trainrig.cli.train import command as train
+from trainrig.record import Finding
+from trainrig.units import format_share
+
+MATMUL = {"metric": "flop_rate", "unit": "FLOP/s", "device_index": 0}
+FAULT = Finding(severity="error", evidence="GPU 1 is gone", fix="reseat it", id="gpu-lost")
+WARNING = dataclasses.replace(FAULT, severity="warning", evidence="2 GB free", fix="free more")
+
+
+def found_in(view: RunView, *findings: Finding) -> list[tuple[str, float | None]]:
+    return [(one.what, one.gain) for one in actions(view, build_waterfalls(view), findings)]
+
+
+def test_the_sentence_says_what_is_trained_and_what_is_not_explained() -> None:
+    view = step_run(optimizer=0.08)
+    level, gap = level_of(view, "Training step")
+    sentence = headline(view, build_waterfalls(view))
+    assert sentence.startswith("Trains gpt2-medium in bf16 at ")
+    assert f"{format_share(1.0 + gap.share)} of {level.ceiling.lower()}" in sentence
+
+
+@pytest.mark.parametrize("part", ["optimizer", "communication", "data_wait"])
+def test_what_costs_most_is_the_first_action_with_its_worth(part: str) -> None:
+    view = step_run(**{part: 0.2})
+    _, gap = level_of(view, "Training step")
+    cause = max(gap.shares, key=lambda share: share.seconds)
+    whole = next(each.value for each in view.records if each.metric == "time")
+    assert whole is not None
+    (what, gain), *_ = found_in(view)
+    assert what == cause.name
+    assert gain == pytest.approx(cause.seconds / (whole - cause.seconds))
+
+
+def test_a_command_to_copy_is_one_that_trainrig_takes() -> None:
+    view = step_run(optimizer=0.2, launch_gap=0.1)
+    commands = [one.command for one in actions(view, build_waterfalls(view), ()) if one.command]
+    assert commands
+    for command in commands:
+        result = CliRunner().invoke(train, [*shlex.split(command)[2:], "--dry-run"])
+        assert result.exit_code == 0, result.output
+
+
+def test_faults_come_before_gains_and_gains_before_warnings() -> None:
+    texts = [what for what, _ in found_in(step_run(optimizer=0.2), WARNING, FAULT)]
+    assert texts[0] == FAULT.evidence
+    assert WARNING.evidence not in texts[:2]
+    assert len(texts) <= ACTIONS
+    assert found_in(step_run(), WARNING)[-1] == (WARNING.evidence, None)
+
+
+def test_a_number_stands_among_what_others_published_of_the_card() -> None:
+    card = "H100 SXM5 80GB"
+    own = point("matmul", matmul_case("bf16", 8192), 7e14, **MATMUL, device=card)
+    view = RunView(name="run", records=(own,))
+    (number,) = key_numbers(view, build_waterfalls(view))
+    rates = [
+        each.value
+        for each in read("matmul")
+        if (each.device, each.case.get("dtype"), each.benchmark) == (card, "bf16", "matmul")
+        and each.value
+    ]
+    assert (number.name, number.value, number.what) == ("Best matmul", 7e14, "bf16")
+    assert number.others is not None
+    assert number.others.high == max(rates)
+    assert min(rates) <= number.others.low
+    assert 1 <= number.others.num <= len(rates)
+
+
+def test_a_processor_is_not_set_among_cards() -> None:
+    view = cpu_view()
+    found = key_numbers(view, build_waterfalls(view))
+    assert found
+    assert all(one.others is None for one in found)
