@@ -86,17 +86,20 @@ def test_the_surface_is_as_promised() -> None:
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --overlap --batch-size --grad-accum "
-            "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
-            "--sequence-parallel --tokens --what-if --price --cases --json",
+            "--fabric-gbps --p2p --framework --parallel --states "
+            "--quantize-base --optimizer-in-backward --software --overlap "
+            "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
+            "--shard-size --sequence-parallel --tokens --what-if --price --cases --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --overlap --batch-size --grad-accum "
-            "--tp --pp --cp --ep --interleave --schedule --zero --shard-size "
-            "--sequence-parallel --json",
+            "--fabric-gbps --p2p --framework --parallel --states "
+            "--quantize-base --optimizer-in-backward --software --overlap "
+            "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
+            "--shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --overlap --global-batch --tokens "
+            "--fabric-gbps --p2p --framework --parallel --states "
+            "--quantize-base --optimizer-in-backward --software --overlap --global-batch --tokens "
             "--days --top --what-if --write --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",

@@ -71,6 +71,13 @@ FRAMEWORK = rows(
         *("--parallel", _words("PARALLEL"), "as --zero says"),
         "Wrapper of data-parallel ranks: ddp or fsdp.",
     ),
+    ("--states", _words("STATES"), "as the framework does", "Weights in mixed precision: {words}."),
+    (
+        *("--quantize-base", _words("QUANTIZE_BASE"), "none"),
+        "With --lora-rank: how frozen weights are stored: {words}.",
+    ),
+    ("--optimizer-in-backward", None, "", "Update each weight when its gradient is there."),
+    ("--software", _words("SOFTWARE"), "current", "Libraries' age: {words}."),
     (
         *("--overlap", _words("OVERLAP"), "as the framework does"),
         "Collectives beside computation: {words}.",
@@ -123,8 +130,9 @@ def machines(
         if not name.lower().endswith(".toml"):
             raise UsageError(f"{name}: a machine's file is TOML", "as my-chip.toml")
     found = {name: value for name, value in others.items() if value is not None}
-    if "sequence_parallel" in found:
-        found["sequence_parallel"] = int(found["sequence_parallel"])
+    for flag in ("sequence_parallel", "optimizer_in_backward"):
+        if flag in found:
+            found[flag] = int(found[flag])
     named = list(dict.fromkeys((*on, *files)))
     return [found | {"on": name} for name in named] or [found]
 

@@ -107,6 +107,12 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
         (True, f"batch {layout.batch_size}" + (f" × {accum}" if accum > 1 else "")),
         (layout.recompute != "none", f"recompute {layout.recompute}"),
         (layout.offload != "none", f"offload {layout.offload}"),
+        (
+            layout.lora_rank,
+            f"LoRA {layout.lora_rank}"
+            + (f" beside {layout.quantize_base}" if layout.quantize_base != "none" else ""),
+        ),
+        (layout.optimizer_in_backward, "optimizer in backward"),
         (fixed, layout.precision + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
         (fixed, layout.kernels),
     )

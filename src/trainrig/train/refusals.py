@@ -41,6 +41,11 @@ def refused_by_all(layout: Layout) -> Refusal:
             "adapters (LoRA) are trained by Hugging Face's Trainer with PEFT",
             "--framework huggingface, or lora_rank 0",
         ),
+        (
+            layout.optimizer_in_backward > 0 or layout.quantize_base != "none",
+            "updates inside backward and quantised weights are not trained yet",
+            "leave optimizer_in_backward and quantize_base out",
+        ),
         *(
             (
                 getattr(layout, name) not in known,

@@ -51,7 +51,11 @@ SCHEDULES = ("1f1b", "gpipe", "zb", "zbv")
 """Of pipelines: 1F1B (interleaved where stages are), GPipe, and Qi et al.'s zero-bubble ones."""
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
-OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor")
+OPTIMIZERS = (
+    *("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor", "muon"),
+    *("adamw-paged", "adamw-8bit-paged"),
+)
+QUANTIZE_BASE = ("none", "int8", "nf4", "nf4-double")
 OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPS = ("auto", "no", "yes")
@@ -123,6 +127,11 @@ class Layout:
     """Where the optimizer and its states live."""
     lora_rank: int = 0
     """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
+    quantize_base: str = "none"
+    """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
+    for each product."""
+    optimizer_in_backward: int = 0
+    """1: a weight is updated as soon as its gradient is there, which is then freed."""
     reduce_bytes: int = 0
     """Bytes of a gradient while it is accumulated and reduced; 0 = as the framework does."""
     states: str = "auto"
@@ -294,6 +303,7 @@ _WORDS = {
     "framework": FRAMEWORKS,
     "parallel": PARALLEL,
     "optimizer": OPTIMIZERS,
+    "quantize_base": QUANTIZE_BASE,
     "offload": OFFLOAD,
     "states": STATES,
     "drops": DROPS,

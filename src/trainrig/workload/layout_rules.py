@@ -77,6 +77,7 @@ RANGES = (
     _range("seq_len", 1, MOST_TOKENS),
     _range("target_seq_len", 0, MOST_TOKENS),
     _range("lora_rank", 0, 1 << 16),
+    _range("optimizer_in_backward", 0, 1),
 )
 
 
@@ -320,6 +321,24 @@ RULES = (
         lambda c: (c.x.scheme == "fsdp") & (c.x.zero < 2),
         lambda c: f"FSDP shards gradients and weights, and ZeRO {c.x.zero} neither",
         "--zero 3 (or 2), or --parallel ddp",
+    ),
+    Rule(
+        lambda c: (c.x.quantize_base != "none") & (c.x.lora_rank == 0),
+        lambda c: f"weights in {c.x.quantize_base} are not trained, and nothing else is",
+        "--lora-rank 16, or leave --quantize-base out",
+    ),
+    Rule(
+        lambda c: (c.x.optimizer_in_backward > 0) & (c.x.grad_accum > 1),
+        lambda c: f"gradients of {c.x.grad_accum} micro-batches add up: no update in backward",
+        "--grad-accum 1, or leave --optimizer-in-backward out",
+    ),
+    Rule(
+        lambda c: (
+            (c.x.optimizer_in_backward > 0)
+            & (c.x.traits.own_scheme | (c.x.pp > 1) | (c.x.offload != "none"))
+        ),
+        lambda c: f"{c.x.framework} updates weights after backward, or on the host",
+        "--framework native or huggingface, --pp 1, without --offload",
     ),
     Rule(
         lambda c: (

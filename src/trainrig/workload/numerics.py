@@ -132,9 +132,22 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     return shape.family in families
 
 
-MOMENTS = {"adamw": 2.0, "adamw-fused": 2.0, "adamw-8bit": 2.0, "sgd": 0.0, "adafactor": 0.0}
+MOMENTS = {
+    "adamw": 2.0,
+    "adamw-fused": 2.0,
+    "adamw-8bit": 2.0,
+    "sgd": 0.0,
+    "adafactor": 0.0,
+    "adamw-paged": 2.0,
+    "adamw-8bit-paged": 2.0,
+    "muon": 1.0,
+}
 """Numbers that an optimizer keeps for each parameter; Adafactor's rows and columns are nothing
-beside it (Shazeer and Stern 2018)."""
+beside it (Shazeer and Stern 2018).  Muon's is of matrices: AdamW's second one of the embedding and
+head is left out."""
+FROZEN = {"none": 0.0, "int8": 1.0, "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + (1 + 4 / 256) / 64}
+"""Bytes of a stored weight that is not trained: a scale in fp32 for each block of 64, itself in a
+byte with one fp32 for 256 of them where it is quantised twice (Dettmers et al. 2023, section 3)."""
 
 _BLOCK_8BIT = 1.0 + 4.0 / 256
 """Bytes of an 8-bit moment: a byte, and an fp32 scale for each block of 256 (Dettmers 2022)."""
@@ -157,6 +170,9 @@ class States:
     moments: float
     update: float
     """What the update itself needs besides, at its worst."""
+    paged: float
+    """Moments that lie in pages of the host and pass the link for each update (bitsandbytes' paged
+    optimizers; they stay where there is room, and there is none where it matters)."""
     grads_add_up: bool
     """The passing gradients stay through the micro-batches of a step."""
 
@@ -168,6 +184,8 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     lasting, passing = _gradients(layout, numerics, own)
     copies = numerics.autocast and layout.recompute != "full" and not layout.lora_rank
     state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
+    state_width = _BLOCK_8BIT if "8bit" in layout.optimizer else state_width
+    moments, paged = MOMENTS[layout.optimizer] * state_width, "paged" in layout.optimizer
     return States(
         weight=own,
         frozen=float(numerics.compute),
@@ -175,8 +193,8 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,
-        moments=MOMENTS[layout.optimizer]
-        * (_BLOCK_8BIT if layout.optimizer == "adamw-8bit" else state_width),
+        moments=0.0 if paged else moments,
+        paged=moments if paged else 0.0,
         update=_update(layout, masters, lasting, state_width),
         grads_add_up=not (layout.traits.own_models and masters),
     )

@@ -2,7 +2,8 @@
 
 A step fits if what one GPU needs at its worst moment, with an allowance for context and allocator
 (`workload.memory`), is no more than the GPU has.  Options are changed one at a time: batch size,
-recomputation, kernels, ZeRO, tensor and pipeline parallel, optimizer, offload.  The global batch
+recomputation, kernels, ZeRO, tensor, pipeline, context and expert parallel, optimizer (8 bits,
+pages of the host, inside backward), offload.  The global batch
 stays: a smaller batch size means more micro-batches, and so do fewer data-parallel ranks.  What
 cannot be run is no option, and neither is another model, precision or length.
 
@@ -30,6 +31,7 @@ from trainrig.workload.frameworks import OFFLOADS_ALONE
 from trainrig.workload.layout import RECOMPUTE, Layout, is_legal
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import FROZEN, scheme_of
 
 STACKS = {
     "eager": ("fused", "flash", "flash+fused", "compiled"),
@@ -44,7 +46,14 @@ MOST_SAMPLES = 1 << 16
 _MOST_SIZES = 16
 _LARGEST = 1 << 12
 """Smaller batch sizes that are tried: so many, from so large a one on."""
-_MOST_CHANGES = 6
+_MOST_CHANGES = 10
+_LIGHTER = {
+    **dict.fromkeys(("adamw", "adamw-fused"), ("8bit", "paged", "8bit-paged")),
+    "adamw-8bit": ("8bit-paged",),
+}
+_FLAGS = ("sequence_parallel", "optimizer_in_backward")
+_ALTERS = ("states", "optimizer-in-backward", "quantize-base")
+"""Options that change what is computed more than where it is kept: they come after all others."""
 
 Change = dict[str, Any]
 """Fields of a layout that are changed together; the first one names the option."""
@@ -59,7 +68,7 @@ def memory_options(
     """
     for change in _changes(layout, can_flash):
         after = layout.replace(**change)
-        if next(iter(change)) in ("zero", "tp", "pp") and not is_legal(shape, after):
+        if next(iter(change)) in ("zero", "tp", "pp", "cp", "ep") and not is_legal(shape, after):
             after = after.replace(parallel="auto")
             change["framework"] = after.usual_framework
             after = after.replace(framework=change["framework"])
@@ -81,26 +90,43 @@ def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
         for stage in range(int(layout.zero) + 1, 4):
             yield {"zero": stage}
     yield from _splits(layout)
-    if layout.optimizer in ("adamw", "adamw-fused"):
-        yield {"optimizer": "adamw-8bit"}
+    yield from _states(layout)
     if layout.offload == "none":
         yield from _offloads(layout)
+
+
+def _states(layout: Layout) -> Iterator[Change]:
+    """Less for each parameter: other optimizers, no gradients that stay, narrow numbers."""
+    if layout.optimizer in ("adamw", "adamw-fused", "adamw-8bit"):
+        yield from ({"optimizer": f"adamw-{kind}"} for kind in _LIGHTER[layout.optimizer])
+    if not layout.optimizer_in_backward:
+        yield {"optimizer_in_backward": 1}
+    if scheme_of(layout) != "pure" and layout.precision in ("bf16", "fp16"):
+        yield {"states": "pure"}
+    if layout.lora_rank:
+        stored = list(FROZEN)
+        for kind in stored[stored.index(layout.quantize_base) + 1 :]:
+            yield {"quantize_base": kind}
 
 
 def _splits(layout: Layout) -> Iterator[Change]:
     """More GPUs for each copy of the model, and fewer copies."""
     if layout.tp > 1 and not layout.sequence_parallel:
         yield {"sequence_parallel": 1}
-    for name in ("tp", "pp"):
+    for name in ("tp", "pp", "cp"):
         more = 2
         while layout.dp % more == 0:
             size = int(getattr(layout, name)) * more
             change = {name: size, "grad_accum": int(layout.grad_accum) * more}
             if name == "pp" and layout.zero > 1:
                 change["zero"] = 1  # a pipeline accumulates gradients: they cannot be sharded
-            if name == "pp" or size <= layout.gpus_per_node:
+            if name != "tp" or size <= layout.gpus_per_node:
                 yield change
             more *= 2
+    more = 2
+    while layout.dp % (layout.ep * more) == 0:  # refused where there are no experts to share
+        yield {"ep": layout.ep * more}
+        more *= 2
 
 
 def _offloads(layout: Layout) -> Iterator[Change]:
@@ -187,9 +213,10 @@ def fit(question: Question) -> Fit:
 def _ordered(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
     """Options that make it fit, the fastest first; then those that save most."""
 
-    def rank(effect: OptionEffect) -> tuple[bool, float, float]:
+    def rank(effect: OptionEffect) -> tuple[bool, bool, float, float]:
         takes, saves = effect.sample_time_s, -float(effect.saved_bytes)
-        return (False, takes, saves) if effect.fits else (True, saves, takes)
+        last = effect.option in _ALTERS
+        return (False, last, takes, saves) if effect.fits else (True, last, saves, takes)
 
     return tuple(sorted((effect for effect in effects if effect.saved_bytes > 0), key=rank))
 
@@ -227,7 +254,7 @@ class _Trial:
     def _effect(self, before: Layout, change: Change, after: Layout) -> OptionEffect:
         needed, takes = int(memory(self.shape, after).total), self.sample_time(after)
         words = [
-            f"--{name.replace('_', '-')}" + ("" if name == "sequence_parallel" else f" {value}")
+            f"--{name.replace('_', '-')}" + ("" if name in _FLAGS else f" {value}")
             for name, value in change.items()
             if name != "parallel"
         ]
@@ -259,7 +286,11 @@ class _Trial:
         adapted = layout.replace(lora_rank=LORA_RANK)
         if layout.lora_rank or not is_legal(self.shape, adapted):
             return ()
-        effect = self._effect(layout, {"lora_rank": LORA_RANK}, adapted)
-        first = dataclasses.replace(effect, option="lora")
-        rest = () if first.fits else self.sequence(adapted)
-        return (first, *rest) if first.fits or rest else ()
+        for kind in ("none", "nf4", "nf4-double"):
+            change = {"lora_rank": LORA_RANK} | ({"quantize_base": kind} if kind != "none" else {})
+            after = adapted.replace(quantize_base=kind)
+            first = dataclasses.replace(self._effect(layout, change, after), option="lora")
+            rest = () if first.fits else self.sequence(after)
+            if first.fits or rest:
+                return (first, *rest)
+        return ()

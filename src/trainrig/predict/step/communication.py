@@ -26,7 +26,7 @@ Array = Any
 _SLICES = 4
 """Of a product whose result is sent while it is computed: the first, or last, has nothing beside
 it.  Transformer Engine's pipelined overlap has four by default."""
-_STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi"}
+_STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi", "muon": "multi"}
 
 
 def gradient_bytes(layout: Layout) -> int:
@@ -314,10 +314,27 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     # For each parameter: gradients twice (clipping), moments, weights, masters.
     held = states_of(layout, numerics_of(mesh.shape, layout))
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
-    each = 2.0 * (held.lasting_grad or held.passing_grad) + 2.0 * held.moments + weights
+    each = 2.0 * (held.lasting_grad or held.passing_grad) + weights
+    each += 2.0 * (held.moments + held.paged)
     num_bytes = mesh.owned * each
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
-    return rates.optimizer(num_bytes, tensors=tensors, style=_STYLE.get(layout.optimizer, "fused"))
+    style = _STYLE.get(layout.optimizer, "fused")
+    return rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
+
+
+def _orthogonal(mesh: MeshSizes, rates: Rates) -> Array:
+    """Muon's products: five rounds of Newton and Schulz over each matrix, on each rank.
+
+    For one of m rows, n columns and m <= n a round is 4·n·m² + 2·m³ (Jordan 2024); a block's
+    matrices are taken to be as wide as the model on their shorter side.
+    """
+    layout, h = mesh.layout, mesh.shape.hidden
+    if layout.optimizer != "muon":
+        return 0.0
+    share = np.where(mesh.zero > 0, mesh.shards, 1)
+    flops = 5.0 * 6.0 * h * mesh.block * mesh.stage_layers / share
+    dtype = "bf16" if layout.precision == "fp8" else layout.precision
+    return flops / rates.matmuls.sustained[dtype]
 
 
 def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
@@ -328,7 +345,8 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
     """
     layout, shards = mesh.layout, np.maximum(mesh.shards, 1)
     if layout.offload == "none":
-        return np.zeros(1)
+        paged = states_of(layout, numerics_of(mesh.shape, layout)).paged
+        return rates.offload(2.0 * paged * mesh.owned) if paged else np.zeros(1)
     mine = mesh.trained / shards
     moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
     if layout.scheme == "fsdp":

@@ -35,6 +35,7 @@ from trainrig.predict.step.communication import (
 from trainrig.predict.step.compute import device_times
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import FROZEN
 from trainrig.workload.operators import dtype_bytes
 
 Array = Any
@@ -174,8 +175,12 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     large products hide (its gradient accumulation fusion, with Transformer Engine's layers).
     """
     layout = mesh.layout
+    widened: Any = 0.0
+    if layout.quantize_base != "none":  # each pass reads what is stored and writes it widened
+        stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.quantize_base] + 2.0)
+        widened = rates.stream((2.0 + (layout.recompute == "full")) * stored, kernels=1)
     if _adds_inside(layout):
-        return np.zeros_like(mesh.stage_parameters, dtype=float)
+        return widened + np.zeros_like(mesh.stage_parameters, dtype=float)
     wide = dtype_bytes(layout.precision) >= 4
     is_autocast = layout.scheme in ("none", "ddp") and layout.kernels in (
         "eager",
@@ -184,5 +189,6 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     )
     casts = 12.0 if is_autocast and not wide else 0.0
     adds = 3.0 * mesh.gradient_bytes
-    counted = mesh.stage_parameters * (casts + adds * (mesh.micro_batches > 1))
-    return rates.stream(counted, kernels=1)
+    # What is frozen lies there as it is used, and has no gradient.
+    counted = mesh.trained * (casts + adds * (mesh.micro_batches > 1))
+    return widened + rates.stream(counted, kernels=1)

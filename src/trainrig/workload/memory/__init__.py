@@ -40,6 +40,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     before = np.where(np.asarray(layout.grad_accum) > 1, rests, 0)
     logits = overheads.loss_bytes(shape, layout, stage.numerics, stage.rows)
     adding_up = stage.grads_add_up * 1.0
+    at_end = stage.last_gradients
 
     # At the loss every activation waits, and the logits exist.
     yield _parts(
@@ -66,7 +67,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         of_plain = stage.blocks[0] * stage.block_parameters() / stage.num_parameters
         yield _parts(
             stage,
-            passing=1 - of_plain,
+            passing=np.minimum(1 - of_plain, at_end),
             activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_block(),
             logits=rests,
             bucket=True,
@@ -74,11 +75,11 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     # The end of backward: all gradients, and the activations of a pipeline's other micro-batches.
     others = stage.waiting * (1 - 1 / stage.in_flight)
     activations = others + stage.in_first_block()
-    yield _parts(stage, passing=1.0, activations=activations, logits=rests, bucket=True)
+    yield _parts(stage, passing=at_end, activations=activations, logits=rests, bucket=True)
     # The optimizer.
-    parts = _parts(stage, passing=1.0, activations=0, logits=rests)
+    parts = _parts(stage, passing=at_end, activations=0, logits=rests)
     if layout.offload == "none":
-        update = states.update * stage.owned(1)
+        update = states.update * stage.owned(1) * at_end
         parts["optimizer"] = parts["optimizer"] + update
     yield parts
 
@@ -121,7 +122,7 @@ def _weights(stage: Stage) -> Bytes:
     level = 2 if is_fsdp else 3
     weights = stage.states.weight * stage.owned(level)
     if stage.layout.lora_rank:
-        weights = weights + stage.states.frozen * stage.num_parameters / stage.sharded(level)
+        weights = weights + stage.frozen_bytes / stage.sharded(level)
     if is_fsdp and stage.layout.offload != "none":
         return np.where(np.asarray(stage.layout.zero) >= 2, 0.0, weights)
     return weights

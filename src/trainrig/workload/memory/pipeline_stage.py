@@ -31,7 +31,7 @@ from trainrig.workload.model import (
     norm_parameters,
     parameters,
 )
-from trainrig.workload.numerics import Numerics, States, numerics_of, states_of
+from trainrig.workload.numerics import FROZEN, Numerics, States, numerics_of, states_of
 
 Bytes = Any
 """A number of bytes, or an array of them."""
@@ -132,6 +132,24 @@ class Stage:
         of_plain = adapter_parameters(self.shape, rank)
         of_crossed = adapter_parameters(self.shape, rank, decoder=True)
         return (plain * of_plain + crossed * of_crossed) / self.layout.tp
+
+    @cached_property
+    def last_gradients(self) -> Bytes:
+        """Share of the passing gradients when backward ends: a matrix's at a time, or all."""
+        if not self.layout.optimizer_in_backward:
+            return 1.0
+        shape = self.shape
+        matrix = shape.hidden * max(shape.vocab, shape.ffn) / self.layout.tp
+        return np.minimum(matrix / self.num_trained, 1.0)
+
+    @cached_property
+    def frozen_bytes(self) -> Bytes:
+        """Bytes of what is not trained: blocks as they are stored, the ends as they are."""
+        layout, plain = self.layout, self.states.frozen
+        if layout.quantize_base == "none":
+            return plain * self.num_parameters
+        blocks = self.num_parameters - self.end_parameters
+        return FROZEN[layout.quantize_base] * blocks + plain * self.end_parameters
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
@@ -294,8 +312,8 @@ class Stage:
         if shape.num_experts:
             matrix = expert_parameters(shape) / (layout.ep * layout.expert_tp)
             matrix = matrix / (3 if shape.gated_ffn else 2)
-        if layout.lora_rank:
-            return size
+        if layout.lora_rank:  # one matrix at a time is widened
+            return size + self.numerics.compute * matrix * (layout.quantize_base != "none")
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + np.where(self.grads_add_up, 0, self.states.passing_grad * matrix)

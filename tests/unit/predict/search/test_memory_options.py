@@ -55,7 +55,7 @@ def found(case: tuple[str, str, dict[str, Any]]) -> Fit:
     return fit(asked(model, chip, **more))
 
 
-def by_hand(of: Fit) -> list[tuple[tuple[bool, float, float], Layout]]:
+def by_hand(of: Fit) -> list[tuple[tuple[bool, bool, float, float], Layout]]:
     """Each change of a number or a word that can be an option, ranked by the definition."""
     base, shape, rates = of.question.layout, of.question.shape, of.question.cluster.rates()
     before = memory(shape, base).total
@@ -69,7 +69,8 @@ def by_hand(of: Fit) -> list[tuple[tuple[bool, float, float], Layout]]:
         time = float(predict_step(shape, layout, rates).total) / int(layout.global_batch)
         if needs < before:
             fits = needs <= rates.memory_bytes
-            key = (False, time, needs) if fits else (True, needs, time)
+            last = (layout.optimizer_in_backward, layout.states) != (0, "auto")
+            key = (False, last, time, needs) if fits else (True, last, needs, time)
             ranked.append((key, layout))
     return sorted(ranked, key=lambda pair: pair[0])
 
@@ -78,7 +79,8 @@ def neighbours(base: Layout) -> list[Layout]:
     batch = int(base.global_batch)
     found = [base.replace(recompute=how) for how in RECOMPUTE]
     found += [base.replace(offload=where) for where in OFFLOAD if where != "disk"]
-    found += [base.replace(optimizer=o) for o in OPTIMIZERS if o == "adamw-8bit"]
+    found += [base.replace(optimizer=o) for o in OPTIMIZERS if "8bit" in o or "paged" in o]
+    found += [base.replace(optimizer_in_backward=1), base.replace(states="pure")]
     found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels, ())]
     if base.gpus == 1 and base.offload == "none":
         found += [
@@ -87,19 +89,20 @@ def neighbours(base: Layout) -> list[Layout]:
         ]
     if base.tp > 1:
         found.append(base.replace(sequence_parallel=1))
-    for micro, zero, tp, pp in itertools.product(
-        range(1, int(base.batch_size) + 1), range(4), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
+    powers = (1, 2, 4, 8, 16)
+    for micro, zero, tp, pp, cp in itertools.product(
+        range(1, int(base.batch_size) + 1), range(4), powers, powers, powers
     ):
-        sizes = {"batch_size": micro, "zero": zero, "tp": tp, "pp": pp}
+        sizes = {"batch_size": micro, "zero": zero, "tp": tp, "pp": pp, "cp": cp}
         changed = [name for name, size in sizes.items() if size != getattr(base, name)]
         lowered = changed == ["pp", "zero"] or changed == ["zero", "pp"]
         if len(changed) != 1 and not (lowered and zero == min(base.zero, 1)):
             continue
-        if base.gpus % (tp * pp) or (zero < base.zero and not lowered) or tp * pp < base.tp:
+        if base.gpus % (tp * pp * cp) or (zero < base.zero and not lowered) or tp * pp < base.tp:
             continue
         if (tp > base.tp and tp > base.gpus_per_node) or tp < base.tp or pp < base.pp:
             continue
-        once = base.gpus // (tp * pp) * micro
+        once = base.gpus // (tp * pp * cp) * micro
         if batch % once == 0 and (zero <= base.zero or base.dp > 1):
             new = base.replace(**sizes, grad_accum=batch // once)
             found.append(new.replace(framework=framework(base, new)))
@@ -162,7 +165,7 @@ def test_a_sequence_ends_where_it_fits() -> None:
     assert [one.fits for one in of.sequence] == [False] * (len(of.sequence) - 1) + [True]
     assert of.sequence[0] == of.options[0]
     assert not found(("gpt2", "A100 SXM4 80GB", {})).sequence, "what fits needs no sequence"
-    assert not found(("gpt3-175B", "RTX 3090", {})).sequence, "no option brings 175B onto one card"
+    assert not found(("megatron-1T", "RTX 3090", {})).sequence, "no option brings 1T onto one card"
 
 
 def test_adapters_are_tried_where_all_options_are_not_enough() -> None:
